@@ -83,11 +83,13 @@ pub(crate) enum TopicForm {
 }
 
 impl TopicForm {
-    /// The name of the topic in the server below.
+    /// The name of the topic in the server below. Of a topic that only apps reach, the name of the events is that of the
+    /// presence: the server below stores it once.
     pub(crate) fn topic(self, name: &str) -> String {
         let prefix = match self {
             Self::Plain => "r.",
             Self::Framed => "j.",
+            Self::Event if is_reserved(name) => "",
             Self::Event => "p.",
             Self::RecoverableEvent => "q.",
         };
@@ -98,7 +100,8 @@ impl TopicForm {
 impl TopicForm {
     /// The public name of a topic of the server below.
     pub(crate) fn name(topic: &str) -> Option<&str> {
-        ["r.", "j.", "p.", "q."].iter().find_map(|prefix| topic.strip_prefix(prefix))
+        let prefixed = ["r.", "j.", "p.", "q."].iter().find_map(|prefix| topic.strip_prefix(prefix));
+        prefixed.or_else(|| is_reserved(topic).then_some(topic))
     }
 }
 
@@ -225,6 +228,11 @@ impl HubTopics {
     /// Sets the apps whose channels are topics.
     pub(crate) fn with_apps(self, apps: Arc<LiveApps>) -> Self {
         Self { apps, ..self }
+    }
+
+    /// The apps whose channels are topics.
+    pub(crate) fn apps(&self) -> &LiveApps {
+        &self.apps
     }
 
     /// The connections of clients.

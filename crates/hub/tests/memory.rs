@@ -1,12 +1,15 @@
-//! Memory of an idle event stream and of an idle member in the process, counted by the allocator. One test in a binary of its own, since other
-//! tests would be counted too.
+//! Memory of idle event streams, members and connections of the Pusher protocol in the process, counted by the
+//! allocator. One test in a binary of its own, since other tests would be counted too.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use sinews_hub::Hub;
+use ring::hmac;
+use serde_json::json;
+use sinews_hub::auth::{Auth, AuthOptions};
+use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
 use sinews_server::{Router, Server};
 use sinews_testkit::{CountingAllocator, exclude_this_thread, live_bytes};
 
@@ -30,63 +33,80 @@ fn open(address: SocketAddr, topic: &str) -> TcpStream {
 }
 
 /// Opens a WebSocket likewise.
-fn open_websocket(address: SocketAddr) -> TcpStream {
+fn open_websocket(address: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream
-        .write_all(
-            b"GET /echo HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
-        )
-        .unwrap();
-    let mut last = [0; 4];
-    while &last != b"\r\n\r\n" {
-        last.rotate_left(1);
-        stream.read_exact(&mut last[3..]).unwrap();
-    }
+    let rest = " HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    stream.write_all(["GET ", path, rest].concat().as_bytes()).unwrap();
+    read_until(&mut stream, "\r\n\r\n");
     stream
 }
 
-/// Opens a WebSocket at `/ws` that follows the members of a room of five, and is one of them.
-fn open_member(address: SocketAddr, number: usize) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream
-        .write_all(
-            b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
-        )
-        .unwrap();
-    let room = format!("room.{}", number / 5);
-    let join = format!("\"member\":{{\"id\":\"member-{number}\",\"info\":{{\"name\":\"{number}\"}}}}");
-    for message in [
-        format!("{{\"op\":\"subscribe\",\"topic\":\"{room}\",\"members\":true}}"),
-        format!("{{\"op\":\"join\",\"id\":\"present\",\"topic\":\"{room}\",{join}}}"),
-    ] {
-        // A frame with a mask of zeros.
-        assert!(message.len() < 126);
-        let head = [0x81, 0x80 | message.len() as u8, 0, 0, 0, 0];
-        stream.write_all(&[&head, message.as_bytes()].concat()).unwrap();
-    }
+/// Reads up to a text, and returns what is before it.
+fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut read = Vec::new();
-    while !read.ends_with(b"\"present\"") {
+    while !read.ends_with(end.as_bytes()) {
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         read.extend(byte);
     }
+    String::from_utf8_lossy(&read[..read.len() - end.len()]).into_owned()
+}
+
+/// Sends a message in a frame with a mask of zeros.
+fn send(stream: &mut TcpStream, message: &str) {
+    let len = u16::try_from(message.len()).unwrap();
+    let [high, low] = len.to_be_bytes();
+    let head: &[u8] = if len < 126 { &[0x81, 0x80 | low] } else { &[0x81, 0x80 | 126, high, low] };
+    stream.write_all(&[head, &[0; 4], message.as_bytes()].concat()).unwrap();
+}
+
+/// Opens a WebSocket at `/ws` that follows the members of a room of five, and is one of them.
+fn open_member(address: SocketAddr, number: usize) -> TcpStream {
+    let mut stream = open_websocket(address, "/ws");
+    let room = format!("room.{}", number / 5);
+    let join = format!("\"member\":{{\"id\":\"member-{number}\",\"info\":{{\"name\":\"{number}\"}}}}");
+    send(&mut stream, &format!("{{\"op\":\"subscribe\",\"topic\":\"{room}\",\"members\":true}}"));
+    send(&mut stream, &format!("{{\"op\":\"join\",\"id\":\"present\",\"topic\":\"{room}\",{join}}}"));
+    read_until(&mut stream, "\"present\"");
+    stream
+}
+
+/// Opens a connection of the Pusher protocol with a private channel of its own, and a presence channel of five.
+fn open_pusher(address: SocketAddr, number: usize) -> TcpStream {
+    let mut stream = open_websocket(address, "/app/key?protocol=7");
+    read_until(&mut stream, "socket_id\\\":\\\"");
+    let socket_id = read_until(&mut stream, "\\\"");
+    let secret = hmac::Key::new(hmac::HMAC_SHA256, b"secret");
+    let mut subscribe = |channel: String, member: &str| {
+        let signed = [&*socket_id, &channel, member].into_iter().filter(|part| !part.is_empty());
+        let signature = hmac::sign(&secret, signed.collect::<Vec<_>>().join(":").as_bytes());
+        let signature: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let data = json!({ "channel": channel, "auth": format!("key:{signature}"), "channel_data": member });
+        send(&mut stream, &json!({ "event": "pusher:subscribe", "data": data }).to_string());
+        read_until(&mut stream, "subscription_succeeded");
+    };
+    subscribe(format!("private-member-{number}"), "");
+    let member =
+        json!({ "user_id": format!("member-{number}"), "user_info": { "name": number.to_string() } });
+    subscribe(format!("presence-room.{}", number / 5), &member.to_string());
     stream
 }
 
 #[test]
-fn idle_event_stream_takes_1_kib_idle_websocket_256_bytes_idle_member_1500() {
-    let hub = Hub::builder().history("kept.>", 10).without_pages().build().unwrap();
+fn idle_connections_take_bounded_memory() {
+    let apps = PusherApps::new([PusherApp::new("1", "key", "secret")]).unwrap();
+    let auth = Auth::new(&AuthOptions::new()).unwrap();
+    let policy = AccessPolicy::new(auth, HostRules::default()).with_pusher(apps);
+    let hub = Hub::builder().access(policy).history("kept.>", 10).without_pages().build().unwrap();
     let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let hub = hub.start(&server).unwrap();
     let (address, stop) = (server.addresses()[0], server.stop_handle());
     let running = thread::spawn(|| server.run());
 
-    let mut streams = Vec::with_capacity(4 * MANY);
+    let mut streams = Vec::with_capacity(8 * MANY);
     exclude_this_thread();
     for (name, topic, max) in [
         ("of one topic", "/topics/kept.a", 1_024),
@@ -104,22 +124,23 @@ fn idle_event_stream_takes_1_kib_idle_websocket_256_bytes_idle_member_1500() {
         assert!((100..=max).contains(&each), "{each} bytes for an event stream {name}");
         streams.clear();
     }
-    streams.extend((0..MANY).map(|_| open_websocket(address)));
-    let few = live_bytes();
-    streams.extend((0..MANY).map(|_| open_websocket(address)));
-    let each = (live_bytes() - few) / MANY as isize;
-    println!("{each} bytes for an idle WebSocket");
-    // The tables of connections have capacity already.
-    assert!((100..=256).contains(&each), "{each} bytes for an idle WebSocket");
-    let before = streams.len();
-    streams.extend((before..before + MANY).map(|number| open_member(address, number)));
-    let few = live_bytes();
-    let before = streams.len();
-    streams.extend((before..before + MANY).map(|number| open_member(address, number)));
-    let each = (live_bytes() - few) / MANY as isize;
-    println!("{each} bytes for an idle member of a room of five");
-    // The allocator adds to the size of each object.
-    assert!((100..=1_500).contains(&each), "{each} bytes for a member");
+    type Open = fn(SocketAddr, usize) -> TcpStream;
+    let kinds: [(&str, Open, isize); 3] = [
+        ("WebSocket", |address, _| open_websocket(address, "/echo"), 256),
+        ("member of a room of five", open_member, 1_300),
+        ("connection of the Pusher protocol with two channels", open_pusher, 1_250),
+    ];
+    for (name, open, max) in kinds {
+        let before = streams.len();
+        streams.extend((before..before + MANY).map(|number| open(address, number)));
+        let few = live_bytes();
+        let before = streams.len();
+        streams.extend((before..before + MANY).map(|number| open(address, number)));
+        let each = (live_bytes() - few) / MANY as isize;
+        println!("{each} bytes for an idle {name}");
+        // The tables of connections have capacity already. The allocator adds to the size of each object.
+        assert!((100..=max).contains(&each), "{each} bytes for a {name}");
+    }
     drop(streams);
     stop.stop_now();
     running.join().unwrap().unwrap();

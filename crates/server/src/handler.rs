@@ -286,6 +286,12 @@ impl<'a> Context<'a> {
         self.topics.leave(topic, self.conn)
     }
 
+    /// Returns the topics that this connection is present in, each with the id of its member, if it has joined with one. In
+    /// [`Handler::close`], the connection has left all topics.
+    pub fn joined(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.topics.joined(self.conn)
+    }
+
     /// Sends the presence updates of a topic to this connection, as the server's encoder writes them
     /// ([`Server::presence`](crate::Server::presence)), until [`unwatch_presence`](Self::unwatch_presence) or its end.
     /// The topic counts as one more subscription.

@@ -8,6 +8,7 @@
 //! ```
 
 mod config;
+mod conn_lists;
 mod counters;
 mod directory;
 mod entry;

@@ -106,7 +106,7 @@ fn public(topic: &str) -> Option<(&str, u8)> {
     let form = match topic.as_bytes() {
         [b'r', ..] => 1,
         [b'j', ..] => 2,
-        [b'p', ..] => 4,
+        [b'p' | b'$', ..] => 4,
         _ => 8,
     };
     Some((name, form))

@@ -57,7 +57,7 @@ pub(crate) fn add_to(
                 );
             }
             let handshake = read(&apps, request);
-            Ok(Box::new(PusherClient::new(handshake, Arc::clone(&apps), Arc::clone(&hub))))
+            Ok(Box::new(PusherClient::new(handshake, Arc::clone(&hub))))
         })
     };
     let mut router = router;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::client::{Client, app, hub, hub_of, trigger};
+use crate::client::{Client, app, hub, hub_of, policy, trigger};
 use crate::support::TestHub;
 
 /// A client of `/ws` that is subscribed to a topic.
@@ -69,4 +69,26 @@ fn apps_do_not_hear_each_other() {
     trigger(&hub, "a", "e", "");
     client.expect("e");
     other.ping();
+}
+
+/// A reload changes the topics of an app, and back: a subscription from before ends with its channel, and others stay.
+#[test]
+fn unsubscribed_channel_of_former_topics_receives_no_events() {
+    let hub = hub(|app| app.with_topics("chat"));
+    let mut client = Client::new(&hub);
+    for channel in ["a", "b"] {
+        client.subscribe(channel);
+    }
+    for prefix in ["talk", "chat"] {
+        hub.access.replace(policy([app().with_topics(prefix)]));
+        client.ping();
+        client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+        client.ping();
+    }
+    hub.publish("chat.a", "x");
+    hub.publish("chat.b", "y");
+    assert_eq!(client.receive(), json!({ "event": "message", "channel": "b", "data": "y" }));
+    client.subscribe("a");
+    hub.publish("chat.a", "z");
+    assert_eq!(client.receive(), json!({ "event": "message", "channel": "a", "data": "z" }));
 }

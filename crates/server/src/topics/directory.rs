@@ -1,12 +1,14 @@
 //! State shared by threads: topic names, patterns, and subscriber counts by thread.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+#![allow(clippy::mutable_key_type, reason = "the name of an entry, its key, does not change")]
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::config::TopicConfig;
-use super::entry::TopicEntry;
+use super::entry::{NamedEntry, ThreadCounts, TopicEntry};
 use super::history::epochs::Epochs;
 use super::history::log::{POSITION_TTL, TopicHistory};
 use super::history::store::{HistoryStore, HistoryUse};
@@ -24,7 +26,7 @@ use super::trie::{TooManySteps, Trie};
 pub(crate) struct Directory {
     shards: usize,
     pub(super) rules: TopicRules,
-    entries: Mutex<HashMap<Arc<str>, Arc<TopicEntry>>>,
+    entries: Mutex<HashSet<NamedEntry>>,
     /// The names of the entries, in order; changed under the lock of the entries.
     pub(super) index: NameIndex,
     patterns: RwLock<Trie<Arc<TopicEntry>>>,
@@ -97,19 +99,19 @@ impl Directory {
         let mut entries = self.lock();
         let entry = self.get_or_insert(&mut entries, name);
         // Counted under the lock, so that no other thread removes it meanwhile.
-        entry.counts[shard].store(1, Ordering::Relaxed);
+        entry.counts.set(shard, 1);
         self.observer.subscribed(&entry.name);
         Ok(entry)
     }
 
-    fn get_or_insert(&self, entries: &mut HashMap<Arc<str>, Arc<TopicEntry>>, name: &str) -> Arc<TopicEntry> {
-        if let Some(entry) = entries.get(name) {
+    fn get_or_insert(&self, entries: &mut HashSet<NamedEntry>, name: &str) -> Arc<TopicEntry> {
+        if let Some(NamedEntry(entry)) = entries.get(name) {
             return entry.clone();
         }
-        let entry = self.new_entry(name);
-        entries.insert(entry.name.clone(), entry.clone());
-        self.index.insert(&entry.name);
-        entry
+        let entry = NamedEntry(self.new_entry(name));
+        entries.insert(entry.clone());
+        self.index.insert(entry.clone());
+        entry.0
     }
 
     /// Returns the entry of a topic with history, with or without subscribers.
@@ -120,11 +122,11 @@ impl Directory {
     fn subscribe_pattern(&self, pattern: &str, shard: usize) -> Result<Arc<TopicEntry>, InvalidTopic> {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = patterns.get(pattern) {
-            entry.counts[shard].store(1, Ordering::Relaxed);
+            entry.counts.set(shard, 1);
             return Ok(entry.clone());
         }
         let entry = self.new_entry(pattern);
-        entry.counts[shard].store(1, Ordering::Relaxed);
+        entry.counts.set(shard, 1);
         patterns.insert(pattern, entry.clone()).map_err(|TooManySteps| InvalidTopic::TooAmbiguous)?;
         self.observer.subscribed(&entry.name);
         self.generation.fetch_add(1, Ordering::Release);
@@ -133,7 +135,7 @@ impl Directory {
 
     /// Creates an entry that is not listed.
     pub(super) fn new_entry(&self, name: &str) -> Arc<TopicEntry> {
-        let counts = (0..self.shards).map(|_| AtomicUsize::new(0)).collect();
+        let counts = ThreadCounts::new(self.shards);
         let is_pattern = name::is_pattern(name);
         // Publications use the rule of their topic, regardless of the matching pattern.
         let rule = if is_pattern { RuleId::NONE } else { self.rules.slow(name) };
@@ -159,11 +161,13 @@ impl Directory {
 
     /// Returns the topics with history.
     pub(super) fn topics_with_history(&self) -> Vec<Arc<TopicEntry>> {
-        self.lock().values().filter(|entry| entry.history.is_some()).cloned().collect()
+        let entries = self.lock();
+        let all = entries.iter().map(|NamedEntry(entry)| entry);
+        all.filter(|entry| entry.history.is_some()).cloned().collect()
     }
 
     pub(super) fn find(&self, name: &str) -> Option<Arc<TopicEntry>> {
-        self.lock().get(name).cloned()
+        self.lock().get(name).map(|NamedEntry(entry)| entry.clone())
     }
 
     /// Returns the patterns of all threads that match a topic.
@@ -202,7 +206,7 @@ impl Directory {
     pub(super) fn release_topic(&self, entry: &Arc<TopicEntry>) -> bool {
         let mut entries = self.lock();
         // Another thread may have removed it first, and a third created it anew.
-        if !entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry)) {
+        if !is_listed(&entries, entry) {
             return true;
         }
         if !entry.has_no_subscribers() {
@@ -223,12 +227,12 @@ impl Directory {
     /// Removes a topic from the list. If it had messages, the next topic of its name gets another epoch.
     pub(super) fn remove_entry(
         &self,
-        entries: &mut HashMap<Arc<str>, Arc<TopicEntry>>,
+        entries: &mut HashSet<NamedEntry>,
         entry: &Arc<TopicEntry>,
         had_messages: bool,
     ) {
-        if entries.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry)) {
-            entries.remove(&entry.name);
+        if is_listed(entries, entry) {
+            entries.remove(&*entry.name);
             self.index.remove(&entry.name);
             if had_messages {
                 self.epochs.advance(&entry.name);
@@ -254,9 +258,14 @@ impl Directory {
             .any(|backlogged| backlogged.load(Ordering::SeqCst))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<TopicEntry>>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashSet<NamedEntry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether an entry is the listed one of its name: another thread may have removed it, and a third created it anew.
+fn is_listed(entries: &HashSet<NamedEntry>, entry: &Arc<TopicEntry>) -> bool {
+    entries.get(&*entry.name).is_some_and(|NamedEntry(listed)| Arc::ptr_eq(listed, entry))
 }
 
 #[cfg(test)]
@@ -269,9 +278,7 @@ mod tests {
         let directory = Directory::new(3, TopicRules::default());
         let old = directory.subscribe("t", 0).unwrap();
         assert!(Arc::ptr_eq(&old, &directory.subscribe("t", 1).unwrap()));
-        for count in &old.counts {
-            count.store(0, Ordering::Relaxed);
-        }
+        (0..2).for_each(|thread| old.counts.set(thread, 0));
         directory.release(&old);
         assert!(directory.find("t").is_none());
         let new = directory.subscribe("t", 2).unwrap();
@@ -284,7 +291,7 @@ mod tests {
         let directory = Directory::new(2, TopicRules::default());
         let entry = directory.subscribe("t", 0).unwrap();
         directory.subscribe("t", 1).unwrap();
-        entry.counts[0].store(0, Ordering::Relaxed);
+        entry.counts.set(0, 0);
         directory.release(&entry);
         assert!(directory.find("t").is_some());
     }

@@ -1,7 +1,9 @@
 //! A topic or pattern as all threads see it, and the recipients of a publication.
 
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use sinews_engine::{ConnId, Post};
 use sinews_session::Prepared;
@@ -27,13 +29,87 @@ pub(crate) struct TopicEntry {
     /// Its history, if its rule has one.
     pub(crate) history: Option<Box<TopicHistory>>,
     /// Number of subscribers on each thread.
-    pub(crate) counts: Box<[AtomicUsize]>,
+    pub(crate) counts: ThreadCounts,
+}
+
+/// A number of each thread.
+#[derive(Debug)]
+pub(crate) enum ThreadCounts {
+    /// Of at most four threads. There may be as many topics as connections, and a number in place takes less memory.
+    Few([AtomicU32; 4]),
+    Many(Box<[AtomicU32]>),
+}
+
+impl ThreadCounts {
+    pub(crate) fn new(threads: usize) -> Self {
+        let few = Self::Few(Default::default());
+        match threads <= few.numbers().len() {
+            true => few,
+            false => Self::Many((0..threads).map(|_| AtomicU32::new(0)).collect()),
+        }
+    }
+
+    fn numbers(&self) -> &[AtomicU32] {
+        match self {
+            Self::Few(numbers) => numbers,
+            Self::Many(numbers) => numbers,
+        }
+    }
+
+    pub(crate) fn get(&self, thread: usize) -> usize {
+        self.numbers()[thread].load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) fn set(&self, thread: usize, count: usize) {
+        self.numbers()[thread].store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Returns the sum of all threads.
+    pub(crate) fn total(&self) -> usize {
+        self.numbers().iter().map(|count| count.load(Ordering::Relaxed) as usize).sum()
+    }
+}
+
+/// An entry in a table by its name.
+#[derive(Clone, Debug)]
+pub(super) struct NamedEntry(pub(super) Arc<TopicEntry>);
+
+impl Borrow<str> for NamedEntry {
+    fn borrow(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl Hash for NamedEntry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl PartialEq for NamedEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for NamedEntry {}
+
+impl PartialOrd for NamedEntry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for NamedEntry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.name.cmp(&other.0.name)
+    }
 }
 
 impl TopicEntry {
     /// Returns whether no connection is subscribed to it by name.
     pub(crate) fn has_no_subscribers(&self) -> bool {
-        self.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0)
+        self.counts.total() == 0
     }
 }
 
@@ -49,7 +125,7 @@ impl Recipients<'_> {
     /// Returns the number of subscriptions on a thread.
     pub(crate) fn count_on(&self, shard: usize) -> usize {
         let entries = self.exact.into_iter().chain(self.patterns.iter().map(|entry| &**entry));
-        entries.map(|entry| entry.counts[shard].load(Ordering::Relaxed)).sum()
+        entries.map(|entry| entry.counts.get(shard)).sum()
     }
 
     /// Publishes to the threads with subscribers, except one thread. Returns how many subscriptions are reached, and

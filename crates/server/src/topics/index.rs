@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::directory::Directory;
+use super::entry::{NamedEntry, TopicEntry};
 use super::publisher::Publisher;
 
 /// Maximum number of topics in one list.
@@ -21,31 +21,36 @@ pub struct ListedTopic {
     pub subscribers: usize,
 }
 
-/// Names of topics, without patterns. A list holds no lock that publications take.
+/// Topics in order of their names, without patterns. A list holds no lock that publications take.
 #[derive(Debug, Default)]
-pub(crate) struct NameIndex(Mutex<BTreeSet<Arc<str>>>);
+pub(crate) struct NameIndex(Mutex<BTreeSet<NamedEntry>>);
 
 impl NameIndex {
-    pub(super) fn insert(&self, name: &Arc<str>) {
-        self.lock().insert(name.clone());
+    pub(super) fn insert(&self, entry: NamedEntry) {
+        self.lock().insert(entry);
     }
 
     pub(super) fn remove(&self, name: &str) {
         self.lock().remove(name);
     }
 
-    /// Returns the first names with a prefix, after a name.
-    fn page(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Arc<str>> {
+    /// Returns the first topics with a prefix, after a name.
+    fn page(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<ListedTopic> {
         let start = match after {
             Some(after) if after >= prefix => Bound::Excluded(after),
             _ => Bound::Included(prefix),
         };
-        let names = self.lock();
-        let found = names.range::<str, _>((start, Bound::Unbounded));
-        found.take_while(|name| name.starts_with(prefix)).take(limit).cloned().collect()
+        let entries = self.lock();
+        let found = entries.range::<str, _>((start, Bound::Unbounded)).map(|NamedEntry(entry)| entry);
+        let found = found.take_while(|entry| entry.name.starts_with(prefix)).take(limit);
+        let listed = |entry: &Arc<TopicEntry>| ListedTopic {
+            name: entry.name.clone(),
+            subscribers: entry.counts.total(),
+        };
+        found.map(listed).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<NamedEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,15 +58,7 @@ impl NameIndex {
 impl Directory {
     /// Lists topics with a prefix, after a name.
     fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<ListedTopic> {
-        let names = self.index.page(prefix, after, limit.min(LISTED_MAX));
-        let entries = self.lock();
-        let listed = |name: Arc<str>| {
-            // Another thread may have removed it meanwhile.
-            let entry = entries.get(&name)?;
-            let subscribers = entry.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-            Some(ListedTopic { name, subscribers })
-        };
-        names.into_iter().filter_map(listed).collect()
+        self.index.page(prefix, after, limit.min(LISTED_MAX))
     }
 }
 
@@ -73,8 +70,6 @@ impl Publisher {
     /// Lists topics that have subscribers by name or retained messages, in order of their names: with this prefix, and
     /// after the name `after` or from the first. At most `limit` and [`TOPICS_MAX`](Self::TOPICS_MAX); the last name of
     /// one list is `after` of the next. Takes time in proportion to the list, whatever the number of topics.
-    ///
-    /// A topic that is removed during the call is missing, so a list may be shorter than `limit` before the end.
     ///
     /// ```
     /// use sinews_server::{HistoryPolicy, Prepared, Router, Server, TopicRule};
@@ -120,7 +115,7 @@ mod tests {
         assert_eq!(names("b.", Some("b.2"), 2), listed(&[("b.3", 1)]));
         assert_eq!(names("b.", Some("a"), 1), listed(&[("b.1", 2)]));
         assert_eq!(names("", Some("b.3"), 9), listed(&[("c", 1)]));
-        entries[0].counts[0].store(0, Ordering::Relaxed);
+        entries[0].counts.set(0, 0);
         directory.release(&entries[0]);
         assert_eq!(names("b.", Some("b.2"), 2), listed(&[]));
     }

@@ -51,7 +51,6 @@ impl ObserverSlot {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::atomic::Ordering;
 
     use super::*;
     use crate::topics::{Directory, HistoryPolicy, TopicRule, TopicRules};
@@ -78,7 +77,7 @@ mod tests {
         for name in ["a", "b.*", "kept"] {
             let entries = [0, 1].map(|thread| directory.subscribe(name, thread).unwrap());
             for (thread, entry) in entries.iter().enumerate() {
-                entry.counts[thread].store(0, Ordering::Relaxed);
+                entry.counts.set(thread, 0);
                 directory.release(entry);
             }
         }

@@ -1,6 +1,5 @@
 //! Publications of this thread and of others: queued, and delivered in order.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sinews_engine::ConnId;
@@ -120,7 +119,7 @@ impl Topics {
         self.published = true;
         let Some(entry) = self.directory.find(name) else { return };
         for thread in (0..self.posts.len()).filter(|thread| *thread != self.shard) {
-            let subscribers = entry.counts[thread].load(Ordering::Relaxed);
+            let subscribers = entry.counts.get(thread);
             if subscribers == 0 {
                 continue;
             }
@@ -241,7 +240,7 @@ impl Topics {
             return false;
         }
         if self.local(topic).is_empty() {
-            return found.subscribers == subscribers;
+            return *found.subscribers == *subscribers;
         }
         let mut all = std::mem::take(&mut self.scratch);
         all.extend_from_slice(&self.topics[topic].subscribers);

@@ -4,15 +4,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
 use sinews_engine::{ConnId, Post};
 use sinews_session::Prepared;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::config::TopicConfig;
+use super::conn_lists::ConnLists;
 use super::counters::TopicCounters;
 use super::directory::Directory;
-use super::entry::TopicEntry;
+use super::entry::{NamedEntry, TopicEntry};
 use super::history::progress::TopicProgress;
 use super::keyed::local::LocalKeyed;
 use super::name::{self, InvalidTopic};
@@ -37,9 +38,9 @@ use crate::mail::Mail;
 pub struct Topics {
     pub(super) shard: usize,
     /// Topics and patterns of this thread. Names are chosen by clients, so their hash is keyed.
-    pub(super) names: HashMap<Arc<str>, usize>,
+    pub(super) names: HashMap<NamedEntry, usize>,
     pub(super) topics: Slab<Topic>,
-    pub(super) subscriptions: FxHashMap<ConnId, Vec<SubscriberIndex>>,
+    pub(super) subscriptions: ConnLists<SubscriberIndex>,
     pub(super) config: TopicConfig,
     pub(super) publications: VecDeque<Publication>,
     /// Payload bytes of the queued publications.
@@ -75,7 +76,8 @@ pub struct Topics {
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) entry: Arc<TopicEntry>,
-    pub(super) subscribers: Vec<ConnId>,
+    /// Two are stored in place: there may be a topic for each connection.
+    pub(super) subscribers: SmallVec<[ConnId; 2]>,
     /// References by publications and a route: its index must not be reused before they end.
     pub(super) references: u32,
     pub(super) rule: RuleId,
@@ -94,11 +96,31 @@ pub(super) struct Route {
     pub(super) all: Box<[Arc<TopicEntry>]>,
 }
 
-/// Index of a connection among a topic's subscribers.
+/// Index of a connection among a topic's subscribers. Neither numbers of topics nor of connections exceed 32 bits.
 #[derive(Debug)]
 pub(super) struct SubscriberIndex {
-    pub(super) topic: usize,
-    pub(super) at: usize,
+    topic: u32,
+    at: u32,
+}
+
+impl SubscriberIndex {
+    /// Returns the index, unless a number exceeds 32 bits.
+    pub(super) fn new(topic: usize, at: usize) -> Option<Self> {
+        Some(Self { topic: topic.try_into().ok()?, at: at.try_into().ok()? })
+    }
+
+    pub(super) fn topic(&self) -> usize {
+        self.topic as usize
+    }
+
+    pub(super) fn at(&self) -> usize {
+        self.at as usize
+    }
+
+    /// Takes the index of a removed subscriber of the topic.
+    pub(super) fn move_to(&mut self, removed: &Self) {
+        self.at = removed.at;
+    }
 }
 
 /// Message for the subscribers of this thread.
@@ -154,7 +176,7 @@ impl Topics {
             shard,
             names: HashMap::new(),
             topics: Slab::new(),
-            subscriptions: FxHashMap::default(),
+            subscriptions: ConnLists::default(),
             config,
             publications: VecDeque::new(),
             queued_bytes: 0,
@@ -199,8 +221,8 @@ impl Topics {
             // Other threads may have the pattern already, so the directory reports no change.
             self.clear_routes();
         }
-        let (name, rule) = (entry.name.clone(), entry.rule);
-        let subscribers = Vec::new();
+        let (name, rule) = (NamedEntry(Arc::clone(&entry)), entry.rule);
+        let subscribers = SmallVec::new();
         let topic = self.topics.insert(Topic {
             entry,
             subscribers,
@@ -213,11 +235,18 @@ impl Topics {
         topic
     }
 
+    /// Sets the entry of a topic to another one of its name.
+    pub(super) fn replace_entry(&mut self, topic: usize, entry: Arc<TopicEntry>) {
+        self.names.remove(&*entry.name);
+        self.names.insert(NamedEntry(Arc::clone(&entry)), topic);
+        self.topics[topic].entry = entry;
+    }
+
     /// Removes a topic without subscribers, unless it is still referenced.
     pub(super) fn prune(&mut self, topic: usize) {
         if self.topics.get(topic).is_some_and(|topic| topic.references == 0 && topic.subscribers.is_empty()) {
             let topic = self.topics.remove(topic);
-            self.names.remove(&topic.entry.name);
+            self.names.remove(&*topic.entry.name);
             self.directory.release(&topic.entry);
             if topic.entry.is_pattern {
                 self.clear_routes();

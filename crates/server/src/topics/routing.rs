@@ -61,7 +61,7 @@ impl Topics {
             self.clear_routes();
         }
         let mut local: Box<[usize]> =
-            all.iter().filter_map(|pattern| self.names.get(&pattern.name)).copied().collect();
+            all.iter().filter_map(|pattern| self.names.get(&*pattern.name)).copied().collect();
         local.sort_unstable();
         self.topics[topic].route = Some(Box::new(Route { local, all }));
         self.routed.push(topic);
@@ -78,9 +78,9 @@ impl Topics {
     /// Returns how many of a connection's subscriptions match a topic that was just resolved.
     pub(crate) fn matching_subscriptions(&self, topic: usize, conn: ConnId) -> usize {
         let local = self.local(topic);
-        let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
+        let subscriptions = self.subscriptions.get(conn).iter();
         let is_subscribed =
-            |sub: &&SubscriberIndex| sub.topic == topic || local.binary_search(&sub.topic).is_ok();
+            |sub: &&SubscriberIndex| sub.topic() == topic || local.binary_search(&sub.topic()).is_ok();
         subscriptions.filter(is_subscribed).count()
     }
 

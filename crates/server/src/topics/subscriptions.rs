@@ -1,7 +1,5 @@
 //! Subscriptions of connections to topics and patterns.
 
-use std::sync::atomic::Ordering;
-
 use sinews_engine::ConnId;
 
 use super::entry::SubscriberId;
@@ -24,14 +22,14 @@ impl Topics {
         if known.is_some_and(|topic| self.is_subscribed_by_name(topic, conn)) {
             return Ok(());
         }
-        if self.subscriptions.get(&conn).is_some_and(|list| list.len() >= Self::SUBSCRIPTIONS_MAX) {
+        if self.subscriptions.get(conn).len() >= Self::SUBSCRIPTIONS_MAX {
             return Err(InvalidTopic::TooManySubscriptions);
         }
         let topic = match known {
             Some(topic) => {
                 if self.topics[topic].subscribers.is_empty() {
                     // Another thread may have removed the entry of a topic without subscribers.
-                    self.topics[topic].entry = self.directory.subscribe(name, self.shard)?;
+                    self.replace_entry(topic, self.directory.subscribe(name, self.shard)?);
                 }
                 topic
             }
@@ -40,22 +38,24 @@ impl Topics {
         if self.has_history && self.topics[topic].subscribers.is_empty() {
             self.start_progress(topic);
         }
-        let topic_entry = &mut self.topics[topic];
-        // Most connections have one subscription, and there may be many of them.
-        let subscriptions = self.subscriptions.entry(conn).or_insert_with(|| Vec::with_capacity(1));
-        subscriptions.push(SubscriberIndex { topic, at: topic_entry.subscribers.len() });
-        topic_entry.subscribers.push(conn);
+        let subscribers = &mut self.topics[topic].subscribers;
+        let Some(index) = SubscriberIndex::new(topic, subscribers.len()) else {
+            self.prune(topic);
+            return Err(InvalidTopic::TooManySubscriptions);
+        };
+        subscribers.push(conn);
+        self.subscriptions.push(conn, index);
         self.count(topic);
         Ok(())
     }
 
     pub(crate) fn unsubscribe(&mut self, name: &str, conn: ConnId) -> bool {
         let Some(&topic) = self.names.get(name) else { return false };
-        let Some(subscriptions) = self.subscriptions.get_mut(&conn) else { return false };
-        let Some(index) = subscriptions.iter().position(|sub| sub.topic == topic) else { return false };
+        let Some(subscriptions) = self.subscriptions.get_mut(conn) else { return false };
+        let Some(index) = subscriptions.iter().position(|sub| sub.topic() == topic) else { return false };
         let subscription = subscriptions.swap_remove(index);
         if subscriptions.is_empty() {
-            self.subscriptions.remove(&conn);
+            self.subscriptions.remove(conn);
         }
         self.remove_subscriber(subscription);
         true
@@ -63,7 +63,7 @@ impl Topics {
 
     /// Ends all subscriptions and the presence of a closed connection.
     pub(crate) fn unsubscribe_all(&mut self, conn: ConnId) {
-        for subscription in self.subscriptions.remove(&conn).unwrap_or_default() {
+        for subscription in self.subscriptions.remove(conn) {
             self.remove_subscriber(subscription);
         }
         self.leave_all(conn);
@@ -77,37 +77,36 @@ impl Topics {
     pub fn subscribers(&self, name: &str) -> usize {
         let exact = self.directory.find(name);
         let patterns = self.directory.matching(name);
-        let counts = exact.iter().chain(&patterns).flat_map(|entry| &entry.counts);
-        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+        exact.iter().chain(&patterns).map(|entry| entry.counts.total()).sum()
     }
 
     /// Removes a subscriber by moving the last one into its index.
     pub(super) fn remove_subscriber(&mut self, subscription: SubscriberIndex) {
-        let topic = &mut self.topics[subscription.topic];
-        let removed = topic.subscribers.swap_remove(subscription.at);
+        let (index, at) = (subscription.topic(), subscription.at());
+        let topic = &mut self.topics[index];
+        let removed = topic.subscribers.swap_remove(at);
         if let Some(progress) = &mut topic.progress {
             progress.joined.remove(&removed);
         }
         if topic.subscribers.is_empty() {
             topic.progress = None;
         }
-        if let Some(&moved) = topic.subscribers.get(subscription.at) {
-            let indices = self.subscriptions.get_mut(&moved).into_iter().flatten();
-            for index in indices.filter(|index| index.topic == subscription.topic) {
-                index.at = subscription.at;
+        if let Some(&moved) = topic.subscribers.get(at) {
+            let indices = self.subscriptions.get_mut(moved).into_iter().flatten();
+            for moved in indices.filter(|moved| moved.topic() == index) {
+                moved.move_to(&subscription);
             }
         }
-        self.count(subscription.topic);
-        self.prune(subscription.topic);
+        self.count(index);
+        self.prune(index);
     }
 
     pub(super) fn count(&self, topic: usize) {
         let topic = &self.topics[topic];
-        topic.entry.counts[self.shard].store(topic.subscribers.len(), Ordering::Relaxed);
+        topic.entry.counts.set(self.shard, topic.subscribers.len());
     }
 
     pub(super) fn is_subscribed_by_name(&self, topic: usize, conn: ConnId) -> bool {
-        let subscriptions = self.subscriptions.get(&conn).into_iter().flatten();
-        subscriptions.into_iter().any(|sub| sub.topic == topic)
+        self.subscriptions.get(conn).iter().any(|sub| sub.topic() == topic)
     }
 }

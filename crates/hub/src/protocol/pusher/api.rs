@@ -100,7 +100,7 @@ fn add_below(prefix: &str, router: Router, context: &Arc<AppApi>) -> Router {
 
 impl AppApi {
     /// The app that a request names.
-    fn app_of(&self, request: &Request<'_>) -> Result<LiveApp, ApiError> {
+    fn app_of(&self, request: &Request<'_>) -> Result<Arc<LiveApp>, ApiError> {
         self.apps.counters.requests.fetch_add(1, Ordering::Relaxed);
         let app = match request.param("id") {
             Some(id) => self.apps.app(&id),

@@ -245,6 +245,13 @@ impl PusherApp {
         (&self.id, self.topics.as_deref())
     }
 
+    /// The index of a key among [`keys`](Self::keys).
+    pub(super) fn key_index(&self, name: &str) -> Option<u8> {
+        let index = self.keys.iter().position(|key| key.name == name)?;
+        // An app has at most `KEYS_MAX` keys.
+        u8::try_from(index).ok()
+    }
+
     /// The rate of client events.
     pub(super) fn client_event_rate(&self) -> PublishRate {
         PublishRate::new(self.limits.client_events_per_second)

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload};
 
+use super::channel::{PusherTopic, channel_of_topic, topic_of};
 use super::client_events::ClientEventRate;
 use super::code;
 use super::encode::{self, CLIENT_EVENT, error, socket_id_text};
@@ -16,7 +17,7 @@ use super::live::{LiveApp, LiveApps};
 use super::liveness::Liveness;
 use super::metrics::PusherRejection;
 use super::signature::AppKey;
-use super::subscriptions::Subscription;
+use super::subscriptions::FormerTopic;
 use super::users::SignedInUser;
 use crate::brief::brief;
 use crate::closing::close;
@@ -27,36 +28,37 @@ use crate::topics::HubTopics;
 /// The handler of one client.
 pub(super) struct PusherClient {
     pub(super) hub: Arc<HubTopics>,
-    pub(super) apps: Arc<LiveApps>,
     state: ClientState,
 }
 
 enum ClientState {
-    Rejected(ConnectionRejection),
-    Opening(LiveApp, String),
-    Open(Box<PusherConnection>),
+    Opening(Box<AppHandshake>),
+    Open(PusherConnection),
     Closed,
 }
 
-/// An open connection.
+/// An open connection. The server below has its channels: it is present in each ([`presence_of`](super::channel::presence_of)).
 pub(super) struct PusherConnection {
-    pub(super) app: LiveApp,
-    /// The name of the key with which the client has connected.
-    pub(super) key: String,
-    pub(super) socket_id: u128,
-    pub(super) subscriptions: Vec<Subscription>,
+    pub(super) app: Arc<LiveApp>,
+    /// The index of the key with which the client has connected, among those of the app; `None` once it is removed.
+    key: Option<u8>,
+    /// Number of channels.
+    pub(super) channels: u16,
+    socket_id: [u8; 16],
+    /// Channels with the topics of a former configuration.
+    pub(super) former_topics: Box<[FormerTopic]>,
     pub(super) user: Option<Box<SignedInUser>>,
     pub(super) client_events: ClientEventRate,
     pub(super) liveness: Liveness,
 }
 
 impl PusherClient {
-    pub(super) fn new(handshake: AppHandshake, apps: Arc<LiveApps>, hub: Arc<HubTopics>) -> Self {
-        let state = match handshake {
-            AppHandshake::Accepted { app, key } => ClientState::Opening(app, key),
-            AppHandshake::Rejected(rejection) => ClientState::Rejected(rejection),
-        };
-        Self { hub, apps, state }
+    pub(super) fn new(handshake: AppHandshake, hub: Arc<HubTopics>) -> Self {
+        Self { hub, state: ClientState::Opening(Box::new(handshake)) }
+    }
+
+    pub(super) fn apps(&self) -> &LiveApps {
+        self.hub.apps()
     }
 
     /// Closes the connection with an error, and counts it.
@@ -66,7 +68,7 @@ impl PusherClient {
         rejection: &ConnectionRejection,
         cx: &mut Context<'_>,
     ) {
-        self.apps.counters.reject(PusherRejection::Connection);
+        self.apps().counters.reject(PusherRejection::Connection);
         if let Some(app) = app {
             app.count_rejection();
         }
@@ -74,7 +76,7 @@ impl PusherClient {
     }
 
     /// Registers the connection, and sends the first message.
-    fn establish(&self, app: LiveApp, key: String, cx: &mut Context<'_>) -> ClientState {
+    fn establish(&self, app: Arc<LiveApp>, key: &str, cx: &mut Context<'_>) -> ClientState {
         if !app.add_connection() {
             self.reject(
                 Some(&app),
@@ -83,7 +85,7 @@ impl PusherClient {
             );
             return ClientState::Closed;
         }
-        let Some(socket_id) = self.apps.add_socket(cx.subscriber_id()) else {
+        let Some(socket_id) = self.apps().add_socket(cx.subscriber_id()) else {
             app.remove_connection();
             self.reject(
                 Some(&app),
@@ -92,35 +94,48 @@ impl PusherClient {
             );
             return ClientState::Closed;
         };
-        self.apps.counters.open.fetch_add(1, Ordering::Relaxed);
+        self.apps().counters.open.fetch_add(1, Ordering::Relaxed);
         let data = json!({
             "socket_id": socket_id_text(socket_id),
             "activity_timeout": app.options.activity_timeout.as_secs(),
         });
         send(cx, &encode::nested("pusher:connection_established", None, &data));
-        ClientState::Open(Box::new(PusherConnection {
+        ClientState::Open(PusherConnection {
+            key: app.options.key_index(key),
             app,
-            key,
-            socket_id,
-            subscriptions: Vec::new(),
+            channels: 0,
+            socket_id: socket_id.to_ne_bytes(),
+            former_topics: Box::default(),
             user: None,
             client_events: ClientEventRate::default(),
-            liveness: Liveness::new(Instant::now()),
-        }))
+            liveness: Liveness::new(self.apps().now()),
+        })
     }
 
     /// Follows a reload of the apps.
-    fn follow_reload(&self, connection: &mut PusherConnection) -> Result<(), ConnectionRejection> {
-        if connection.app.generation == self.apps.generation() {
+    fn follow_reload(
+        &self,
+        connection: &mut PusherConnection,
+        cx: &Context<'_>,
+    ) -> Result<(), ConnectionRejection> {
+        if connection.app.generation == self.apps().generation() {
             return Ok(());
         }
-        let app = self.apps.app(&connection.app.options.id);
+        let app = self.apps().app(&connection.app.options.id);
         let app = app.ok_or_else(|| ConnectionRejection::new(code::UNKNOWN_APP, "the app was removed"))?;
         if !app.options.is_enabled {
             return Err(ConnectionRejection::new(code::DISABLED_APP, "the app is disabled"));
         }
-        // The state is the same, so that the connection stays counted, unless the app was removed and added again.
-        connection.app = LiveApp { state: Arc::clone(&connection.app.state), ..app };
+        if app.options.topic_space() != connection.app.options.topic_space() {
+            connection.keep_topics(cx);
+        }
+        let key = connection.key().and_then(|key| app.options.key_index(&key.name));
+        connection.key = key;
+        connection.app = match Arc::ptr_eq(&app.state, &connection.app.state) {
+            true => app,
+            // The app was removed and added again: the connection stays counted where it was.
+            false => Arc::new(LiveApp { state: Arc::clone(&connection.app.state), ..LiveApp::clone(&app) }),
+        };
         Ok(())
     }
 
@@ -159,16 +174,33 @@ impl PusherClient {
 
     /// Reports a message that is not understood; the connection stays.
     fn reject_message(&self, app: &LiveApp, problem: &str, cx: &mut Context<'_>) {
-        self.apps.counters.reject(PusherRejection::Message);
+        self.apps().counters.reject(PusherRejection::Message);
         app.count_rejection();
         send(cx, &error(None, problem, None));
     }
 }
 
 impl PusherConnection {
+    pub(super) fn socket_id(&self) -> u128 {
+        u128::from_ne_bytes(self.socket_id)
+    }
+
     /// The key with which the client has connected, unless it was removed.
     pub(super) fn key(&self) -> Option<&AppKey> {
-        self.app.options.keys.iter().find(|key| key.name == self.key)
+        self.app.options.keys.get(usize::from(self.key?))
+    }
+
+    /// Notes the topics of its channels before the configuration of the app changes them.
+    fn keep_topics(&mut self, cx: &Context<'_>) {
+        let mut topics = std::mem::take(&mut self.former_topics).into_vec();
+        for (presence, _) in cx.joined() {
+            let Some(PusherTopic::Channel { channel, .. }) = channel_of_topic(presence) else { continue };
+            if topics.iter().all(|known| *known.channel != *channel) {
+                let topic = topic_of(self.app.options.topic_space(), &channel).into();
+                topics.push(FormerTopic { channel: channel.into(), topic });
+            }
+        }
+        self.former_topics = topics.into();
     }
 }
 
@@ -177,14 +209,16 @@ const PONG: &str = r#"{"event":"pusher:pong","data":"{}"}"#;
 
 impl Handler for PusherClient {
     fn open(&mut self, cx: &mut Context<'_>) {
-        self.apps.counters.connections.fetch_add(1, Ordering::Relaxed);
+        self.apps().counters.connections.fetch_add(1, Ordering::Relaxed);
         self.state = match std::mem::replace(&mut self.state, ClientState::Closed) {
-            ClientState::Rejected(rejection) => {
-                // The handshake has counted it for its app.
-                self.reject(None, &rejection, cx);
-                ClientState::Closed
-            }
-            ClientState::Opening(app, key) => self.establish(app, key, cx),
+            ClientState::Opening(handshake) => match *handshake {
+                AppHandshake::Accepted { app, key } => self.establish(app, &key, cx),
+                AppHandshake::Rejected(rejection) => {
+                    // The handshake has counted it for its app.
+                    self.reject(None, &rejection, cx);
+                    ClientState::Closed
+                }
+            },
             state => state,
         };
     }
@@ -194,8 +228,8 @@ impl Handler for PusherClient {
         else {
             return;
         };
-        connection.liveness.note_input(Instant::now());
-        match self.follow_reload(&mut connection) {
+        connection.liveness.note_input(self.apps().now());
+        match self.follow_reload(&mut connection, cx) {
             Ok(()) if payload.kind() == Kind::Text => self.handle(&mut connection, &payload, cx),
             Ok(()) => self.reject_message(&connection.app, "messages of the protocol are text", cx),
             Err(rejection) => self.reject(Some(&connection.app), &rejection, cx),
@@ -204,8 +238,9 @@ impl Handler for PusherClient {
     }
 
     fn pong(&mut self, _: &[u8], _: Option<Duration>, _: &mut Context<'_>) {
+        let now = self.apps().now();
         if let ClientState::Open(connection) = &mut self.state {
-            connection.liveness.note_input(Instant::now());
+            connection.liveness.note_input(now);
         }
     }
 
@@ -231,7 +266,10 @@ impl Handler for PusherClient {
 
     fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            ClientState::Open(connection) => Some(connection.liveness.deadline(&connection.app.options)),
+            ClientState::Open(connection) => {
+                let deadline = connection.liveness.deadline(&connection.app.options);
+                Some(self.apps().instant(deadline))
+            }
             _ => None,
         }
     }
@@ -241,9 +279,9 @@ impl Handler for PusherClient {
         else {
             return;
         };
-        let reloaded = self.follow_reload(&mut connection);
+        let reloaded = self.follow_reload(&mut connection, cx);
         let app = &connection.app.options;
-        match reloaded.and_then(|()| connection.liveness.check(app, Instant::now())) {
+        match reloaded.and_then(|()| connection.liveness.check(app, self.apps().now())) {
             Ok(true) => send(cx, PING),
             Ok(false) => {}
             Err(rejection) => self.reject(Some(&connection.app), &rejection, cx),
@@ -262,7 +300,7 @@ impl Handler for PusherClient {
         }
     }
 
-    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+    fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
         let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
         else {
             return;
@@ -270,9 +308,9 @@ impl Handler for PusherClient {
         if let Some(registered) = connection.user.as_mut().and_then(|user| user.connection.take()) {
             registered.end(closed);
         }
-        self.end_subscriptions(&mut connection, cx);
-        self.apps.remove_socket(connection.socket_id);
-        self.apps.counters.open.fetch_sub(1, Ordering::Relaxed);
+        self.end_subscriptions(&mut connection);
+        self.apps().remove_socket(connection.socket_id());
+        self.apps().counters.open.fetch_sub(1, Ordering::Relaxed);
         connection.app.remove_connection();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use sinews_server::Context;
 
-use super::channel::{ChannelAccess, presence_of, topic_of};
+use super::channel::{ChannelAccess, ChannelKind, presence_of, topic_of};
 use super::client::{PusherClient, PusherConnection, send};
 use super::code;
 use super::encode::{client_event, error, socket_id_text};
@@ -26,18 +26,18 @@ impl PusherClient {
         data: Option<&RawValue>,
         cx: &mut Context<'_>,
     ) {
-        let checked = self.check_client_event(connection, (name, channel), data);
+        let checked = self.check_client_event(connection, (name, channel), data, cx);
         let (channel, user_id) = match checked {
             Ok(accepted) => accepted,
             Err(problem) => {
-                self.apps.counters.reject(PusherRejection::ClientEvent);
+                self.apps().counters.reject(PusherRejection::ClientEvent);
                 connection.app.count_rejection();
                 return send(cx, &error(Some(code::CLIENT_EVENT), &problem, channel));
             }
         };
         let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
-        self.hub.publish_from(cx, &topic, &content, false, Some(connection.socket_id));
+        self.hub.publish_from(cx, &topic, &content, false, Some(connection.socket_id()));
         self.report_client_event(connection, (&topic, &channel), &content, user_id.as_deref());
     }
 
@@ -61,7 +61,7 @@ impl PusherClient {
         if topic != own_topic {
             events.emit(detail(topic, None));
         }
-        events.emit(detail(&own_topic, Some(socket_id_text(connection.socket_id))));
+        events.emit(detail(&own_topic, Some(socket_id_text(connection.socket_id()))));
     }
 
     /// Checks an event. Returns its channel, and the id of its sender on a presence channel.
@@ -70,6 +70,7 @@ impl PusherClient {
         connection: &mut PusherConnection,
         (name, channel): (&str, Option<&str>),
         data: Option<&RawValue>,
+        cx: &Context<'_>,
     ) -> Result<(String, Option<String>), String> {
         let options = &connection.app.options;
         let limits = &options.limits;
@@ -88,14 +89,15 @@ impl PusherClient {
             return Err(format!("event data of {size} bytes exceeds the limit of {}", limits.event_data));
         }
         let channel = channel.ok_or("a client event needs a channel")?;
-        let known = connection.subscriptions.iter().find(|known| *known.channel == *channel);
-        let known = known.ok_or("a client event needs a subscription to its channel")?;
-        if known.access() == ChannelAccess::Public {
+        let presence = presence_of(&options.id, channel);
+        let known = cx.joined().find(|(topic, _)| *topic == presence);
+        let (_, user_id) = known.ok_or("a client event needs a subscription to its channel")?;
+        if ChannelKind::of(channel).access == ChannelAccess::Public {
             return Err("client events are for private and presence channels".to_owned());
         }
-        let due = options.client_event_rate().take(connection.client_events.0, self.apps.now());
+        let due = options.client_event_rate().take(connection.client_events.0, self.apps().now());
         connection.client_events.0 = due
             .ok_or_else(|| format!("more than {} client events a second", limits.client_events_per_second))?;
-        Ok((channel.to_owned(), known.user_id.as_deref().map(str::to_owned)))
+        Ok((channel.to_owned(), user_id.map(str::to_owned)))
     }
 }

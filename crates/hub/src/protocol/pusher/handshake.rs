@@ -1,5 +1,7 @@
 //! The opening of a connection: its app, the version of the protocol, and who may connect.
 
+use std::sync::Arc;
+
 use sinews_server::{CloseCode, Request};
 
 use super::code;
@@ -11,7 +13,7 @@ const PROTOCOLS: std::ops::RangeInclusive<u64> = 5..=7;
 /// A WebSocket handshake: what to do when the connection is open. The protocol rejects connections with a Close, since a
 /// script sees no status.
 pub(super) enum AppHandshake {
-    Accepted { app: LiveApp, key: String },
+    Accepted { app: Arc<LiveApp>, key: String },
     Rejected(ConnectionRejection),
 }
 

@@ -34,7 +34,8 @@ const SHARDS: usize = 16;
 #[derive(Debug, Default)]
 struct AppTable {
     apps: PusherApps,
-    states: HashMap<String, Arc<AppState>>,
+    /// The apps by their id.
+    live: HashMap<String, Arc<LiveApp>>,
 }
 
 /// State of an app on this node.
@@ -82,22 +83,26 @@ impl LiveApps {
     /// Replaces the apps. State is kept for apps with the same id.
     pub(crate) fn replace(&self, apps: &PusherApps) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let state = |id: &String| (id.clone(), table.states.get(id).cloned().unwrap_or_default());
-        let states = apps.by_id.keys().map(state).collect();
+        // Only this function changes it, under the lock.
+        let generation = self.generation.load(Ordering::Acquire) + 1;
+        let live = |(id, options): (&String, &Arc<PusherApp>)| {
+            let state = table.live.get(id).map(|known| Arc::clone(&known.state)).unwrap_or_default();
+            (id.clone(), Arc::new(LiveApp { options: Arc::clone(options), state, generation }))
+        };
+        let live = apps.by_id.iter().map(live).collect();
         let has_topics = !apps.by_topics.is_empty();
-        *table = AppTable { apps: apps.clone(), states };
+        *table = AppTable { apps: apps.clone(), live };
         self.has_topics.store(has_topics, Ordering::Release);
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.store(generation, Ordering::Release);
     }
 
     /// Whether there is no app.
     pub(super) fn is_empty(&self) -> bool {
-        self.read(|table, _| table.apps.is_empty())
+        self.read(|table| table.apps.is_empty())
     }
 
-    fn read<R>(&self, read: impl FnOnce(&AppTable, u64) -> R) -> R {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        read(&table, self.generation.load(Ordering::Acquire))
+    fn read<R>(&self, read: impl FnOnce(&AppTable) -> R) -> R {
+        read(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The number of the table in force.
@@ -106,8 +111,8 @@ impl LiveApps {
     }
 
     /// The app with an id.
-    pub(super) fn app(&self, id: &str) -> Option<LiveApp> {
-        self.read(|table, generation| table.app(id, generation))
+    pub(super) fn app(&self, id: &str) -> Option<Arc<LiveApp>> {
+        self.read(|table| table.live.get(id).cloned())
     }
 
     /// Connections of the app with an id on this node.
@@ -116,20 +121,19 @@ impl LiveApps {
     }
 
     /// The app with a key.
-    pub(super) fn app_of_key(&self, key: &str) -> Option<LiveApp> {
-        self.read(|table, generation| table.app(table.apps.by_key.get(key)?, generation))
+    pub(super) fn app_of_key(&self, key: &str) -> Option<Arc<LiveApp>> {
+        self.read(|table| table.live.get(table.apps.by_key.get(key)?).cloned())
     }
 
     /// The apps with the most connections, and the number of all apps.
     pub(super) fn busiest(&self, most: usize) -> (Vec<AppLoad>, usize) {
-        self.read(|table, _| {
-            let connections = |state: &AppState| state.connections.load(Ordering::Acquire);
+        self.read(|table| {
             let mut apps: Vec<_> =
-                table.states.iter().map(|(id, state)| (Reverse(connections(state)), id, state)).collect();
+                table.live.iter().map(|(id, app)| (Reverse(app.connections()), id, app)).collect();
             let count = apps.len();
             apps.sort_unstable_by_key(|(connections, id, _)| (*connections, *id));
-            let load = |(Reverse(connections), id, state): (Reverse<usize>, &String, &Arc<AppState>)| {
-                let rejected = state.rejected.load(Ordering::Relaxed);
+            let load = |(Reverse(connections), id, app): (Reverse<usize>, &String, &Arc<LiveApp>)| {
+                let rejected = app.state.rejected.load(Ordering::Relaxed);
                 AppLoad { id: id.clone(), connections, rejected }
             };
             (apps.into_iter().take(most).map(load).collect(), count)
@@ -137,17 +141,17 @@ impl LiveApps {
     }
 
     /// The app and the channel of a topic.
-    fn channel_of(&self, topic: &str) -> Option<(LiveApp, String)> {
+    fn channel_of(&self, topic: &str) -> Option<(Arc<LiveApp>, String)> {
         match channel_of_topic(topic) {
             Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel.into_owned())),
             Some(PusherTopic::User { app, id }) => Some((self.app(app)?, super::encode::user_channel(&id))),
-            None if self.has_topics.load(Ordering::Acquire) => self.read(|table, generation| {
+            None if self.has_topics.load(Ordering::Acquire) => self.read(|table| {
                 // No prefix is below another one.
                 let found = topic
                     .match_indices('.')
                     .find_map(|(dot, _)| Some((table.apps.by_topics.get(&topic[..dot])?, &topic[dot + 1..])));
                 let (id, channel) = found?;
-                let app = table.app(id, generation)?;
+                let app = table.live.get(id)?.clone();
                 channel::check_channel(channel, app.options.limits.channel_name).ok()?;
                 Some((app, channel.to_owned()))
             }),
@@ -189,16 +193,14 @@ impl LiveApps {
         self.sockets[id as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time in nanoseconds, for rates.
+    /// The time in nanoseconds, for rates and deadlines.
     pub(super) fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds(self.start.elapsed())
     }
-}
 
-impl AppTable {
-    fn app(&self, id: &str, generation: u64) -> Option<LiveApp> {
-        let options = Arc::clone(self.apps.by_id.get(id)?);
-        Some(LiveApp { options, state: Arc::clone(self.states.get(id)?), generation })
+    /// The instant of a [time](Self::now).
+    pub(super) fn instant(&self, time: u64) -> Instant {
+        self.start + Duration::from_nanos(time)
     }
 }
 
@@ -254,9 +256,14 @@ impl LiveApp {
     }
 }
 
+/// A duration in nanoseconds, at most some centuries.
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A channel to which an event is published.
 pub(crate) struct EventTarget {
-    app: LiveApp,
+    app: Arc<LiveApp>,
     pub(crate) channel: String,
     pub(crate) is_cache: bool,
 }

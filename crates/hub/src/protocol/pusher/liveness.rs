@@ -1,21 +1,22 @@
 //! Silent and unauthorized connections.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::app::PusherApp;
 use super::code;
 use super::handshake::ConnectionRejection;
+use super::live::nanoseconds;
 
 /// Time in which a client answers a ping, and for which a ping of the server waits beyond the time after which the client
 /// sends one itself.
 const PONG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether a client is alive, and authorized in time.
+/// Whether a client is alive, and authorized in time. Times are those of [`LiveApps::now`](super::live::LiveApps::now).
 #[derive(Debug)]
 pub(super) struct Liveness {
-    opened: Instant,
+    opened: u64,
     /// The last message or pong.
-    active: Instant,
+    active: u64,
     /// A ping of the server waits for an answer.
     is_pinged: bool,
     /// The client has signed in, or has subscribed to a channel that needs a signature.
@@ -23,32 +24,33 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: u64) -> Self {
         Self { opened: now, active: now, is_pinged: false, is_authorized: false }
     }
 
     /// Notes a message or a pong.
-    pub(super) fn note_input(&mut self, now: Instant) {
+    pub(super) fn note_input(&mut self, now: u64) {
         (self.active, self.is_pinged) = (now, false);
     }
 
     /// When to [check](Self::check) next.
-    pub(super) fn deadline(&self, app: &PusherApp) -> Instant {
+    pub(super) fn deadline(&self, app: &PusherApp) -> u64 {
         let silence = app.activity_timeout + PONG_TIMEOUT;
-        let active = self.active + if self.is_pinged { silence + PONG_TIMEOUT } else { silence };
+        let silence = if self.is_pinged { silence + PONG_TIMEOUT } else { silence };
+        let active = self.active.saturating_add(nanoseconds(silence));
         match app.authorization_timeout.filter(|_| !self.is_authorized) {
-            Some(timeout) => active.min(self.opened + timeout),
+            Some(timeout) => active.min(self.opened.saturating_add(nanoseconds(timeout))),
             None => active,
         }
     }
 
     /// Returns whether to send a ping, or why to close the connection.
-    pub(super) fn check(&mut self, app: &PusherApp, now: Instant) -> Result<bool, ConnectionRejection> {
+    pub(super) fn check(&mut self, app: &PusherApp, now: u64) -> Result<bool, ConnectionRejection> {
         if now < self.deadline(app) {
             return Ok(false);
         }
         let authorization = app.authorization_timeout.filter(|_| !self.is_authorized);
-        if authorization.is_some_and(|timeout| now >= self.opened + timeout) {
+        if authorization.is_some_and(|timeout| now >= self.opened.saturating_add(nanoseconds(timeout))) {
             return Err(ConnectionRejection::new(
                 code::UNAUTHORIZED,
                 "the connection has not been authorized in time",
@@ -68,13 +70,13 @@ impl Liveness {
 mod tests {
     use super::*;
 
-    fn seconds(begin: Instant, seconds: u64) -> Instant {
-        begin + Duration::from_secs(seconds)
+    fn seconds(begin: u64, seconds: u64) -> u64 {
+        begin + nanoseconds(Duration::from_secs(seconds))
     }
 
     #[test]
     fn pusher_2_4_silent_clients_are_pinged_and_then_closed_with_4201() {
-        let (app, begin) = (PusherApp::new("1", "k", "s"), Instant::now());
+        let (app, begin) = (PusherApp::new("1", "k", "s"), 7);
         let mut liveness = Liveness::new(begin);
         assert_eq!(liveness.check(&app, seconds(begin, 149)), Ok(false));
         assert_eq!(liveness.check(&app, seconds(begin, 150)), Ok(true));
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn pusher_5_11_authorization_has_a_time() {
-        let begin = Instant::now();
+        let begin = 7;
         let app = PusherApp::new("1", "k", "s").with_authorization_timeout(Some(Duration::from_secs(5)));
         let mut liveness = Liveness::new(begin);
         liveness.note_input(seconds(begin, 4));

@@ -16,21 +16,10 @@ use super::signature::verifies_auth;
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::topics::TopicForm;
 
-/// A subscription.
-pub(super) struct Subscription {
+/// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.
+pub(super) struct FormerTopic {
     pub(super) channel: Box<str>,
-    /// The id of the member, of a presence channel.
-    pub(super) user_id: Option<Box<str>>,
-    /// The topic of the subscription, since a reload may change the topics of the app.
-    topic: Box<str>,
-    /// Whether events have positions.
-    form: TopicForm,
-}
-
-impl Subscription {
-    pub(super) fn access(&self) -> ChannelAccess {
-        ChannelKind::of(&self.channel).access
-    }
+    pub(super) topic: Box<str>,
 }
 
 /// Why a subscription is rejected: the connection stays.
@@ -94,7 +83,7 @@ impl PusherClient {
             None => self.try_subscribe(connection, data, cx),
         };
         if let Err(error) = subscribed {
-            self.apps.counters.reject(PusherRejection::Subscription);
+            self.apps().counters.reject(PusherRejection::Subscription);
             connection.app.count_rejection();
             send(cx, &error.message(channel));
         }
@@ -112,18 +101,18 @@ impl PusherClient {
         let kind = ChannelKind::of(channel);
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = authorize(connection, kind, data)?;
-        let known = connection.subscriptions.iter().any(|known| *known.channel == *channel);
-        if !known && connection.subscriptions.len() >= limits.channels {
+        let presence = presence_of(&connection.app.options.id, channel);
+        let known = cx.joined().any(|(topic, _)| topic == presence);
+        if !known && usize::from(connection.channels) >= limits.channels {
             let text = format!("a connection has at most {} channels", limits.channels);
             return Err(SubscriptionError::limit(text, FULL));
         }
         let mut recovery = ChannelRecovery::default();
         if !known {
             let topic = topic_of(connection.app.options.topic_space(), channel);
-            recovery = self.add_subscription(connection, (channel, &topic), (member, recover), cx)?;
+            recovery = self.add_subscription(connection, (&presence, &topic), (member, recover), cx)?;
         }
         connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
-        let presence = presence_of(&connection.app.options.id, channel);
         let members = match kind.is_presence() {
             true => Some(cx.watch_members(&presence).map_err(limit_of)?.1),
             false => None,
@@ -169,12 +158,11 @@ impl PusherClient {
     fn add_subscription(
         &self,
         connection: &mut PusherConnection,
-        (channel, topic): (&str, &str),
+        (presence, topic): (&str, &str),
         (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
         cx: &mut Context<'_>,
     ) -> Result<ChannelRecovery, SubscriptionError> {
         let options = &connection.app.options;
-        let presence = presence_of(&options.id, channel);
         let recover = recover.filter(|_| self.hub.has_history(topic));
         let (form, subscribed) = match recover {
             Some(request) => (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request)),
@@ -184,47 +172,63 @@ impl PusherClient {
             }
         };
         let recovery = subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
-        let user_id = member.as_ref().map(|member| Box::from(&*member.id));
         let joined = match member {
-            Some(member) => join(cx, &presence, member, options.limits.members),
+            Some(member) => join(cx, presence, member, options.limits.members),
             None => {
                 if options.subscription_counts {
                     // First, so that the client receives the number with itself.
-                    cx.watch_presence(&presence).map_err(limit_of)?;
+                    cx.watch_presence(presence).map_err(limit_of)?;
                 }
-                cx.join_anonymous(&presence).map(drop).map_err(limit_of)
+                cx.join_anonymous(presence).map(drop).map_err(limit_of)
             }
         };
         if let Err(error) = joined {
-            cx.unwatch_presence(&presence);
+            cx.unwatch_presence(presence);
             cx.unsubscribe(&form.topic(topic));
             return Err(error);
         }
         self.hub.count_subscriber(form);
-        let (channel, topic) = (channel.into(), topic.into());
-        connection.subscriptions.push(Subscription { channel, user_id, topic, form });
+        connection.channels += 1;
         Ok(recovery)
     }
 
     /// Ends a subscription. Unknown channels are ignored.
     pub(super) fn unsubscribe(&self, connection: &mut PusherConnection, channel: &str, cx: &mut Context<'_>) {
-        let Some(at) = connection.subscriptions.iter().position(|known| *known.channel == *channel) else {
-            return;
-        };
-        let removed = connection.subscriptions.swap_remove(at);
         let presence = presence_of(&connection.app.options.id, channel);
+        if !cx.joined().any(|(topic, _)| topic == presence) {
+            return;
+        }
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
-        cx.unsubscribe(&removed.form.topic(&removed.topic));
+        let topic = connection.take_topic(channel);
+        for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
+            cx.unsubscribe(&form.topic(&topic));
+        }
         cx.leave(&presence);
-        self.hub.uncount_subscriber(removed.form);
+        connection.channels -= 1;
+        self.hub.uncount_subscriber(TopicForm::Event);
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.
-    pub(super) fn end_subscriptions(&self, connection: &mut PusherConnection, _: &mut Context<'_>) {
+    pub(super) fn end_subscriptions(&self, connection: &mut PusherConnection) {
         let of_user = connection.user.take().is_some_and(|user| user.is_subscribed);
-        for _ in 0..connection.subscriptions.len() + usize::from(of_user) {
+        for _ in 0..connection.channels + u16::from(of_user) {
             self.hub.uncount_subscriber(TopicForm::Event);
+        }
+    }
+}
+
+impl PusherConnection {
+    /// The topic of a channel whose subscription ends.
+    fn take_topic(&mut self, channel: &str) -> String {
+        match self.former_topics.iter().position(|former| *former.channel == *channel) {
+            Some(at) => {
+                let mut topics = std::mem::take(&mut self.former_topics).into_vec();
+                let former = topics.swap_remove(at);
+                self.former_topics = topics.into();
+                former.topic.into()
+            }
+            None => topic_of(self.app.options.topic_space(), channel),
         }
     }
 }
@@ -263,7 +267,7 @@ fn authorize(
     if kind.access == ChannelAccess::Public {
         return Ok(None);
     }
-    let socket_id = socket_id_text(connection.socket_id);
+    let socket_id = socket_id_text(connection.socket_id());
     let channel = &data.channel;
     let member_data = data.channel_data.as_deref();
     let with_data = member_data.map(|member| format!("{socket_id}:{channel}:{member}"));

@@ -42,7 +42,7 @@ impl PusherClient {
         cx: &mut Context<'_>,
     ) {
         if let Err(text) = self.try_sign_in(connection, data, cx) {
-            self.apps.counters.reject(PusherRejection::SignIn);
+            self.apps().counters.reject(PusherRejection::SignIn);
             self.reject(Some(&connection.app), &ConnectionRejection::new(code::UNAUTHORIZED, text), cx);
         }
     }
@@ -54,7 +54,7 @@ impl PusherClient {
         cx: &mut Context<'_>,
     ) -> Result<(), &'static str> {
         let SignInData { auth, user_data } = data.ok_or("pusher:signin needs auth and user_data")?;
-        let text = format!("{}::user::{user_data}", socket_id_text(connection.socket_id));
+        let text = format!("{}::user::{user_data}", socket_id_text(connection.socket_id()));
         if !connection.key().is_some_and(|key| verifies_auth(key, &auth, &text)) {
             return Err("the signature of the user is invalid");
         }

@@ -181,7 +181,7 @@ impl Directory {
                 lost += count;
             } else {
                 // Subscribers of the topic by name get it from its history.
-                let exact = recipients.exact.map_or(0, |entry| entry.counts[shard].load(Ordering::Relaxed));
+                let exact = recipients.exact.map_or(0, |entry| entry.counts.get(shard));
                 self.mailbox_overflowed[shard].store(true, Ordering::SeqCst);
                 post.wake();
                 reached += exact.min(count);

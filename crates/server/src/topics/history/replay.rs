@@ -175,6 +175,9 @@ impl Topics {
         subscribers.retain(|conn| progress.joined.get(conn).is_none_or(|from| *from <= sequence));
         // From here on these subscribers get all messages live.
         progress.joined.retain(|_, from| *from == NOT_LIVE || *from > sequence + 1);
+        if progress.joined.is_empty() {
+            progress.joined = FxHashMap::default();
+        }
     }
 
     /// Continues a connection's replays, up to its high-water mark.

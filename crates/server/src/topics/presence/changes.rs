@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::member::{CHANGES_MAX, MemberPage};
 
 /// Maximum size of the ids and former infos of changed members, in bytes: former infos are in no other limit of memory.
@@ -14,6 +12,7 @@ pub(super) const NOTED_BYTES_MAX: usize = 4 << 20;
 /// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
 #[derive(Debug)]
 pub(super) struct PresenceChanges {
+    pub(super) watchers: usize,
     /// Each changed member since the last update.
     before: BTreeMap<Arc<str>, MemberChange>,
     /// Size of their ids and infos.
@@ -37,7 +36,7 @@ pub(super) struct PresenceChanges {
 #[derive(Debug)]
 pub(super) struct MemberChange {
     /// Its info at the last update; `None` if it was absent then.
-    pub(super) before: Option<Bytes>,
+    pub(super) before: Option<Arc<[u8]>>,
     /// The version of its last leave; 0 if it has not left.
     pub(super) left: u64,
     /// The version of its last change.
@@ -59,10 +58,11 @@ pub(super) struct TakenChanges {
 }
 
 impl PresenceChanges {
-    /// Starts with a topic that is watched from now on.
+    /// Starts with a topic that is watched from now on, without watchers.
     pub(super) fn new(version: u64, connections: usize, now: Instant) -> Self {
         let before = BTreeMap::new();
         Self {
+            watchers: 0,
             before,
             bytes: 0,
             overflowed: false,
@@ -77,7 +77,7 @@ impl PresenceChanges {
 
     /// Notes the change of a member that was absent, or had this info; and whether it leaves. The change leads to this
     /// version.
-    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Bytes>, leaves: bool, version: u64) {
+    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Arc<[u8]>>, leaves: bool, version: u64) {
         if self.overflowed {
             return;
         }

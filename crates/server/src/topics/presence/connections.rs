@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sinews_engine::ConnId;
 
-use super::local::{Joined, update_thread};
+use super::local::{ConnPresence, update_thread};
 use super::member::{Member, PRESENCE_INTERVAL, PresenceCount, PresenceError, PresenceMessage};
 use super::table::Changed;
 use super::undelivered::UpdateTurn;
@@ -40,24 +40,27 @@ impl Topics {
         name::check(topic)?;
         member.as_ref().map_or(Ok(()), Member::check)?;
         let now = Instant::now();
-        let count = self.presence.conns.get(&conn).map_or(0, Vec::len);
-        let known = self.presence.find(conn, topic).map(|known| &known.joined);
-        let changed = match (known, &member) {
-            (Some(Joined::Anonymous), None) => return Ok(self.presence(topic)),
-            (Some(Joined::Member(id)), Some(member)) if *id == member.id => {
+        let count = self.presence.conns.get(conn).len();
+        let known = self.presence.find(conn, topic);
+        let changed = match (&known, &member) {
+            (Some(ConnPresence { is_joined: true, member: None, .. }), None) => {
+                return Ok(self.presence(topic));
+            }
+            (Some(ConnPresence { member: Some(id), .. }), Some(member)) if *id == member.id => {
                 self.directory.presence.set_info(topic, member, now)?
             }
             _ => {
                 if known.is_none() && count >= SUBSCRIPTIONS_MAX {
                     return Err(PresenceError::TooManyTopics);
                 }
-                let mut changed = self.directory.presence.join(topic, member.as_ref(), now)?;
+                let name = self.names.get_key_value(topic).map(|(entry, _)| &entry.0.name);
+                let mut changed = self.directory.presence.join_named((topic, name), member.as_ref(), now)?;
                 // The former member of this connection leaves in the same update.
                 if let Some(count) = self.leave_table(topic, conn, now) {
                     changed.count = count;
                 }
-                let joined = member.map_or(Joined::Anonymous, |member| Joined::Member(member.id));
-                self.presence.find_or_add(conn, &changed.topic).joined = joined;
+                let known = self.presence.find_or_add(conn, &changed.topic);
+                (known.is_joined, known.member) = (true, member.map(|member| member.id));
                 changed
             }
         };
@@ -74,23 +77,24 @@ impl Topics {
         left
     }
 
+    /// Returns the topics that a connection is present in, each with the id of its member, if it has one.
+    pub(crate) fn joined(&self, conn: ConnId) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let joined = self.presence.conns.get(conn).iter().filter(|known| known.is_joined);
+        joined.map(|known| (&*known.topic, known.member.as_deref()))
+    }
+
     /// Removes a connection from the shared table. Returns the numbers then, if it was present.
     fn leave_table(&mut self, topic: &str, conn: ConnId, now: Instant) -> Option<PresenceCount> {
         let known = self.presence.find(conn, topic)?;
-        let joined = std::mem::replace(&mut known.joined, Joined::No);
-        self.end(topic, &joined, now)
+        let (was_joined, member) = (std::mem::take(&mut known.is_joined), known.member.take());
+        was_joined.then(|| self.end(topic, member.as_ref(), now))
     }
 
-    fn end(&mut self, topic: &str, joined: &Joined, now: Instant) -> Option<PresenceCount> {
-        let id = match joined {
-            Joined::No => return None,
-            Joined::Anonymous => None,
-            Joined::Member(id) => Some(id),
-        };
-        let changed = self.directory.presence.leave(topic, id, now);
+    fn end(&mut self, topic: &str, member: Option<&Arc<str>>, now: Instant) -> PresenceCount {
+        let changed = self.directory.presence.leave(topic, member, now);
         let count = changed.count;
         self.schedule(changed);
-        Some(count)
+        count
     }
 
     /// Schedules the update of a topic, which this thread sends.
@@ -162,10 +166,15 @@ impl Topics {
 
     /// Ends the presence of a closed connection. Its subscriptions have ended.
     pub(crate) fn leave_all(&mut self, conn: ConnId) {
-        let Some(list) = self.presence.conns.remove(&conn) else { return };
+        let list = self.presence.conns.remove(conn);
+        if list.is_empty() {
+            return;
+        }
         let now = Instant::now();
         for known in list {
-            self.end(&known.topic, &known.joined, now);
+            if known.is_joined {
+                self.end(&known.topic, known.member.as_ref(), now);
+            }
             if known.watches {
                 self.directory.presence.unwatch(&known.topic);
             }

@@ -6,15 +6,16 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHasher;
 use sinews_engine::ConnId;
 
 use super::undelivered::UndeliveredPresence;
+use crate::topics::conn_lists::ConnLists;
 
 /// Joined topics of the connections, and scheduled updates.
 #[derive(Debug, Default)]
 pub(crate) struct LocalPresence {
-    pub(super) conns: FxHashMap<ConnId, Vec<ConnPresence>>,
+    pub(super) conns: ConnLists<ConnPresence>,
     /// Topics with a scheduled update. Each topic is scheduled on one thread of the server at a time.
     scheduled: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
     /// Messages for threads whose mailboxes are full.
@@ -27,39 +28,29 @@ pub(crate) struct LocalPresence {
 #[derive(Debug)]
 pub(super) struct ConnPresence {
     pub(super) topic: Arc<str>,
-    pub(super) joined: Joined,
+    /// The id of its member; `None` if the connection has joined without a member, or has not joined.
+    pub(super) member: Option<Arc<str>>,
+    pub(super) is_joined: bool,
     pub(super) watches: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum Joined {
-    No,
-    Anonymous,
-    Member(Arc<str>),
 }
 
 impl LocalPresence {
     pub(super) fn find(&mut self, conn: ConnId, topic: &str) -> Option<&mut ConnPresence> {
-        self.conns.get_mut(&conn)?.iter_mut().find(|known| &*known.topic == topic)
+        self.conns.get_mut(conn)?.iter_mut().find(|known| &*known.topic == topic)
     }
 
     /// Returns the entry of a topic, which is added if there is none.
     pub(super) fn find_or_add(&mut self, conn: ConnId, topic: &Arc<str>) -> &mut ConnPresence {
-        // Most connections are present in one topic, and there may be many of them.
-        let list = self.conns.entry(conn).or_insert_with(|| Vec::with_capacity(1));
-        let index = list.iter().position(|known| known.topic == *topic).unwrap_or_else(|| {
-            list.push(ConnPresence { topic: topic.clone(), joined: Joined::No, watches: false });
-            list.len() - 1
-        });
-        &mut list[index]
+        let new = || ConnPresence { topic: topic.clone(), member: None, is_joined: false, watches: false };
+        self.conns.find_or_push(conn, |known| known.topic == *topic, new)
     }
 
     /// Removes the entries of a connection that neither joins nor watches.
     pub(super) fn prune(&mut self, conn: ConnId) {
-        let Some(list) = self.conns.get_mut(&conn) else { return };
-        list.retain(|known| known.watches || !matches!(known.joined, Joined::No));
+        let Some(list) = self.conns.get_mut(conn) else { return };
+        list.retain(|known| known.watches || known.is_joined);
         if list.is_empty() {
-            self.conns.remove(&conn);
+            self.conns.remove(conn);
         }
     }
 

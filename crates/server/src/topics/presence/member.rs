@@ -37,7 +37,7 @@ pub(crate) const MEMBERS_MAX: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub(crate) id: Arc<str>,
-    pub(crate) info: Bytes,
+    pub(crate) info: Arc<[u8]>,
 }
 
 impl Member {
@@ -50,13 +50,14 @@ impl Member {
     /// Creates a member. Connections that join with the same id are one member.
     #[must_use]
     pub fn new(id: impl Into<Arc<str>>) -> Self {
-        Self { id: id.into(), info: Bytes::new() }
+        Self { id: id.into(), info: Arc::default() }
     }
 
     /// Sets what other clients learn of the member, for example JSON. Default: empty.
     #[must_use]
     pub fn with_info(mut self, info: impl Into<Bytes>) -> Self {
-        self.info = info.into();
+        // Of its own size: a member may stay for long.
+        self.info = Arc::from(&*info.into());
         self
     }
 
@@ -166,7 +167,7 @@ impl<'a> PresencePart<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresenceTransition {
     pub(crate) id: Arc<str>,
-    pub(crate) info: Option<Bytes>,
+    pub(crate) info: Option<Arc<[u8]>>,
     pub(crate) version: u64,
 }
 

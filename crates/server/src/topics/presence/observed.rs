@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::member::Member;
 use super::noted::NotedChanges;
 use super::table::{PresenceTable, TableState};
@@ -64,7 +62,7 @@ impl TableState {
         let topic = self.topics.get(name);
         let member = |id: Arc<str>| match topic.and_then(|topic| topic.members.get(&id)) {
             Some(known) => (Member { id, info: known.info.clone() }, known.connections),
-            None => (Member { id, info: Bytes::new() }, 0),
+            None => (Member { id, info: Arc::default() }, 0),
         };
         let connections = topic.map_or(0, |topic| topic.connections);
         TopicPresence { topic: name.clone(), connections, members: ids.map(member).collect() }

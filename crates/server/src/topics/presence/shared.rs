@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
-
 use super::member::{Member, OwnPresence};
 use super::noted::NotedChanges;
 use super::table::{Changed, JoinedMember, PresenceTable, TopicMembers, cost};
@@ -76,7 +74,7 @@ impl super::table::TableState {
         let topic = self.topics.get(name);
         let member = |id: Arc<str>| match topic.and_then(|topic| topic.members.get(&id)) {
             Some(known) => (Member { id, info: known.info.clone() }, known.connections - known.remote),
-            None => (Member { id, info: Bytes::new() }, 0),
+            None => (Member { id, info: Arc::default() }, 0),
         };
         let connections = topic.map_or(0, |topic| topic.connections - topic.remote);
         OwnPresence { topic: name.clone(), connections, members: ids.map(member).collect() }

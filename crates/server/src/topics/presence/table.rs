@@ -7,8 +7,6 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
-
 use super::changes::PresenceChanges;
 use super::interval::PresenceIntervals;
 use super::member::{
@@ -76,14 +74,13 @@ pub(super) struct TopicMembers {
     /// Restored connections without a member that have not returned yet.
     restored_anonymous: usize,
     version: u64,
-    pub(super) watchers: usize,
     /// While it is watched.
     pub(super) changes: Option<Box<PresenceChanges>>,
 }
 
 #[derive(Debug)]
 pub(super) struct JoinedMember {
-    pub(super) info: Bytes,
+    pub(super) info: Arc<[u8]>,
     /// Restored connections and those of other servers included.
     pub(super) connections: usize,
     /// Restored connections that have not returned yet.
@@ -103,7 +100,7 @@ pub(crate) struct Changed {
 /// Memory of a member besides its id and info, in bytes.
 const MEMBER_COST: usize = 128;
 
-pub(super) fn cost(id: &str, info: &Bytes) -> usize {
+pub(super) fn cost(id: &str, info: &[u8]) -> usize {
     MEMBER_COST + id.len() + info.len()
 }
 
@@ -127,9 +124,20 @@ impl PresenceTable {
     }
 
     /// Adds a connection of a member, or without one.
-    pub(crate) fn join(
+    #[cfg(test)]
+    pub(super) fn join(
         &self,
         topic: &str,
+        member: Option<&Member>,
+        now: Instant,
+    ) -> Result<Changed, PresenceError> {
+        self.join_named((topic, None), member, now)
+    }
+
+    /// Adds a connection of a member, or without one. If there is a known copy of the topic's name, a new topic shares it.
+    pub(crate) fn join_named(
+        &self,
+        (topic, known_name): (&str, Option<&Arc<str>>),
         member: Option<&Member>,
         now: Instant,
     ) -> Result<Changed, PresenceError> {
@@ -142,6 +150,9 @@ impl PresenceTable {
                 return Err(PresenceError::Full);
             }
             state.bytes = bytes;
+        }
+        if let Some(name) = known_name {
+            state.get_or_insert_named(name);
         }
         let changed = state.change(topic, now, |topic| match member {
             Some(member) => topic.add(member),
@@ -200,19 +211,19 @@ impl PresenceTable {
     pub(crate) fn watch(&self, topic: &str, now: Instant) -> (Arc<str>, PresenceCount) {
         let mut state = self.lock();
         let (name, topic) = state.get_or_insert(topic);
-        topic.watchers += 1;
         let (version, connections) = (topic.version, topic.connections);
-        topic.changes.get_or_insert_with(|| Box::new(PresenceChanges::new(version, connections, now)));
+        let new = || Box::new(PresenceChanges::new(version, connections, now));
+        topic.changes.get_or_insert_with(new).watchers += 1;
         (name, topic.observe())
     }
 
     pub(crate) fn unwatch(&self, topic: &str) {
         let mut state = self.lock();
         if let Some(found) = state.topics.get_mut(topic) {
-            found.watchers = found.watchers.saturating_sub(1);
-            if found.watchers == 0 {
-                found.changes = None;
-            }
+            found.changes.take_if(|changes| {
+                changes.watchers = changes.watchers.saturating_sub(1);
+                changes.watchers == 0
+            });
         }
         state.prune(topic);
     }
@@ -368,9 +379,14 @@ impl PresenceTable {
 impl TableState {
     fn get_or_insert(&mut self, topic: &str) -> (Arc<str>, &mut TopicMembers) {
         let name = self.topics.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| name.clone());
+        let members = self.get_or_insert_named(&name);
+        (name, members)
+    }
+
+    fn get_or_insert_named(&mut self, name: &Arc<str>) -> &mut TopicMembers {
         let version = self.removed_version;
         let new = || TopicMembers { version, ..TopicMembers::default() };
-        (name.clone(), self.topics.entry(name).or_insert_with(new))
+        self.topics.entry(name.clone()).or_insert_with(new)
     }
 
     /// Notes a change of this server's own members.
@@ -400,7 +416,7 @@ impl TableState {
 
     /// Removes a topic without connections and watchers.
     pub(super) fn prune(&mut self, topic: &str) {
-        if self.topics.get(topic).is_some_and(|topic| topic.connections == 0 && topic.watchers == 0)
+        if self.topics.get(topic).is_some_and(|topic| topic.connections == 0 && topic.changes.is_none())
             && let Some(removed) = self.topics.remove(topic)
         {
             self.removed_version = self.removed_version.max(removed.version);
@@ -442,7 +458,7 @@ impl TopicMembers {
         self.version += u64::from(at > 0);
     }
 
-    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Bytes>) {
+    pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Arc<[u8]>>) {
         let leaves = !self.members.contains_key(id);
         // The version is counted after the change.
         let version = self.version + 1;

@@ -18,7 +18,7 @@ impl TopicMembers {
         (now, interval): (Instant, PresenceInterval),
     ) -> Option<PresenceUpdate> {
         let count = self.count();
-        let interval = interval.of(self.watchers);
+        let interval = interval.of(self.changes.as_ref()?.watchers);
         let mut taken = self.changes.as_mut()?.take((count.version, count.connections), (now, interval));
         let mut update = PresenceUpdate {
             topic,

@@ -16,7 +16,7 @@ fn with_position_ttl(history: HistoryPolicy, bytes: usize, position_ttl: Duratio
 }
 
 fn leave(directory: &Directory, entry: &Arc<TopicEntry>) {
-    entry.counts[0].store(0, Ordering::Relaxed);
+    entry.counts.set(0, 0);
     directory.release(entry);
 }
 
