@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use sinews_server::{
     BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared,
@@ -32,7 +32,7 @@ use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::streams::service::StreamService;
 use crate::topics::nodes::OtherNodes;
-use crate::topics::shared_keys::{KeyWriteOutcome, SharedKeys};
+use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore, SharedKeys};
 use crate::topics::{HubTopics, keys, presence};
 use crate::webhooks::Webhooks;
 
@@ -138,7 +138,7 @@ impl HubBuilder {
     }
 
     /// Makes the server a node of a cluster. Default: it is alone. Topics in a directory of this machine are not shared,
-    /// so [`build`](Self::build) rejects durable topics without a broker of the streams, and durable keys.
+    /// so [`build`](Self::build) rejects durable topics without a broker of the streams.
     #[must_use]
     pub fn cluster(mut self, options: ClusterOptions) -> Self {
         self.cluster = Some(options);
@@ -251,6 +251,7 @@ impl HubBuilder {
             check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
             if self.cluster.is_some() {
                 streams.check_shared().map_err(|why| BuildError::Cluster(why.to_owned()))?;
+                streams.shares_keys = true;
             }
         }
         Ok((access, rules))
@@ -435,6 +436,12 @@ impl Hub {
             tasks.extend(store.start_expiry()?);
             store.topics().start(Arc::clone(&topics), server.publisher())?;
             store.keys().start(server.publisher())?;
+            if let Some(cluster) = &cluster {
+                let (replicas, keys) = (store.key_replicas(), cluster.keys());
+                let owners = Arc::downgrade(keys);
+                replicas.start(server.publisher(), owners as Weak<dyn SharedKeys>)?;
+                keys.set_store(Arc::clone(replicas) as Arc<dyn ReplicaStore>);
+            }
             store.load_keys();
         }
         let link = match &cluster {

@@ -1,5 +1,6 @@
 //! The keys of topics for clients: in memory, durable, or shared by the nodes of a cluster.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -44,6 +45,11 @@ impl<'a> KeyStore<'a> {
         if let Some(opening) = self.streams.and_then(|streams| streams.opening_of_keys(topic, creator)) {
             return Some(opening);
         }
+        if let (Some(streams), Some(creator)) = (self.streams, creator)
+            && let Err(problem) = streams.reserve_replica(topic, creator)
+        {
+            return Some(ready(Err(problem)).boxed().shared());
+        }
         // A write waits at its owner.
         let keys = self.hub.shared_keys().filter(|_| creator.is_none())?;
         Some(keys.loading()?.shared())
@@ -64,6 +70,9 @@ impl<'a> KeyStore<'a> {
     ) -> KeyWriteOutcome {
         if let Some(streams) = self.durable(topic) {
             return write_durable(streams, publisher.clone(), topic, write, creator);
+        }
+        if let Some(Err(problem)) = self.streams.map(|streams| streams.reserve_replica(topic, &creator)) {
+            return KeyWriteOutcome::Done(Err(problem));
         }
         self.write_with(topic, write, &mut |write| publisher.write_key(topic, write))
     }

@@ -15,8 +15,9 @@ settings! {
     pub(crate) struct ClusterSettings in "cluster", "Cluster" {
         /// Broker that connects the nodes: nats://host:4222,host or redis://host; with TLS nats+tls:// and rediss://.
         /// Publications to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by
-        /// default `sinews`). Durable topics need {streams.store}. The nodes share the keys of topics; durable keys
-        /// ({streams.keyed_topics}) are an error. Without this setting, the server has no other nodes.
+        /// default `sinews`). Durable topics need {streams.store}. The nodes share the keys of topics; each node stores
+        /// durable keys ({streams.keyed_topics}) in its own {streams.directory}. Without this setting, the server has no
+        /// other nodes.
         url: Option<Redacted> {
             placeholder: "URL",
             expected: "a string such as \"nats://host:4222\" or \"redis://host\"",

@@ -38,8 +38,9 @@ settings! {
         topics: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"chat.>\"" }
 
         /// Topics with durable keys, as a name or a pattern: `prices.>`. The keys of a topic are stored in a compacted
-        /// stream, so that they survive a restart; a write is acknowledged once it is on disk. Needs
-        /// {streams.directory}, no {streams.store}, and no {cluster.url}.
+        /// stream, so that they survive a restart; a write is acknowledged once it is on disk. In a cluster
+        /// ({cluster.url}), each node stores all durable keys, and a write is acknowledged once it is on the disk of the
+        /// node that owns the topic; give all nodes the same patterns. Needs {streams.directory}, and no {streams.store}.
         keyed_topics: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"prices.>\"" }
 
         /// Streams that are compacted, as a name or a pattern: the newest record of each key is retained, and older

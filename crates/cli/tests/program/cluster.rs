@@ -3,6 +3,7 @@
 #[path = "../../../hub/tests/cluster/broker.rs"]
 #[allow(dead_code, reason = "these tests need a part of it")]
 pub(crate) mod broker;
+mod durable_keys;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod presence;
 #[cfg(any(feature = "nats", feature = "redis"))]

@@ -9,6 +9,7 @@
 //! docs/book/src/internals/decisions.md has the reasons, docs/book/src/operate/cluster.md the guarantees.
 
 mod claim;
+mod durable;
 mod ownership;
 mod replicator;
 mod shared;

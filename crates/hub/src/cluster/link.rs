@@ -177,6 +177,7 @@ impl ClusterLink {
             self.serve();
             self.receiver.run_keys(Instant::now());
             self.send();
+            self.finish_stored_writes();
             let timeout = self.timeout(Instant::now());
             self.wait(&mut events, timeout);
         }
@@ -341,6 +342,13 @@ impl ClusterLink {
         }
     }
 
+    /// Acknowledges writes of durable keys that are stored, and whose changes the kernel sends to the broker also if this
+    /// process is killed.
+    fn finish_stored_writes(&self) {
+        let is_sent = self.connection.as_ref().is_none_or(BrokerConnection::is_flushed);
+        self.receiver.keys.finish_stored(is_sent, Instant::now());
+    }
+
     fn disconnect(&mut self, reason: &str, now: Instant) {
         if let Some(socket) = self.connection.take().as_mut().and_then(BrokerConnection::socket) {
             // Closing it would do as well.
@@ -439,6 +447,7 @@ impl Receiver {
             | MessageKind::KeyState
             | MessageKind::KeyWrite
             | MessageKind::KeyResult
+            | MessageKind::KeyPositions
                 if is_replaced => {}
             kind => self.keys.receive(head.node, kind, body, (&*self.cluster, now)),
         }
@@ -495,9 +504,9 @@ impl Receiver {
 
     fn note_keys(&mut self, node: NodeId, keys: Option<KeysHeartbeat>, now: Instant) {
         self.update_key_nodes(now);
-        if let Some(KeysHeartbeat { number, connected }) = keys {
+        if let Some(KeysHeartbeat { number, connected, store }) = keys {
             let connected = Duration::from_millis(connected);
-            self.keys.beat(node, (number, connected), &*self.cluster, now);
+            self.keys.beat(node, (number, connected, store), &*self.cluster, now);
         }
     }
 
@@ -509,7 +518,7 @@ impl Receiver {
     fn keys_heartbeat(&self, now: Instant) -> KeysHeartbeat {
         let connected = self.keys.connected_for(now).as_millis();
         let connected = u64::try_from(connected).unwrap_or(u64::MAX);
-        KeysHeartbeat { number: self.keys.number(), connected }
+        KeysHeartbeat { number: self.keys.number(), connected, store: self.keys.store_id() }
     }
 
     fn run_keys(&mut self, now: Instant) {

@@ -68,6 +68,8 @@ pub(super) enum MessageKind {
     KeyWrite = 12,
     /// The result of a write of a key.
     KeyResult = 13,
+    /// The positions of durable keys that the node has, and that no node owns.
+    KeyPositions = 14,
 }
 
 impl MessageKind {
@@ -87,6 +89,7 @@ impl MessageKind {
             Self::KeyState,
             Self::KeyWrite,
             Self::KeyResult,
+            Self::KeyPositions,
         ];
         kinds.into_iter().find(|kind| *kind as u8 == byte)
     }

@@ -54,6 +54,9 @@ pub(crate) struct KeysHeartbeat {
     pub(crate) number: u64,
     /// Milliseconds since its login at the broker.
     pub(crate) connected: u64,
+    /// The id of its directory with durable keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<u64>,
 }
 
 /// The other nodes.

@@ -110,6 +110,10 @@ impl Outbox {
         let _ = self.waker.set(waker);
     }
 
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::options::{BrokerIdentity, StreamOptions};
 use super::service::StreamService;
+use crate::namespaces::order::PatternSwitch;
 
 /// A directory of streams.
 enum StreamDirectory {
@@ -58,9 +59,14 @@ pub(crate) fn open(
         }
     };
     let (topics, keyed_topics) = (options.durable(), options.keyed());
+    let (keyed_topics, shared_keys) = match options.shares_keys {
+        true => (PatternSwitch::default(), keyed_topics),
+        false => (keyed_topics, PatternSwitch::default()),
+    };
     let StreamOptions { broker, compacted, config, max_streams, rules, .. } = options;
     let broker = broker.map(|(broker, _)| broker);
-    let store = StreamService::new(config, (topics, keyed_topics, compacted), max_message, broker, rules);
+    let patterns = (topics, keyed_topics, shared_keys, compacted);
+    let store = StreamService::new(config, patterns, max_message, broker, rules);
     match directory.open(max_streams) {
         Ok(streams) => store.install(streams),
         Err(OpenDirectoryError::Locked) if has_predecessor => {

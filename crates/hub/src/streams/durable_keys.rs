@@ -7,7 +7,7 @@
 //!
 //! The version of a key is the offset of its record plus 1. At the start, the keys are read from the stream.
 
-mod load;
+pub(super) mod load;
 mod record;
 
 use std::collections::{HashMap, VecDeque};
@@ -22,6 +22,7 @@ use std::time::Duration;
 use sinews_server::{KeyError, KeyLog, KeyLogError, LoggedChange, Publisher, TopicName};
 use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamConfig, Streams};
 
+pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
 use super::store::StoreFuture;
 use crate::brief::brief;
@@ -99,6 +100,14 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 /// Failed changes that a topic remembers for their writers.
 const FAILED_MAX: usize = 1_024;
 
+/// Configuration of a stream of keys.
+pub(super) fn stream_config(config: &StreamConfig) -> StreamConfig {
+    let stream = config.clone().with_partitions(1).with_retain_bytes(None).with_retain_age(None);
+    stream
+        .with_segment_bytes(config.segment_bytes().min(SEGMENT_BYTES))
+        .with_compaction(Some(TOMBSTONE_RETENTION))
+}
+
 impl Wake for TopicWaker {
     fn wake(self: Arc<Self>) {
         self.woken.store(true, Ordering::Release);
@@ -129,12 +138,9 @@ impl ChangeResult {
 
 impl DurableKeys {
     pub(super) fn new(patterns: PatternSwitch, config: &StreamConfig) -> Self {
-        let stream = config.clone().with_partitions(1).with_retain_bytes(None).with_retain_age(None);
         Self {
             patterns,
-            config: stream
-                .with_segment_bytes(config.segment_bytes().min(SEGMENT_BYTES))
-                .with_compaction(Some(TOMBSTONE_RETENTION)),
+            config: stream_config(config),
             topics: Mutex::default(),
             failed: Mutex::default(),
             publisher: OnceLock::new(),
@@ -344,7 +350,7 @@ impl KeyLog for DurableKeys {
 
     fn append(&self, topic: &str, change: &LoggedChange<'_>) -> Result<u64, KeyError> {
         let stored = self.lock().get(topic).cloned().ok_or(KeyError::Log(KeyLogError::NotReady))?;
-        let records = record::encode(change).map_err(|_| KeyError::Log(KeyLogError::TooLarge))?;
+        let records = encode(change).map_err(|_| KeyError::Log(KeyLogError::TooLarge))?;
         let count = u64::from(records.count());
         // Locked first, so that the queue has the order of the log.
         let mut queue = stored.lock();

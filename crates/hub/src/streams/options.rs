@@ -21,6 +21,8 @@ pub struct StreamOptions {
     pub(crate) keyed_topics: Vec<String>,
     /// Patterns of topics whose keys are in memory, although a less specific pattern makes them durable.
     pub(crate) keyed_exceptions: Vec<String>,
+    /// The nodes of a cluster share the durable keys.
+    pub(crate) shares_keys: bool,
     pub(crate) compacted: Vec<String>,
     pub(crate) config: StreamConfig,
     pub(crate) max_streams: usize,
@@ -59,10 +61,6 @@ const COPY_BYTES: u64 = 1 << 30;
 const LOCAL_TOPICS: &str = "the nodes do not share durable topics in a directory: store the streams at a broker \
                             (streams.store)";
 
-/// Why a cluster rejects durable keys.
-const LOCAL_KEYS: &str =
-    "the nodes do not share durable keys: use streams.keyed_topics on a server without a cluster";
-
 impl StreamOptions {
     /// Checks that this machine does not store what the nodes of a cluster share.
     ///
@@ -71,9 +69,6 @@ impl StreamOptions {
     pub(crate) fn check_shared(&self) -> Result<(), &'static str> {
         if self.broker.is_none() && !self.topics.is_empty() {
             return Err(LOCAL_TOPICS);
-        }
-        if !self.keyed_topics.is_empty() {
-            return Err(LOCAL_KEYS);
         }
         Ok(())
     }
@@ -88,6 +83,7 @@ impl StreamOptions {
             exceptions: Vec::new(),
             keyed_topics: Vec::new(),
             keyed_exceptions: Vec::new(),
+            shares_keys: false,
             compacted: Vec::new(),
             config: StreamConfig::default(),
             max_streams: STREAMS_MAX,
@@ -109,6 +105,7 @@ impl StreamOptions {
             exceptions: Vec::new(),
             keyed_topics: Vec::new(),
             keyed_exceptions: Vec::new(),
+            shares_keys: false,
             compacted: Vec::new(),
             config: StreamConfig::default().with_fsync(Fsync::Never).with_retain_bytes(Some(COPY_BYTES)),
             max_streams: STREAMS_MAX,

@@ -20,6 +20,7 @@ use super::durable_keys::{DurableKeys, STREAM_PREFIX};
 use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
 use super::groups::ActiveGroups;
+use super::key_replicas::{KeyReplicas, REPLICAS_NAME};
 use super::local::LocalStore;
 use super::options::CreationRules;
 use super::quota::CreationQuota;
@@ -32,6 +33,7 @@ use crate::auth::{Action, Creator, Rights};
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
 use crate::topics::keys::key_problem;
+use crate::topics::shared_keys::ReplicaStore as _;
 use crate::topics::{self, MessageContent};
 
 /// The streams of this server.
@@ -46,6 +48,8 @@ pub(crate) struct StreamService {
     pub(super) rules: CreationRules,
     pub(super) topics: Arc<DurableTopics>,
     pub(super) keys: Arc<DurableKeys>,
+    /// The durable keys that the nodes of a cluster share.
+    replicas: Arc<KeyReplicas>,
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
     /// A temporary directory, removed on shutdown.
@@ -54,12 +58,17 @@ pub(crate) struct StreamService {
 }
 
 impl StreamService {
-    /// Creates a store without streams. Takes the patterns of durable topics, of topics with durable keys, and of
-    /// compacted streams, the largest message of a client, and the
-    /// broker that stores the streams.
+    /// Creates a store without streams. Takes the patterns of durable topics, of topics with durable keys, of those whose
+    /// keys the nodes of a cluster share, and of compacted streams, the largest message of a client, and the broker that
+    /// stores the streams.
     pub(crate) fn new(
         config: StreamConfig,
-        (topics, keyed_topics, compacted): (PatternSwitch, PatternSwitch, Vec<String>),
+        (topics, keyed_topics, shared_keys, compacted): (
+            PatternSwitch,
+            PatternSwitch,
+            PatternSwitch,
+            Vec<String>,
+        ),
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
         rules: CreationRules,
@@ -67,6 +76,7 @@ impl StreamService {
         let limits = RecordLimits::default().with_max_bytes(max_message.min(BATCH_MAX));
         let topics = Arc::new(DurableTopics::new(topics));
         let keys = Arc::new(DurableKeys::new(keyed_topics, &config));
+        let replicas = Arc::new(KeyReplicas::new(shared_keys, &config));
         let store: Box<dyn StreamStore> = match broker {
             Some(broker) => Box::new(BrokerStore::new(broker, config, Arc::clone(&topics))),
             None => Box::new(LocalStore::new(config, compacted, Arc::clone(&topics))),
@@ -80,6 +90,7 @@ impl StreamService {
             rules,
             topics,
             keys,
+            replicas,
             store,
             temporary_directory: Mutex::new(None),
             closed: AtomicBool::new(false),
@@ -110,10 +121,16 @@ impl StreamService {
         &self.keys
     }
 
+    /// The durable keys that the nodes of a cluster share.
+    pub(crate) fn key_replicas(&self) -> &Arc<KeyReplicas> {
+        &self.replicas
+    }
+
     /// Reads the durable keys of all topics, if the streams are open and the server exists. Waits for the disk.
     pub(crate) fn load_keys(&self) {
         if let Some(streams) = self.streams.get() {
             self.keys.load(streams);
+            self.replicas.load(streams);
         }
     }
 
@@ -141,6 +158,18 @@ impl StreamService {
             }
         });
         Some(open.shared())
+    }
+
+    /// Counts the stream of a topic's keys that the nodes of a cluster share, if a write of this creator is the first one.
+    ///
+    /// # Errors
+    /// The creator has reached a limit of streams.
+    pub(crate) fn reserve_replica(&self, topic: &str, creator: &Creator) -> Result<(), Problem> {
+        if !self.replicas.stores(topic) || self.replicas.has_keys(topic) {
+            return Ok(());
+        }
+        let name = KeyReplicas::stream_name(topic);
+        if self.quota.has(&name) { Ok(()) } else { self.quota.reserve(creator, &name) }
     }
 
     /// Creates the stream of a topic's keys.
@@ -261,6 +290,7 @@ impl StreamService {
         self.store.close();
         self.topics.wake_all();
         self.topics.discovery.close();
+        self.replicas.finish();
         if let Some(streams) = self.streams.get() {
             streams.close();
         }
@@ -311,7 +341,9 @@ impl StreamService {
     /// The streams that may be read with these rights, by name.
     pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<StreamInfo>, Problem> {
         let mut list = self.streams()?.describe_all();
-        let is_of_keys = |info: &StreamInfo| info.name.starts_with(STREAM_PREFIX);
+        let is_of_keys = |info: &StreamInfo| {
+            [STREAM_PREFIX, REPLICAS_NAME].iter().any(|prefix| info.name.starts_with(prefix))
+        };
         let is_readable = |name: &str| {
             rights.may(Action::Subscribe, name).is_ok()
                 && rights.check_without_hooks(Action::Subscribe, name).is_ok()

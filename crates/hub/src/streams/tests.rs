@@ -291,7 +291,7 @@ fn publications_of_another_process_are_delivered_if_they_follow_directly() {
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().with_writers(0)).unwrap();
     let store = StreamService::new(
         StreamConfig::default(),
-        (vec!["chat".to_owned()].into(), Default::default(), Vec::new()),
+        (vec!["chat".to_owned()].into(), Default::default(), Default::default(), Vec::new()),
         1 << 20,
         None,
         CreationRules::default(),

@@ -2,8 +2,9 @@
 
 use std::fmt::Debug;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use sinews_server::{KeyError, KeyWrite, KeyWritten};
+use sinews_server::{KeyError, KeyWrite, KeyWritten, Position};
 
 use crate::problem::Problem;
 
@@ -54,4 +55,34 @@ pub(crate) trait SharedKeys: Debug + Send + Sync {
 
     /// The owner of a topic, for a successor process.
     fn claim(&self, topic: &str) -> Option<Claim>;
+
+    /// More changes are stored ([`ReplicaStore`]), or cannot be.
+    fn wake(&self);
+}
+
+/// Stores this node's replicas of the durable keys that all nodes share.
+pub(crate) trait ReplicaStore: Send + Sync {
+    /// Whether the keys of a topic are durable.
+    fn stores(&self, topic: &str) -> bool;
+
+    /// The topics that were read from the disk since the last call, with the claims that their keys belong to.
+    fn take_restored(&self) -> Vec<(String, Claim)>;
+
+    /// The keys of a topic, or their owner, have changed.
+    fn changed(&self, topic: &Arc<str>);
+
+    /// Whether the keys of a topic are stored at this position of an epoch, or a later one.
+    fn is_stored(&self, topic: &str, position: Position) -> bool;
+
+    /// The id of this node's directory, once it is open.
+    fn node(&self) -> Option<u64>;
+
+    /// The ids of the nodes that this node has last seen, its own included.
+    fn members(&self) -> Vec<u64>;
+
+    /// Stores the ids of the nodes that this node sees.
+    fn set_members(&self, members: Vec<u64>);
+
+    /// Why the keys of a topic are not stored now.
+    fn fault(&self, topic: &str) -> Option<Problem>;
 }

@@ -99,6 +99,19 @@ impl Publisher {
         is_owned.then(|| state.export_changes(&topic.name, after, bytes_max, Instant::now())).flatten()
     }
 
+    /// Returns the changes of a topic after a position, of about this size: the position is that of the last one. `None`:
+    /// the topic is in another epoch, or has forgotten removals after the position; then
+    /// [`shared_keyed_topic`](Self::shared_keyed_topic) has all keys.
+    #[must_use]
+    pub fn keyed_changes(&self, topic: &str, after: Position, bytes_max: usize) -> Option<KeyedSnapshot> {
+        let topic = self.shared_keys().0.find(topic)?;
+        let state = topic.lock();
+        let is_same = state.position().epoch == after.epoch;
+        is_same
+            .then(|| state.export_changes(&topic.name, after.sequence, bytes_max, Instant::now()))
+            .flatten()
+    }
+
     /// Returns all keys of a topic.
     #[must_use]
     pub fn shared_keyed_topic(&self, topic: &str) -> Option<KeyedSnapshot> {

@@ -166,3 +166,42 @@ fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
         assert_eq!(put(other, topic, "4")["epoch"], *epoch, "the predecessor has left");
     }
 }
+
+#[test]
+fn durable_keys_of_a_cluster_are_stored_by_the_successor() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let url = broker.url();
+    let begin = std::time::Instant::now();
+    let mut service = Service::start_with(
+        "durable-cluster-keys",
+        &format!("[cluster]\nurl = \"{url}\""),
+        |command, directory| {
+            command.arg("--streams").arg(directory.file("streams")).args(["--streams-keyed-topics", "t"]);
+        },
+    );
+    let address = service.address;
+    let put = |address: SocketAddr, body: &str| loop {
+        let (status, written) = request_json(address, "PUT /topics/t/keys/k", body);
+        if status == 200 {
+            break written;
+        }
+        // The node has no owner yet, or the successor has not opened the streams.
+        assert!(status == 503 && begin.elapsed() < TIMEOUT, "{written}");
+    };
+    let first = put(address, "1");
+    service.restart();
+    let second = put(address, "2");
+    assert_eq!((&second["epoch"], &second["seq"]), (&first["epoch"], &json!(2)), "it remains the owner");
+    service.old_one_ends();
+    // What the successor has stored survives it.
+    service.signal(service.current(), "KILL");
+    while TcpStream::connect(address).is_ok() {
+        std::thread::yield_now();
+    }
+    let streams = service.directory.file("streams");
+    let arguments =
+        ["--cluster", &url, "--streams", streams.to_str().unwrap(), "--streams-keyed-topics", "t"];
+    let node = Running::serve(&arguments);
+    let third = put(node.address, "3");
+    assert!(third["seq"] == 3 && third["epoch"].as_u64() > first["epoch"].as_u64(), "{third}");
+}

@@ -51,8 +51,13 @@ impl KeyReplicator {
                 ReplicaState::Stale { needs_all: false } => STALE_DELAY,
                 _ => EMPTY_DELAY,
             };
-            let due = since.max(grace) + CLAIM_DELAY * self.rank(&topic).0 + delay;
-            if now >= due {
+            let since = since.max(grace);
+            let is_due = if self.is_durable(&topic) {
+                self.claims_durable(&topic, since)
+            } else {
+                now >= since + CLAIM_DELAY * self.rank(&topic).0 + delay
+            };
+            if is_due {
                 self.claim(&topic);
             }
         }
@@ -114,7 +119,8 @@ impl KeyReplicator {
         }
         for topic in std::mem::take(&mut self.emptied) {
             let Some(claim) = self.topics.get(&topic).map(|known| known.claim) else { continue };
-            if claim.owner != self.own || !self.publisher.release_keyed_topic(&topic) {
+            let is_retained = self.is_retained(&topic);
+            if is_retained || claim.owner != self.own || !self.publisher.release_keyed_topic(&topic) {
                 continue;
             }
             self.forget(&topic);
@@ -137,7 +143,7 @@ impl KeyReplicator {
 
     pub(super) fn released(&mut self, topic: &str, claim: Claim) {
         let Some((topic, known)) = self.topics.get_key_value(topic) else { return };
-        if known.claim == claim {
+        if known.claim == claim && !self.is_retained(topic) {
             let topic = Arc::clone(topic);
             self.disown(&topic);
         }
@@ -153,7 +159,8 @@ impl KeyReplicator {
     /// Another node was connected while this node was not, for so long that it may have forgotten removals.
     pub(super) fn discard(&mut self) {
         tracing::warn!("this node was away from the cluster for long: it takes the keys of the other nodes");
-        let topics: Vec<Arc<str>> = self.topics.keys().cloned().collect();
+        let topics: Vec<Arc<str>> =
+            self.topics.keys().filter(|topic| !self.is_retained(topic)).cloned().collect();
         topics.iter().for_each(|topic| self.disown(topic));
         self.remotes.clear();
         // The other nodes notice that it owns nothing.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
 
+use super::durable::AnnouncedPositions;
 use super::shared::ClusterKeys;
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
@@ -50,8 +51,20 @@ pub(crate) struct KeyReplicator {
     pub(super) is_dirty: BTreeSet<Arc<str>>,
     pub(super) emptied: BTreeSet<Arc<str>>,
     pub(super) orphans: BTreeMap<Arc<str>, Instant>,
+    pub(super) positions: AnnouncedPositions,
     claims_at: Instant,
+    /// The time of the last call.
+    pub(super) now: Instant,
     pub(super) connected: Option<Instant>,
+    pub(super) first_connected: Option<Instant>,
+    /// When all nodes were here that this node had seen before its start.
+    pub(super) restored: Option<Instant>,
+    /// The ids of the directories of other nodes.
+    pub(super) stores: BTreeMap<u128, u64>,
+    /// Nodes, or the ids of their directories, have changed.
+    pub(super) has_new_nodes: bool,
+    /// The ids of the nodes that were stored last.
+    pub(super) members: Vec<u64>,
     /// Since when the broker has been away; before the first login `None`.
     pub(super) away: Option<Instant>,
     /// How long the broker was away before the last login.
@@ -68,8 +81,10 @@ pub(crate) struct KeyReplicator {
 pub(super) struct SharedTopic {
     pub(super) claim: Claim,
     pub(super) replica: ReplicaState,
+    /// The claim that the keys of this node belong to; `None`: it has none.
+    pub(super) keys_of: Option<Claim>,
     /// Owned topics: the changes up to here have been sent.
-    published: u64,
+    pub(super) published: u64,
     /// Owned topics: what the others need to know before the next changes.
     pub(super) precursor: Precursor,
 }
@@ -102,14 +117,26 @@ impl KeyReplicator {
             is_dirty: BTreeSet::new(),
             emptied: BTreeSet::new(),
             orphans: BTreeMap::new(),
+            positions: AnnouncedPositions::default(),
             claims_at: Instant::now(),
+            now: Instant::now(),
             connected: None,
+            first_connected: None,
+            restored: None,
+            stores: BTreeMap::new(),
+            has_new_nodes: true,
+            members: Vec::new(),
             away: None,
             absence: None,
             is_synced: false,
             is_serving: false,
             last_epoch: 0,
         }
+    }
+
+    /// The id of this node's directory, for the heartbeat.
+    pub(crate) fn store_id(&self) -> Option<u64> {
+        self.shared.store()?.node()
     }
 
     /// Number of the last message with changes, for the heartbeat.
@@ -153,16 +180,25 @@ impl KeyReplicator {
     }
 
     pub(super) fn insert(&mut self, topic: &Arc<str>, claim: Claim, replica: ReplicaState, published: u64) {
-        let known = SharedTopic { claim, replica, published, precursor: Precursor::Same };
+        let has_keys = matches!(replica, ReplicaState::Current | ReplicaState::Owned);
+        let before = self.topics.get(topic).and_then(|known| known.keys_of);
+        let keys_of = if has_keys { Some(claim) } else { before };
+        let known = SharedTopic { claim, replica, keys_of, published, precursor: Precursor::Same };
         self.topics.insert(Arc::clone(topic), known);
         self.shared.lock().claims.insert(Arc::clone(topic), claim);
+        if has_keys {
+            self.positions.forget(topic);
+            self.note_durable(topic);
+        }
     }
 
     /// The broker has accepted the login.
     pub(crate) fn connected(&mut self, now: Instant) {
         self.connected = Some(now);
+        self.first_connected.get_or_insert(now);
         self.absence = self.away.take().map(|since| now.saturating_duration_since(since));
         self.remotes.values_mut().for_each(RemoteKeys::unconfirm);
+        self.find_orphans(now);
     }
 
     pub(crate) fn disconnected(&mut self, now: Instant) {
@@ -182,7 +218,14 @@ impl KeyReplicator {
             return;
         }
         self.remotes.retain(|node, _| nodes.get(&node.id) == Some(node));
+        self.stores.retain(|node, _| nodes.contains_key(node));
+        self.has_new_nodes = true;
         self.nodes = nodes;
+        self.find_orphans(now);
+    }
+
+    /// Notes the topics whose owner has gone.
+    fn find_orphans(&mut self, now: Instant) {
         let mut orphans = std::mem::take(&mut self.orphans);
         orphans.retain(|topic, _| self.topics.contains_key(topic));
         for (topic, known) in &self.topics {
@@ -193,6 +236,7 @@ impl KeyReplicator {
             }
         }
         self.orphans = orphans;
+        self.positions.announce_soon();
     }
 
     /// Does all that is due.
@@ -200,11 +244,17 @@ impl KeyReplicator {
         if !self.is_serving {
             return;
         }
+        self.now = now;
+        self.take_restored(now);
         self.take_submitted(now);
         if self.connected.is_none() {
             return;
         }
+        self.announce_positions(sender);
         self.update_sync(sender, now);
+        if self.is_synced {
+            self.update_members();
+        }
         if self.is_synced && !self.orphans.is_empty() && now >= self.claims_at {
             self.claims_at = now + CLAIM_INTERVAL;
             self.claim_orphans(now);
@@ -324,6 +374,7 @@ impl KeyReplicator {
     }
 
     fn take_changes(&mut self, topic: &Arc<str>, bytes_max: usize) -> Option<(Claim, ChangeItem)> {
+        self.note_durable(topic);
         let known = self.topics.get_mut(topic).filter(|known| known.replica == ReplicaState::Owned)?;
         let after = known.published;
         let precursor = std::mem::replace(&mut known.precursor, Precursor::Same);
@@ -405,6 +456,9 @@ impl KeyReplicator {
         if known.is_none_or(|known| known.owner == self.own) {
             self.publisher.follow_keyed_topic(topic);
         }
+        if let Precursor::At(from) = precursor {
+            self.warn_of_lost_changes(topic, from);
+        }
         let continued = match precursor {
             Precursor::At(from) => self.publisher.adopt_keyed_topic(topic, from, claim.epoch),
             Precursor::Nothing => self.publisher.install_keyed_topic(KeyedSnapshot {
@@ -458,13 +512,16 @@ impl KeyReplicator {
         let Some(known) = self.topics.get_mut(topic) else { return };
         match applied {
             Ok(()) => {
+                known.keys_of = Some(known.claim);
                 if known.replica != ReplicaState::Current {
                     known.replica = ReplicaState::Current;
                     self.transfers.forget(topic);
                     self.set_refused(topic, false);
                 }
+                self.note_durable(topic);
             }
             Err(ReplicaError::ServerFull) => {
+                known.keys_of = None;
                 if known.replica != ReplicaState::Refused {
                     tracing::error!(
                         topic = &**topic,
@@ -495,12 +552,14 @@ impl KeyReplicator {
         if !self.is_serving || self.connected.is_none() {
             return;
         }
+        self.now = now;
         match kind {
+            MessageKind::KeyPositions => self.receive_positions(node, body, now),
             MessageKind::KeyChanges => self.receive_changes(node, body, sender, now),
             MessageKind::KeyCatalogue => self.receive_catalogue(node, body, now),
             MessageKind::KeyRequest => self.receive_request(node, body),
             MessageKind::KeyState => self.receive_state(node, body, now),
-            MessageKind::KeyWrite => self.receive_write(node, body),
+            MessageKind::KeyWrite => self.receive_write(node, body, now),
             MessageKind::KeyResult => self.receive_result(node, body, now),
             _ => {}
         }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use futures_channel::oneshot;
 use sinews_server::{KeyError, KeyReplication, KeyWrite, KeyWritten};
@@ -12,7 +13,7 @@ use crate::brief::brief;
 use crate::cluster::outbox::Outbox;
 use crate::problem::{Problem, code, problem};
 use crate::topics::keys::key_problem;
-use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, SharedKeys};
+use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, ReplicaStore, SharedKeys};
 
 /// Maximum number of writes of this node that wait for other nodes.
 const WRITES_MAX: usize = 1_024;
@@ -31,6 +32,8 @@ pub(crate) struct ClusterKeys {
     waiting: AtomicU64,
     /// The keys of the other nodes are in memory.
     is_loaded: AtomicBool,
+    /// Stores the durable keys.
+    store: OnceLock<Arc<dyn ReplicaStore>>,
     pub(crate) counters: KeyCounters,
 }
 
@@ -43,6 +46,8 @@ pub(super) struct SubmittedWork {
     waiting_bytes: usize,
     pub(super) changed: Vec<Arc<str>>,
     pub(super) emptied: Vec<Arc<str>>,
+    /// Writes of durable keys that this node has applied, and not stored.
+    pub(super) unstored: Vec<UnstoredWrite>,
     /// Topics whose replicas do not fit into the memory limit.
     pub(super) refused: HashSet<Arc<str>>,
     /// The owners of a predecessor process.
@@ -78,6 +83,15 @@ pub(super) struct SubmittedWrite {
     done: oneshot::Sender<Result<KeyWritten, Problem>>,
 }
 
+/// A write of a durable key that this node has applied, and not stored.
+pub(super) struct UnstoredWrite {
+    pub(super) topic: Arc<str>,
+    pub(super) written: KeyWritten,
+    /// Set when the link's thread looks at it first.
+    pub(super) deadline: Option<Instant>,
+    pub(super) done: oneshot::Sender<Result<KeyWritten, Problem>>,
+}
+
 impl fmt::Debug for ClusterKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterKeys").field("counters", &self.counters).finish_non_exhaustive()
@@ -91,8 +105,57 @@ impl ClusterKeys {
             state: Mutex::default(),
             waiting: AtomicU64::new(0),
             is_loaded: AtomicBool::new(false),
+            store: OnceLock::new(),
             counters: KeyCounters::default(),
         }
+    }
+
+    /// Sets what stores the durable keys. Called once, before the link starts.
+    pub(crate) fn set_store(&self, store: Arc<dyn ReplicaStore>) {
+        let _ = self.store.set(store);
+    }
+
+    /// What stores the keys of a topic, if they are durable.
+    pub(super) fn store_of(&self, topic: &str) -> Option<&dyn ReplicaStore> {
+        self.store.get().map(|store| &**store).filter(|store| store.stores(topic))
+    }
+
+    /// What stores the durable keys.
+    pub(super) fn store(&self) -> Option<&dyn ReplicaStore> {
+        self.store.get().map(|store| &**store)
+    }
+
+    /// Whether this node accepts a write of durable keys that it owns.
+    pub(super) fn check_storable(&self, topic: &str) -> Result<(), Problem> {
+        let Some(store) = self.store_of(topic) else { return Ok(()) };
+        if let Some(problem) = store.fault(topic) {
+            return Err(problem);
+        }
+        let waiting = self.lock().unstored.len();
+        if waiting >= WRITES_MAX {
+            let text = format!("writes of keys wait for the disk: {waiting} of {WRITES_MAX}; retry");
+            return Err(problem(code::STORE, text));
+        }
+        Ok(())
+    }
+
+    fn owns(&self, topic: &str) -> bool {
+        self.claim(topic).is_some_and(|claim| claim.owner == self.outbox.node().id)
+    }
+
+    /// Ends a write at this node, which waits for the disk if the key is durable.
+    fn finish_here(&self, topic: &str, written: KeyWritten) -> KeyWriteOutcome {
+        let Some(store) = self.store_of(topic).filter(|_| is_storable(&written)) else {
+            return KeyWriteOutcome::Done(Ok(written));
+        };
+        let (done, result) = oneshot::channel();
+        let topic: Arc<str> = topic.into();
+        let write = UnstoredWrite { topic: Arc::clone(&topic), written, deadline: None, done };
+        self.lock().unstored.push(write);
+        store.changed(&topic);
+        // A repeated write is perhaps stored already.
+        self.outbox.wake();
+        later(result)
     }
 
     fn check_size(&self, topic: &str, write: &KeyWrite) -> Result<(), Problem> {
@@ -141,9 +204,26 @@ impl ClusterKeys {
         Ok(result)
     }
 
+    /// Ends a write that this node has applied, when it is stored.
+    pub(super) fn finish_when_stored(&self, write: SubmittedWrite, written: KeyWritten, deadline: Instant) {
+        let mut state = self.lock();
+        self.release(&mut state, &write);
+        let SubmittedWrite { topic, done, .. } = write;
+        state.unstored.push(UnstoredWrite { topic, written, deadline: Some(deadline), done });
+    }
+
     /// Ends a write.
     pub(super) fn finish(&self, write: SubmittedWrite, result: Result<KeyWritten, Problem>) {
-        let mut state = self.lock();
+        self.release(&mut self.lock(), &write);
+        if result.as_ref().is_err_and(|problem| problem.code == code::STORE) {
+            self.counters.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+        // The client may have gone.
+        let _ = write.done.send(result);
+    }
+
+    /// The write does not wait for other nodes any more.
+    fn release(&self, state: &mut SubmittedWork, write: &SubmittedWrite) {
         if let Some(count) = state.waiting.get_mut(&write.topic) {
             *count -= 1;
             if *count == 0 {
@@ -151,13 +231,7 @@ impl ClusterKeys {
             }
         }
         state.waiting_bytes -= write.write.value().map_or(0, bytes::Bytes::len);
-        drop(state);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
-        if result.as_ref().is_err_and(|problem| problem.code == code::STORE) {
-            self.counters.unanswered.fetch_add(1, Ordering::Relaxed);
-        }
-        // The client may have gone.
-        let _ = write.done.send(result);
     }
 
     /// Whether the keys of the other nodes have been loaded.
@@ -194,17 +268,19 @@ impl SharedKeys for ClusterKeys {
             return KeyWriteOutcome::Done(Err(problem));
         }
         if !self.has_waiting(topic) {
+            if self.owns(topic)
+                && let Err(problem) = self.check_storable(topic)
+            {
+                return KeyWriteOutcome::Done(Err(problem));
+            }
             match write_here(&write) {
                 Err(KeyError::NotOwner) => {}
-                written => return KeyWriteOutcome::Done(written.map_err(key_problem)),
+                Ok(written) => return self.finish_here(topic, written),
+                Err(error) => return KeyWriteOutcome::Done(Err(key_problem(error))),
             }
         }
         match self.submit(topic, write) {
-            Ok(result) => KeyWriteOutcome::Later(Box::pin(async {
-                // The link's thread has ended.
-                let is_over = |_| Err(problem(code::STORE, "the server shuts down; retry"));
-                result.await.unwrap_or_else(is_over)
-            })),
+            Ok(result) => later(result),
             Err(problem) => KeyWriteOutcome::Done(Err(problem)),
         }
     }
@@ -213,6 +289,11 @@ impl SharedKeys for ClusterKeys {
         if !self.is_loaded() {
             let text = format!("the keys of {} are not loaded from the other nodes yet; retry", brief(topic));
             return Err(problem(code::STORE, text));
+        }
+        let fault = self.store_of(topic).and_then(|store| store.fault(topic));
+        if let Some(problem) = fault.filter(|_| self.claim(topic).is_none()) {
+            // Its keys are on this disk, and on no other one.
+            return Err(problem);
         }
         if self.counters.refused.load(Ordering::Relaxed) > 0 && self.lock().refused.contains(topic) {
             return Err(problem(code::STORE, refused(topic)));
@@ -243,10 +324,17 @@ impl SharedKeys for ClusterKeys {
     fn claim(&self, topic: &str) -> Option<Claim> {
         self.lock().claims.get(topic).copied()
     }
+
+    fn wake(&self) {
+        self.outbox.wake();
+    }
 }
 
 impl KeyReplication for ClusterKeys {
     fn changed(&self, topic: &Arc<str>) {
+        if let Some(store) = self.store_of(topic) {
+            store.changed(topic);
+        }
         self.lock().changed.push(Arc::clone(topic));
         self.outbox.wake();
     }
@@ -255,6 +343,19 @@ impl KeyReplication for ClusterKeys {
         self.lock().emptied.push(Arc::clone(topic));
         self.outbox.wake();
     }
+}
+
+/// Whether a topic has changes, and not only a write without effect.
+pub(super) fn is_storable(written: &KeyWritten) -> bool {
+    written.position.sequence > 0
+}
+
+fn later(result: oneshot::Receiver<Result<KeyWritten, Problem>>) -> KeyWriteOutcome {
+    KeyWriteOutcome::Later(Box::pin(async {
+        // The link's thread has ended.
+        let is_over = |_| Err(problem(code::STORE, "the server shuts down; retry"));
+        result.await.unwrap_or_else(is_over)
+    }))
 }
 
 pub(super) fn broker_away(topic: &str) -> Problem {

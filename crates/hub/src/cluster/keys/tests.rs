@@ -22,6 +22,10 @@ use crate::cluster::subject::Subjects;
 use crate::problem::{Problem, code};
 use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite, SharedKeys as _};
 
+use self::durable::SimDisk;
+
+mod durable;
+
 const STEP: Duration = Duration::from_millis(20);
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 
@@ -49,6 +53,7 @@ struct SimNode {
     /// Nodes of another group do not hear it.
     group: usize,
     pending: Vec<(Submitted, PendingKeyWrite)>,
+    disk: Option<SimDisk>,
 }
 
 #[derive(Clone)]
@@ -135,6 +140,7 @@ impl SimNode {
             is_dead: false,
             group: 0,
             pending: Vec::new(),
+            disk: None,
         }
     }
 
@@ -207,11 +213,17 @@ impl World {
                 let own = node.id.id;
                 node.replicator.set_nodes(node.nodes.key_nodes(own), now);
             }
+            if let Some(disk) = node.disk.as_ref().filter(|disk| !disk.is_stalled) {
+                while disk.replicas.store_changes(Instant::now()) {}
+            }
             node.replicator.run(&sent, now);
+            let is_sent = node.disk.as_ref().is_none_or(|disk| !disk.is_unsent);
+            node.replicator.finish_stored(is_sent, now);
             if node.is_connected && now >= node.beat_at {
                 node.beat_at = now + Duration::from_secs(1);
                 let connected = node.replicator.connected_for(now).as_millis() as u64;
-                let keys = KeysHeartbeat { number: node.replicator.number(), connected };
+                let store = node.replicator.store_id();
+                let keys = KeysHeartbeat { number: node.replicator.number(), connected, store };
                 let body = serde_json::to_vec(&heartbeat(keys)).unwrap();
                 sent.send(KeyTarget::All, MessageKind::Heartbeat, &body);
             }
@@ -276,7 +288,7 @@ impl World {
                 node.nodes.beat(message.from, heartbeat);
                 node.replicator.set_nodes(node.nodes.key_nodes(node.id.id), now);
                 let connected = Duration::from_millis(keys.connected);
-                node.replicator.beat(message.from, (keys.number, connected), &sent, now);
+                node.replicator.beat(message.from, (keys.number, connected, keys.store), &sent, now);
             } else {
                 node.replicator.receive(message.from, message.kind, &message.body, (&sent, now));
             }

@@ -169,16 +169,21 @@ impl Transfers {
 }
 
 impl KeyReplicator {
-    /// Handles the heartbeat of a node: the number of its last message with changes, and how long it is connected.
+    /// Handles the heartbeat of a node: the number of its last message with changes, how long it is connected, and the id
+    /// of its directory.
     pub(crate) fn beat(
         &mut self,
         node: NodeId,
-        (number, connected): (u64, Duration),
+        (number, connected, store): (u64, Duration, Option<u64>),
         sender: &dyn KeySender,
         now: Instant,
     ) {
         if !self.is_serving || self.connected.is_none() {
             return;
+        }
+        self.now = now;
+        if let Some(store) = store {
+            self.has_new_nodes |= self.stores.insert(node.id, store) != Some(store);
         }
         let absence = self.absence.filter(|absence| *absence >= ABSENCE_MAX);
         if absence.is_some_and(|absence| connected > absence + self.connected_for(now)) {
@@ -240,7 +245,12 @@ impl KeyReplicator {
             }
         }
         for topic in ended.into_iter().flat_map(|catalogue| catalogue.unnamed) {
-            if self.topics.get(&topic).is_some_and(|known| known.claim.owner == node.id) {
+            if self.topics.get(&topic).is_none_or(|known| known.claim.owner != node.id) {
+                continue;
+            }
+            if self.is_retained(&topic) {
+                self.orphan(&topic, now);
+            } else {
                 self.disown(&topic);
             }
         }

@@ -5,6 +5,7 @@
 //!                release  nothing
 //!                changes  predecessor (kind 1 B, epoch 8 B, sequence 8 B) · after 8 B · end 8 B · keys (count 4 B)
 //!   catalogue  number 8 B · part 4 B · last 1 B · topics: topic, claim, sequence 8 B
+//!   positions  topics without an owner: topic, claim, sequence 8 B
 //!   request    kind 1 B · topic, epoch 8 B, sequence 8 B for the state of a topic; nothing for the catalogue
 //!   state      topic · claim · kind 1 B · after 8 B · end 8 B · forgotten 8 B · part 4 B · last 1 B · keys (count 4 B)
 //!   write      id 8 B · topic · flags 1 B · key · value · time to live 8 B · limit of keys 8 B

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{KeyError, KeyWritten, Position, TopicName};
 
+use super::durable::not_stored;
 use super::replicator::{KeyReplicator, ReplicaState};
-use super::shared::{SubmittedWrite, broker_away};
+use super::shared::{SubmittedWrite, broker_away, is_storable};
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{WriteResult, decode_result, decode_write, encode_result, encode_write};
 use crate::brief::brief;
@@ -32,7 +33,17 @@ pub(super) struct KeyWrites {
     /// KeyWrites that are applied at the owner and not here.
     applied: BTreeSet<u64>,
     /// Results for other nodes, which follow the changes.
-    results: Vec<(NodeId, Arc<str>, Vec<u8>)>,
+    results: Vec<HeldResult>,
+}
+
+/// The result of a write of another node.
+struct HeldResult {
+    node: NodeId,
+    topic: Arc<str>,
+    /// The disk has to have this position first, until this time.
+    unstored: Option<(Position, Instant)>,
+    id: u64,
+    result: WriteResult,
 }
 
 struct ForwardedWrite {
@@ -172,10 +183,18 @@ impl KeyReplicator {
             }
             WriteRoute::Here => {
                 let Some(write) = self.writes.pending.get(&id) else { return true };
+                if let Err(problem) = self.shared.check_storable(topic) {
+                    self.end_write(id, Err(problem));
+                    return true;
+                }
                 match self.publisher.write_key(topic, &write.submitted.write) {
                     Err(KeyError::NotOwner | KeyError::HandedOver) => false,
-                    written => {
-                        self.end_write(id, written.map_err(key_problem));
+                    Ok(written) => {
+                        self.end_when_stored(id, written);
+                        true
+                    }
+                    Err(error) => {
+                        self.end_write(id, Err(key_problem(error)));
                         true
                     }
                 }
@@ -195,7 +214,7 @@ impl KeyReplicator {
                 None => WriteRoute::Nowhere,
             };
         }
-        if !self.is_synced {
+        if !self.is_synced || !self.may_claim_unknown(topic) {
             return WriteRoute::Nowhere;
         }
         let first = self.rank(topic).1;
@@ -207,7 +226,7 @@ impl KeyReplicator {
     }
 
     /// Executes a write of another node.
-    pub(super) fn receive_write(&mut self, node: NodeId, body: &[u8]) {
+    pub(super) fn receive_write(&mut self, node: NodeId, body: &[u8], now: Instant) {
         let Some((id, topic, write)) = decode_write(body) else { return };
         if TopicName::parse(topic).is_err() {
             return;
@@ -216,19 +235,27 @@ impl KeyReplicator {
         let owns = match self.topics.get(&topic) {
             Some(known) => known.replica == ReplicaState::Owned,
             // The other node has chosen this one.
-            None => self.is_synced && self.claim(&topic),
+            None => self.is_synced && self.may_claim_unknown(&topic) && self.claim(&topic),
         };
-        let result = if owns {
+        let mut unstored = None;
+        let result = if !owns {
+            self.announce_again(&topic);
+            WriteResult::Retry
+        } else if let Err(problem) = self.shared.check_storable(&topic) {
+            WriteResult::Failed(problem)
+        } else {
             match self.publisher.write_key(&topic, &write) {
-                Ok(written) => WriteResult::Done(written),
+                Ok(written) => {
+                    let is_durable = is_storable(&written) && self.is_durable(&topic);
+                    unstored = is_durable.then_some((written.position, now + WRITE_TIMEOUT));
+                    self.note_durable(&topic);
+                    WriteResult::Done(written)
+                }
                 Err(KeyError::NotOwner | KeyError::HandedOver) => WriteResult::Retry,
                 Err(error) => WriteResult::Failed(key_problem(error)),
             }
-        } else {
-            self.announce_again(&topic);
-            WriteResult::Retry
         };
-        self.writes.results.push((node, topic, encode_result(id, &result)));
+        self.writes.results.push(HeldResult { node, topic, unstored, id, result });
     }
 
     /// Sends results, each behind the changes of its topic.
@@ -241,12 +268,42 @@ impl KeyReplicator {
         let changed = std::mem::take(&mut self.shared.lock().changed);
         changed.into_iter().for_each(|topic| self.mark_dirty(&topic));
         self.flush(sender);
-        for (node, topic, body) in results {
-            if self.is_dirty.contains(&topic) {
-                self.writes.results.push((node, topic, body));
-            } else {
-                sender.send(KeyTarget::Node(node), MessageKind::KeyResult, &body);
+        for held in results {
+            if self.is_dirty.contains(&held.topic) {
+                self.writes.results.push(held);
+                continue;
             }
+            let fault = match (held.unstored, self.shared.store_of(&held.topic)) {
+                (Some((position, deadline)), Some(store)) if !store.is_stored(&held.topic, position) => {
+                    match store.fault(&held.topic) {
+                        Some(problem) => Some(not_stored(&held.topic, &problem.text)),
+                        // The other node has given up.
+                        None if deadline <= self.now => continue,
+                        None => {
+                            self.writes.results.push(held);
+                            continue;
+                        }
+                    }
+                }
+                _ => None,
+            };
+            let result = fault.map_or(held.result, WriteResult::Failed);
+            let body = encode_result(held.id, &result);
+            sender.send(KeyTarget::Node(held.node), MessageKind::KeyResult, &body);
+        }
+    }
+
+    /// Ends a write that this node has applied, as soon as it is stored if the key is durable.
+    fn end_when_stored(&mut self, id: u64, written: KeyWritten) {
+        let pending = self.writes.pending.get(&id).filter(|_| is_storable(&written));
+        let is_durable = pending.is_some_and(|write| self.is_durable(&write.submitted.topic));
+        if !is_durable {
+            return self.end_write(id, Ok(written));
+        }
+        self.writes.held.remove(&id);
+        if let Some(write) = self.writes.pending.remove(&id) {
+            self.note_durable(&write.submitted.topic);
+            self.shared.finish_when_stored(write.submitted, written, write.deadline);
         }
     }
 

@@ -51,7 +51,11 @@ struct Loading {
 }
 
 /// The keys of a topic, with the offsets of their records plus 1 as versions.
-pub(super) fn read(topic: &str, epoch: u64, partition: &Partition) -> Result<KeyedSnapshot, Problem> {
+pub(in crate::streams) fn read(
+    topic: &str,
+    epoch: u64,
+    partition: &Partition,
+) -> Result<KeyedSnapshot, Problem> {
     let mut loading = Loading::default();
     let recent = now().saturating_sub(REMOVALS_AGE);
     let mut from = partition.offsets().earliest;

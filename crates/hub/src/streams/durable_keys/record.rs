@@ -61,7 +61,7 @@ impl Mark {
 
 /// Encodes a change as a record; a removal is a tombstone. The last record has the offset of the change: a removal with
 /// an idempotency key has a record before it.
-pub(super) fn encode(change: &LoggedChange<'_>) -> Result<Records, RecordError> {
+pub(in crate::streams) fn encode(change: &LoggedChange<'_>) -> Result<Records, RecordError> {
     let mut builder = RecordBuilder::new();
     let key = change.key.as_bytes();
     match change.value {
@@ -117,7 +117,7 @@ pub(super) fn decode(value: &[u8]) -> Option<StoredValue> {
 }
 
 /// Time until a key expires.
-pub(super) fn time_left(expires: u64) -> Duration {
+pub(in crate::streams) fn time_left(expires: u64) -> Duration {
     Duration::from_millis(expires.saturating_sub(now() / 1_000))
 }
 

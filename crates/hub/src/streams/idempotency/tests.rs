@@ -98,7 +98,7 @@ impl Node {
     fn new(broker: Option<Arc<dyn Broker>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
-        let patterns = (vec!["t".to_owned()].into(), Default::default(), Vec::new());
+        let patterns = (vec!["t".to_owned()].into(), Default::default(), Default::default(), Vec::new());
         let rules = CreationRules::default();
         let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, broker, rules);
         store.install(streams);

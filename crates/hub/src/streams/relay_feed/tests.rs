@@ -95,7 +95,7 @@ impl Node {
         let directory = tempfile::tempdir().unwrap();
         let config = StreamsConfig::default().with_writers(0);
         let (streams, _) = Streams::open(directory.path(), config).unwrap();
-        let patterns = (vec!["t".to_owned()].into(), Default::default(), Vec::new());
+        let patterns = (vec!["t".to_owned()].into(), Default::default(), Default::default(), Vec::new());
         let broker = Arc::new(PushedRecords::default());
         let rules = CreationRules::default();
         let store =

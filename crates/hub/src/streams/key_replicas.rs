@@ -1,0 +1,553 @@
+//! Durable keys that the nodes of a cluster share: each node stores its replicas in compacted streams.
+//!
+//! ```text
+//!   owner    write ─▶ memory ─┬─▶ other nodes ─▶ memory ─▶ stream of each node
+//!                             └─▶ stream ─▶ acknowledged
+//! ```
+//!
+//! One thread copies what has changed in memory since the last copy, each key once, and then the claim and the sequence,
+//! in one batch. The keys of another owner are written as a new generation, whose last batch replaces the generation
+//! before. So a stream always has the keys of one claim at one sequence.
+
+mod load;
+mod membership;
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use sinews_server::{KeySnapshot, KeyedSnapshot, Position, Publisher, TopicName};
+use sinews_stream::record::{RecordBuilder, Records};
+use sinews_stream::{Durability, Partition, Pending, StreamConfig, Streams};
+
+use self::membership::NodeMembership;
+use self::record::{StoredClaim, push_key, push_removal};
+use super::durable_keys::{self, STREAM_PREFIX};
+use super::durable_topics::single_partition;
+use crate::brief::brief;
+use crate::namespaces::order::PatternSwitch;
+use crate::problem::{Problem, code, problem};
+use crate::topics::shared_keys::{Claim, ReplicaStore, SharedKeys};
+
+/// Name of the stream with the node, and start of the names of streams with a replica. No name of a client begins with it,
+/// since `*` is a wildcard there.
+pub(super) const REPLICAS_NAME: &str = "*.replicas";
+const REPLICA_PREFIX: &str = "*.replicas.";
+
+/// Size of a batch in bytes of keys and values.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Time until a topic is stored again that could not be.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The replicas of durable keys on the disk of this node.
+pub(crate) struct KeyReplicas {
+    patterns: PatternSwitch,
+    config: StreamConfig,
+    streams: OnceLock<Streams>,
+    publisher: OnceLock<Publisher>,
+    owners: OnceLock<Weak<dyn SharedKeys>>,
+    membership: Mutex<Option<NodeMembership>>,
+    /// The members to store next.
+    new_members: Mutex<Option<Vec<u64>>>,
+    topics: Mutex<BTreeMap<Arc<str>, StoredReplica>>,
+    /// Topics that were read, with the claims of their keys.
+    restored: Mutex<Vec<(String, Claim)>>,
+    is_loaded: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    closing: AtomicBool,
+}
+
+/// A topic and its stream.
+#[derive(Default)]
+struct StoredReplica {
+    /// What the stream has; `None`: nothing.
+    state: Option<StoredClaim>,
+    last_generation: u32,
+    partition: Option<Partition>,
+    /// The keys have changed since.
+    is_changed: bool,
+    fault: Option<StorageFault>,
+}
+
+struct StorageFault {
+    reason: String,
+    /// `None`: the stream cannot be read, and is not written.
+    retry: Option<Instant>,
+}
+
+/// A batch on its way to the disk, after which the stream has this state.
+type StartedBatch = (Arc<str>, Pending, StoredClaim);
+
+impl KeyReplicas {
+    pub(crate) fn new(patterns: PatternSwitch, config: &StreamConfig) -> Self {
+        Self {
+            patterns,
+            config: durable_keys::stream_config(config),
+            streams: OnceLock::new(),
+            publisher: OnceLock::new(),
+            owners: OnceLock::new(),
+            membership: Mutex::default(),
+            new_members: Mutex::default(),
+            topics: Mutex::default(),
+            restored: Mutex::default(),
+            is_loaded: AtomicBool::new(false),
+            thread: Mutex::default(),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the keys of any topic are durable.
+    pub(crate) fn is_enabled(&self) -> bool {
+        !self.patterns.is_empty()
+    }
+
+    /// Starts the thread that stores the keys, if any topic has durable keys.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        publisher: Publisher,
+        owners: Weak<dyn SharedKeys>,
+    ) -> io::Result<()> {
+        if !self.is_enabled() {
+            return Ok(());
+        }
+        self.attach(publisher, owners);
+        let replicas = Arc::clone(self);
+        let thread = thread::Builder::new().name("keys".to_owned()).spawn(move || replicas.run())?;
+        *self.lock_thread() = Some(thread);
+        Ok(())
+    }
+
+    /// Sets the keys in memory and their owners. Called once.
+    pub(crate) fn attach(&self, publisher: Publisher, owners: Weak<dyn SharedKeys>) {
+        let _ = self.publisher.set(publisher);
+        let _ = self.owners.set(owners);
+    }
+
+    /// Reads the replicas of all existing streams into memory. Waits for the disk.
+    pub(crate) fn load(&self, streams: &Streams) {
+        let Some(publisher) = self.publisher.get().filter(|_| !self.is_loaded.load(Ordering::Acquire)) else {
+            return;
+        };
+        let names: Vec<String> =
+            streams.describe_all().into_iter().map(|info| info.name.to_string()).collect();
+        for name in &names {
+            let Some(topic) = name.strip_prefix(REPLICA_PREFIX).filter(|topic| self.stores(topic)) else {
+                continue;
+            };
+            if let Err(reason) = self.load_topic(topic, (name, streams), publisher) {
+                tracing::error!(topic, reason, "the keys of a topic cannot be read");
+                self.lock().entry(topic.into()).or_default().fault =
+                    Some(StorageFault { reason, retry: None });
+            }
+        }
+        for name in &names {
+            let Some(topic) = name.strip_prefix(STREAM_PREFIX).filter(|topic| self.stores(topic)) else {
+                continue;
+            };
+            let is_known = names.iter().any(|name| name.strip_prefix(REPLICA_PREFIX) == Some(topic));
+            if !is_known && let Err(reason) = self.import_topic(topic, (name, streams), publisher) {
+                tracing::error!(
+                    topic,
+                    reason,
+                    "the keys that this server had without a cluster cannot be read"
+                );
+                self.lock().entry(topic.into()).or_default().fault =
+                    Some(StorageFault { reason, retry: None });
+            }
+        }
+        match NodeMembership::open(streams, &self.config) {
+            Ok(opened) => *self.lock_membership() = Some(opened),
+            Err(reason) => {
+                tracing::error!(reason, "the nodes of the cluster that this node has seen are unknown")
+            }
+        }
+        let _ = self.streams.set(streams.clone());
+        self.is_loaded.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn load_topic(
+        &self,
+        topic: &str,
+        (name, streams): (&str, &Streams),
+        publisher: &Publisher,
+    ) -> Result<(), String> {
+        let stream = streams.find(name).map_err(|error| error.to_string())?;
+        let Some(stream) = stream else { return Ok(()) };
+        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        let loaded = load::read(&partition).map_err(|problem| problem.text)?;
+        let mut topics = self.lock();
+        let replica = topics.entry(topic.into()).or_default();
+        replica.partition = Some(partition);
+        replica.last_generation = loaded.last_generation;
+        replica.state = loaded.state;
+        if loaded.is_damaged() {
+            tracing::error!(
+                topic,
+                "records of durable keys are damaged: other nodes are asked for the keys first"
+            );
+            if let Some(state) = &mut replica.state {
+                // Any other replica is better, and the stream is written again.
+                state.claim.term = 0;
+            }
+        }
+        let claim = replica.state.map(|state| state.claim);
+        drop(topics);
+        match (claim, loaded.into_snapshot(topic)) {
+            (Some(claim), Some(snapshot)) => self.restore(claim, snapshot, publisher),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the keys that this server has stored without a cluster.
+    fn import_topic(
+        &self,
+        topic: &str,
+        (name, streams): (&str, &Streams),
+        publisher: &Publisher,
+    ) -> Result<(), String> {
+        let stream = streams.find(name).map_err(|error| error.to_string())?;
+        let Some(stream) = stream else { return Ok(()) };
+        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        let mut snapshot =
+            durable_keys::load::read(topic, stream.created(), &partition).map_err(|problem| problem.text)?;
+        snapshot.keys.retain(|key| key.value.is_some());
+        snapshot.forgotten = snapshot.position.sequence;
+        if snapshot.position.sequence == 0 {
+            return Ok(());
+        }
+        let claim = Claim { term: 1, epoch: snapshot.position.epoch, owner: 0 };
+        self.restore(claim, snapshot, publisher)
+    }
+
+    fn restore(&self, claim: Claim, snapshot: KeyedSnapshot, publisher: &Publisher) -> Result<(), String> {
+        let topic = snapshot.topic.clone();
+        if publisher.keyed_position(&topic).is_some_and(|position| position.sequence > 0) {
+            // A predecessor process has passed the keys on.
+            return Ok(());
+        }
+        publisher.install_keyed_topic(snapshot).map_err(|error| {
+            format!("the keys do not fit into the server (limits.max_keyed_memory): {error:?}")
+        })?;
+        self.restored.lock().unwrap_or_else(PoisonError::into_inner).push((topic, claim));
+        Ok(())
+    }
+
+    /// Stores what is left, and ends the thread: the streams are about to be closed.
+    pub(super) fn finish(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.wake();
+        if let Some(thread) = self.lock_thread().take() {
+            // A thread that has panicked has stored what it could.
+            let _ = thread.join();
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let closing = self.closing.load(Ordering::SeqCst);
+            let has_stored = self.store_changes(Instant::now());
+            if closing && !has_stored {
+                return;
+            }
+            if has_stored {
+                continue;
+            }
+            match self.next_retry() {
+                Some(due) => thread::park_timeout(due.saturating_duration_since(Instant::now())),
+                None => thread::park(),
+            }
+        }
+    }
+
+    fn next_retry(&self) -> Option<Instant> {
+        let topics = self.lock();
+        let changed = topics.values().filter(|replica| replica.is_changed);
+        changed.filter_map(|replica| replica.fault.as_ref()?.retry).min()
+    }
+
+    /// Copies a batch of each topic that has changed to its stream, and waits until they are stored. Returns whether
+    /// there were any.
+    pub(crate) fn store_changes(&self, now: Instant) -> bool {
+        if !self.is_loaded.load(Ordering::Acquire) {
+            return false;
+        }
+        self.store_members();
+        let mut changed = Vec::new();
+        for (topic, replica) in self.lock().iter_mut() {
+            let is_due = match &replica.fault {
+                None => true,
+                Some(StorageFault { retry, .. }) => retry.is_some_and(|retry| retry <= now),
+            };
+            if is_due && std::mem::take(&mut replica.is_changed) {
+                changed.push(Arc::clone(topic));
+            }
+        }
+        let mut started: Vec<StartedBatch> = Vec::new();
+        for topic in &changed {
+            match self.start_batch(topic) {
+                Ok(Some((pending, state))) => started.push((Arc::clone(topic), pending, state)),
+                Ok(None) => self.clear_fault(topic),
+                Err(reason) => self.note_fault(topic, reason, now),
+            }
+        }
+        for (topic, mut pending, state) in started {
+            match pending.block(Durability::Disk) {
+                Ok(_) => self.note_stored(&topic, state),
+                Err(error) => self.note_fault(&topic, error.to_string(), now),
+            }
+        }
+        if !changed.is_empty()
+            && let Some(owners) = self.owners()
+        {
+            owners.wake();
+        }
+        !changed.is_empty()
+    }
+
+    fn store_members(&self) {
+        let Some(members) = self.new_members.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        let mut membership = self.lock_membership();
+        let Some(membership) = membership.as_mut().filter(|known| known.members != members) else { return };
+        if let Err(reason) = membership.set_members(members) {
+            tracing::error!(reason, "the nodes of the cluster that this node sees cannot be stored");
+        }
+    }
+
+    fn owners(&self) -> Option<Arc<dyn SharedKeys>> {
+        self.owners.get()?.upgrade()
+    }
+
+    fn clear_fault(&self, topic: &Arc<str>) {
+        if let Some(replica) = self.lock().get_mut(topic) {
+            replica.fault = None;
+        }
+    }
+
+    fn note_stored(&self, topic: &Arc<str>, state: StoredClaim) {
+        let mut topics = self.lock();
+        let replica = topics.entry(Arc::clone(topic)).or_default();
+        replica.state = Some(state);
+        replica.last_generation = replica.last_generation.max(state.generation);
+        replica.fault = None;
+    }
+
+    fn note_fault(&self, topic: &Arc<str>, reason: String, now: Instant) {
+        let mut topics = self.lock();
+        let replica = topics.entry(Arc::clone(topic)).or_default();
+        if replica.fault.is_none() {
+            tracing::error!(topic = &**topic, reason, "the keys of a topic cannot be stored");
+        }
+        replica.is_changed = true;
+        replica.fault = Some(StorageFault { reason, retry: Some(now + RETRY) });
+    }
+
+    /// Starts to append the changes of a topic since the last batch; `None` if there are none.
+    fn start_batch(&self, topic: &Arc<str>) -> Result<Option<(Pending, StoredClaim)>, String> {
+        let (Some(publisher), Some(owners)) = (self.publisher.get(), self.owners()) else { return Ok(None) };
+        let (Some(claim), Some(position)) = (owners.claim(topic), publisher.keyed_position(topic)) else {
+            return Ok(None);
+        };
+        let known = self.lock().get(topic).and_then(|replica| replica.state);
+        // The claim of other keys: they are on their way. A replica that does not fit has no sequence.
+        if position.epoch != claim.epoch || position.sequence == 0 {
+            return Ok(None);
+        }
+        let Some(state) = known.filter(|state| state.claim == claim) else {
+            return self.rewrite(topic, claim).map(|()| None);
+        };
+        if state.sequence >= position.sequence {
+            return Ok(None);
+        }
+        let Some(changes) = publisher.keyed_changes(topic, state.position(), BATCH_BYTES) else {
+            return self.rewrite(topic, claim).map(|()| None);
+        };
+        let sequence = changes.position.sequence;
+        let state = StoredClaim { sequence, ..state };
+        let records = encode(&changes.keys, state.generation, Some(state))?;
+        let pending = self.partition(topic)?.append(records).map_err(|error| error.to_string())?;
+        if sequence < position.sequence {
+            self.changed(topic);
+        }
+        Ok(Some((pending, state)))
+    }
+
+    /// Writes all keys of a topic as a new generation, and removes those before.
+    fn rewrite(&self, topic: &Arc<str>, claim: Claim) -> Result<(), String> {
+        let all = self.publisher.get().and_then(|publisher| publisher.shared_keyed_topic(topic));
+        let Some(all) = all.filter(|all| all.position.epoch == claim.epoch && all.position.sequence > 0)
+        else {
+            return Ok(());
+        };
+        let partition = self.partition(topic)?;
+        let is_first = partition.offsets().readable == 0;
+        let generation = {
+            let mut topics = self.lock();
+            let replica = topics.entry(Arc::clone(topic)).or_default();
+            replica.last_generation += 1;
+            replica.last_generation
+        };
+        let state = StoredClaim { claim, sequence: all.position.sequence, generation };
+        let mut keys = all.keys;
+        keys.retain(|key| key.value.is_some());
+        let mut rest = &keys[..];
+        loop {
+            let (batch, others) = split_batch(rest);
+            let is_last = others.is_empty();
+            append(&partition, encode(batch, generation, is_last.then_some(state))?)?;
+            if is_last {
+                break;
+            }
+            rest = others;
+        }
+        self.note_stored(topic, state);
+        // Superfluous on a new stream.
+        if is_first { Ok(()) } else { remove_leftovers(&partition) }
+    }
+
+    /// The stream of a topic, which is created if there is none.
+    fn partition(&self, topic: &Arc<str>) -> Result<Partition, String> {
+        if let Some(partition) = self.lock().get(topic).and_then(|replica| replica.partition.clone()) {
+            return Ok(partition);
+        }
+        let streams = self.streams.get().ok_or("the streams are not open yet")?;
+        let name = Self::stream_name(topic);
+        let known = streams.find(&name).map_err(|error| error.to_string())?;
+        let stream = match known {
+            Some(stream) => stream,
+            None => streams.create(&name, &self.config).map_err(|error| error.to_string())?,
+        };
+        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        self.lock().entry(Arc::clone(topic)).or_default().partition = Some(partition.clone());
+        Ok(partition)
+    }
+
+    /// Name of the stream of a topic.
+    pub(super) fn stream_name(topic: &str) -> String {
+        format!("{REPLICA_PREFIX}{topic}")
+    }
+
+    /// Whether the topic has a stream, or is about to have one.
+    pub(super) fn has_keys(&self, topic: &str) -> bool {
+        self.lock().get(topic).is_some_and(|replica| replica.is_changed || replica.partition.is_some())
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &*self.lock_thread() {
+            thread.thread().unpark();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, StoredReplica>> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_membership(&self) -> MutexGuard<'_, Option<NodeMembership>> {
+        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ReplicaStore for KeyReplicas {
+    fn stores(&self, topic: &str) -> bool {
+        self.patterns.is_on(topic) && TopicName::parse(topic).is_ok()
+    }
+
+    fn take_restored(&self) -> Vec<(String, Claim)> {
+        std::mem::take(&mut *self.restored.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn changed(&self, topic: &Arc<str>) {
+        self.lock().entry(Arc::clone(topic)).or_default().is_changed = true;
+        self.wake();
+    }
+
+    fn is_stored(&self, topic: &str, position: Position) -> bool {
+        self.lock()
+            .get(topic)
+            .and_then(|replica| replica.state)
+            .is_some_and(|state| state.claim.epoch == position.epoch && state.sequence >= position.sequence)
+    }
+
+    fn node(&self) -> Option<u64> {
+        self.lock_membership().as_ref().map(|known| known.node)
+    }
+
+    fn members(&self) -> Vec<u64> {
+        self.lock_membership().as_ref().map(|known| known.members.clone()).unwrap_or_default()
+    }
+
+    fn set_members(&self, members: Vec<u64>) {
+        *self.new_members.lock().unwrap_or_else(PoisonError::into_inner) = Some(members);
+        self.wake();
+    }
+
+    fn fault(&self, topic: &str) -> Option<Problem> {
+        let topics = self.lock();
+        let fault = topics.get(topic)?.fault.as_ref()?;
+        let text = format!("the keys of {} cannot be stored: {}", brief(topic), fault.reason);
+        Some(problem(code::STORE, text))
+    }
+}
+
+/// Encodes a batch; the state is its last record.
+fn encode(keys: &[KeySnapshot], generation: u32, state: Option<StoredClaim>) -> Result<Records, String> {
+    let mut records = RecordBuilder::new();
+    let pushed = keys.iter().try_for_each(|key| push_key(&mut records, generation, key));
+    pushed
+        .and_then(|()| state.map_or(Ok(()), |state| state.push(&mut records)))
+        .map_err(|error| error.to_string())?;
+    records.finish().ok_or_else(|| "a batch without records".to_owned())
+}
+
+/// Splits the keys of one batch off.
+fn split_batch(keys: &[KeySnapshot]) -> (&[KeySnapshot], &[KeySnapshot]) {
+    let mut bytes = 0;
+    let count = keys.iter().take_while(|key| {
+        let is_first = bytes == 0;
+        bytes += key.key.len() + key.value.as_ref().map_or(0, bytes::Bytes::len) + KEY_BYTES;
+        is_first || bytes <= BATCH_BYTES
+    });
+    keys.split_at(count.count())
+}
+
+fn append(partition: &Partition, records: Records) -> Result<(), String> {
+    let mut pending = partition.append(records).map_err(|error| error.to_string())?;
+    pending.block(Durability::Disk).map(drop).map_err(|error| error.to_string())
+}
+
+/// Removes the keys of generations that are no longer used, so that compaction removes their records.
+fn remove_leftovers(partition: &Partition) -> Result<(), String> {
+    let loaded = load::read(partition).map_err(|problem| problem.text)?;
+    let mut leftovers = loaded.leftovers().peekable();
+    while leftovers.peek().is_some() {
+        let mut records = RecordBuilder::new();
+        for (generation, key) in leftovers.by_ref().take(LEFTOVERS_PER_BATCH) {
+            push_removal(&mut records, generation, key).map_err(|error| error.to_string())?;
+        }
+        append(partition, records.finish().ok_or("a batch without records")?)?;
+    }
+    Ok(())
+}
+
+/// Bytes of a key's record besides its name and value.
+const KEY_BYTES: usize = 64;
+
+/// Tombstones of one batch: some hundred KiB.
+const LEFTOVERS_PER_BATCH: usize = 4_096;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! Reads a replica from its stream.
+
+use std::collections::HashMap;
+
+use sinews_server::{KeySnapshot, KeyedSnapshot};
+use sinews_stream::record::{self as records};
+use sinews_stream::{Partition, ReadError};
+
+use super::record::{self, ReplicaRecord, StoredClaim};
+use crate::problem::{Problem, code, problem};
+use crate::streams::durable_keys::time_left;
+
+/// Bytes of one read.
+const READ_BYTES: usize = 1 << 20;
+
+/// Keys of a stream while it is read: those of two generations.
+const ENTRIES_MAX: usize = 40_000;
+
+/// What a stream has.
+#[derive(Default)]
+pub(super) struct LoadedReplica {
+    /// `None`: no generation is complete.
+    pub(super) state: Option<StoredClaim>,
+    /// The last generation, perhaps incomplete.
+    pub(super) last_generation: u32,
+    /// Keys of the generations.
+    generations: HashMap<u32, HashMap<String, KeySnapshot>>,
+    /// The last generation before damaged records.
+    damaged_after: Option<u32>,
+}
+
+/// Reads the stream of a topic.
+pub(super) fn read(partition: &Partition) -> Result<LoadedReplica, Problem> {
+    let mut loaded = LoadedReplica::default();
+    let mut from = partition.offsets().earliest;
+    let end = partition.offsets().readable;
+    while from < end {
+        match partition.read(from, READ_BYTES) {
+            Ok(read) if read.batches.is_empty() => break,
+            Ok(read) => {
+                for batch in records::iter(&read.batches) {
+                    let Ok(batch) = batch else { break };
+                    for record in batch.records() {
+                        match record.as_ref().map(record::read) {
+                            Ok(Some(record)) => loaded.add(record)?,
+                            _ => loaded.note_damage(),
+                        }
+                    }
+                }
+                from = read.next;
+            }
+            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
+                loaded.note_damage();
+                from = to;
+            }
+            Err(error) => return Err(problem(code::STORE, error.to_string())),
+        }
+    }
+    Ok(loaded)
+}
+
+impl LoadedReplica {
+    fn note_damage(&mut self) {
+        self.damaged_after = Some(self.last_generation);
+    }
+
+    /// Whether records of the keys may be damaged: keys have earlier values, or none.
+    pub(super) fn is_damaged(&self) -> bool {
+        let Some(generation) = self.damaged_after else { return false };
+        // The first records of the next generation may be among them.
+        self.state.is_none_or(|state| state.generation <= generation + 1)
+    }
+
+    fn add(&mut self, record: ReplicaRecord<'_>) -> Result<(), Problem> {
+        let (generation, key, stored) = match record {
+            ReplicaRecord::State(state) => {
+                self.last_generation = self.last_generation.max(state.generation);
+                self.state = Some(state);
+                return Ok(());
+            }
+            ReplicaRecord::Key { generation, key, stored } => (generation, key, stored),
+        };
+        self.last_generation = self.last_generation.max(generation);
+        let keys = self.generations.entry(generation).or_default();
+        let Some(stored) = stored else {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.generations.remove(&generation);
+            }
+            return Ok(());
+        };
+        let ttl = stored.expires.map(time_left);
+        let (version, value) = (stored.version, Some(stored.value()));
+        keys.insert(key.to_owned(), KeySnapshot { key: key.to_owned(), version, value, ttl });
+        if self.generations.values().map(HashMap::len).sum::<usize>() > ENTRIES_MAX {
+            return Err(problem(code::STORE, format!("the stream has more than {ENTRIES_MAX} keys")));
+        }
+        Ok(())
+    }
+
+    /// Keys of generations that are no longer used.
+    pub(super) fn leftovers(&self) -> impl Iterator<Item = (u32, &str)> {
+        let current = self.state.map(|state| state.generation);
+        let others = self.generations.iter().filter(move |(generation, _)| Some(**generation) != current);
+        others.flat_map(|(generation, keys)| keys.keys().map(|key| (*generation, key.as_str())))
+    }
+
+    /// The keys of the last complete generation. Removals are forgotten.
+    pub(super) fn into_snapshot(mut self, topic: &str) -> Option<KeyedSnapshot> {
+        let state = self.state?;
+        let keys = self.generations.remove(&state.generation).unwrap_or_default();
+        let mut keys: Vec<KeySnapshot> = keys.into_values().collect();
+        keys.sort_unstable_by_key(|key| key.version);
+        let mut position = state.position();
+        // Later only if the record of a later state is damaged.
+        position.sequence = keys.last().map_or(0, |key| key.version).max(position.sequence);
+        Some(KeyedSnapshot {
+            topic: topic.to_owned(),
+            position,
+            forgotten: position.sequence,
+            keys,
+            recent: Vec::new(),
+        })
+    }
+}

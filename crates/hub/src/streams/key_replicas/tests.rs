@@ -1,0 +1,240 @@
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use sinews_server::{
+    BoundServer, KeyError, KeyReplication, KeyWrite, KeyWritten, LoggedChange, Prepared, Router, Server,
+};
+use sinews_stream::{Fsync, StreamsConfig};
+use tempfile::TempDir;
+
+use super::*;
+use crate::topics::shared_keys::{KeyWriteOutcome, LoadingKeys};
+
+/// The owners of all topics: this claim.
+#[derive(Debug, Default)]
+struct OneClaim(Mutex<Option<Claim>>);
+
+impl SharedKeys for OneClaim {
+    fn write(
+        &self,
+        _: &str,
+        write: KeyWrite,
+        write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
+    ) -> KeyWriteOutcome {
+        KeyWriteOutcome::Done(write_here(&write).map_err(|error| problem(code::STORE, error.to_string())))
+    }
+
+    fn check_ready(&self, _: &str) -> Result<(), Problem> {
+        Ok(())
+    }
+
+    fn loading(&self) -> Option<LoadingKeys> {
+        None
+    }
+
+    fn inherit(&self, _: String, _: Claim) {}
+
+    fn claim(&self, _: &str) -> Option<Claim> {
+        *self.0.lock().unwrap()
+    }
+
+    fn wake(&self) {}
+}
+
+impl KeyReplication for OneClaim {
+    fn changed(&self, _: &Arc<str>) {}
+
+    fn emptied(&self, _: &Arc<str>) {}
+}
+
+/// A server with replicas in a directory, without the thread.
+struct Node {
+    _server: BoundServer,
+    publisher: Publisher,
+    owners: Arc<OneClaim>,
+    replicas: KeyReplicas,
+    streams: Streams,
+}
+
+impl Node {
+    fn start(directory: &TempDir) -> Self {
+        let owners = Arc::new(OneClaim::default());
+        let server = Server::new(Router::new())
+            .keyed_topics(|_| Prepared::text(""))
+            .key_replication(Arc::clone(&owners) as Arc<dyn KeyReplication>)
+            .threads(1)
+            .listen(([127, 0, 0, 1], 0).into())
+            .bind()
+            .unwrap();
+        let publisher = server.publisher();
+        let config = StreamConfig::default().with_fsync(Fsync::Never);
+        let replicas = KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config);
+        replicas.attach(publisher.clone(), Arc::downgrade(&owners) as Weak<dyn SharedKeys>);
+        let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+        replicas.load(&streams);
+        Self { _server: server, publisher, owners, replicas, streams }
+    }
+
+    /// Starts again with what the directory has.
+    fn restart(self, directory: &TempDir) -> Self {
+        self.streams.close();
+        Self::start(directory)
+    }
+
+    fn own(&self, term: u32, epoch: u64) -> Claim {
+        let claim = Claim { term, epoch, owner: 7 };
+        *self.owners.0.lock().unwrap() = Some(claim);
+        self.publisher.own_keyed_topic("t", epoch).unwrap();
+        claim
+    }
+
+    fn set(&self, key: &str, value: impl Into<Bytes>) {
+        self.publisher.write_key("t", &KeyWrite::set(key, value)).unwrap();
+    }
+
+    fn store(&self) {
+        self.replicas.changed(&"t".into());
+        while self.replicas.store_changes(Instant::now()) {}
+        assert!(self.replicas.fault("t").is_none());
+    }
+
+    fn keys(&self) -> Vec<(String, u64)> {
+        let keys = self.publisher.shared_keyed_topic("t").unwrap().keys;
+        keys.into_iter().filter(|key| key.value.is_some()).map(|key| (key.key, key.version)).collect()
+    }
+
+    fn partition(&self) -> Partition {
+        single_partition(&self.streams.find("*.replicas.t").unwrap().unwrap()).unwrap()
+    }
+}
+
+fn named<const N: usize>(keys: [(&str, u64); N]) -> Vec<(String, u64)> {
+    keys.map(|(key, version)| (key.to_owned(), version)).into()
+}
+
+#[test]
+fn replica_is_read_back_with_its_claim_and_sequence() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    let claim = node.own(3, 900);
+    node.set("a", "1");
+    node.set("b", "2");
+    node.store();
+    assert!(node.replicas.is_stored("t", Position { epoch: 900, sequence: 2 }));
+    assert!(!node.replicas.is_stored("t", Position { epoch: 900, sequence: 3 }));
+    assert!(!node.replicas.is_stored("t", Position { epoch: 901, sequence: 1 }), "another epoch");
+    node.set("a", "3");
+    node.publisher.write_key("t", &KeyWrite::delete("b")).unwrap();
+    node.store();
+    let node = node.restart(&directory);
+    assert_eq!(node.replicas.take_restored(), [("t".to_owned(), claim)]);
+    assert_eq!(node.keys(), named([("a", 3)]));
+    assert_eq!(node.publisher.keyed_position("t"), Some(Position { epoch: 900, sequence: 4 }));
+    assert_eq!(node.publisher.shared_keyed_topic("t").unwrap().forgotten, 4, "the removal is not known");
+}
+
+#[test]
+fn incomplete_keys_of_another_claim_are_ignored_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    let claim = node.own(1, 900);
+    node.set("a", "1");
+    node.set("b", "2");
+    node.store();
+    // The process ends in the middle of the keys of another claim.
+    let key = |key: &str| KeySnapshot { key: key.to_owned(), version: 9, value: Some("x".into()), ttl: None };
+    append(&node.partition(), encode(&[key("a"), key("c")], 2, None).unwrap()).unwrap();
+    let node = node.restart(&directory);
+    assert_eq!(node.replicas.take_restored(), [("t".to_owned(), claim)]);
+    assert_eq!(node.keys(), named([("a", 1), ("b", 2)]));
+    // The next claim is another generation, and nothing is left of the earlier ones.
+    let claim = node.own(2, 901);
+    node.publisher.write_key("t", &KeyWrite::delete("b")).unwrap();
+    node.store();
+    assert_eq!(load::read(&node.partition()).unwrap().leftovers().count(), 0);
+    let node = node.restart(&directory);
+    assert_eq!(node.replicas.take_restored(), [("t".to_owned(), claim)]);
+    assert_eq!(node.keys(), named([("a", 1)]), "no deleted key returns");
+}
+
+#[test]
+fn large_topic_takes_several_batches() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    node.own(1, 900);
+    for number in 0..60 {
+        node.set(&format!("k{number}"), vec![b'x'; 50_000]);
+    }
+    // All keys at once, and then as changes.
+    node.store();
+    for number in 0..60 {
+        node.set(&format!("k{number}"), vec![b'y'; 50_000]);
+    }
+    node.store();
+    let before = node.keys();
+    let node = node.restart(&directory);
+    assert_eq!((node.keys(), before.len()), (before, 60));
+}
+
+#[test]
+fn damaged_replica_is_behind_all_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    node.own(5, 900);
+    node.set("a", "1");
+    node.store();
+    // A record that is none of a replica.
+    let mut records = RecordBuilder::new();
+    records.push(1, b"?", b"", sinews_stream::record::ValueKind::Text).unwrap();
+    append(&node.partition(), records.finish().unwrap()).unwrap();
+    let node = node.restart(&directory);
+    let restored = node.replicas.take_restored();
+    assert_eq!(restored, [("t".to_owned(), Claim { term: 0, epoch: 900, owner: 7 })]);
+    assert_eq!(node.keys(), named([("a", 1)]));
+    // Until the keys are whole again for certain.
+    let mut node = node;
+    for (epoch, term) in [(901, 0), (902, 2)] {
+        node.own(2, epoch);
+        node.store();
+        node = node.restart(&directory);
+        assert_eq!(node.replicas.take_restored()[0].1.term, term);
+    }
+}
+
+#[test]
+fn keys_of_a_server_without_a_cluster_are_taken_along() {
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+    let stream = streams.create("*.keys.t", &StreamConfig::default().with_fsync(Fsync::Never)).unwrap();
+    let epoch = stream.created();
+    let value = Bytes::from("\"data\":1");
+    for change in [LoggedChange::set("a", &value), LoggedChange::set("b", &value), LoggedChange::removal("a")]
+    {
+        append(&single_partition(&stream).unwrap(), durable_keys::encode(&change).unwrap()).unwrap();
+    }
+    streams.close();
+    let node = Node::start(&directory);
+    let claim = Claim { term: 1, epoch, owner: 0 };
+    assert_eq!(node.replicas.take_restored(), [("t".to_owned(), claim)]);
+    assert_eq!((node.keys(), node.publisher.keyed_position("t").unwrap().sequence), (named([("b", 2)]), 3));
+    node.own(2, epoch + 1);
+    node.set("c", "1");
+    node.store();
+    // From now on the replica counts.
+    let node = node.restart(&directory);
+    assert_eq!(node.keys(), named([("b", 2), ("c", 4)]));
+}
+
+#[test]
+fn directory_has_an_id_and_remembers_the_nodes() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    let id = node.replicas.node().unwrap();
+    assert_eq!(node.replicas.members(), [id]);
+    node.replicas.set_members(vec![1, id, u64::MAX]);
+    node.replicas.store_changes(Instant::now());
+    let node = node.restart(&directory);
+    assert_eq!((node.replicas.node(), node.replicas.members()), (Some(id), vec![1, id, u64::MAX]));
+    let other = tempfile::tempdir().unwrap();
+    assert_ne!(Node::start(&other).replicas.node(), Some(id));
+}
