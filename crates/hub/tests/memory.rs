@@ -43,7 +43,7 @@ fn open_websocket(address: SocketAddr, path: &str) -> TcpStream {
     stream
 }
 
-/// Reads up to a text, and returns what is before it.
+/// Reads up to a text, and returns the text before it.
 fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut read = Vec::new();
     while !read.ends_with(end.as_bytes()) {

@@ -5,7 +5,7 @@
 //!                             └─▶ stream ─▶ acknowledged
 //! ```
 //!
-//! One thread copies what has changed in memory since the last copy, each key once, and then the claim and the sequence,
+//! One thread copies the changes in memory since the last copy, each key once, and then the claim and the sequence,
 //! in one batch. The keys of another owner are written as a new generation, whose last batch replaces the generation
 //! before. So a stream always has the keys of one claim at one sequence.
 
@@ -65,7 +65,7 @@ pub(crate) struct KeyReplicas {
 /// A topic and its stream.
 #[derive(Default)]
 struct StoredReplica {
-    /// What the stream has; `None`: nothing.
+    /// The state of the stream; `None`: it is empty.
     state: Option<StoredClaim>,
     last_generation: u32,
     partition: Option<Partition>,
@@ -241,12 +241,12 @@ impl KeyReplicas {
         Ok(())
     }
 
-    /// Stores what is left, and ends the thread: the streams are about to be closed.
+    /// Stores the remaining changes, and ends the thread: the streams are about to be closed.
     pub(super) fn finish(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.wake();
         if let Some(thread) = self.lock_thread().take() {
-            // A thread that has panicked has stored what it could.
+            // A thread that has panicked stores no more.
             let _ = thread.join();
         }
     }

@@ -23,7 +23,7 @@ use crate::topics::shared_keys::Claim;
 /// Time for which a node that starts waits for the nodes that it has last seen: they may have later keys.
 pub(super) const RESTORE_WAIT: Duration = Duration::from_secs(60);
 
-/// Time in which all nodes announce what they have of a topic without an owner.
+/// Time in which all nodes announce their copies of a topic without an owner.
 const POSITIONS_WAIT: Duration = Duration::from_secs(3);
 
 /// Interval of the announcements.
@@ -32,7 +32,7 @@ const POSITIONS_INTERVAL: Duration = Duration::from_secs(1);
 /// Size of a message with positions in bytes.
 const POSITIONS_BYTES: usize = 32 << 10;
 
-/// What the nodes have of durable topics without an owner.
+/// Copies of the nodes of durable topics without an owner.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncedPositions {
     by_topic: BTreeMap<Arc<str>, BTreeMap<u128, (Claim, u64)>>,
@@ -149,7 +149,7 @@ impl KeyReplicator {
         (position.epoch == claim.epoch).then_some((claim, position.sequence))
     }
 
-    /// Announces what this node has of durable topics without an owner.
+    /// Announces this node's copies of durable topics without an owner.
     pub(super) fn announce_positions(&mut self, sender: &dyn KeySender) {
         if self.orphans.is_empty() || self.positions.due.is_some_and(|due| self.now < due) {
             return;

@@ -110,17 +110,17 @@ impl ClusterKeys {
         }
     }
 
-    /// Sets what stores the durable keys. Called once, before the link starts.
+    /// Sets the store of durable keys. Called once, before the link starts.
     pub(crate) fn set_store(&self, store: Arc<dyn ReplicaStore>) {
         let _ = self.store.set(store);
     }
 
-    /// What stores the keys of a topic, if they are durable.
+    /// The store of a topic's keys, if they are durable.
     pub(super) fn store_of(&self, topic: &str) -> Option<&dyn ReplicaStore> {
         self.store.get().map(|store| &**store).filter(|store| store.stores(topic))
     }
 
-    /// What stores the durable keys.
+    /// The store of durable keys.
     pub(super) fn store(&self) -> Option<&dyn ReplicaStore> {
         self.store.get().map(|store| &**store)
     }

@@ -16,7 +16,7 @@ const READ_BYTES: usize = 1 << 20;
 /// Keys of a stream while it is read: those of two generations.
 const ENTRIES_MAX: usize = 40_000;
 
-/// What a stream has.
+/// The state of a stream.
 #[derive(Default)]
 pub(super) struct LoadedReplica {
     /// `None`: no generation is complete.

@@ -75,7 +75,7 @@ impl Node {
         Self { _server: server, publisher, owners, replicas, streams }
     }
 
-    /// Starts again with what the directory has.
+    /// Starts again with the directory.
     fn restart(self, directory: &TempDir) -> Self {
         self.streams.close();
         Self::start(directory)

@@ -86,7 +86,7 @@ impl PresenceChanges {
             (known.left, known.version) = (known.left.max(left), version);
             return;
         }
-        self.bytes += id.len() + before.map_or(0, Bytes::len);
+        self.bytes += id.len() + before.map_or(0, |info| info.len());
         if self.before.len() == CHANGES_MAX || self.bytes > NOTED_BYTES_MAX {
             return self.overflow();
         }
