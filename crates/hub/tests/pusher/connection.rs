@@ -162,6 +162,17 @@ fn reload_changes_open_connections_and_removes_apps() {
 }
 
 #[test]
+fn removed_key_signs_again_once_the_app_has_it_again() {
+    let hub = hub(|app| app);
+    let mut client = Client::new(&hub);
+    hub.access.replace(policy([PusherApp::new("3", "another", SECRET)]));
+    client.request_subscription("private-a", None);
+    assert_eq!(client.receive()["event"], "pusher:subscription_error");
+    hub.access.replace(policy([PusherApp::new("3", "another", SECRET).with_key(KEY, SECRET)]));
+    client.subscribe("private-a");
+}
+
+#[test]
 fn apps_are_replaced_without_the_rest_of_the_policy() {
     let hub = hub(|app| app);
     let mut client = Client::new(&hub);

@@ -92,3 +92,24 @@ fn unsubscribed_channel_of_former_topics_receives_no_events() {
     hub.publish("chat.a", "z");
     assert_eq!(client.receive(), json!({ "event": "message", "channel": "a", "data": "z" }));
 }
+
+/// In the names of the server below, a percent sign stands for a dot.
+#[test]
+fn channel_with_a_percent_sign_is_not_the_channel_with_a_dot() {
+    let hub = hub(|app| app.with_topics("chat").with_client_events(true));
+    let (mut client, mut other) = (Client::new(&hub), Client::new(&hub));
+    for client in [&mut client, &mut other] {
+        client.subscribe("private-room.1");
+    }
+    client.trigger("client-e", "private-room%1", json!(1));
+    assert!(client.expect("pusher:error").1["message"].as_str().unwrap().contains("needs a subscription"));
+    client.send("pusher:unsubscribe", json!({ "channel": "private-room%1" }));
+    client.trigger("client-e", "private-room.1", json!(2));
+    assert_eq!(other.expect("client-e").1, json!(2));
+    hub.publish("chat.private-room.1", "x");
+    assert_eq!(client.receive()["data"], "x");
+    client.send("pusher:unsubscribe", json!({ "channel": "private-room.1" }));
+    client.ping();
+    hub.publish("chat.private-room.1", "y");
+    client.ping();
+}

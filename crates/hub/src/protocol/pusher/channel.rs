@@ -86,9 +86,11 @@ pub(super) fn is_user_id(id: &str) -> bool {
     (1..=USER_MAX).contains(&id.len()) && !id.chars().any(char::is_control)
 }
 
+/// Stands for a dot in the name of a presence: a channel's name may begin or end with a dot, and none has this character.
+pub(super) const DOT: char = '%';
+
 /// The presence of a channel: its members, or the number of its subscribers.
 pub(super) fn presence_of(app: &str, channel: &str) -> String {
-    // A name may begin or end with a dot; no name has the other character.
     format!("{RESERVED}.{app}.c.{}", channel.replace('.', "%"))
 }
 
@@ -120,7 +122,7 @@ pub(super) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
     match rest.split_once('.')? {
         ("c", channel) => {
             let channel =
-                if channel.contains('%') { channel.replace('%', ".").into() } else { channel.into() };
+                if channel.contains(DOT) { channel.replace(DOT, ".").into() } else { channel.into() };
             Some(PusherTopic::Channel { app, channel })
         }
         ("u", user) => {

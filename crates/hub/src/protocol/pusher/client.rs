@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload};
 
-use super::channel::{PusherTopic, channel_of_topic, topic_of};
+use super::app::PusherApp;
+use super::channel::{DOT, PusherTopic, channel_of_topic, presence_of, topic_of};
 use super::client_events::ClientEventRate;
 use super::code;
 use super::encode::{self, CLIENT_EVENT, error, socket_id_text};
@@ -40,8 +41,7 @@ enum ClientState {
 /// An open connection. The server below has its channels: it is present in each ([`presence_of`](super::channel::presence_of)).
 pub(super) struct PusherConnection {
     pub(super) app: Arc<LiveApp>,
-    /// The index of the key with which the client has connected, among those of the app; `None` once it is removed.
-    key: Option<u8>,
+    key: ConnectionKey,
     /// Number of channels.
     pub(super) channels: u16,
     socket_id: [u8; 16],
@@ -50,6 +50,20 @@ pub(super) struct PusherConnection {
     pub(super) user: Option<Box<SignedInUser>>,
     pub(super) client_events: ClientEventRate,
     pub(super) liveness: Liveness,
+}
+
+/// The key with which a client has connected.
+enum ConnectionKey {
+    /// Its index among the keys of the app.
+    Known(u8),
+    /// Its name: the configuration of the app lacks it now, and a later one may have it.
+    Removed(Box<str>),
+}
+
+impl ConnectionKey {
+    fn new(name: &str, app: &PusherApp) -> Self {
+        app.key_index(name).map_or_else(|| Self::Removed(name.into()), Self::Known)
+    }
 }
 
 impl PusherClient {
@@ -101,7 +115,7 @@ impl PusherClient {
         });
         send(cx, &encode::nested("pusher:connection_established", None, &data));
         ClientState::Open(PusherConnection {
-            key: app.options.key_index(key),
+            key: ConnectionKey::new(key, &app.options),
             app,
             channels: 0,
             socket_id: socket_id.to_ne_bytes(),
@@ -129,8 +143,11 @@ impl PusherClient {
         if app.options.topic_space() != connection.app.options.topic_space() {
             connection.keep_topics(cx);
         }
-        let key = connection.key().and_then(|key| app.options.key_index(&key.name));
-        connection.key = key;
+        let name = match &connection.key {
+            ConnectionKey::Removed(name) => name,
+            ConnectionKey::Known(_) => connection.key().map_or("", |key| &key.name),
+        };
+        connection.key = ConnectionKey::new(name, &app.options);
         connection.app = match Arc::ptr_eq(&app.state, &connection.app.state) {
             true => app,
             // The app was removed and added again: the connection stays counted where it was.
@@ -187,7 +204,25 @@ impl PusherConnection {
 
     /// The key with which the client has connected, unless it was removed.
     pub(super) fn key(&self) -> Option<&AppKey> {
-        self.app.options.keys.get(usize::from(self.key?))
+        match self.key {
+            ConnectionKey::Known(index) => self.app.options.keys.get(usize::from(index)),
+            ConnectionKey::Removed(_) => None,
+        }
+    }
+
+    /// The presence of a channel with a subscription, and the id of this client as its member.
+    pub(super) fn subscribed<'c>(
+        &self,
+        channel: &str,
+        cx: &'c Context<'_>,
+    ) -> Option<(String, Option<&'c str>)> {
+        // In the name of a presence, this character stands for a dot.
+        if channel.contains(DOT) {
+            return None;
+        }
+        let presence = presence_of(&self.app.options.id, channel);
+        let (_, member) = cx.joined().find(|(topic, _)| *topic == presence)?;
+        Some((presence, member))
     }
 
     /// Notes the topics of its channels before the configuration of the app changes them.

@@ -89,8 +89,7 @@ impl PusherClient {
             return Err(format!("event data of {size} bytes exceeds the limit of {}", limits.event_data));
         }
         let channel = channel.ok_or("a client event needs a channel")?;
-        let presence = presence_of(&options.id, channel);
-        let known = cx.joined().find(|(topic, _)| *topic == presence);
+        let known = connection.subscribed(channel, cx);
         let (_, user_id) = known.ok_or("a client event needs a subscription to its channel")?;
         if ChannelKind::of(channel).access == ChannelAccess::Public {
             return Err("client events are for private and presence channels".to_owned());

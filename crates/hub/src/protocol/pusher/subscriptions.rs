@@ -102,7 +102,7 @@ impl PusherClient {
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = authorize(connection, kind, data)?;
         let presence = presence_of(&connection.app.options.id, channel);
-        let known = cx.joined().any(|(topic, _)| topic == presence);
+        let known = connection.subscribed(channel, cx).is_some();
         if !known && usize::from(connection.channels) >= limits.channels {
             let text = format!("a connection has at most {} channels", limits.channels);
             return Err(SubscriptionError::limit(text, FULL));
@@ -175,11 +175,12 @@ impl PusherClient {
         let joined = match member {
             Some(member) => join(cx, presence, member, options.limits.members),
             None => {
-                if options.subscription_counts {
-                    // First, so that the client receives the number with itself.
-                    cx.watch_presence(presence).map_err(limit_of)?;
-                }
-                cx.join_anonymous(presence).map(drop).map_err(limit_of)
+                // First, so that the client receives the number with itself.
+                let watched = match options.subscription_counts {
+                    true => cx.watch_presence(presence).map(drop),
+                    false => Ok(()),
+                };
+                watched.and_then(|()| cx.join_anonymous(presence).map(drop)).map_err(limit_of)
             }
         };
         if let Err(error) = joined {
@@ -194,10 +195,7 @@ impl PusherClient {
 
     /// Ends a subscription. Unknown channels are ignored.
     pub(super) fn unsubscribe(&self, connection: &mut PusherConnection, channel: &str, cx: &mut Context<'_>) {
-        let presence = presence_of(&connection.app.options.id, channel);
-        if !cx.joined().any(|(topic, _)| topic == presence) {
-            return;
-        }
+        let Some((presence, _)) = connection.subscribed(channel, cx) else { return };
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
         let topic = connection.take_topic(channel);

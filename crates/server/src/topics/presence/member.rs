@@ -16,9 +16,15 @@ pub(crate) const PRESENCE_INTERVAL: Duration = Duration::from_millis(100);
 /// that takes far more than the update.
 pub(crate) const CHANGES_MAX: usize = 16_384;
 
-/// Maximum size of the ids and infos that one update lists, in bytes: with the text around them, it must fit into the
-/// queue of each watcher.
+/// Maximum size of the ids and infos that one update lists, in bytes, each change with [`CHANGE_TEXT`]: the update must fit
+/// into the queue of each watcher.
 pub(crate) const CHANGED_BYTES_MAX: usize = 512 << 10;
+
+/// Bytes for the text around a changed member, in most protocols.
+pub(crate) const CHANGE_TEXT: usize = 24;
+
+/// As [`CHANGED_BYTES_MAX`], of an update with transitions: they are longer, each a message of its own.
+pub(crate) const TRANSITION_BYTES_MAX: usize = 256 << 10;
 
 /// Maximum number of changed members of an update with transitions: for more, one list of all members is shorter.
 pub(crate) const TRANSITIONS_MAX: usize = 4_096;

@@ -6,7 +6,8 @@ use std::time::Instant;
 use super::changes::MemberChange;
 use super::interval::PresenceInterval;
 use super::member::{
-    CHANGED_BYTES_MAX, Member, PresencePart, PresenceTransition, PresenceUpdate, TRANSITIONS_MAX,
+    CHANGE_TEXT, CHANGED_BYTES_MAX, Member, PresencePart, PresenceTransition, PresenceUpdate,
+    TRANSITION_BYTES_MAX, TRANSITIONS_MAX,
 };
 use super::table::{JoinedMember, TopicMembers};
 
@@ -39,8 +40,11 @@ impl TopicMembers {
         let changed = changes.len();
         for (id, change) in changes {
             let now = self.members.get(&id);
-            update.transitions.extend(transitions_of(&id, &change, now, taken.observed));
-            bytes += id.len();
+            if changed <= TRANSITIONS_MAX {
+                update.transitions.extend(transitions_of(&id, &change, now, taken.observed));
+            }
+            // The text of an id has a backslash before each of these.
+            bytes += id.len() + id.bytes().filter(|byte| b"\"\\".contains(byte)).count() + CHANGE_TEXT;
             match (change.before, now) {
                 (Some(before), Some(member)) if before == member.info && !taken.observed => {}
                 (_, Some(member)) => {
@@ -66,7 +70,7 @@ impl TopicMembers {
         if taken.overflowed || bytes > CHANGED_BYTES_MAX {
             // Of the same time as the version: later joins are in the next update.
             update.omit_changes(self.list());
-        } else if changed > TRANSITIONS_MAX {
+        } else if changed > TRANSITIONS_MAX || bytes > TRANSITION_BYTES_MAX {
             update.omit_transitions(self.list());
         }
         Some(update)

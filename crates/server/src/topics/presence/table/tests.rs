@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use super::super::changes::NOTED_BYTES_MAX;
 use super::super::interval::PresenceInterval;
-use super::super::member::{CHANGED_BYTES_MAX, CHANGES_MAX, PRESENCE_INTERVAL, TRANSITIONS_MAX};
+use super::super::member::{
+    CHANGE_TEXT, CHANGED_BYTES_MAX, CHANGES_MAX, PRESENCE_INTERVAL, TRANSITION_BYTES_MAX, TRANSITIONS_MAX,
+};
 use super::*;
 
 fn table() -> PresenceTable {
@@ -130,11 +132,16 @@ fn storm_of_joins_is_reported_by_its_numbers() {
 fn changes_larger_than_the_queue_of_a_watcher_are_not_listed() {
     let (table, now) = (table(), Instant::now());
     table.watch("t", now);
-    let large = |id: usize| Member::new(format!("{id:024}")).with_info(vec![b'1'; 1_000]);
+    let large = |id: usize| Member::new(format!("{id:024}")).with_info(vec![b'1'; 1_000 - CHANGE_TEXT]);
+    for id in 0..TRANSITION_BYTES_MAX / 1_024 {
+        table.join("t", Some(&large(10_000 + id)), now).unwrap();
+    }
+    assert!(table.take_update("t", now).unwrap().has_transitions());
     for id in 0..CHANGED_BYTES_MAX / 1_024 {
         table.join("t", Some(&large(id)), now).unwrap();
     }
-    assert!(table.take_update("t", now).unwrap().is_complete());
+    let update = table.take_update("t", now).unwrap();
+    assert!(update.is_complete() && !update.has_transitions());
     for id in 0..=CHANGED_BYTES_MAX / 1_024 {
         table.join("t", Some(&large(1_000 + id)), now).unwrap();
     }
@@ -422,4 +429,19 @@ fn transitions_are_first_joins_and_last_leaves_in_order() {
     join(&table, "a", now);
     let update = table.take_update("t", now).unwrap();
     assert_eq!(transitions(&update), [("a", false, 10), ("a", true, 11)]);
+}
+
+#[test]
+fn characters_with_a_backslash_count_twice() {
+    let most = CHANGED_BYTES_MAX / (2 * 64 + CHANGE_TEXT);
+    for (count, is_complete) in [(most, true), (most + 1, false)] {
+        let (table, now) = (table(), Instant::now());
+        table.watch("t", now);
+        for id in 0..count {
+            // 64 characters, each of them one of two.
+            let id: String = (0..64).map(|bit| if id >> (bit % 16) & 1 == 0 { '"' } else { '\\' }).collect();
+            table.join("t", Some(&Member::new(id)), now).unwrap();
+        }
+        assert_eq!(table.take_update("t", now).unwrap().is_complete(), is_complete);
+    }
 }
