@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position, Publisher, TopicName};
@@ -59,6 +59,8 @@ pub(crate) struct KeyReplicas {
     restored: Mutex<Vec<(String, Claim)>>,
     is_loaded: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread, for wakeups without a lock.
+    waker: OnceLock<Thread>,
     closing: AtomicBool,
 }
 
@@ -97,6 +99,7 @@ impl KeyReplicas {
             restored: Mutex::default(),
             is_loaded: AtomicBool::new(false),
             thread: Mutex::default(),
+            waker: OnceLock::new(),
             closing: AtomicBool::new(false),
         }
     }
@@ -121,7 +124,10 @@ impl KeyReplicas {
         self.attach(publisher, owners);
         let replicas = Arc::clone(self);
         let thread = thread::Builder::new().name("keys".to_owned()).spawn(move || replicas.run())?;
+        let _ = self.waker.set(thread.thread().clone());
         *self.lock_thread() = Some(thread);
+        // A change before this call has not woken it.
+        self.wake();
         Ok(())
     }
 
@@ -245,7 +251,9 @@ impl KeyReplicas {
     pub(super) fn finish(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.wake();
-        if let Some(thread) = self.lock_thread().take() {
+        // Not locked while this thread waits.
+        let thread = self.lock_thread().take();
+        if let Some(thread) = thread {
             // A thread that has panicked stores no more.
             let _ = thread.join();
         }
@@ -443,8 +451,8 @@ impl KeyReplicas {
     }
 
     fn wake(&self) {
-        if let Some(thread) = &*self.lock_thread() {
-            thread.thread().unpark();
+        if let Some(thread) = self.waker.get() {
+            thread.unpark();
         }
     }
 

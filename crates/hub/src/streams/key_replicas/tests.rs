@@ -52,7 +52,7 @@ struct Node {
     _server: BoundServer,
     publisher: Publisher,
     owners: Arc<OneClaim>,
-    replicas: KeyReplicas,
+    replicas: Arc<KeyReplicas>,
     streams: Streams,
 }
 
@@ -68,7 +68,7 @@ impl Node {
             .unwrap();
         let publisher = server.publisher();
         let config = StreamConfig::default().with_fsync(Fsync::Never);
-        let replicas = KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config);
+        let replicas = Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config));
         replicas.attach(publisher.clone(), Arc::downgrade(&owners) as Weak<dyn SharedKeys>);
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         replicas.load(&streams);
@@ -237,4 +237,29 @@ fn directory_has_an_id_and_remembers_the_nodes() {
     assert_eq!((node.replicas.node(), node.replicas.members()), (Some(id), vec![1, id, u64::MAX]));
     let other = tempfile::tempdir().unwrap();
     assert_ne!(Node::start(&other).replicas.node(), Some(id));
+}
+
+#[test]
+fn thread_stores_all_batches_before_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    node.own(1, 900);
+    node.set("k0", "1");
+    node.store();
+    for number in 0..60 {
+        node.set(&format!("k{number}"), vec![b'x'; 50_000]);
+    }
+    node.replicas.changed(&"t".into());
+    let owners = Arc::downgrade(&node.owners) as Weak<dyn SharedKeys>;
+    node.replicas.start(node.publisher.clone(), owners).unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    let replicas = Arc::clone(&node.replicas);
+    // The thread wakes itself after each of several batches, while this one waits.
+    let finishing = thread::spawn(move || {
+        replicas.finish();
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(30)).expect("the thread ends");
+    finishing.join().unwrap();
+    assert!(node.replicas.is_stored("t", node.publisher.keyed_position("t").unwrap()));
 }
