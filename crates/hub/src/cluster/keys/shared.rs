@@ -268,7 +268,9 @@ impl SharedKeys for ClusterKeys {
             return KeyWriteOutcome::Done(Err(problem));
         }
         if !self.has_waiting(topic) {
-            if self.owns(topic)
+            // Only durable keys have a store, which may reject a write.
+            if self.store_of(topic).is_some()
+                && self.owns(topic)
                 && let Err(problem) = self.check_storable(topic)
             {
                 return KeyWriteOutcome::Done(Err(problem));
