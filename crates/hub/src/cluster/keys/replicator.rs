@@ -291,7 +291,7 @@ impl KeyReplicator {
             return None;
         }
         let sync = (!self.is_synced).then_some(now + CLAIM_INTERVAL / 2);
-        let claims = (!self.orphans.is_empty()).then_some(self.claims_at);
+        let claims = (self.is_synced && !self.orphans.is_empty()).then_some(self.claims_at);
         [sync, claims, self.writes.next_due(), self.transfers.next_due()].into_iter().flatten().min()
     }
 

@@ -321,6 +321,21 @@ fn node_waits_for_the_nodes_that_it_has_seen_before_it_claims() {
 }
 
 #[test]
+fn link_sleeps_while_restored_topics_wait_for_other_nodes() {
+    let mut world = World::durable(5, 2);
+    world.result(0, set("a", "k", "1"), None).unwrap();
+    [0, 1].into_iter().for_each(|at| world.crash(at));
+    world.restart(0);
+    for _ in 0..40 {
+        world.step();
+        let replicator = &world.nodes[0].replicator;
+        assert!(replicator.orphans.contains_key("a"));
+        let due = replicator.next_due(world.now).unwrap();
+        assert!(due > world.now, "synced: {}", replicator.is_synced);
+    }
+}
+
+#[test]
 fn owner_remains_when_a_node_returns_with_a_higher_claim() {
     let mut world = World::durable(6, 2);
     world.result(0, set("a", "old", "1"), None).unwrap();
