@@ -509,6 +509,14 @@ impl ReplicaStore for KeyReplicas {
         let text = format!("the keys of {} cannot be stored: {}", brief(topic), fault.reason);
         Some(problem(code::STORE, text))
     }
+
+    fn is_unreadable(&self, topic: &str) -> bool {
+        let topics = self.lock();
+        topics
+            .get(topic)
+            .and_then(|replica| replica.fault.as_ref())
+            .is_some_and(|fault| fault.retry.is_none())
+    }
 }
 
 /// Encodes a batch; the state is its last record.

@@ -177,6 +177,8 @@ impl KeyReplicator {
         // The other nodes compare the topics of this process with those of its predecessor.
         self.number += 1;
         self.connected = self.connected.map(|_| now);
+        // The nodes that were there before the handover notify this one of no end of an owner.
+        self.find_orphans(now);
     }
 
     pub(super) fn insert(&mut self, topic: &Arc<str>, claim: Claim, replica: ReplicaState, published: u64) {
@@ -208,6 +210,7 @@ impl KeyReplicator {
         self.is_synced = false;
         self.transfers.clear();
         self.orphans.clear();
+        self.positions.stop();
         self.shared.end_loading();
         self.fail_writes();
     }
@@ -297,7 +300,8 @@ impl KeyReplicator {
 
     /// Whether changes or parts wait until the broker has accepted others.
     pub(crate) fn has_output(&self) -> bool {
-        self.connected.is_some() && (!self.dirty.is_empty() || self.transfers.has_output())
+        let has_output = !self.dirty.is_empty() || self.transfers.has_output() || self.positions.has_output();
+        self.connected.is_some() && has_output
     }
 
     fn update_sync(&mut self, sender: &dyn KeySender, now: Instant) {

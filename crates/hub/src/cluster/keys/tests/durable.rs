@@ -7,6 +7,7 @@ use sinews_stream::{Fsync, StreamConfig, Streams, StreamsConfig};
 use tempfile::TempDir;
 
 use super::*;
+use crate::cluster::keys::wire::KeyDecoder;
 use crate::namespaces::order::PatternSwitch;
 use crate::streams::key_replicas::KeyReplicas;
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
@@ -333,6 +334,65 @@ fn link_sleeps_while_restored_topics_wait_for_other_nodes() {
         let due = replicator.next_due(world.now).unwrap();
         assert!(due > world.now, "synced: {}", replicator.is_synced);
     }
+}
+
+/// A broker that accepts one message.
+#[derive(Default)]
+struct SlowSender(Sent);
+
+impl KeySender for SlowSender {
+    fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]) {
+        self.0.send(to, kind, body);
+    }
+
+    fn waiting(&self) -> usize {
+        if self.0.messages.borrow().is_empty() { 0 } else { usize::MAX }
+    }
+
+    fn max_payload(&self) -> usize {
+        self.0.max_payload()
+    }
+}
+
+#[test]
+fn positions_of_many_topics_are_announced_in_several_turns() {
+    let mut world = World::durable(5, 2);
+    let names: BTreeSet<String> = (0..60).map(|number| format!("t{number}.{}", "x".repeat(180))).collect();
+    for name in &names {
+        world.write(0, set(name.clone().leak(), "k", "1"), None);
+    }
+    world.run(Duration::from_secs(1));
+    [0, 1].into_iter().for_each(|at| world.crash(at));
+    world.restart(0);
+    // Every turn, until the other node is missing for too long.
+    world.run(Duration::from_secs(65));
+    let now = world.now;
+    let replicator = &mut world.nodes[0].replicator;
+    assert_eq!(replicator.orphans.len(), 0, "all topics are claimed");
+    replicator.disconnected(now);
+    replicator.connected(now);
+    let topics: Vec<Arc<str>> = replicator.topics.keys().cloned().collect();
+    topics.iter().for_each(|topic| replicator.orphan(topic, now));
+    let mut announced = BTreeSet::new();
+    loop {
+        let sender = SlowSender::default();
+        replicator.announce_positions(&sender);
+        let messages = sender.0.messages.into_inner();
+        assert_eq!(messages.len(), 1);
+        let mut body = KeyDecoder(&messages[0].2);
+        while let Some((topic, ..)) = body.catalogue_entry() {
+            assert!(announced.insert(topic.to_owned()), "{topic} is announced twice");
+        }
+        if !replicator.has_output() {
+            break;
+        }
+        assert!(
+            !replicator.claims_durable(&topics[0], now - Duration::from_secs(10)),
+            "not all are announced"
+        );
+    }
+    assert_eq!(announced, names);
+    assert!(replicator.claims_durable(&topics[0], now - Duration::from_secs(10)));
 }
 
 #[test]
