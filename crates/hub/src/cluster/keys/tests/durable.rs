@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Weak;
 
-use sinews_stream::{Fsync, StreamConfig, Streams, StreamsConfig};
+use sinews_stream::record::{RecordBuilder, ValueKind};
+use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
 use tempfile::TempDir;
 
 use super::*;
@@ -334,6 +335,33 @@ fn link_sleeps_while_restored_topics_wait_for_other_nodes() {
         let due = replicator.next_due(world.now).unwrap();
         assert!(due > world.now, "synced: {}", replicator.is_synced);
     }
+}
+
+#[test]
+fn node_that_cannot_read_the_stream_of_a_topic_never_owns_it() {
+    let mut world = World::durable(9, 1);
+    world.result(0, set("a", "k", "1"), None).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+    let stream = streams.create("*.replicas.a", &StreamConfig::default()).unwrap();
+    let mut records = RecordBuilder::new();
+    records.push(1, b"?", b"", ValueKind::Text).unwrap();
+    stream.partition(0).unwrap().append(records.finish().unwrap()).unwrap().block(Durability::Disk).unwrap();
+    streams.close();
+    world.join(64 << 20);
+    let node = world.nodes.pop().unwrap();
+    world.nodes.push(node.with_disk(directory, 100));
+    world.run(Duration::from_secs(5));
+    world.assert_equal(9);
+    // It has the keys in memory only.
+    world.crash(0);
+    world.run(Duration::from_secs(30));
+    assert_eq!(world.states(1)[0].len(), 1);
+    assert!(!world.nodes[1].owns("a"));
+    world.restart(0);
+    world.run(Duration::from_secs(12));
+    assert_eq!(world.owner("a"), 0);
+    assert!(world.result(1, set("a", "k", "2"), None).is_ok());
 }
 
 /// A broker that accepts one message.
