@@ -17,6 +17,7 @@ use super::transfer::{KeySender, KeyTarget};
 use super::wire::{KeyDecoder, KeyEncoder, Precursor};
 use super::writes::WRITE_TIMEOUT;
 use crate::brief::brief;
+use crate::cluster::connection::OutputOffsets;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
 use crate::topics::shared_keys::Claim;
@@ -307,8 +308,9 @@ impl KeyReplicator {
         }
     }
 
-    /// Ends writes of this node's clients that are stored here. `is_sent`: the kernel has all changes that were flushed.
-    pub(crate) fn finish_stored(&self, is_sent: bool, now: Instant) {
+    /// Ends writes of this node's clients that are stored here, and whose changes the kernel has. The output of the
+    /// connection has all changes that were flushed.
+    pub(crate) fn finish_stored(&self, output: OutputOffsets, now: Instant) {
         let Some(store) = self.shared.store() else { return };
         let waiting = std::mem::take(&mut self.shared.lock().unstored);
         if waiting.is_empty() {
@@ -318,8 +320,11 @@ impl KeyReplicator {
         for mut write in waiting {
             let deadline = *write.deadline.get_or_insert(now + WRITE_TIMEOUT);
             let position = write.written.position;
-            let is_published =
-                self.connected.is_none() || is_sent && self.is_published(&write.topic, position);
+            if write.output_end.is_none() && self.is_published(&write.topic, position) {
+                write.output_end = Some(output.end);
+            }
+            let is_sent = write.output_end.is_some_and(|end| end <= output.sent);
+            let is_published = self.connected.is_none() || is_sent;
             let is_stored = store.is_stored(&write.topic, position);
             let result = if is_stored && is_published {
                 Ok(write.written)
@@ -338,6 +343,11 @@ impl KeyReplicator {
         let mut work = self.shared.lock();
         left.append(&mut work.unstored);
         work.unstored = left;
+    }
+
+    /// The output of a connection is lost.
+    pub(super) fn forget_output(&self) {
+        self.shared.lock().unstored.iter_mut().for_each(|write| write.output_end = None);
     }
 
     fn is_published(&self, topic: &str, position: Position) -> bool {

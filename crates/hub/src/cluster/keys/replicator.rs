@@ -211,6 +211,7 @@ impl KeyReplicator {
         self.transfers.clear();
         self.orphans.clear();
         self.positions.stop();
+        self.forget_output();
         self.shared.end_loading();
         self.fail_writes();
     }

@@ -218,8 +218,8 @@ impl World {
                 while disk.replicas.store_changes(Instant::now()) {}
             }
             node.replicator.run(&sent, now);
-            let is_sent = node.disk.as_ref().is_none_or(|disk| !disk.is_unsent);
-            node.replicator.finish_stored(is_sent, now);
+            let output = node.disk.as_mut().map(SimDisk::send_output).unwrap_or_default();
+            node.replicator.finish_stored(output, now);
             if node.is_connected && now >= node.beat_at {
                 node.beat_at = now + Duration::from_secs(1);
                 let connected = node.replicator.connected_for(now).as_millis() as u64;

@@ -8,6 +8,7 @@ use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
 use tempfile::TempDir;
 
 use super::*;
+use crate::cluster::connection::OutputOffsets;
 use crate::cluster::keys::wire::KeyDecoder;
 use crate::namespaces::order::PatternSwitch;
 use crate::streams::key_replicas::KeyReplicas;
@@ -22,6 +23,18 @@ pub(super) struct SimDisk {
     pub(super) is_stalled: bool,
     /// The broker's socket accepts nothing.
     pub(super) is_unsent: bool,
+    output: OutputOffsets,
+}
+
+impl SimDisk {
+    /// Sends the output of earlier turns; that of this turn waits, so that some output always waits.
+    pub(super) fn send_output(&mut self) -> OutputOffsets {
+        if !self.is_unsent {
+            self.output.sent = self.output.end;
+        }
+        self.output.end += 1;
+        self.output
+    }
 }
 
 impl SimNode {
@@ -34,7 +47,14 @@ impl SimNode {
         let limits = StreamsConfig::default().with_max_streams(streams_max);
         let (streams, _) = Streams::open(directory.path(), limits).unwrap();
         replicas.load(&streams);
-        self.disk = Some(SimDisk { replicas, streams, directory, is_stalled: false, is_unsent: false });
+        self.disk = Some(SimDisk {
+            replicas,
+            streams,
+            directory,
+            is_stalled: false,
+            is_unsent: false,
+            output: OutputOffsets::default(),
+        });
         self
     }
 
