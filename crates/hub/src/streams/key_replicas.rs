@@ -15,7 +15,7 @@ mod membership;
 mod record;
 mod restore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -57,6 +57,8 @@ pub(crate) struct KeyReplicas {
     /// The members to store next.
     new_members: Mutex<Option<Vec<u64>>>,
     topics: Mutex<BTreeMap<Arc<str>, StoredReplica>>,
+    /// Topics with keys to store.
+    changed: Mutex<BTreeSet<Arc<str>>>,
     /// Topics that were read, with the claims of their keys.
     restored: Mutex<Vec<(String, Claim)>>,
     is_loaded: AtomicBool,
@@ -73,8 +75,6 @@ struct StoredReplica {
     state: Option<StoredClaim>,
     last_generation: u32,
     partition: Option<Partition>,
-    /// The keys have changed since.
-    is_changed: bool,
     /// The stream perhaps has keys of generations that are not complete.
     has_leftovers: bool,
     fault: Option<StorageFault>,
@@ -94,7 +94,7 @@ struct StorageFault {
 }
 
 /// The next batch of a topic.
-enum Batch {
+enum TopicBatch {
     Nothing,
     Started(Pending, StoredClaim),
     /// All keys, of this claim, are written again.
@@ -115,6 +115,7 @@ impl KeyReplicas {
             membership: Mutex::default(),
             new_members: Mutex::default(),
             topics: Mutex::default(),
+            changed: Mutex::default(),
             restored: Mutex::default(),
             is_loaded: AtomicBool::new(false),
             thread: Mutex::default(),
@@ -186,9 +187,8 @@ impl KeyReplicas {
     }
 
     fn next_retry(&self) -> Option<Instant> {
-        let topics = self.lock();
-        let changed = topics.values().filter(|replica| replica.is_changed);
-        changed.filter_map(|replica| replica.fault.as_ref()?.retry).min()
+        let (changed, topics) = (self.lock_changed(), self.lock());
+        changed.iter().filter_map(|topic| topics.get(topic)?.fault.as_ref()?.retry).min()
     }
 
     /// Copies a batch of each topic that has changed to its stream, and waits until they are stored. Returns whether
@@ -198,19 +198,26 @@ impl KeyReplicas {
             return false;
         }
         self.store_members();
-        let mut changed = Vec::new();
-        for (topic, replica) in self.lock().iter_mut() {
-            let is_due = match &replica.fault {
-                None => true,
-                Some(StorageFault { retry, .. }) => retry.is_some_and(|retry| retry <= now),
-            };
-            if is_due && std::mem::take(&mut replica.is_changed) {
-                changed.push(Arc::clone(topic));
-            }
-        }
+        let changed = self.take_due(now);
         let rewrites = self.store_batches(&changed, now);
         self.rewrite_some(&rewrites, now);
         !changed.is_empty()
+    }
+
+    /// The topics with keys to store now. Those that could not be stored wait; those that cannot be read are forgotten.
+    fn take_due(&self, now: Instant) -> Vec<Arc<str>> {
+        let mut changed = self.lock_changed();
+        let topics = self.lock();
+        let mut due = Vec::new();
+        changed.retain(|topic| match topics.get(topic).and_then(|replica| replica.fault.as_ref()) {
+            Some(StorageFault { retry, .. }) if retry.is_some_and(|retry| retry > now) => true,
+            Some(StorageFault { retry: None, .. }) => false,
+            _ => {
+                due.push(Arc::clone(topic));
+                false
+            }
+        });
+        due
     }
 
     /// Appends a batch of each of these topics, and waits until they are stored. Returns the topics to rewrite, with
@@ -220,9 +227,9 @@ impl KeyReplicas {
         let mut started: Vec<StartedBatch> = Vec::new();
         for topic in changed {
             match self.start_batch(topic) {
-                Ok(Batch::Started(pending, state)) => started.push((Arc::clone(topic), pending, state)),
-                Ok(Batch::Rewrite(claim)) => rewrites.push((Arc::clone(topic), claim)),
-                Ok(Batch::Nothing) => self.clear_fault(topic),
+                Ok(TopicBatch::Started(pending, state)) => started.push((Arc::clone(topic), pending, state)),
+                Ok(TopicBatch::Rewrite(claim)) => rewrites.push((Arc::clone(topic), claim)),
+                Ok(TopicBatch::Nothing) => self.clear_fault(topic),
                 Err(reason) => self.note_fault(topic, reason, now),
             }
         }
@@ -242,8 +249,9 @@ impl KeyReplicas {
     fn rewrite_some(&self, rewrites: &[(Arc<str>, Claim)], now: Instant) {
         let (first, others) = rewrites.split_at(rewrites.len().min(REWRITES_PER_PASS));
         for (topic, claim) in first {
-            if let Err(reason) = self.rewrite(topic, *claim) {
-                self.note_fault(topic, reason, now);
+            match self.rewrite(topic, *claim) {
+                Ok(()) => self.clear_fault(topic),
+                Err(reason) => self.note_fault(topic, reason, now),
             }
         }
         others.iter().for_each(|(topic, _)| self.changed(topic));
@@ -300,31 +308,32 @@ impl KeyReplicas {
         if replica.fault.is_none() {
             tracing::error!(topic = &**topic, reason, "the keys of a topic cannot be stored");
         }
-        replica.is_changed = true;
         replica.fault = Some(StorageFault { reason, retry: Some(now + RETRY) });
+        drop(topics);
+        self.lock_changed().insert(Arc::clone(topic));
     }
 
     /// Starts to append the changes of a topic since the last batch.
-    fn start_batch(&self, topic: &Arc<str>) -> Result<Batch, String> {
+    fn start_batch(&self, topic: &Arc<str>) -> Result<TopicBatch, String> {
         let (Some(publisher), Some(owners)) = (self.publisher.get(), self.owners()) else {
-            return Ok(Batch::Nothing);
+            return Ok(TopicBatch::Nothing);
         };
         let (Some(claim), Some(position)) = (owners.claim(topic), publisher.keyed_position(topic)) else {
-            return Ok(Batch::Nothing);
+            return Ok(TopicBatch::Nothing);
         };
         let known = self.lock().get(topic).and_then(|replica| replica.state);
         // The claim of other keys: they are on their way. A replica that does not fit has no sequence.
         if position.epoch != claim.epoch || position.sequence == 0 {
-            return Ok(Batch::Nothing);
+            return Ok(TopicBatch::Nothing);
         }
         let Some(state) = known.filter(|state| state.claim == claim) else {
-            return Ok(Batch::Rewrite(claim));
+            return Ok(TopicBatch::Rewrite(claim));
         };
         if state.sequence >= position.sequence {
-            return Ok(Batch::Nothing);
+            return Ok(TopicBatch::Nothing);
         }
         let Some(changes) = publisher.keyed_changes(topic, state.position(), BATCH_BYTES) else {
-            return Ok(Batch::Rewrite(claim));
+            return Ok(TopicBatch::Rewrite(claim));
         };
         let sequence = changes.position.sequence;
         let state = StoredClaim { sequence, ..state };
@@ -333,7 +342,7 @@ impl KeyReplicas {
         if sequence < position.sequence {
             self.changed(topic);
         }
-        Ok(Batch::Started(pending, state))
+        Ok(TopicBatch::Started(pending, state))
     }
 
     /// Writes all keys of a topic as a new generation, and removes those before.
@@ -401,7 +410,8 @@ impl KeyReplicas {
 
     /// Whether the topic has a stream, or is about to have one.
     pub(super) fn has_keys(&self, topic: &str) -> bool {
-        self.lock().get(topic).is_some_and(|replica| replica.is_changed || replica.partition.is_some())
+        self.lock_changed().contains(topic)
+            || self.lock().get(topic).is_some_and(|replica| replica.partition.is_some())
     }
 
     fn wake(&self) {
@@ -412,6 +422,11 @@ impl KeyReplicas {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, StoredReplica>> {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locked before the topics where both are.
+    fn lock_changed(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_membership(&self) -> MutexGuard<'_, Option<NodeMembership>> {
@@ -433,7 +448,7 @@ impl ReplicaStore for KeyReplicas {
     }
 
     fn changed(&self, topic: &Arc<str>) {
-        self.lock().entry(Arc::clone(topic)).or_default().is_changed = true;
+        self.lock_changed().insert(Arc::clone(topic));
         self.wake();
     }
 
