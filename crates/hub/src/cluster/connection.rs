@@ -34,12 +34,23 @@ pub(super) struct BrokerConnection {
     /// Bytes from `written` on are not sent yet.
     output: Vec<u8>,
     written: usize,
+    /// Bytes of earlier output: those that the kernel has, and those that were written.
+    offsets: OutputOffsets,
     is_readable: bool,
     is_writable: bool,
     /// The broker has closed its direction: it is read to its end.
     is_ending: bool,
     pub(super) started: Instant,
     pub(super) received: Instant,
+}
+
+/// Numbers of bytes since the start of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OutputOffsets {
+    /// Bytes that the kernel has: it sends them also if this process is killed.
+    pub(crate) sent: u64,
+    /// Bytes that were added to the output.
+    pub(crate) end: u64,
 }
 
 /// What happened on the connection.
@@ -82,6 +93,7 @@ impl BrokerConnection {
             parsed: 0,
             output: Vec::new(),
             written: 0,
+            offsets: OutputOffsets::default(),
             is_readable: false,
             is_writable: false,
             is_ending: false,
@@ -220,9 +232,19 @@ impl BrokerConnection {
         &mut self.output
     }
 
-    /// Whether all bytes have been written.
+    /// Whether the kernel has all bytes.
     pub(super) fn is_flushed(&self) -> bool {
+        self.is_written() && !self.transport.has_output()
+    }
+
+    fn is_written(&self) -> bool {
         self.written == self.output.len()
+    }
+
+    /// Numbers of bytes added and sent.
+    pub(super) fn output_offsets(&self) -> OutputOffsets {
+        let waiting = self.output.len() - self.written;
+        OutputOffsets { sent: self.offsets.sent, end: self.offsets.end + waiting as u64 }
     }
 
     /// Writes as much as the socket accepts.
@@ -231,15 +253,18 @@ impl BrokerConnection {
     /// The reason why the connection has ended.
     pub(super) fn send(&mut self) -> Result<(), String> {
         let describe = |host: &str, error: std::io::Error| format!("{host}: {error}");
-        while self.is_writable && !self.is_flushed() {
+        while self.is_writable && !self.is_written() {
             match self.transport.write(self.output.get(self.written..).unwrap_or_default()) {
-                Ok(count) => self.written += count,
+                Ok(count) => {
+                    self.written += count;
+                    self.offsets.end += count as u64;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
                 Err(error) => return Err(describe(&self.host, error)),
             }
         }
-        if self.is_flushed() {
+        if self.is_written() {
             self.written = 0;
             self.output.clear();
             if self.output.capacity() > BUFFER_MAX {
@@ -247,9 +272,65 @@ impl BrokerConnection {
             }
         }
         match self.transport.flush() {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(describe(&self.host, error)),
-            Ok(()) => Ok(()),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                return Err(describe(&self.host, error));
+            }
+            _ => {}
         }
+        if !self.transport.has_output() {
+            self.offsets.sent = self.offsets.end;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use mio::{Events, Poll};
+
+    use super::*;
+
+    /// A connection that is established, and its peer.
+    fn connected() -> (BrokerConnection, std::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = ClusterOptions::parse(&format!("nats://{}", listener.local_addr().unwrap())).unwrap();
+        let mut poll = Poll::new().unwrap();
+        let registry = (poll.registry(), Token(0));
+        let mut connection = BrokerConnection::start((&options, None), 0, registry, Instant::now()).unwrap();
+        let mut events = Events::with_capacity(8);
+        while !connection.establish().unwrap() {
+            poll.poll(&mut events, None).unwrap();
+            events.iter().for_each(|event| connection.wake(event));
+        }
+        (connection, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn offsets_of_sent_output_advance_while_more_is_added() {
+        let (mut connection, _peer) = connected();
+        connection.output().extend_from_slice(b"PING\r\n");
+        assert_eq!(connection.output_offsets(), OutputOffsets { sent: 0, end: 6 });
+        connection.send().unwrap();
+        assert_eq!(connection.output_offsets(), OutputOffsets { sent: 6, end: 6 });
+        // The socket accepts only a part.
+        connection.output().resize(64 << 20, b'x');
+        connection.send().unwrap();
+        let OutputOffsets { sent, end } = connection.output_offsets();
+        assert!(sent > 6 && sent < end && end == 6 + (64 << 20), "{sent} {end}");
+        connection.output().push(b'x');
+        assert_eq!(connection.output_offsets(), OutputOffsets { sent, end: end + 1 });
+        assert!(!connection.is_flushed());
+    }
+
+    #[test]
+    fn bytes_in_the_buffer_of_tls_are_not_sent() {
+        let (mut connection, _peer) = connected();
+        connection.transport.start_tls("localhost:1").unwrap();
+        // The first message of TLS waits, and the output is empty.
+        assert!(!connection.is_flushed());
+        connection.send().unwrap();
+        assert!(connection.is_flushed());
     }
 }

@@ -345,8 +345,8 @@ impl ClusterLink {
     /// Acknowledges writes of durable keys that are stored, and whose changes the kernel sends to the broker also if this
     /// process is killed.
     fn finish_stored_writes(&self) {
-        let is_sent = self.connection.as_ref().is_none_or(BrokerConnection::is_flushed);
-        self.receiver.keys.finish_stored(is_sent, Instant::now());
+        let output = self.connection.as_ref().map(BrokerConnection::output_offsets);
+        self.receiver.keys.finish_stored(output.unwrap_or_default(), Instant::now());
     }
 
     fn disconnect(&mut self, reason: &str, now: Instant) {

@@ -85,6 +85,11 @@ impl BrokerTransport {
         matches!(self, Self::Tls(_))
     }
 
+    /// Whether bytes that were written wait in the buffer of TLS for the socket.
+    pub(super) fn has_output(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.conn.wants_write())
+    }
+
     /// A second handle of the socket, on which whole commands can be written: none with TLS.
     pub(super) fn second_handle(&self) -> Option<std::net::TcpStream> {
         let Self::Plain(stream) = self else { return None };

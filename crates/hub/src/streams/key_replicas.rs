@@ -9,24 +9,26 @@
 //! in one batch. The keys of another owner are written as a new generation, whose last batch replaces the generation
 //! before. So a stream always has the keys of one claim at one sequence.
 
+mod batches;
 mod load;
 mod membership;
 mod record;
+mod restore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use sinews_server::{KeySnapshot, KeyedSnapshot, Position, Publisher, TopicName};
-use sinews_stream::record::{RecordBuilder, Records};
+use sinews_server::{Position, Publisher, TopicName};
 use sinews_stream::{Durability, Partition, Pending, StreamConfig, Streams};
 
+use self::batches::{BATCH_BYTES, append, encode, remove_all_leftovers, split_batch};
 use self::membership::NodeMembership;
-use self::record::{StoredClaim, push_key, push_removal};
-use super::durable_keys::{self, STREAM_PREFIX};
+use self::record::StoredClaim;
+use super::durable_keys;
 use super::durable_topics::single_partition;
 use crate::brief::brief;
 use crate::namespaces::order::PatternSwitch;
@@ -38,8 +40,8 @@ use crate::topics::shared_keys::{Claim, ReplicaStore, SharedKeys};
 pub(super) const REPLICAS_NAME: &str = "*.replicas";
 const REPLICA_PREFIX: &str = "*.replicas.";
 
-/// Size of a batch in bytes of keys and values.
-const BATCH_BYTES: usize = 1 << 20;
+/// Topics that are written again, up to 16 MiB each, before the next changes of other topics are stored.
+const REWRITES_PER_PASS: usize = 1;
 
 /// Time until a topic is stored again that could not be.
 const RETRY: Duration = Duration::from_secs(1);
@@ -55,10 +57,14 @@ pub(crate) struct KeyReplicas {
     /// The members to store next.
     new_members: Mutex<Option<Vec<u64>>>,
     topics: Mutex<BTreeMap<Arc<str>, StoredReplica>>,
+    /// Topics with keys to store.
+    changed: Mutex<BTreeSet<Arc<str>>>,
     /// Topics that were read, with the claims of their keys.
     restored: Mutex<Vec<(String, Claim)>>,
     is_loaded: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread, for wakeups without a lock.
+    waker: OnceLock<Thread>,
     closing: AtomicBool,
 }
 
@@ -69,15 +75,30 @@ struct StoredReplica {
     state: Option<StoredClaim>,
     last_generation: u32,
     partition: Option<Partition>,
-    /// The keys have changed since.
-    is_changed: bool,
+    /// The stream perhaps has keys of generations that are not complete.
+    has_leftovers: bool,
     fault: Option<StorageFault>,
+}
+
+impl StoredReplica {
+    /// Whether the stream has keys, also if they cannot be read.
+    fn has_keys(&self) -> bool {
+        self.state.is_some() || self.fault.is_some()
+    }
 }
 
 struct StorageFault {
     reason: String,
     /// `None`: the stream cannot be read, and is not written.
     retry: Option<Instant>,
+}
+
+/// The next batch of a topic.
+enum TopicBatch {
+    Nothing,
+    Started(Pending, StoredClaim),
+    /// All keys, of this claim, are written again.
+    Rewrite(Claim),
 }
 
 /// A batch on its way to the disk, after which the stream has this state.
@@ -94,9 +115,11 @@ impl KeyReplicas {
             membership: Mutex::default(),
             new_members: Mutex::default(),
             topics: Mutex::default(),
+            changed: Mutex::default(),
             restored: Mutex::default(),
             is_loaded: AtomicBool::new(false),
             thread: Mutex::default(),
+            waker: OnceLock::new(),
             closing: AtomicBool::new(false),
         }
     }
@@ -121,7 +144,10 @@ impl KeyReplicas {
         self.attach(publisher, owners);
         let replicas = Arc::clone(self);
         let thread = thread::Builder::new().name("keys".to_owned()).spawn(move || replicas.run())?;
+        let _ = self.waker.set(thread.thread().clone());
         *self.lock_thread() = Some(thread);
+        // A change before this call has not woken it.
+        self.wake();
         Ok(())
     }
 
@@ -131,121 +157,13 @@ impl KeyReplicas {
         let _ = self.owners.set(owners);
     }
 
-    /// Reads the replicas of all existing streams into memory. Waits for the disk.
-    pub(crate) fn load(&self, streams: &Streams) {
-        let Some(publisher) = self.publisher.get().filter(|_| !self.is_loaded.load(Ordering::Acquire)) else {
-            return;
-        };
-        let names: Vec<String> =
-            streams.describe_all().into_iter().map(|info| info.name.to_string()).collect();
-        for name in &names {
-            let Some(topic) = name.strip_prefix(REPLICA_PREFIX).filter(|topic| self.stores(topic)) else {
-                continue;
-            };
-            if let Err(reason) = self.load_topic(topic, (name, streams), publisher) {
-                tracing::error!(topic, reason, "the keys of a topic cannot be read");
-                self.lock().entry(topic.into()).or_default().fault =
-                    Some(StorageFault { reason, retry: None });
-            }
-        }
-        for name in &names {
-            let Some(topic) = name.strip_prefix(STREAM_PREFIX).filter(|topic| self.stores(topic)) else {
-                continue;
-            };
-            let is_known = names.iter().any(|name| name.strip_prefix(REPLICA_PREFIX) == Some(topic));
-            if !is_known && let Err(reason) = self.import_topic(topic, (name, streams), publisher) {
-                tracing::error!(
-                    topic,
-                    reason,
-                    "the keys that this server had without a cluster cannot be read"
-                );
-                self.lock().entry(topic.into()).or_default().fault =
-                    Some(StorageFault { reason, retry: None });
-            }
-        }
-        match NodeMembership::open(streams, &self.config) {
-            Ok(opened) => *self.lock_membership() = Some(opened),
-            Err(reason) => {
-                tracing::error!(reason, "the nodes of the cluster that this node has seen are unknown")
-            }
-        }
-        let _ = self.streams.set(streams.clone());
-        self.is_loaded.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    fn load_topic(
-        &self,
-        topic: &str,
-        (name, streams): (&str, &Streams),
-        publisher: &Publisher,
-    ) -> Result<(), String> {
-        let stream = streams.find(name).map_err(|error| error.to_string())?;
-        let Some(stream) = stream else { return Ok(()) };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
-        let loaded = load::read(&partition).map_err(|problem| problem.text)?;
-        let mut topics = self.lock();
-        let replica = topics.entry(topic.into()).or_default();
-        replica.partition = Some(partition);
-        replica.last_generation = loaded.last_generation;
-        replica.state = loaded.state;
-        if loaded.is_damaged() {
-            tracing::error!(
-                topic,
-                "records of durable keys are damaged: other nodes are asked for the keys first"
-            );
-            if let Some(state) = &mut replica.state {
-                // Any other replica is better, and the stream is written again.
-                state.claim.term = 0;
-            }
-        }
-        let claim = replica.state.map(|state| state.claim);
-        drop(topics);
-        match (claim, loaded.into_snapshot(topic)) {
-            (Some(claim), Some(snapshot)) => self.restore(claim, snapshot, publisher),
-            _ => Ok(()),
-        }
-    }
-
-    /// Reads the keys that this server has stored without a cluster.
-    fn import_topic(
-        &self,
-        topic: &str,
-        (name, streams): (&str, &Streams),
-        publisher: &Publisher,
-    ) -> Result<(), String> {
-        let stream = streams.find(name).map_err(|error| error.to_string())?;
-        let Some(stream) = stream else { return Ok(()) };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
-        let mut snapshot =
-            durable_keys::load::read(topic, stream.created(), &partition).map_err(|problem| problem.text)?;
-        snapshot.keys.retain(|key| key.value.is_some());
-        snapshot.forgotten = snapshot.position.sequence;
-        if snapshot.position.sequence == 0 {
-            return Ok(());
-        }
-        let claim = Claim { term: 1, epoch: snapshot.position.epoch, owner: 0 };
-        self.restore(claim, snapshot, publisher)
-    }
-
-    fn restore(&self, claim: Claim, snapshot: KeyedSnapshot, publisher: &Publisher) -> Result<(), String> {
-        let topic = snapshot.topic.clone();
-        if publisher.keyed_position(&topic).is_some_and(|position| position.sequence > 0) {
-            // A predecessor process has passed the keys on.
-            return Ok(());
-        }
-        publisher.install_keyed_topic(snapshot).map_err(|error| {
-            format!("the keys do not fit into the server (limits.max_keyed_memory): {error:?}")
-        })?;
-        self.restored.lock().unwrap_or_else(PoisonError::into_inner).push((topic, claim));
-        Ok(())
-    }
-
     /// Stores the remaining changes, and ends the thread: the streams are about to be closed.
     pub(super) fn finish(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.wake();
-        if let Some(thread) = self.lock_thread().take() {
+        // Not locked while this thread waits.
+        let thread = self.lock_thread().take();
+        if let Some(thread) = thread {
             // A thread that has panicked stores no more.
             let _ = thread.join();
         }
@@ -269,9 +187,8 @@ impl KeyReplicas {
     }
 
     fn next_retry(&self) -> Option<Instant> {
-        let topics = self.lock();
-        let changed = topics.values().filter(|replica| replica.is_changed);
-        changed.filter_map(|replica| replica.fault.as_ref()?.retry).min()
+        let (changed, topics) = (self.lock_changed(), self.lock());
+        changed.iter().filter_map(|topic| topics.get(topic)?.fault.as_ref()?.retry).min()
     }
 
     /// Copies a batch of each topic that has changed to its stream, and waits until they are stored. Returns whether
@@ -281,21 +198,38 @@ impl KeyReplicas {
             return false;
         }
         self.store_members();
-        let mut changed = Vec::new();
-        for (topic, replica) in self.lock().iter_mut() {
-            let is_due = match &replica.fault {
-                None => true,
-                Some(StorageFault { retry, .. }) => retry.is_some_and(|retry| retry <= now),
-            };
-            if is_due && std::mem::take(&mut replica.is_changed) {
-                changed.push(Arc::clone(topic));
+        let changed = self.take_due(now);
+        let rewrites = self.store_batches(&changed, now);
+        self.rewrite_some(&rewrites, now);
+        !changed.is_empty()
+    }
+
+    /// The topics with keys to store now. Those that could not be stored wait; those that cannot be read are forgotten.
+    fn take_due(&self, now: Instant) -> Vec<Arc<str>> {
+        let mut changed = self.lock_changed();
+        let topics = self.lock();
+        let mut due = Vec::new();
+        changed.retain(|topic| match topics.get(topic).and_then(|replica| replica.fault.as_ref()) {
+            Some(StorageFault { retry, .. }) if retry.is_some_and(|retry| retry > now) => true,
+            Some(StorageFault { retry: None, .. }) => false,
+            _ => {
+                due.push(Arc::clone(topic));
+                false
             }
-        }
+        });
+        due
+    }
+
+    /// Appends a batch of each of these topics, and waits until they are stored. Returns the topics to rewrite, with
+    /// their claims.
+    fn store_batches(&self, changed: &[Arc<str>], now: Instant) -> Vec<(Arc<str>, Claim)> {
+        let mut rewrites = Vec::new();
         let mut started: Vec<StartedBatch> = Vec::new();
-        for topic in &changed {
+        for topic in changed {
             match self.start_batch(topic) {
-                Ok(Some((pending, state))) => started.push((Arc::clone(topic), pending, state)),
-                Ok(None) => self.clear_fault(topic),
+                Ok(TopicBatch::Started(pending, state)) => started.push((Arc::clone(topic), pending, state)),
+                Ok(TopicBatch::Rewrite(claim)) => rewrites.push((Arc::clone(topic), claim)),
+                Ok(TopicBatch::Nothing) => self.clear_fault(topic),
                 Err(reason) => self.note_fault(topic, reason, now),
             }
         }
@@ -305,12 +239,25 @@ impl KeyReplicas {
                 Err(error) => self.note_fault(&topic, error.to_string(), now),
             }
         }
-        if !changed.is_empty()
-            && let Some(owners) = self.owners()
-        {
-            owners.wake();
+        if !changed.is_empty() {
+            self.wake_owners();
         }
-        !changed.is_empty()
+        rewrites
+    }
+
+    /// Rewrites the first of these topics. The other ones follow the next batches, which do not wait for all of them.
+    fn rewrite_some(&self, rewrites: &[(Arc<str>, Claim)], now: Instant) {
+        let (first, others) = rewrites.split_at(rewrites.len().min(REWRITES_PER_PASS));
+        for (topic, claim) in first {
+            match self.rewrite(topic, *claim) {
+                Ok(()) => self.clear_fault(topic),
+                Err(reason) => self.note_fault(topic, reason, now),
+            }
+        }
+        others.iter().for_each(|(topic, _)| self.changed(topic));
+        if !first.is_empty() {
+            self.wake_owners();
+        }
     }
 
     fn store_members(&self) {
@@ -328,6 +275,13 @@ impl KeyReplicas {
         self.owners.get()?.upgrade()
     }
 
+    /// Writes that wait for the disk have perhaps ended.
+    fn wake_owners(&self) {
+        if let Some(owners) = self.owners() {
+            owners.wake();
+        }
+    }
+
     fn clear_fault(&self, topic: &Arc<str>) {
         if let Some(replica) = self.lock().get_mut(topic) {
             replica.fault = None;
@@ -342,35 +296,44 @@ impl KeyReplicas {
         replica.fault = None;
     }
 
+    fn note_leftovers(&self, topic: &str, has_leftovers: bool) {
+        if let Some(replica) = self.lock().get_mut(topic) {
+            replica.has_leftovers = has_leftovers;
+        }
+    }
+
     fn note_fault(&self, topic: &Arc<str>, reason: String, now: Instant) {
         let mut topics = self.lock();
         let replica = topics.entry(Arc::clone(topic)).or_default();
         if replica.fault.is_none() {
             tracing::error!(topic = &**topic, reason, "the keys of a topic cannot be stored");
         }
-        replica.is_changed = true;
         replica.fault = Some(StorageFault { reason, retry: Some(now + RETRY) });
+        drop(topics);
+        self.lock_changed().insert(Arc::clone(topic));
     }
 
-    /// Starts to append the changes of a topic since the last batch; `None` if there are none.
-    fn start_batch(&self, topic: &Arc<str>) -> Result<Option<(Pending, StoredClaim)>, String> {
-        let (Some(publisher), Some(owners)) = (self.publisher.get(), self.owners()) else { return Ok(None) };
+    /// Starts to append the changes of a topic since the last batch.
+    fn start_batch(&self, topic: &Arc<str>) -> Result<TopicBatch, String> {
+        let (Some(publisher), Some(owners)) = (self.publisher.get(), self.owners()) else {
+            return Ok(TopicBatch::Nothing);
+        };
         let (Some(claim), Some(position)) = (owners.claim(topic), publisher.keyed_position(topic)) else {
-            return Ok(None);
+            return Ok(TopicBatch::Nothing);
         };
         let known = self.lock().get(topic).and_then(|replica| replica.state);
         // The claim of other keys: they are on their way. A replica that does not fit has no sequence.
         if position.epoch != claim.epoch || position.sequence == 0 {
-            return Ok(None);
+            return Ok(TopicBatch::Nothing);
         }
         let Some(state) = known.filter(|state| state.claim == claim) else {
-            return self.rewrite(topic, claim).map(|()| None);
+            return Ok(TopicBatch::Rewrite(claim));
         };
         if state.sequence >= position.sequence {
-            return Ok(None);
+            return Ok(TopicBatch::Nothing);
         }
         let Some(changes) = publisher.keyed_changes(topic, state.position(), BATCH_BYTES) else {
-            return self.rewrite(topic, claim).map(|()| None);
+            return Ok(TopicBatch::Rewrite(claim));
         };
         let sequence = changes.position.sequence;
         let state = StoredClaim { sequence, ..state };
@@ -379,7 +342,7 @@ impl KeyReplicas {
         if sequence < position.sequence {
             self.changed(topic);
         }
-        Ok(Some((pending, state)))
+        Ok(TopicBatch::Started(pending, state))
     }
 
     /// Writes all keys of a topic as a new generation, and removes those before.
@@ -390,10 +353,14 @@ impl KeyReplicas {
             return Ok(());
         };
         let partition = self.partition(topic)?;
-        let is_first = partition.offsets().readable == 0;
+        if self.lock().get(topic).is_some_and(|replica| replica.has_leftovers) {
+            // A retry adds no further generation to incomplete ones.
+            remove_all_leftovers(&partition)?;
+        }
         let generation = {
             let mut topics = self.lock();
             let replica = topics.entry(Arc::clone(topic)).or_default();
+            replica.has_leftovers = true;
             replica.last_generation += 1;
             replica.last_generation
         };
@@ -410,9 +377,13 @@ impl KeyReplicas {
             }
             rest = others;
         }
+        let is_first = self.lock().get(topic).is_none_or(|replica| replica.state.is_none());
         self.note_stored(topic, state);
-        // Superfluous on a new stream.
-        if is_first { Ok(()) } else { remove_leftovers(&partition) }
+        if !is_first {
+            remove_all_leftovers(&partition)?;
+        }
+        self.note_leftovers(topic, false);
+        Ok(())
     }
 
     /// The stream of a topic, which is created if there is none.
@@ -439,17 +410,23 @@ impl KeyReplicas {
 
     /// Whether the topic has a stream, or is about to have one.
     pub(super) fn has_keys(&self, topic: &str) -> bool {
-        self.lock().get(topic).is_some_and(|replica| replica.is_changed || replica.partition.is_some())
+        self.lock_changed().contains(topic)
+            || self.lock().get(topic).is_some_and(|replica| replica.partition.is_some())
     }
 
     fn wake(&self) {
-        if let Some(thread) = &*self.lock_thread() {
-            thread.thread().unpark();
+        if let Some(thread) = self.waker.get() {
+            thread.unpark();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, StoredReplica>> {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locked before the topics where both are.
+    fn lock_changed(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_membership(&self) -> MutexGuard<'_, Option<NodeMembership>> {
@@ -471,7 +448,7 @@ impl ReplicaStore for KeyReplicas {
     }
 
     fn changed(&self, topic: &Arc<str>) {
-        self.lock().entry(Arc::clone(topic)).or_default().is_changed = true;
+        self.lock_changed().insert(Arc::clone(topic));
         self.wake();
     }
 
@@ -501,53 +478,15 @@ impl ReplicaStore for KeyReplicas {
         let text = format!("the keys of {} cannot be stored: {}", brief(topic), fault.reason);
         Some(problem(code::STORE, text))
     }
-}
 
-/// Encodes a batch; the state is its last record.
-fn encode(keys: &[KeySnapshot], generation: u32, state: Option<StoredClaim>) -> Result<Records, String> {
-    let mut records = RecordBuilder::new();
-    let pushed = keys.iter().try_for_each(|key| push_key(&mut records, generation, key));
-    pushed
-        .and_then(|()| state.map_or(Ok(()), |state| state.push(&mut records)))
-        .map_err(|error| error.to_string())?;
-    records.finish().ok_or_else(|| "a batch without records".to_owned())
-}
-
-/// Splits the keys of one batch off.
-fn split_batch(keys: &[KeySnapshot]) -> (&[KeySnapshot], &[KeySnapshot]) {
-    let mut bytes = 0;
-    let count = keys.iter().take_while(|key| {
-        let is_first = bytes == 0;
-        bytes += key.key.len() + key.value.as_ref().map_or(0, bytes::Bytes::len) + KEY_BYTES;
-        is_first || bytes <= BATCH_BYTES
-    });
-    keys.split_at(count.count())
-}
-
-fn append(partition: &Partition, records: Records) -> Result<(), String> {
-    let mut pending = partition.append(records).map_err(|error| error.to_string())?;
-    pending.block(Durability::Disk).map(drop).map_err(|error| error.to_string())
-}
-
-/// Removes the keys of generations that are no longer used, so that compaction removes their records.
-fn remove_leftovers(partition: &Partition) -> Result<(), String> {
-    let loaded = load::read(partition).map_err(|problem| problem.text)?;
-    let mut leftovers = loaded.leftovers().peekable();
-    while leftovers.peek().is_some() {
-        let mut records = RecordBuilder::new();
-        for (generation, key) in leftovers.by_ref().take(LEFTOVERS_PER_BATCH) {
-            push_removal(&mut records, generation, key).map_err(|error| error.to_string())?;
-        }
-        append(partition, records.finish().ok_or("a batch without records")?)?;
+    fn is_unreadable(&self, topic: &str) -> bool {
+        let topics = self.lock();
+        topics
+            .get(topic)
+            .and_then(|replica| replica.fault.as_ref())
+            .is_some_and(|fault| fault.retry.is_none())
     }
-    Ok(())
 }
-
-/// Bytes of a key's record besides its name and value.
-const KEY_BYTES: usize = 64;
-
-/// Tombstones of one batch: some hundred KiB.
-const LEFTOVERS_PER_BATCH: usize = 4_096;
 
 #[cfg(test)]
 mod tests;

@@ -85,4 +85,7 @@ pub(crate) trait ReplicaStore: Send + Sync {
 
     /// Why the keys of a topic are not stored now.
     fn fault(&self, topic: &str) -> Option<Problem>;
+
+    /// Whether the stream of a topic cannot be read: the keys of the topic are never stored.
+    fn is_unreadable(&self, topic: &str) -> bool;
 }

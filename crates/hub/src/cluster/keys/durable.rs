@@ -4,6 +4,7 @@
 //! announces their claim and sequence every second.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use super::transfer::{KeySender, KeyTarget};
 use super::wire::{KeyDecoder, KeyEncoder, Precursor};
 use super::writes::WRITE_TIMEOUT;
 use crate::brief::brief;
+use crate::cluster::connection::OutputOffsets;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
 use crate::topics::shared_keys::Claim;
@@ -38,6 +40,17 @@ pub(super) struct AnnouncedPositions {
     by_topic: BTreeMap<Arc<str>, BTreeMap<u128, (Claim, u64)>>,
     /// When this node announces again.
     due: Option<Instant>,
+    round: Option<AnnouncementRound>,
+    /// Start of the last round that is complete: the topics that had no owner then are announced.
+    announced: Option<Instant>,
+}
+
+/// Announcements of all topics without an owner, which are sent while the broker accepts them.
+#[derive(Debug)]
+struct AnnouncementRound {
+    began: Instant,
+    /// The last topic that was announced.
+    last: Option<Arc<str>>,
 }
 
 impl AnnouncedPositions {
@@ -49,6 +62,16 @@ impl AnnouncedPositions {
     /// There are other topics without an owner.
     pub(super) fn announce_soon(&mut self) {
         self.due = None;
+    }
+
+    /// Whether announcements wait until the broker has accepted others.
+    pub(super) fn has_output(&self) -> bool {
+        self.round.is_some()
+    }
+
+    /// Ends a round that is not complete: the broker is away.
+    pub(super) fn stop(&mut self) {
+        self.round = None;
     }
 }
 
@@ -121,10 +144,18 @@ impl KeyReplicator {
         self.restored.is_some_and(|at| self.now >= at.max(since) + POSITIONS_WAIT)
     }
 
+    /// Whether this node has announced its keys of a topic since the topic has no owner.
+    fn is_announced(&self, topic: &str) -> bool {
+        let since = self.orphans.get(topic);
+        since.is_some_and(|since| self.positions.announced.is_some_and(|announced| announced >= *since))
+    }
+
     /// Whether this node claims a durable topic without an owner.
     pub(super) fn claims_durable(&self, topic: &str, since: Instant) -> bool {
         let known = self.topics.get(topic);
-        self.is_durable_claim_due(since) && known.is_some_and(|known| self.has_latest(topic, known))
+        self.is_durable_claim_due(since)
+            && self.is_announced(topic)
+            && known.is_some_and(|known| self.has_latest(topic, known))
     }
 
     /// Whether no other node has later keys of a durable topic.
@@ -142,34 +173,70 @@ impl KeyReplicator {
         !others.filter(|(node, _)| self.nodes.contains_key(node)).any(is_later)
     }
 
-    /// The claim and the sequence of this node's keys of a topic; `None` if it has none.
+    /// The claim and the sequence of this node's keys of a topic; `None` if it has none, or never stores them: then
+    /// another node owns the topic.
     fn own_position(&self, topic: &str, known: &SharedTopic) -> Option<(Claim, u64)> {
-        let claim = known.keys_of?;
+        let claim =
+            known.keys_of.filter(|_| self.shared.store().is_none_or(|store| !store.is_unreadable(topic)))?;
         let position = self.publisher.keyed_position(topic)?;
         (position.epoch == claim.epoch).then_some((claim, position.sequence))
     }
 
-    /// Announces this node's copies of durable topics without an owner.
+    /// Announces this node's copies of durable topics without an owner, as far as the broker accepts them.
     pub(super) fn announce_positions(&mut self, sender: &dyn KeySender) {
-        if self.orphans.is_empty() || self.positions.due.is_some_and(|due| self.now < due) {
-            return;
-        }
-        self.positions.due = Some(self.now + POSITIONS_INTERVAL);
+        let Some(mut round) = self.positions.round.take().or_else(|| self.begin_round()) else { return };
+        let bytes_max = POSITIONS_BYTES.min(sender.max_payload());
         let mut out = KeyEncoder(Vec::new());
-        for topic in self.orphans.keys().filter(|topic| self.is_durable(topic)) {
-            let known = self.topics.get(topic);
-            let Some((claim, sequence)) = known.and_then(|known| self.own_position(topic, known)) else {
-                continue;
-            };
-            out.catalogue_entry(topic, &claim, sequence);
-            if out.0.len() >= POSITIONS_BYTES && sender.waiting() <= WAITING_MAX {
+        loop {
+            if sender.waiting() > WAITING_MAX {
+                self.positions.round = Some(round);
+                return;
+            }
+            let last = self.encode_positions(&round, bytes_max, &mut out);
+            if !out.0.is_empty() {
                 sender.send(KeyTarget::All, MessageKind::KeyPositions, &out.0);
                 out.0.clear();
             }
+            if last.is_none() {
+                break;
+            }
+            round.last = last;
         }
-        if !out.0.is_empty() {
-            sender.send(KeyTarget::All, MessageKind::KeyPositions, &out.0);
+        self.positions.announced = Some(round.began);
+    }
+
+    /// Begins to announce all topics, if it is time.
+    fn begin_round(&mut self) -> Option<AnnouncementRound> {
+        if self.orphans.is_empty() || self.positions.due.is_some_and(|due| self.now < due) {
+            return None;
         }
+        self.positions.due = Some(self.now + POSITIONS_INTERVAL);
+        Some(AnnouncementRound { began: self.now, last: None })
+    }
+
+    /// Encodes the positions of one message. Returns its last topic; `None` if no topic follows.
+    fn encode_positions(
+        &self,
+        round: &AnnouncementRound,
+        bytes_max: usize,
+        out: &mut KeyEncoder,
+    ) -> Option<Arc<str>> {
+        let after = round.last.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut last = None;
+        for topic in self.orphans.range((after, Bound::Unbounded)).map(|(topic, _)| topic) {
+            let known = self.topics.get(topic).filter(|_| self.is_durable(topic));
+            let Some((claim, sequence)) = known.and_then(|known| self.own_position(topic, known)) else {
+                continue;
+            };
+            let end = out.0.len();
+            out.catalogue_entry(topic, &claim, sequence);
+            if end > 0 && out.0.len() > bytes_max {
+                out.0.truncate(end);
+                return last;
+            }
+            last = Some(Arc::clone(topic));
+        }
+        None
     }
 
     /// Handles an announcement of another node.
@@ -241,8 +308,9 @@ impl KeyReplicator {
         }
     }
 
-    /// Ends writes of this node's clients that are stored here. `is_sent`: the kernel has all changes that were flushed.
-    pub(crate) fn finish_stored(&self, is_sent: bool, now: Instant) {
+    /// Ends writes of this node's clients that are stored here, and whose changes the kernel has. The output of the
+    /// connection has all changes that were flushed.
+    pub(crate) fn finish_stored(&self, output: OutputOffsets, now: Instant) {
         let Some(store) = self.shared.store() else { return };
         let waiting = std::mem::take(&mut self.shared.lock().unstored);
         if waiting.is_empty() {
@@ -252,8 +320,11 @@ impl KeyReplicator {
         for mut write in waiting {
             let deadline = *write.deadline.get_or_insert(now + WRITE_TIMEOUT);
             let position = write.written.position;
-            let is_published =
-                self.connected.is_none() || is_sent && self.is_published(&write.topic, position);
+            if write.output_end.is_none() && self.is_published(&write.topic, position) {
+                write.output_end = Some(output.end);
+            }
+            let is_sent = write.output_end.is_some_and(|end| end <= output.sent);
+            let is_published = self.connected.is_none() || is_sent;
             let is_stored = store.is_stored(&write.topic, position);
             let result = if is_stored && is_published {
                 Ok(write.written)
@@ -272,6 +343,11 @@ impl KeyReplicator {
         let mut work = self.shared.lock();
         left.append(&mut work.unstored);
         work.unstored = left;
+    }
+
+    /// The output of a connection is lost.
+    pub(super) fn forget_output(&self) {
+        self.shared.lock().unstored.iter_mut().for_each(|write| write.output_end = None);
     }
 
     fn is_published(&self, topic: &str, position: Position) -> bool {

@@ -177,6 +177,8 @@ impl KeyReplicator {
         // The other nodes compare the topics of this process with those of its predecessor.
         self.number += 1;
         self.connected = self.connected.map(|_| now);
+        // The nodes that were there before the handover notify this one of no end of an owner.
+        self.find_orphans(now);
     }
 
     pub(super) fn insert(&mut self, topic: &Arc<str>, claim: Claim, replica: ReplicaState, published: u64) {
@@ -208,6 +210,8 @@ impl KeyReplicator {
         self.is_synced = false;
         self.transfers.clear();
         self.orphans.clear();
+        self.positions.stop();
+        self.forget_output();
         self.shared.end_loading();
         self.fail_writes();
     }
@@ -291,13 +295,14 @@ impl KeyReplicator {
             return None;
         }
         let sync = (!self.is_synced).then_some(now + CLAIM_INTERVAL / 2);
-        let claims = (!self.orphans.is_empty()).then_some(self.claims_at);
+        let claims = (self.is_synced && !self.orphans.is_empty()).then_some(self.claims_at);
         [sync, claims, self.writes.next_due(), self.transfers.next_due()].into_iter().flatten().min()
     }
 
     /// Whether changes or parts wait until the broker has accepted others.
     pub(crate) fn has_output(&self) -> bool {
-        self.connected.is_some() && (!self.dirty.is_empty() || self.transfers.has_output())
+        let has_output = !self.dirty.is_empty() || self.transfers.has_output() || self.positions.has_output();
+        self.connected.is_some() && has_output
     }
 
     fn update_sync(&mut self, sender: &dyn KeySender, now: Instant) {

@@ -89,6 +89,8 @@ pub(super) struct UnstoredWrite {
     pub(super) written: KeyWritten,
     /// Set when the link's thread looks at it first.
     pub(super) deadline: Option<Instant>,
+    /// Offset in the output of the connection to the broker behind the change; `None`: it is not there yet.
+    pub(super) output_end: Option<u64>,
     pub(super) done: oneshot::Sender<Result<KeyWritten, Problem>>,
 }
 
@@ -150,7 +152,8 @@ impl ClusterKeys {
         };
         let (done, result) = oneshot::channel();
         let topic: Arc<str> = topic.into();
-        let write = UnstoredWrite { topic: Arc::clone(&topic), written, deadline: None, done };
+        let write =
+            UnstoredWrite { topic: Arc::clone(&topic), written, deadline: None, output_end: None, done };
         self.lock().unstored.push(write);
         store.changed(&topic);
         // A repeated write is perhaps stored already.
@@ -209,7 +212,8 @@ impl ClusterKeys {
         let mut state = self.lock();
         self.release(&mut state, &write);
         let SubmittedWrite { topic, done, .. } = write;
-        state.unstored.push(UnstoredWrite { topic, written, deadline: Some(deadline), done });
+        let (deadline, output_end) = (Some(deadline), None);
+        state.unstored.push(UnstoredWrite { topic, written, deadline, output_end, done });
     }
 
     /// Ends a write.
@@ -268,7 +272,9 @@ impl SharedKeys for ClusterKeys {
             return KeyWriteOutcome::Done(Err(problem));
         }
         if !self.has_waiting(topic) {
-            if self.owns(topic)
+            // Only durable keys have a store, which may reject a write.
+            if self.store_of(topic).is_some()
+                && self.owns(topic)
                 && let Err(problem) = self.check_storable(topic)
             {
                 return KeyWriteOutcome::Done(Err(problem));

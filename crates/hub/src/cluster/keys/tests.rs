@@ -20,7 +20,7 @@ use crate::cluster::options::BrokerKind;
 use crate::cluster::outbox::Outbox;
 use crate::cluster::subject::Subjects;
 use crate::problem::{Problem, code};
-use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite, SharedKeys as _};
+use crate::topics::shared_keys::{Claim, KeyWriteOutcome, PendingKeyWrite, SharedKeys as _};
 
 use self::durable::SimDisk;
 
@@ -71,6 +71,7 @@ struct Sent {
 
 impl KeySender for Sent {
     fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]) {
+        assert!(kind != MessageKind::KeyPositions || body.len() <= self.max_payload(), "{}", body.len());
         self.messages.borrow_mut().push((to, kind, body.to_vec()));
     }
 
@@ -217,8 +218,8 @@ impl World {
                 while disk.replicas.store_changes(Instant::now()) {}
             }
             node.replicator.run(&sent, now);
-            let is_sent = node.disk.as_ref().is_none_or(|disk| !disk.is_unsent);
-            node.replicator.finish_stored(is_sent, now);
+            let output = node.disk.as_mut().map(SimDisk::send_output).unwrap_or_default();
+            node.replicator.finish_stored(output, now);
             if node.is_connected && now >= node.beat_at {
                 node.beat_at = now + Duration::from_secs(1);
                 let connected = node.replicator.connected_for(now).as_millis() as u64;
@@ -414,6 +415,21 @@ fn writes_at_all_nodes_are_one_sequence() {
             assert_eq!(found, value.map(bytes::Bytes::from), "seed {seed} {topic} {key}");
         }
     }
+}
+
+#[test]
+fn successor_process_finds_topics_whose_owner_has_gone() {
+    let mut world = World::new(1, 1);
+    let (node, now) = (&mut world.nodes[0], world.now);
+    node.keys.inherit("a".to_owned(), Claim { term: 1, epoch: 5, owner: 99 });
+    node.replicator = KeyReplicator::new(node.id.id, node.publisher.clone(), Arc::clone(&node.keys));
+    // The connection is there before the predecessor process has handed the keys over.
+    node.replicator.connected(now);
+    node.replicator.run(&Sent::default(), now);
+    node.replicator.serve(now);
+    assert!(node.replicator.orphans.contains_key("a"));
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.nodes[0].keys.claim("a").map(|claim| claim.owner), Some(world.nodes[0].id.id));
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::streams::durable_keys::time_left;
 /// Bytes of one read.
 const READ_BYTES: usize = 1 << 20;
 
-/// Keys of a stream while it is read: those of two generations.
+/// Keys of a generation while a stream is read: a topic has 10,000. A stream has few generations, since the keys of an
+/// incomplete one are removed before the next one is written.
 const ENTRIES_MAX: usize = 40_000;
 
 /// The state of a stream.
@@ -92,8 +93,9 @@ impl LoadedReplica {
         let ttl = stored.expires.map(time_left);
         let (version, value) = (stored.version, Some(stored.value()));
         keys.insert(key.to_owned(), KeySnapshot { key: key.to_owned(), version, value, ttl });
-        if self.generations.values().map(HashMap::len).sum::<usize>() > ENTRIES_MAX {
-            return Err(problem(code::STORE, format!("the stream has more than {ENTRIES_MAX} keys")));
+        if keys.len() > ENTRIES_MAX {
+            let text = format!("a generation of the stream has more than {ENTRIES_MAX} keys");
+            return Err(problem(code::STORE, text));
         }
         Ok(())
     }

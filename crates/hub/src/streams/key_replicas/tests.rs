@@ -1,9 +1,12 @@
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
 use bytes::Bytes;
 use sinews_server::{
-    BoundServer, KeyError, KeyReplication, KeyWrite, KeyWritten, LoggedChange, Prepared, Router, Server,
+    BoundServer, KeyError, KeyReplication, KeySnapshot, KeyWrite, KeyWritten, LoggedChange, Prepared, Router,
+    Server,
 };
+use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{Fsync, StreamsConfig};
 use tempfile::TempDir;
 
@@ -12,7 +15,7 @@ use crate::topics::shared_keys::{KeyWriteOutcome, LoadingKeys};
 
 /// The owners of all topics: this claim.
 #[derive(Debug, Default)]
-struct OneClaim(Mutex<Option<Claim>>);
+struct OneClaim(Mutex<Option<Claim>>, AtomicUsize);
 
 impl SharedKeys for OneClaim {
     fn write(
@@ -38,7 +41,9 @@ impl SharedKeys for OneClaim {
         *self.0.lock().unwrap()
     }
 
-    fn wake(&self) {}
+    fn wake(&self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 impl KeyReplication for OneClaim {
@@ -52,7 +57,7 @@ struct Node {
     _server: BoundServer,
     publisher: Publisher,
     owners: Arc<OneClaim>,
-    replicas: KeyReplicas,
+    replicas: Arc<KeyReplicas>,
     streams: Streams,
 }
 
@@ -68,7 +73,7 @@ impl Node {
             .unwrap();
         let publisher = server.publisher();
         let config = StreamConfig::default().with_fsync(Fsync::Never);
-        let replicas = KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config);
+        let replicas = Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config));
         replicas.attach(publisher.clone(), Arc::downgrade(&owners) as Weak<dyn SharedKeys>);
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         replicas.load(&streams);
@@ -176,6 +181,88 @@ fn large_topic_takes_several_batches() {
     assert_eq!((node.keys(), before.len()), (before, 60));
 }
 
+/// Appends a record that is none of a replica.
+fn append_damage(partition: &Partition) {
+    let mut records = RecordBuilder::new();
+    records.push(1, b"?", b"", ValueKind::Text).unwrap();
+    append(partition, records.finish().unwrap()).unwrap();
+}
+
+/// Creates a stream before the node starts.
+fn create(directory: &TempDir, name: &str) -> (Streams, Partition) {
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+    let stream = streams.create(name, &StreamConfig::default().with_fsync(Fsync::Never)).unwrap();
+    let partition = single_partition(&stream).unwrap();
+    (streams, partition)
+}
+
+#[test]
+fn replica_without_its_state_has_a_fault() {
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, partition) = create(&directory, "*.replicas.t");
+    append_damage(&partition);
+    streams.close();
+    let node = Node::start(&directory);
+    assert!(node.replicas.take_restored().is_empty());
+    assert!(node.replicas.is_unreadable("t"));
+    let fault = node.replicas.fault("t").unwrap();
+    assert!(fault.text.contains("is damaged"), "{}", fault.text);
+}
+
+#[test]
+fn incomplete_generations_do_not_add_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    let claim = node.own(1, 900);
+    node.set("a", "1");
+    node.store();
+    // A process that has ended five times in the middle of the keys of another claim.
+    for generation in 2..7 {
+        let keys: Vec<KeySnapshot> = (1..=10_000)
+            .map(|number| KeySnapshot {
+                key: format!("k{number}"),
+                version: number,
+                value: Some("x".into()),
+                ttl: None,
+            })
+            .collect();
+        append(&node.partition(), encode(&keys, generation, None).unwrap()).unwrap();
+    }
+    let node = node.restart(&directory);
+    assert_eq!(node.replicas.take_restored(), [("t".to_owned(), claim)]);
+    assert_eq!(node.keys(), named([("a", 1)]));
+    assert_eq!(
+        load::read(&node.partition()).unwrap().leftovers().count(),
+        0,
+        "they are removed at the start"
+    );
+}
+
+#[test]
+fn rewrites_do_not_delay_batches_of_other_topics() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    node.own(1, 900);
+    node.set("a", "1");
+    node.store();
+    node.set("a", "2");
+    for topic in ["t1", "t2", "z"] {
+        node.publisher.own_keyed_topic(topic, 900).unwrap();
+        node.publisher.write_key(topic, &KeyWrite::set("k", "1")).unwrap();
+    }
+    ["t", "t1", "t2", "z"].into_iter().for_each(|topic| node.replicas.changed(&topic.into()));
+    let is_stored = |topic: &str| {
+        let position = node.publisher.keyed_position(topic).unwrap();
+        node.replicas.is_stored(topic, position)
+    };
+    let before = node.owners.1.load(Ordering::SeqCst);
+    assert!(node.replicas.store_changes(Instant::now()));
+    assert_eq!(["t", "t1", "t2", "z"].map(is_stored), [true, true, false, false]);
+    assert_eq!(node.owners.1.load(Ordering::SeqCst) - before, 2, "the first batch ends before the rewrite");
+    while node.replicas.store_changes(Instant::now()) {}
+    assert_eq!(["t", "t1", "t2", "z"].map(is_stored), [true; 4]);
+}
+
 #[test]
 fn damaged_replica_is_behind_all_others() {
     let directory = tempfile::tempdir().unwrap();
@@ -183,10 +270,7 @@ fn damaged_replica_is_behind_all_others() {
     node.own(5, 900);
     node.set("a", "1");
     node.store();
-    // A record that is none of a replica.
-    let mut records = RecordBuilder::new();
-    records.push(1, b"?", b"", sinews_stream::record::ValueKind::Text).unwrap();
-    append(&node.partition(), records.finish().unwrap()).unwrap();
+    append_damage(&node.partition());
     let node = node.restart(&directory);
     let restored = node.replicas.take_restored();
     assert_eq!(restored, [("t".to_owned(), Claim { term: 0, epoch: 900, owner: 7 })]);
@@ -212,6 +296,10 @@ fn keys_of_a_server_without_a_cluster_are_taken_along() {
     {
         append(&single_partition(&stream).unwrap(), durable_keys::encode(&change).unwrap()).unwrap();
     }
+    // The first start in a cluster has ended before the replica was complete.
+    let replica = streams.create("*.replicas.t", &StreamConfig::default().with_fsync(Fsync::Never)).unwrap();
+    let key = KeySnapshot { key: "b".to_owned(), version: 2, value: Some(value), ttl: None };
+    append(&single_partition(&replica).unwrap(), encode(&[key], 1, None).unwrap()).unwrap();
     streams.close();
     let node = Node::start(&directory);
     let claim = Claim { term: 1, epoch, owner: 0 };
@@ -237,4 +325,29 @@ fn directory_has_an_id_and_remembers_the_nodes() {
     assert_eq!((node.replicas.node(), node.replicas.members()), (Some(id), vec![1, id, u64::MAX]));
     let other = tempfile::tempdir().unwrap();
     assert_ne!(Node::start(&other).replicas.node(), Some(id));
+}
+
+#[test]
+fn thread_stores_all_batches_before_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory);
+    node.own(1, 900);
+    node.set("k0", "1");
+    node.store();
+    for number in 0..60 {
+        node.set(&format!("k{number}"), vec![b'x'; 50_000]);
+    }
+    node.replicas.changed(&"t".into());
+    let owners = Arc::downgrade(&node.owners) as Weak<dyn SharedKeys>;
+    node.replicas.start(node.publisher.clone(), owners).unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    let replicas = Arc::clone(&node.replicas);
+    // The thread wakes itself after each of several batches, while this one waits.
+    let finishing = thread::spawn(move || {
+        replicas.finish();
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(30)).expect("the thread ends");
+    finishing.join().unwrap();
+    assert!(node.replicas.is_stored("t", node.publisher.keyed_position("t").unwrap()));
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Weak;
 
-use sinews_stream::{Fsync, StreamConfig, Streams, StreamsConfig};
+use sinews_stream::record::{RecordBuilder, ValueKind};
+use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
 use tempfile::TempDir;
 
 use super::*;
+use crate::cluster::connection::OutputOffsets;
+use crate::cluster::keys::wire::KeyDecoder;
 use crate::namespaces::order::PatternSwitch;
 use crate::streams::key_replicas::KeyReplicas;
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
@@ -20,6 +23,18 @@ pub(super) struct SimDisk {
     pub(super) is_stalled: bool,
     /// The broker's socket accepts nothing.
     pub(super) is_unsent: bool,
+    output: OutputOffsets,
+}
+
+impl SimDisk {
+    /// Sends the output of earlier turns; that of this turn waits, so that some output always waits.
+    pub(super) fn send_output(&mut self) -> OutputOffsets {
+        if !self.is_unsent {
+            self.output.sent = self.output.end;
+        }
+        self.output.end += 1;
+        self.output
+    }
 }
 
 impl SimNode {
@@ -32,7 +47,14 @@ impl SimNode {
         let limits = StreamsConfig::default().with_max_streams(streams_max);
         let (streams, _) = Streams::open(directory.path(), limits).unwrap();
         replicas.load(&streams);
-        self.disk = Some(SimDisk { replicas, streams, directory, is_stalled: false, is_unsent: false });
+        self.disk = Some(SimDisk {
+            replicas,
+            streams,
+            directory,
+            is_stalled: false,
+            is_unsent: false,
+            output: OutputOffsets::default(),
+        });
         self
     }
 
@@ -318,6 +340,107 @@ fn node_waits_for_the_nodes_that_it_has_seen_before_it_claims() {
     world.restart(1);
     world.run(Duration::from_secs(6));
     assert!(world.result(1, set("a", "k", "5"), None).is_ok());
+}
+
+#[test]
+fn link_sleeps_while_restored_topics_wait_for_other_nodes() {
+    let mut world = World::durable(5, 2);
+    world.result(0, set("a", "k", "1"), None).unwrap();
+    [0, 1].into_iter().for_each(|at| world.crash(at));
+    world.restart(0);
+    for _ in 0..40 {
+        world.step();
+        let replicator = &world.nodes[0].replicator;
+        assert!(replicator.orphans.contains_key("a"));
+        let due = replicator.next_due(world.now).unwrap();
+        assert!(due > world.now, "synced: {}", replicator.is_synced);
+    }
+}
+
+#[test]
+fn node_that_cannot_read_the_stream_of_a_topic_never_owns_it() {
+    let mut world = World::durable(9, 1);
+    world.result(0, set("a", "k", "1"), None).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+    let stream = streams.create("*.replicas.a", &StreamConfig::default()).unwrap();
+    let mut records = RecordBuilder::new();
+    records.push(1, b"?", b"", ValueKind::Text).unwrap();
+    stream.partition(0).unwrap().append(records.finish().unwrap()).unwrap().block(Durability::Disk).unwrap();
+    streams.close();
+    world.join(64 << 20);
+    let node = world.nodes.pop().unwrap();
+    world.nodes.push(node.with_disk(directory, 100));
+    world.run(Duration::from_secs(5));
+    world.assert_equal(9);
+    // It has the keys in memory only.
+    world.crash(0);
+    world.run(Duration::from_secs(30));
+    assert_eq!(world.states(1)[0].len(), 1);
+    assert!(!world.nodes[1].owns("a"));
+    world.restart(0);
+    world.run(Duration::from_secs(12));
+    assert_eq!(world.owner("a"), 0);
+    assert!(world.result(1, set("a", "k", "2"), None).is_ok());
+}
+
+/// A broker that accepts one message.
+#[derive(Default)]
+struct SlowSender(Sent);
+
+impl KeySender for SlowSender {
+    fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]) {
+        self.0.send(to, kind, body);
+    }
+
+    fn waiting(&self) -> usize {
+        if self.0.messages.borrow().is_empty() { 0 } else { usize::MAX }
+    }
+
+    fn max_payload(&self) -> usize {
+        self.0.max_payload()
+    }
+}
+
+#[test]
+fn positions_of_many_topics_are_announced_in_several_turns() {
+    let mut world = World::durable(5, 2);
+    let names: BTreeSet<String> = (0..60).map(|number| format!("t{number}.{}", "x".repeat(180))).collect();
+    for name in &names {
+        world.write(0, set(name.clone().leak(), "k", "1"), None);
+    }
+    world.run(Duration::from_secs(1));
+    [0, 1].into_iter().for_each(|at| world.crash(at));
+    world.restart(0);
+    // Every turn, until the other node is missing for too long.
+    world.run(Duration::from_secs(65));
+    let now = world.now;
+    let replicator = &mut world.nodes[0].replicator;
+    assert_eq!(replicator.orphans.len(), 0, "all topics are claimed");
+    replicator.disconnected(now);
+    replicator.connected(now);
+    let topics: Vec<Arc<str>> = replicator.topics.keys().cloned().collect();
+    topics.iter().for_each(|topic| replicator.orphan(topic, now));
+    let mut announced = BTreeSet::new();
+    loop {
+        let sender = SlowSender::default();
+        replicator.announce_positions(&sender);
+        let messages = sender.0.messages.into_inner();
+        assert_eq!(messages.len(), 1);
+        let mut body = KeyDecoder(&messages[0].2);
+        while let Some((topic, ..)) = body.catalogue_entry() {
+            assert!(announced.insert(topic.to_owned()), "{topic} is announced twice");
+        }
+        if !replicator.has_output() {
+            break;
+        }
+        assert!(
+            !replicator.claims_durable(&topics[0], now - Duration::from_secs(10)),
+            "not all are announced"
+        );
+    }
+    assert_eq!(announced, names);
+    assert!(replicator.claims_durable(&topics[0], now - Duration::from_secs(10)));
 }
 
 #[test]

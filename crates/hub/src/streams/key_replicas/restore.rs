@@ -1,0 +1,139 @@
+//! Reads the keys of this node from its streams when they are open.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use sinews_server::{KeyedSnapshot, Publisher};
+use sinews_stream::Streams;
+
+use super::batches::remove_leftovers;
+use super::membership::NodeMembership;
+use super::{KeyReplicas, REPLICA_PREFIX, StorageFault, StoredReplica, load};
+use crate::streams::durable_keys::{self, STREAM_PREFIX};
+use crate::streams::durable_topics::single_partition;
+use crate::topics::shared_keys::{Claim, ReplicaStore as _};
+
+impl KeyReplicas {
+    /// Reads the replicas of all existing streams into memory. Waits for the disk.
+    pub(crate) fn load(&self, streams: &Streams) {
+        let Some(publisher) = self.publisher.get().filter(|_| !self.is_loaded.load(Ordering::Acquire)) else {
+            return;
+        };
+        let names: Vec<String> =
+            streams.describe_all().into_iter().map(|info| info.name.to_string()).collect();
+        for name in &names {
+            let Some(topic) = name.strip_prefix(REPLICA_PREFIX).filter(|topic| self.stores(topic)) else {
+                continue;
+            };
+            if let Err(reason) = self.load_topic(topic, (name, streams), publisher) {
+                tracing::error!(topic, reason, "the keys of a topic cannot be read");
+                self.lock().entry(topic.into()).or_default().fault =
+                    Some(StorageFault { reason, retry: None });
+            }
+        }
+        for name in &names {
+            let Some(topic) = name.strip_prefix(STREAM_PREFIX).filter(|topic| self.stores(topic)) else {
+                continue;
+            };
+            // A replica without a complete generation has no keys yet.
+            let has_replica = self.lock().get(topic).is_some_and(StoredReplica::has_keys);
+            if !has_replica && let Err(reason) = self.import_topic(topic, (name, streams), publisher) {
+                tracing::error!(
+                    topic,
+                    reason,
+                    "the keys that this server had without a cluster cannot be read"
+                );
+                self.lock().entry(topic.into()).or_default().fault =
+                    Some(StorageFault { reason, retry: None });
+            }
+        }
+        match NodeMembership::open(streams, &self.config) {
+            Ok(opened) => *self.lock_membership() = Some(opened),
+            Err(reason) => {
+                tracing::error!(reason, "the nodes of the cluster that this node has seen are unknown")
+            }
+        }
+        let _ = self.streams.set(streams.clone());
+        self.is_loaded.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn load_topic(
+        &self,
+        topic: &str,
+        (name, streams): (&str, &Streams),
+        publisher: &Publisher,
+    ) -> Result<(), String> {
+        let stream = streams.find(name).map_err(|error| error.to_string())?;
+        let Some(stream) = stream else { return Ok(()) };
+        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        let loaded = load::read(&partition).map_err(|problem| problem.text)?;
+        let mut topics = self.lock();
+        let replica = topics.entry(topic.into()).or_default();
+        replica.partition = Some(partition.clone());
+        replica.last_generation = loaded.last_generation;
+        replica.state = loaded.state;
+        replica.has_leftovers = loaded.leftovers().next().is_some();
+        if loaded.is_damaged() && loaded.state.is_none() {
+            return Err("the record with the owner and the position of the keys is damaged".to_owned());
+        }
+        if loaded.is_damaged() {
+            tracing::error!(
+                topic,
+                "records of durable keys are damaged: other nodes are asked for the keys first"
+            );
+            if let Some(state) = &mut replica.state {
+                // Any other replica is better, and the stream is written again.
+                state.claim.term = 0;
+            }
+        }
+        let claim = replica.state.map(|state| state.claim);
+        let removes_leftovers = replica.has_leftovers && !loaded.is_damaged();
+        drop(topics);
+        if removes_leftovers {
+            match remove_leftovers(&partition, &loaded) {
+                Ok(()) => self.note_leftovers(topic, false),
+                // The next generation removes them first.
+                Err(reason) => tracing::warn!(topic, reason, "incomplete keys of a topic cannot be removed"),
+            }
+        }
+        match (claim, loaded.into_snapshot(topic)) {
+            (Some(claim), Some(snapshot)) => self.restore(claim, snapshot, publisher),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the keys that this server has stored without a cluster.
+    fn import_topic(
+        &self,
+        topic: &str,
+        (name, streams): (&str, &Streams),
+        publisher: &Publisher,
+    ) -> Result<(), String> {
+        let stream = streams.find(name).map_err(|error| error.to_string())?;
+        let Some(stream) = stream else { return Ok(()) };
+        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        let mut snapshot =
+            durable_keys::load::read(topic, stream.created(), &partition).map_err(|problem| problem.text)?;
+        snapshot.keys.retain(|key| key.value.is_some());
+        snapshot.forgotten = snapshot.position.sequence;
+        if snapshot.position.sequence == 0 {
+            return Ok(());
+        }
+        let claim = Claim { term: 1, epoch: snapshot.position.epoch, owner: 0 };
+        self.restore(claim, snapshot, publisher)
+    }
+
+    fn restore(&self, claim: Claim, snapshot: KeyedSnapshot, publisher: &Publisher) -> Result<(), String> {
+        let topic = snapshot.topic.clone();
+        if publisher.keyed_position(&topic).is_some_and(|position| position.sequence > 0) {
+            // A predecessor process has passed the keys on.
+            return Ok(());
+        }
+        publisher.install_keyed_topic(snapshot).map_err(|error| {
+            format!("the keys do not fit into the server (limits.max_keyed_memory): {error:?}")
+        })?;
+        self.restored.lock().unwrap_or_else(PoisonError::into_inner).push((topic, claim));
+        Ok(())
+    }
+}
