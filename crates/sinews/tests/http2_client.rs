@@ -15,6 +15,7 @@ use sinews::hyper::Upgrade;
 use sinews::{Bytes, CloseCode, ConnectError, Error, Message, OriginPolicy, WebSocket};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
 fn url(address: SocketAddr) -> String {
@@ -344,6 +345,124 @@ async fn close_of_the_server_reaches_the_client() {
     assert_eq!((close.code(), close.reason()), (CloseCode::GOING_AWAY, "restart"));
     assert!(ws.next().await.is_none());
     assert_eq!(ws.closed().and_then(sinews::Closed::code), Some(CloseCode::GOING_AWAY));
+}
+
+/// Receives one message from each WebSocket.
+async fn receiving_server() -> (SocketAddr, UnboundedReceiver<Option<Message>>) {
+    let (sender, received) = unbounded_channel();
+    let address = serve_http2(
+        |_| {},
+        move |request| {
+            let sender = sender.clone();
+            upgrade(&Upgrade::new(), request, |mut ws| async move {
+                let message = ws.next().await;
+                sender.send(message.and_then(Result::ok)).expect("the test receives");
+            })
+        },
+    );
+    (address.await, received)
+}
+
+#[tokio::test]
+async fn dropped_websocket_sends_what_was_sent_before() {
+    let (address, mut received) = receiving_server().await;
+    let connection = connect(url(address)).await.expect("HTTP/2");
+    // In one frame of HTTP/2, in several, and beyond the window.
+    for length in [3, 200, 40 << 10, 300 << 10] {
+        let message = Message::binary(vec![7; length]);
+        for _ in 0..8 {
+            let mut ws = connection.open("/").await.expect("opened");
+            ws.send(message.clone()).await.expect("open");
+            drop(ws);
+            assert!(received.recv().await.expect("a server") == Some(message.clone()), "{length}");
+        }
+    }
+    // The connection is dropped as well.
+    let mut ws = connection.open("/").await.expect("opened");
+    ws.send("bye").await.expect("open");
+    drop((ws, connection));
+    assert_eq!(received.recv().await.expect("a server"), Some(Message::text("bye")));
+}
+
+#[test]
+fn sent_message_leaves_although_the_runtime_ends() {
+    let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let server = server.expect("a runtime");
+    let (address, mut received) = server.block_on(receiving_server());
+    let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    client.block_on(async {
+        let connection = connect(url(address)).await.expect("HTTP/2");
+        let mut ws = connection.open("/").await.expect("opened");
+        ws.send("bye").await.expect("open");
+    });
+    drop(client);
+    assert_eq!(server.block_on(received.recv()).expect("a server"), Some(Message::text("bye")));
+}
+
+#[tokio::test]
+async fn reply_to_a_close_leaves_although_the_websocket_is_dropped() {
+    let (sender, mut ends) = unbounded_channel();
+    let address = serve_http2(
+        |_| {},
+        move |request| {
+            let sender = sender.clone();
+            upgrade(&Upgrade::new(), request, |mut ws| async move {
+                let closed = ws.close(CloseCode::GOING_AWAY, "restart").await;
+                sender.send(closed.map(|closed| closed.code())).expect("the test receives");
+            })
+        },
+    )
+    .await;
+    let connection = connect(url(address)).await.expect("HTTP/2");
+    for _ in 0..8 {
+        let mut ws = connection.open("/").await.expect("opened");
+        while let Some(Ok(message)) = ws.next().await {
+            if let Message::Close(_) = message {
+                break;
+            }
+        }
+        drop(ws);
+        let closed = ends.recv().await.expect("a server").expect("in order");
+        assert_eq!(closed, Some(CloseCode::GOING_AWAY));
+    }
+}
+
+#[tokio::test]
+async fn websocket_whose_send_is_not_polled_does_not_stop_the_others() {
+    let (read, reading) = tokio::sync::watch::channel(false);
+    let address = serve_http2(
+        |builder| {
+            builder.initial_connection_window_size(65_535).initial_stream_window_size(1 << 20);
+        },
+        move |request| {
+            let mut reading = (request.uri().path() == "/late").then(|| reading.clone());
+            upgrade(&Upgrade::new(), request, |ws| async move {
+                if let Some(reading) = &mut reading {
+                    let _ = reading.wait_for(|is_reading| *is_reading).await;
+                }
+                echo(ws).await;
+            })
+        },
+    )
+    .await;
+    let connection = connect(url(address)).await.expect("HTTP/2");
+    let mut late = connection.open("/late").await.expect("opened");
+    let mut stopped = connection.open("/").await.expect("opened");
+    let mut ws = connection.open("/").await.expect("opened");
+    // The whole window of the connection.
+    late.feed(vec![1; 100_000]).await.expect("open");
+    assert!(late.flush().now_or_never().is_none());
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    stopped.feed(vec![1; 200_000]).await.expect("open");
+    assert!(stopped.flush().now_or_never().is_none());
+    read.send(true).expect("the server waits");
+    assert_eq!(late.next().await.expect("open").expect("sound").into_bytes().len(), 100_000);
+    for _ in 0..8 {
+        assert_echoes(&mut ws, &"beside it ".repeat(10_000)).await;
+    }
+    assert_eq!(stopped.next().await.expect("open").expect("sound").into_bytes().len(), 200_000);
 }
 
 /// Answers two requests by `h2`, then calls back with their streams.

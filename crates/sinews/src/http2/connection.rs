@@ -7,13 +7,14 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, Reason};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
+use super::driver::{DriverHandle, Http2Driver};
 use super::open::Http2Open;
+use super::payload::Payload;
 use crate::client::deadline::ConnectDeadline;
 use crate::client::settings::ConnectSettings;
 use crate::client::target::ConnectTarget;
@@ -43,14 +44,12 @@ const STREAM_WINDOW: u32 = 256 << 10;
 /// own, do not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
-/// Most bytes of one WebSocket that wait for the socket: a full send of the kernel.
-const SEND_BUFFER: usize = 64 << 10;
-
 /// A connection of HTTP/2 that carries WebSockets. A clone is a handle to the same connection.
 #[derive(Clone)]
 pub struct Http2Connection {
-    pub(super) requests: SendRequest<Bytes>,
+    pub(super) requests: SendRequest<Payload>,
     pub(super) shared: Arc<Http2Shared>,
+    pub(super) driver: DriverHandle,
 }
 
 /// What all WebSockets of a connection have in common.
@@ -188,23 +187,22 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     if !requests.is_extended_connect_protocol_enabled() {
         return Err(ConnectError::NoExtendedConnect { peer });
     }
-    // Its end, and its error, reach every stream.
-    tokio::spawn(connection);
-    Ok(Http2Connection { requests, shared: Arc::new(shared) })
+    let (driver, handle) = Http2Driver::new(connection, shared.settings.config.close_timeout());
+    tokio::spawn(driver);
+    Ok(Http2Connection { requests, shared: Arc::new(shared), driver: handle })
 }
 
 /// The server's first frame has its settings (RFC 9113 section 3.4), so that they are known once it answers a ping.
 async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     runtime: Http2,
-) -> Result<(SendRequest<Bytes>, Connection<S, Bytes>), h2::Error> {
+) -> Result<(SendRequest<Payload>, Connection<S, Payload>), h2::Error> {
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(runtime.stream_window)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buffer_size(SEND_BUFFER);
-    let (requests, mut connection) = builder.handshake(stream).await?;
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let (requests, mut connection) = builder.handshake::<_, Payload>(stream).await?;
     let mut pings = connection.ping_pong().expect("it is taken here only");
     {
         let mut answer = pin!(pings.ping(Ping::opaque()));

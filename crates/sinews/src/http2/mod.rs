@@ -65,7 +65,9 @@
 //! * There is no 101: the [`Response`](crate::client::Response) of an accepted handshake has the status 200.
 
 mod connection;
+mod driver;
 mod open;
+mod payload;
 mod stream;
 
 pub use self::connection::{Http2, Http2Connection, connect};

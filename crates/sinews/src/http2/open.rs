@@ -4,9 +4,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
 
-use bytes::Bytes;
 use h2::RecvStream;
-use h2::client::SendRequest;
 use h2::ext::Protocol;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use http::{Method, Request, Uri, Version};
@@ -64,7 +62,7 @@ impl Connect<Http2Open> {
         loop {
             let request = settings.request(&target)?.extended_connect()?;
             let exchange = OpenExchange { settings: &settings, target: &target, deadline: &deadline };
-            match exchange.run(connection.requests.clone(), &request).await {
+            match exchange.run(&connection, &request).await {
                 Err(ConnectError::Rejected(response)) => {
                     target.path = follow(&connection, &target, response, &mut redirected)?;
                 }
@@ -128,14 +126,14 @@ struct OpenExchange<'a> {
 impl OpenExchange<'_> {
     async fn run(
         &self,
-        requests: SendRequest<Bytes>,
+        connection: &Http2Connection,
         request: &ExtendedConnect,
     ) -> Result<(WebSocket<Http2Stream>, Response), ConnectError> {
         let head = self.head(request)?;
         let peer = self.target.authority();
         let exchange = async {
             // Waits while an earlier request waits for the server's limit of streams.
-            let mut requests = requests.ready().await?;
+            let mut requests = connection.requests.clone().ready().await?;
             let (response, send) = requests.send_request(head, false)?;
             Ok((response.await?, send))
         };
@@ -145,7 +143,8 @@ impl OpenExchange<'_> {
         match request.read_response(head.status.as_u16(), fields) {
             Ok(established) => {
                 let response = Response::of_http2(head).with_subprotocol(established.subprotocol());
-                let (stream, config) = (Http2Stream::new(send, body), self.settings.config.clone());
+                let (stream, config) =
+                    (Http2Stream::new(send, body, connection.driver.clone()), self.settings.config.clone());
                 let ws = WebSocket::from_negotiated(stream, established.negotiated(), config, &[]);
                 Ok((ws.with_subprotocol(response.subprotocol()), response))
             }
