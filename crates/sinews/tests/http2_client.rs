@@ -5,6 +5,10 @@ mod http2_servers;
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -13,7 +17,7 @@ use sinews::client::{ConnectPhase, RedirectError};
 use sinews::http2::{Http2Connection, Http2Stream, connect};
 use sinews::hyper::Upgrade;
 use sinews::{Bytes, CloseCode, ConnectError, Error, Message, OriginPolicy, WebSocket};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
@@ -139,7 +143,7 @@ async fn unread_websocket_does_not_stop_the_others() {
 #[tokio::test]
 async fn sender_waits_for_the_window_of_a_server_that_does_not_read() {
     let (read, reading) = oneshot::channel::<()>();
-    let reading = std::sync::Arc::new(std::sync::Mutex::new(Some(reading)));
+    let reading = Arc::new(std::sync::Mutex::new(Some(reading)));
     let address = serve_http2(
         |_| {},
         move |request| {
@@ -494,6 +498,85 @@ async fn script<Fut: Future<Output = ()> + Send>(
     let first = connection.open("/").await.expect("opened");
     let second = connection.open("/").await.expect("opened");
     (connection, [first, second])
+}
+
+/// Receives nothing while it is paused.
+struct Paused(tokio::io::DuplexStream, Arc<AtomicBool>);
+
+impl AsyncRead for Paused {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        match this.1.load(Ordering::Relaxed) {
+            true => Poll::Pending,
+            false => Pin::new(&mut this.0).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Paused {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn many_dropped_websockets_leave_the_connection_open() {
+    let (near, far) = tokio::io::duplex(4 << 20);
+    let (dropped, mut are_dropped) = oneshot::channel();
+    let frame = Bytes::from_static(b"\x81\x02ok");
+    tokio::spawn(async move {
+        let is_paused = Arc::new(AtomicBool::new(false));
+        let mut builder = h2::server::Builder::new();
+        let handshake = builder.enable_connect_protocol().handshake(Paused(far, is_paused.clone()));
+        let mut connection = handshake.await.expect("HTTP/2");
+        let mut streams = Vec::new();
+        while let Some(Ok((request, mut respond))) = connection.accept().await {
+            let mut stream = respond.send_response(hyper::Response::new(()), false).expect("open");
+            stream.send_data(frame.clone(), false).expect("open");
+            streams.push((request, stream));
+            if streams.len() != 200 {
+                continue;
+            }
+            // The resets arrive once all this data is sent.
+            is_paused.store(true, Ordering::Relaxed);
+            tokio::select! {
+                _ = &mut are_dropped => {}
+                _ = connection.accept() => panic!("a request"),
+            }
+            for _ in 0..20 {
+                for (_, stream) in &mut streams {
+                    stream.send_data(frame.clone(), false).expect("open");
+                }
+                for _ in 0..10 {
+                    assert!(connection.accept().now_or_never().is_none(), "a request");
+                    tokio::task::yield_now().await;
+                }
+            }
+            is_paused.store(false, Ordering::Relaxed);
+        }
+    });
+    let connection = connect("ws://example.com").over(near).await.expect("HTTP/2");
+    let mut sockets = Vec::new();
+    for _ in 0..200 {
+        sockets.push(connection.open("/").await.expect("opened"));
+    }
+    drop(sockets);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    dropped.send(()).expect("the server waits");
+    for _ in 0..3 {
+        let mut ws = connection.open("/").await.expect("opened");
+        assert_eq!(ws.next().await.expect("open").expect("sound"), Message::text("ok"));
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, Reason};
@@ -43,6 +44,13 @@ const STREAM_WINDOW: u32 = 256 << 10;
 /// The window of the connection: the most that HTTP/2 allows, so that unread WebSockets, which have windows of their
 /// own, do not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// Most streams of dropped WebSockets that are remembered, so that frames that were on their way are dropped. Each frame
+/// of a forgotten stream is answered with a reset. A remembered stream takes less than 1 KiB.
+const RESET_STREAMS_MAX: usize = 1024;
+
+/// How long such a stream is remembered: more than a round trip.
+const RESET_STREAM_TIME: Duration = Duration::from_secs(10);
 
 /// A connection of HTTP/2 that carries WebSockets. A clone is a handle to the same connection.
 #[derive(Clone)]
@@ -201,7 +209,11 @@ async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     builder
         .enable_push(false)
         .initial_window_size(runtime.stream_window)
-        .initial_connection_window_size(CONNECTION_WINDOW);
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        .reset_stream_duration(RESET_STREAM_TIME)
+        // h2 counts resets during the life of the connection. Late frames of forgotten streams are no fault.
+        .max_local_error_reset_streams(None);
     let (requests, mut connection) = builder.handshake::<_, Payload>(stream).await?;
     let mut pings = connection.ping_pong().expect("it is taken here only");
     {
