@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use http2_servers::{Answer, echo, hyper_server, serve_http2, servers, upgrade};
-use sinews::client::{ConnectPhase, RedirectError};
+use sinews::client::{ConnectPhase, HeadLimits, RedirectError};
 use sinews::http2::{Http2Connection, Http2Stream, connect};
 use sinews::hyper::Upgrade;
 use sinews::{Bytes, CloseCode, ConnectError, Error, Message, OriginPolicy, WebSocket};
@@ -245,6 +245,55 @@ async fn rejection_has_status_headers_and_body_and_the_connection_continues() {
         assert!(error.to_string().starts_with(expected), "{error}");
     }
     assert_echoes(&mut connection.open("/").await.expect("opened"), "hello").await;
+}
+
+#[tokio::test]
+async fn head_of_the_response_is_limited() {
+    let address = serve_http2(
+        |_| {},
+        |request| {
+            let (lines, bytes) = request.uri().path()[1..].split_once('/').expect("two numbers");
+            let (lines, bytes) = (lines.parse().expect("a number"), bytes.parse().expect("a number"));
+            let mut answer = upgrade(&Upgrade::new(), request, echo);
+            for line in 0..lines {
+                let name = hyper::header::HeaderName::try_from(format!("x-{line}")).expect("a name");
+                answer.headers_mut().insert(name, "v".repeat(bytes).parse().expect("a value"));
+            }
+            answer
+        },
+    )
+    .await;
+    let connection = connect(url(address)).await.expect("HTTP/2");
+    let limits = HeadLimits::new().with_max_headers(10).with_max_bytes(1000);
+    for (path, limits, expected) in [
+        ("/8/1", limits, None),
+        ("/11/1", limits, Some("too many header lines")),
+        ("/8/60", limits, None),
+        ("/8/200", limits, Some("head too large")),
+        ("/101/1", HeadLimits::new(), Some("too many header lines")),
+        ("/1/17000", HeadLimits::new(), Some("head too large")),
+    ] {
+        match (connection.open(path).response_limits(limits).await, expected) {
+            (Ok(mut ws), None) => assert_echoes(&mut ws, path).await,
+            (Err(error), Some(expected)) => {
+                assert_eq!(error.to_string(), format!("handshake: bad response: {expected}"), "{path}");
+                assert!(!error.is_transient());
+            }
+            (result, expected) => panic!("{path}: {result:?} in place of {expected:?}"),
+        }
+    }
+    assert_echoes(&mut connection.open("/1/1").await.expect("opened"), "hello").await;
+    // A head far beyond the limits of the connection is not stored.
+    let error = connection.open("/1/24000").await.expect_err("too large");
+    let expected = format!(
+        "WebSocket handshake with {address}: a malformed response, or one whose head exceeds Connect::response_limits \
+         of the connection: "
+    );
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    let connection = connect(url(address)).response_limits(limits).await.expect("HTTP/2");
+    let error = connection.open("/8/200").response_limits(HeadLimits::new()).await.expect_err("too large");
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    assert_echoes(&mut connection.open("/1/1").await.expect("opened"), "hello").await;
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, Reason};
+use sinews_proto::http::HeadLimits;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
@@ -191,7 +192,8 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) -> Result<Http2Connection, ConnectError> {
     let peer = shared.target.authority();
     let phase = (ConnectPhase::Http2, &*peer);
-    let (requests, connection) = within(&deadline, phase, settle(stream, runtime)).await.map_err(explain)?;
+    let (requests, connection) =
+        within(&deadline, phase, settle(stream, runtime, shared.settings.limits)).await.map_err(explain)?;
     if !requests.is_extended_connect_protocol_enabled() {
         return Err(ConnectError::NoExtendedConnect { peer });
     }
@@ -204,12 +206,14 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     runtime: Http2,
+    limits: HeadLimits,
 ) -> Result<(SendRequest<Payload>, Connection<S, Payload>), h2::Error> {
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(runtime.stream_window)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(header_list_size(limits))
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .reset_stream_duration(RESET_STREAM_TIME)
         // h2 counts resets during the life of the connection. Late frames of forgotten streams are no fault.
@@ -229,16 +233,30 @@ async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((requests, connection))
 }
 
+/// The size of a head at its limits. HTTP/2 adds 32 bytes to each line (RFC 9113 section 6.5.2), `:status` included. A
+/// larger head is not stored.
+fn header_list_size(limits: HeadLimits) -> u32 {
+    u32::try_from(limits.max_bytes() + 32 * (limits.max_headers() + 1)).unwrap_or(u32::MAX)
+}
+
 /// Names the cause of a first frame that is none.
 fn explain(error: ConnectError) -> ConnectError {
+    explain_error(error, |error| {
+        let is_invalid = error.is_library() && error.reason().is_some();
+        is_invalid.then_some("the server does not speak HTTP/2 on this port")
+    })
+}
+
+/// Names the cause of an error of h2.
+pub(super) fn explain_error(
+    error: ConnectError,
+    cause: impl FnOnce(&h2::Error) -> Option<&'static str>,
+) -> ConnectError {
     let ConnectError::Transport { phase, peer, error } = error else { return error };
-    let is_invalid = |error: &h2::Error| error.is_library() && error.reason().is_some();
-    let is_invalid = error.get_ref().and_then(|cause| cause.downcast_ref()).is_some_and(is_invalid);
-    let explained = || {
-        let text = format!("the server does not speak HTTP/2 on this port: {error}");
-        io::Error::new(io::ErrorKind::InvalidData, text)
+    let error = match error.get_ref().and_then(|error| error.downcast_ref()).and_then(cause) {
+        Some(cause) => io::Error::new(io::ErrorKind::InvalidData, format!("{cause}: {error}")),
+        None => error,
     };
-    let error = if is_invalid { explained() } else { error };
     ConnectError::Transport { phase, peer, error }
 }
 

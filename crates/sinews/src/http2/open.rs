@@ -4,14 +4,15 @@ use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
 
-use h2::RecvStream;
 use h2::ext::Protocol;
+use h2::{Reason, RecvStream};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
-use http::{Method, Request, Uri, Version};
+use http::{HeaderMap, Method, Request, Uri, Version};
 use sinews_proto::handshake::{ClientError, ExtendedConnect, HandshakeMisuse};
+use sinews_proto::http::HeadError;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Http2Connection, within};
+use super::connection::{Http2Connection, explain_error, within};
 use super::stream::Http2Stream;
 use crate::WebSocket;
 use crate::client::body::RejectionBody;
@@ -116,6 +117,17 @@ fn follow(
     Err(ConnectError::Rejected(response))
 }
 
+/// Names the cause of a response that h2 does not store.
+fn explain(error: ConnectError) -> ConnectError {
+    explain_error(error, |error| {
+        let is_malformed =
+            error.is_library() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR);
+        is_malformed.then_some(
+            "a malformed response, or one whose head exceeds Connect::response_limits of the connection",
+        )
+    })
+}
+
 /// One request on a stream of its own.
 struct OpenExchange<'a> {
     settings: &'a ConnectSettings,
@@ -137,8 +149,10 @@ impl OpenExchange<'_> {
             let (response, send) = requests.send_request(head, false)?;
             Ok((response.await?, send))
         };
-        let (response, send) = within(self.deadline, (ConnectPhase::Handshake, &peer), exchange).await?;
+        let (response, send) =
+            within(self.deadline, (ConnectPhase::Handshake, &peer), exchange).await.map_err(explain)?;
         let (head, body) = response.into_parts();
+        self.check_limits(&head.headers).map_err(|error| ConnectError::Handshake(error.into()))?;
         let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         match request.read_response(head.status.as_u16(), fields) {
             Ok(established) => {
@@ -153,6 +167,19 @@ impl OpenExchange<'_> {
                 Err(ConnectError::Rejected(Box::new(Response::of_http2(head).with_body(body))))
             }
             Err(error) => Err(ConnectError::Handshake(error)),
+        }
+    }
+
+    /// The limits of a head, as if it were one of HTTP/1.1.
+    fn check_limits(&self, headers: &HeaderMap) -> Result<(), HeadError> {
+        let limits = &self.settings.limits;
+        let line =
+            |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + ": \r\n".len();
+        let head = "HTTP/1.1 200 \r\n\r\n".len() + headers.iter().map(line).sum::<usize>();
+        match headers.len() > limits.max_headers() {
+            true => Err(HeadError::TooManyHeaders),
+            false if head > limits.max_bytes() => Err(HeadError::TooLarge),
+            false => Ok(()),
         }
     }
 
