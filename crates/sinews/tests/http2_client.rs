@@ -297,6 +297,34 @@ async fn head_of_the_response_is_limited() {
 }
 
 #[tokio::test]
+async fn response_with_content_is_no_websocket() {
+    let (near, far) = tokio::io::duplex(64 << 10);
+    tokio::spawn(async move {
+        let mut builder = h2::server::Builder::new();
+        let mut connection = builder.enable_connect_protocol().handshake(far).await.expect("HTTP/2");
+        while let Some(Ok((request, mut respond))) = connection.accept().await {
+            let mut response = hyper::Response::new(());
+            if request.uri().path() == "/length" {
+                response.headers_mut().insert("content-length", "5".parse().expect("sound"));
+            }
+            let mut stream = respond.send_response(response, request.uri().path() == "/end").expect("open");
+            if request.uri().path() == "/length" {
+                stream.send_data(Bytes::from_static(b"hello"), true).expect("open");
+            }
+        }
+    });
+    let connection = connect("ws://example.com").over(near).await.expect("HTTP/2");
+    for path in ["/end", "/length", "/end"] {
+        let error = connection.open(path).await.expect_err("content");
+        assert_eq!(
+            error.to_string(),
+            "handshake: the server answered 2xx with content or with the end of the stream, not with a WebSocket"
+        );
+        assert!(!error.is_transient());
+    }
+}
+
+#[tokio::test]
 async fn redirects_are_followed_within_the_origin() {
     let address = serve_http2(
         |_| {},

@@ -155,6 +155,7 @@ impl OpenExchange<'_> {
         self.check_limits(&head.headers).map_err(|error| ConnectError::Handshake(error.into()))?;
         let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         match request.read_response(head.status.as_u16(), fields) {
+            Ok(_) if body.is_end_stream() => Err(ConnectError::Handshake(ClientError::Content)),
             Ok(established) => {
                 let response = Response::of_http2(head).with_subprotocol(established.subprotocol());
                 let (stream, config) =
