@@ -16,7 +16,7 @@ use http2_servers::{Answer, echo, hyper_server, serve_http2, servers, upgrade};
 use sinews::client::{ConnectPhase, HeadLimits, RedirectError};
 use sinews::http2::{Http2Connection, Http2Stream, connect};
 use sinews::hyper::Upgrade;
-use sinews::{Bytes, CloseCode, ConnectError, Error, Message, OriginPolicy, WebSocket};
+use sinews::{Bytes, CloseCode, Config, ConnectError, Error, Message, OriginPolicy, WebSocket};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -301,7 +301,8 @@ async fn response_with_content_is_no_websocket() {
     let (near, far) = tokio::io::duplex(64 << 10);
     tokio::spawn(async move {
         let mut builder = h2::server::Builder::new();
-        let mut connection = builder.enable_connect_protocol().handshake(far).await.expect("HTTP/2");
+        let mut connection =
+            builder.enable_connect_protocol().handshake::<_, Bytes>(far).await.expect("HTTP/2");
         while let Some(Ok((request, mut respond))) = connection.accept().await {
             let mut response = hyper::Response::new(());
             if request.uri().path() == "/length" {
@@ -656,6 +657,86 @@ async fn many_dropped_websockets_leave_the_connection_open() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn dropped_websocket_waits_for_the_window_until_the_close_timeout() {
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let (reset, is_reset) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut builder = h2::server::Builder::new();
+        let mut connection =
+            builder.enable_connect_protocol().handshake::<_, Bytes>(far).await.expect("HTTP/2");
+        let (_request, mut respond) = connection.accept().await.expect("open").expect("a request");
+        let mut stream = respond.send_response(hyper::Response::new(()), false).expect("open");
+        tokio::spawn(async move {
+            let reason = std::future::poll_fn(|cx| stream.poll_reset(cx)).await.expect("open");
+            reset.send(reason).expect("the test waits");
+        });
+        // Its windows are never returned.
+        assert!(connection.accept().await.is_none(), "no further request");
+    });
+    let connection = connect("ws://example.com").over(near).await.expect("HTTP/2");
+    let mut ws = connection.open("/").await.expect("opened");
+    ws.feed(vec![1; 100_000]).await.expect("open");
+    assert!(ws.flush().now_or_never().is_none(), "beyond the window");
+    drop(ws);
+    let dropped_at = tokio::time::Instant::now();
+    assert_eq!(is_reset.await.expect("the server runs"), h2::Reason::CANCEL);
+    let waited = dropped_at.elapsed();
+    assert!(waited >= Config::default().close_timeout(), "{waited:?}");
+    assert!(waited < Config::default().close_timeout() * 2, "{waited:?}");
+    assert!(!connection.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_whose_server_does_not_read_ends_at_the_close_timeout() {
+    let (near, far) = tokio::io::duplex(16 << 10);
+    let (opened, is_open) = oneshot::channel::<()>();
+    tokio::spawn(async move {
+        let mut builder = h2::server::Builder::new();
+        let mut connection =
+            builder.enable_connect_protocol().handshake::<_, Bytes>(far).await.expect("HTTP/2");
+        let (_request, mut respond) = connection.accept().await.expect("open").expect("a request");
+        let _stream = respond.send_response(hyper::Response::new(()), false).expect("open");
+        tokio::select! {
+            _ = is_open => {}
+            _ = connection.accept() => panic!("no further request"),
+        }
+        std::future::pending::<()>().await;
+    });
+    let is_paused = Arc::new(AtomicBool::new(false));
+    let transport = Arc::downgrade(&is_paused);
+    let near = Paused(near, is_paused);
+    let connection = connect("ws://example.com").over(near).await.expect("HTTP/2");
+    let mut ws = connection.open("/").await.expect("opened");
+    opened.send(()).expect("the server waits");
+    tokio::task::yield_now().await;
+    ws.feed(vec![1; 60_000]).await.expect("open");
+    assert!(ws.flush().now_or_never().is_none(), "beyond the buffer of the transport");
+    drop((ws, connection));
+    tokio::time::sleep(Config::default().close_timeout() / 2).await;
+    assert_eq!(transport.strong_count(), 1);
+    tokio::time::sleep(Config::default().close_timeout()).await;
+    assert_eq!(transport.strong_count(), 0);
+}
+
+#[tokio::test]
+async fn goaway_closes_the_connection_for_further_opens_only() {
+    let (connection, [mut first, second]) = script(|mut connection, [mut first, second]| async move {
+        connection.graceful_shutdown();
+        assert!(connection.accept().now_or_never().is_none());
+        first.send_data(Bytes::from_static(b"\x81\x02ok"), false).expect("open");
+        while connection.accept().await.is_some() {}
+        drop(second);
+    })
+    .await;
+    assert_eq!(first.next().await.expect("open").expect("sound"), Message::text("ok"));
+    assert!(connection.is_closed());
+    let error = connection.open("/").await.expect_err("closed");
+    assert!(matches!(error, ConnectError::Transport { phase: ConnectPhase::Handshake, .. }), "{error:?}");
+    first.send("open").await.expect("open");
+    drop((first, second));
+}
+
 #[tokio::test]
 async fn reset_of_one_stream_is_an_error_of_its_websocket_only() {
     let (_connection, [mut first, mut second]) =
@@ -690,6 +771,7 @@ async fn lost_connection_ends_all_its_websockets_and_further_opens() {
         assert!(connection.accept().await.is_some(), "the third request, which is not answered");
     })
     .await;
+    assert!(!connection.is_closed());
     let error = connection.open("/").await.expect_err("lost");
     assert!(matches!(error, ConnectError::Transport { phase: ConnectPhase::Handshake, .. }), "{error:?}");
     assert!(error.is_transient());
@@ -698,6 +780,7 @@ async fn lost_connection_ends_all_its_websockets_and_further_opens() {
         assert!(ws.next().await.is_none());
     }
     assert!(connection.open("/").await.is_err());
+    assert!(connection.is_closed());
 }
 
 #[tokio::test]

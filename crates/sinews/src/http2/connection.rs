@@ -5,7 +5,7 @@ use std::future::{Future, IntoFuture, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use h2::client::{Builder, Connection, SendRequest};
@@ -76,6 +76,15 @@ impl Http2Connection {
     /// settings of the connection for the handshake; further headers and subprotocols are added to those.
     pub fn open(&self, path: impl Into<String>) -> Connect<Http2Open> {
         Connect::of_connection(self.clone(), path.into())
+    }
+
+    /// Whether each further [`open`](Self::open) fails: the connection is lost, or the server has announced its end
+    /// (GOAWAY). WebSockets continue after GOAWAY, until they or the server close. Further WebSockets need a new
+    /// connection.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        let cx = &mut Context::from_waker(Waker::noop());
+        matches!(self.requests.clone().poll_ready(cx), Poll::Ready(Err(_)))
     }
 
     /// The most WebSockets that the server allows at a time (its SETTINGS_MAX_CONCURRENT_STREAMS); `usize::MAX` without

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use h2::SendStream;
@@ -33,14 +33,19 @@ impl DriverHandle {
     }
 }
 
+/// Limit of the close timeout, so that a deadline is a time of the clock.
+const LINGER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// The connection, and the streams that outlive their WebSockets.
 pub(super) struct Http2Driver<S: AsyncRead + AsyncWrite + Unpin> {
     connection: Connection<S, Payload>,
     dropped: UnboundedReceiver<LingeringStream>,
     /// In the order of their deadlines.
     lingering: Vec<(Instant, LingeringStream)>,
-    /// The longest wait for a peer that takes no more data.
+    /// The longest wait for a server that takes no more data.
     linger: Duration,
+    /// When the connection is dropped at the latest, once it is not in use.
+    ends_at: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
@@ -48,25 +53,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http2Driver<S> {
     pub(super) fn new(connection: Connection<S, Payload>, linger: Duration) -> (Self, DriverHandle) {
         let (sender, dropped) = unbounded_channel();
         let timer = Box::pin(sleep_until(Instant::now()));
-        (Self { connection, dropped, lingering: Vec::new(), linger, timer }, DriverHandle(sender))
+        let linger = linger.min(LINGER_MAX);
+        let driver = Self { connection, dropped, lingering: Vec::new(), linger, ends_at: None, timer };
+        (driver, DriverHandle(sender))
     }
 
-    /// Takes over the streams that were dropped.
+    /// Takes over the streams that were dropped, and notes that the last handle was.
     fn poll_dropped(&mut self, cx: &mut Context<'_>) {
-        while let Poll::Ready(Some(stream)) = self.dropped.poll_recv(cx) {
-            self.lingering.push((Instant::now() + self.linger, stream));
+        while let Poll::Ready(dropped) = self.dropped.poll_recv(cx) {
+            let deadline = Instant::now() + self.linger;
+            let Some(stream) = dropped else {
+                self.ends_at.get_or_insert(deadline);
+                break;
+            };
+            self.lingering.push((deadline, stream));
         }
     }
 
-    /// Drops the streams that have sent everything, or have waited for too long.
-    fn poll_lingering(&mut self, cx: &mut Context<'_>) {
+    /// Drops the streams that have sent everything, or have waited for too long. Ready: the connection has waited for
+    /// too long.
+    fn poll_lingering(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.lingering.retain(|(_, stream)| !stream.unsent.is_zero());
-        while let Some((deadline, _)) = self.lingering.first() {
-            if self.timer.deadline() != *deadline {
-                self.timer.as_mut().reset(*deadline);
+        loop {
+            let first = self.lingering.first().map(|(deadline, _)| *deadline);
+            let Some(deadline) = first.into_iter().chain(self.ends_at).min() else { return Poll::Pending };
+            if self.timer.deadline() != deadline {
+                self.timer.as_mut().reset(deadline);
             }
-            if self.timer.as_mut().poll(cx).is_pending() {
-                break;
+            ready!(self.timer.as_mut().poll(cx));
+            if self.ends_at == Some(deadline) {
+                return Poll::Ready(());
             }
             self.lingering.remove(0);
         }
@@ -83,7 +99,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Http2Driver<S> {
         if Pin::new(&mut this.connection).poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        this.poll_lingering(cx);
-        Poll::Pending
+        this.poll_lingering(cx)
     }
 }

@@ -52,7 +52,9 @@ impl Connect<Http2Open> {
     /// A dropped future resets the stream.
     ///
     /// # Errors
-    /// See [`ConnectError`]. The connection is lost with [`ConnectError::Transport`] only, and not always.
+    /// See [`ConnectError`]. [`ConnectError::Transport`] may mean that the connection is lost: no retry on it succeeds
+    /// once it [is closed](Http2Connection::is_closed), although the error [is transient](ConnectError::is_transient)
+    /// for a new connection. All other errors leave the connection open.
     pub async fn open(self) -> Result<(WebSocket<Http2Stream>, Response), ConnectError> {
         let Self { settings, runtime: Http2Open { connection }, .. } = self;
         settings.config.check().map_err(ConnectError::Config)?;
