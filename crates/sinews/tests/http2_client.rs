@@ -213,7 +213,7 @@ async fn server_of_another_protocol_is_an_error() {
         let error = connect(url(address)).await.expect_err("no HTTP/2");
         assert!(matches!(error, ConnectError::Transport { phase: ConnectPhase::Http2, .. }), "{error:?}");
         let text = error.to_string();
-        assert!(text.starts_with(&format!("settings of HTTP/2 of {address}: {reason}")), "{text}");
+        assert!(text.starts_with(&format!("HTTP/2 setup with {address}: {reason}")), "{text}");
     }
     // The listener accepts, and nobody answers.
     let error = connect(url(address)).timeout(Duration::from_millis(50)).await.expect_err("no HTTP/2");
@@ -655,6 +655,59 @@ async fn many_dropped_websockets_leave_the_connection_open() {
         let mut ws = connection.open("/").await.expect("opened");
         assert_eq!(ws.next().await.expect("open").expect("sound"), Message::text("ok"));
     }
+}
+
+/// A frame without its payload.
+fn frame_head(length: u32, kind: u8, flags: u8, stream: u32) -> Vec<u8> {
+    [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes()].concat()
+}
+
+#[tokio::test]
+async fn memory_of_small_frames_is_limited() {
+    const FRAMES: usize = (256 << 20) / 255;
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const GOAWAY: u8 = 7;
+    let (near, mut far) = tokio::io::duplex(1 << 20);
+    let server = tokio::spawn(async move {
+        far.read_exact(&mut [0; 24]).await.expect("a preface");
+        // SETTINGS_ENABLE_CONNECT_PROTOCOL.
+        let settings = [&frame_head(6, SETTINGS, 0, 0)[..], &[0, 8, 0, 0, 0, 1]].concat();
+        far.write_all(&settings).await.expect("open");
+        loop {
+            let mut head = [0; 9];
+            far.read_exact(&mut head).await.expect("open");
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            far.read_exact(&mut payload).await.expect("open");
+            match (head[3], head[4]) {
+                (PING, 0) => {
+                    far.write_all(&[frame_head(8, PING, 1, 0), payload].concat()).await.expect("open");
+                }
+                (HEADERS, _) => {
+                    // `:status` 200 of the static table, then one byte in each frame.
+                    far.write_all(&[&frame_head(1, HEADERS, 4, 1)[..], &[0x88]].concat())
+                        .await
+                        .expect("open");
+                    let data = [&frame_head(1, DATA, 0, 1)[..], &[0]].concat().repeat(1000);
+                    for _ in 0..FRAMES / 1000 + 1 {
+                        if far.write_all(&data).await.is_err() {
+                            break;
+                        }
+                    }
+                }
+                (GOAWAY, _) => return payload,
+                _ => {}
+            }
+        }
+    });
+    let connection = connect("ws://example.com").stream_window(4 << 20).over(near).await.expect("HTTP/2");
+    let _unread = connection.open("/").await.expect("opened");
+    let goaway = tokio::time::timeout(Duration::from_secs(60), server).await;
+    let goaway = goaway.expect("an end").expect("no panic");
+    assert_eq!(goaway[4..8], [0, 0, 0, 11], "ENHANCE_YOUR_CALM");
+    assert!(connection.is_closed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::driver::{DriverHandle, Http2Driver};
 use super::open::Http2Open;
-use super::payload::Payload;
+use super::payload::StreamPayload;
 use crate::client::deadline::ConnectDeadline;
 use crate::client::settings::ConnectSettings;
 use crate::client::target::ConnectTarget;
@@ -46,6 +46,10 @@ const STREAM_WINDOW: u32 = 256 << 10;
 /// own, do not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
+/// Most memory of small DATA frames that are not read, beyond their payload: h2 counts 256 bytes for each frame. Fifty
+/// unread WebSockets with default windows stay below, also if each frame has 12 bytes.
+const FRAME_MEMORY_MAX: usize = 256 << 20;
+
 /// Most streams of dropped WebSockets that are remembered, so that frames that were on their way are dropped. Each frame
 /// of a forgotten stream is answered with a reset. A remembered stream takes less than 1 KiB.
 const RESET_STREAMS_MAX: usize = 1024;
@@ -56,7 +60,7 @@ const RESET_STREAM_TIME: Duration = Duration::from_secs(10);
 /// A connection of HTTP/2 that carries WebSockets. A clone is a handle to the same connection.
 #[derive(Clone)]
 pub struct Http2Connection {
-    pub(super) requests: SendRequest<Payload>,
+    pub(super) requests: SendRequest<StreamPayload>,
     pub(super) shared: Arc<Http2Shared>,
     pub(super) driver: DriverHandle,
 }
@@ -216,18 +220,19 @@ async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     runtime: Http2,
     limits: HeadLimits,
-) -> Result<(SendRequest<Payload>, Connection<S, Payload>), h2::Error> {
+) -> Result<(SendRequest<StreamPayload>, Connection<S, StreamPayload>), h2::Error> {
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(runtime.stream_window)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(header_list_size(limits))
+        .data_frame_budget(FRAME_MEMORY_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .reset_stream_duration(RESET_STREAM_TIME)
         // h2 counts resets during the life of the connection. Late frames of forgotten streams are no fault.
         .max_local_error_reset_streams(None);
-    let (requests, mut connection) = builder.handshake::<_, Payload>(stream).await?;
+    let (requests, mut connection) = builder.handshake::<_, StreamPayload>(stream).await?;
     let mut pings = connection.ping_pong().expect("it is taken here only");
     {
         let mut answer = pin!(pings.ping(Ping::opaque()));

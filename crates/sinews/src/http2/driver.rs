@@ -11,12 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::payload::{Payload, Unsent};
+use super::payload::{StreamPayload, Unsent};
 
 /// The end of a stream whose owner dropped it before everything was sent. h2 discards the rest once the stream is
 /// dropped, so that the driver owns it meanwhile.
 pub(super) struct LingeringStream {
-    pub(super) _stream: SendStream<Payload>,
+    pub(super) _stream: SendStream<StreamPayload>,
     pub(super) unsent: Unsent,
 }
 
@@ -38,7 +38,7 @@ const LINGER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The connection, and the streams that outlive their WebSockets.
 pub(super) struct Http2Driver<S: AsyncRead + AsyncWrite + Unpin> {
-    connection: Connection<S, Payload>,
+    connection: Connection<S, StreamPayload>,
     dropped: UnboundedReceiver<LingeringStream>,
     /// In the order of their deadlines.
     lingering: Vec<(Instant, LingeringStream)>,
@@ -50,7 +50,7 @@ pub(super) struct Http2Driver<S: AsyncRead + AsyncWrite + Unpin> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Http2Driver<S> {
-    pub(super) fn new(connection: Connection<S, Payload>, linger: Duration) -> (Self, DriverHandle) {
+    pub(super) fn new(connection: Connection<S, StreamPayload>, linger: Duration) -> (Self, DriverHandle) {
         let (sender, dropped) = unbounded_channel();
         let timer = Box::pin(sleep_until(Instant::now()));
         let linger = linger.min(LINGER_MAX);

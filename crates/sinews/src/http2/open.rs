@@ -146,7 +146,7 @@ impl OpenExchange<'_> {
         let head = self.head(request)?;
         let peer = self.target.authority();
         let exchange = async {
-            // Waits while an earlier request waits for the server's limit of streams.
+            // A new handle does not wait: h2 queues the request while the server's limit of streams is reached.
             let mut requests = connection.requests.clone().ready().await?;
             let (response, send) = requests.send_request(head, false)?;
             Ok((response.await?, send))

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf, Bytes};
 
 /// The payload of DATA frames. Counts as unsent until it has moved into the send buffer of the connection.
-pub(super) struct Payload {
+pub(super) struct StreamPayload {
     bytes: Bytes,
     unsent: Unsent,
 }
@@ -23,9 +23,9 @@ struct UnsentState {
 }
 
 impl Unsent {
-    pub(super) fn payload(&self, bytes: Bytes) -> Payload {
+    pub(super) fn payload(&self, bytes: Bytes) -> StreamPayload {
         self.lock().count += bytes.len() + 1;
-        Payload { bytes, unsent: self.clone() }
+        StreamPayload { bytes, unsent: self.clone() }
     }
 
     pub(super) fn is_zero(&self) -> bool {
@@ -59,7 +59,7 @@ impl Unsent {
     }
 }
 
-impl Buf for Payload {
+impl Buf for StreamPayload {
     fn remaining(&self) -> usize {
         self.bytes.len()
     }
@@ -74,7 +74,7 @@ impl Buf for Payload {
     }
 }
 
-impl Drop for Payload {
+impl Drop for StreamPayload {
     fn drop(&mut self) {
         self.unsent.sent(self.bytes.len() + 1);
     }

@@ -11,13 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::io_error;
 use super::driver::{DriverHandle, LingeringStream};
-use super::payload::{Payload, Unsent};
+use super::payload::{StreamPayload, Unsent};
 use crate::tokio::Split;
 
 /// A stream of a connection of HTTP/2.
 ///
-/// The end of the stream is the end of the transport, and a reset is an error of the kind
-/// [`ConnectionReset`](io::ErrorKind::ConnectionReset), as for TCP (RFC 8441 section 5).
+/// The end of the stream is the end of the transport. After a reset, reads fail with the kind
+/// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and writes with [`BrokenPipe`](io::ErrorKind::BrokenPipe), as for
+/// TCP (RFC 8441 section 5). An error of the connection has the same kind on all its streams:
+/// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted) after GOAWAY, otherwise that of the socket.
 #[derive(Debug)]
 pub struct Http2Stream {
     read: Http2ReadSide,
@@ -36,7 +38,7 @@ pub struct Http2ReadSide {
 /// The sending side of an [`Http2Stream`].
 pub struct Http2WriteSide {
     /// `None` in drop only.
-    stream: Option<SendStream<Payload>>,
+    stream: Option<SendStream<StreamPayload>>,
     unsent: Unsent,
     driver: DriverHandle,
     is_shut_down: bool,
@@ -46,7 +48,7 @@ pub struct Http2WriteSide {
 const SEND_BUFFER: usize = 64 << 10;
 
 impl Http2Stream {
-    pub(super) fn new(write: SendStream<Payload>, read: RecvStream, driver: DriverHandle) -> Self {
+    pub(super) fn new(write: SendStream<StreamPayload>, read: RecvStream, driver: DriverHandle) -> Self {
         Self {
             read: Http2ReadSide { stream: read, received: Bytes::new(), _driver: driver.clone() },
             write: Http2WriteSide {
@@ -126,7 +128,7 @@ impl Http2WriteSide {
         }
     }
 
-    fn stream(&mut self) -> &mut SendStream<Payload> {
+    fn stream(&mut self) -> &mut SendStream<StreamPayload> {
         self.stream.as_mut().expect("it is taken in drop only")
     }
 }
