@@ -145,7 +145,10 @@ async fn sender_waits_for_the_window_of_a_server_that_does_not_read() {
     let (read, reading) = oneshot::channel::<()>();
     let reading = Arc::new(std::sync::Mutex::new(Some(reading)));
     let address = serve_http2(
-        |_| {},
+        |builder| {
+            // The unread WebSocket takes only a part of the connection's window.
+            builder.initial_stream_window_size(1 << 20).initial_connection_window_size(16 << 20);
+        },
         move |request| {
             let reading = reading.lock().expect("no panic").take();
             upgrade(&Upgrade::new(), request, |ws| async move {
