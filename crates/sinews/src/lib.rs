@@ -95,7 +95,8 @@
 //!
 //! # When bytes leave
 //!
-//! A connection has no task of its own: bytes move while one of its methods is awaited, and then in both directions.
+//! A connection has no task of its own, except one of HTTP/2 (`sinews::http2`), whose task sends what its WebSockets
+//! have written. Bytes move while one of its methods is awaited, and then in both directions.
 //! **While no method of a connection is awaited, nothing moves**: no reply and no pong leaves, and no timeout expires.
 //!
 //! A *burst* in this table is the messages that one receive returned together.
@@ -276,7 +277,7 @@
 //!
 //! # Memory and threads
 //!
-//! An idle connection owns no buffer. While data is in flight, it borrows memory of the thread to receive, send,
+//! An idle connection owns no buffer; one of HTTP/2 has buffers that its WebSockets share. While data is in flight, it borrows memory of the thread to receive, send,
 //! assemble and (de)compress messages. [`guide::limits`] has the numbers.
 //!
 //! There is no background task, except the one of a connection of HTTP/2 (`sinews::http2`). Messages take no lock,

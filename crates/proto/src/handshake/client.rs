@@ -359,6 +359,9 @@ pub enum ClientError {
     /// An extension that was not offered, or with parameters that the offer does not allow or that this end
     /// cannot support.
     Extensions,
+    /// A 2xx for [`ExtendedConnect`](super::ExtendedConnect) that declares content, or ends the stream: the server
+    /// answered it as a request of another kind.
+    Content,
 }
 
 impl From<HeadError> for ClientError {
@@ -381,6 +384,9 @@ impl fmt::Display for ClientError {
             Self::Accept => "Sec-WebSocket-Accept does not match the key",
             Self::Subprotocol => "the server chose a subprotocol that was not offered",
             Self::Extensions => "the server chose extensions or parameters that were not offered",
+            Self::Content => {
+                "the server answered 2xx with content or with the end of the stream, not with a WebSocket"
+            }
         };
         f.write_str(text)
     }

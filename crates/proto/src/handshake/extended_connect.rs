@@ -46,8 +46,9 @@ impl ExtendedConnect {
     /// Checks the final response: its status, and its header fields in any case, without pseudo-header fields.
     ///
     /// # Errors
-    /// [`ClientError::Status`] for a status other than 2xx, without a body; [`ClientError::Subprotocol`] and
-    /// [`ClientError::Extensions`]. The stream must then be reset.
+    /// [`ClientError::Status`] for a status other than 2xx, without a body; [`ClientError::Subprotocol`],
+    /// [`ClientError::Extensions`], and [`ClientError::Content`] for a Content-Length. The stream must then be reset. The
+    /// driver returns [`ClientError::Content`] for a 2xx that ends the stream.
     pub fn read_response<'h>(
         &self,
         status: u16,
@@ -63,6 +64,9 @@ impl ExtendedConnect {
                 subprotocol.add(value);
             } else if name.eq_ignore_ascii_case("sec-websocket-extensions") {
                 extensions.add(value);
+            } else if name.eq_ignore_ascii_case("content-length") {
+                // A tunnel has no length (RFC 9110 section 9.3.6). h2 and others would reset the stream at this length.
+                return Err(ClientError::Content);
             }
         }
         self.0.negotiate(subprotocol, extensions, 0)

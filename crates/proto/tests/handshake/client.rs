@@ -293,6 +293,7 @@ fn responses_to_extended_connect_are_checked() {
     assert_eq!(read(200, &[(protocol, "v2")]).err(), Some(ClientError::Subprotocol));
     assert_eq!(read(200, &[(protocol, "v1"), (protocol, "v1")]).err(), Some(ClientError::Subprotocol));
     assert_eq!(read(200, &[(extensions, "x-unknown")]).err(), Some(ClientError::Extensions));
+    assert_eq!(read(200, &[("Content-Length", "0")]).err(), Some(ClientError::Content));
     for status in [101, 199, 300, 403] {
         let Err(ClientError::Status(rejection)) = read(status, &[("x-why", "no")]) else {
             panic!("{status}")

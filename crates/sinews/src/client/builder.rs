@@ -111,7 +111,8 @@ impl<R> Connect<R> {
         self
     }
 
-    /// Limits the head of the server's response, and of a proxy's. Default: [`HeadLimits::new`].
+    /// Limits the head of the server's response, and of a proxy's. Default: [`HeadLimits::new`]. Over HTTP/2 the limits
+    /// of the connection apply to every response too, and those of an `open` can only be lower.
     pub fn response_limits(mut self, limits: HeadLimits) -> Self {
         self.settings.limits = limits;
         self

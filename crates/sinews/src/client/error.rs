@@ -251,7 +251,7 @@ impl fmt::Display for ConnectPhase {
             Self::Proxy => "tunnel through proxy",
             Self::Tls => "TLS handshake with",
             #[cfg(feature = "http2-client")]
-            Self::Http2 => "settings of HTTP/2 of",
+            Self::Http2 => "HTTP/2 setup with",
             Self::Handshake => "WebSocket handshake with",
         })
     }

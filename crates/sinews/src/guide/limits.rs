@@ -63,7 +63,7 @@
 //! | `Connect::redirects` | 0 | followed redirects |
 //! | `Connect::response_limits` | 16 KiB, 100 lines | the head of the server's response, and of a proxy's |
 //! | `Connect::rejection_body_max` | 64 KiB | bytes read of the body of a rejection |
-//! | `Connect::stream_window` | 256 KiB | over HTTP/2: received bytes of one WebSocket that is not read. Further 64 KiB that it has sent wait for the socket |
+//! | `Connect::stream_window` | 256 KiB | over HTTP/2: received bytes of one WebSocket that is not read. Up to 64 KiB of outbound data per WebSocket is buffered |
 //! | `Accept::timeout` | 10 s | the handshake, from the first poll until the response has left |
 //! | `Accept::head_limits` | 16 KiB, 100 lines | the head of the request |
 //! | | 256 KiB, `close_timeout` | input read and dropped after a rejection, so that no reset overtakes it |
@@ -78,6 +78,7 @@
 //! | part of a frame received | the received part, in memory of that size |
 //! | part of a message received | the received part, in memory that grows by doubling; never the declared length |
 //! | more received than you have read | the received bytes, 64 KiB at most: the connection receives no more until you have read them |
+//! | the same, over HTTP/2 | also up to `stream_window`, and 256 bytes for each frame of HTTP/2 with less than 256 bytes. At 256 MiB of the latter the connection ends with ENHANCE_YOUR_CALM |
 //! | more sent than the peer reads | up to `high_water` and the message that exceeded it |
 //!
 //! A received message has memory of its own size. From 16 KiB on, it has its receive buffer instead. So a small message

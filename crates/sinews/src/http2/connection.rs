@@ -5,15 +5,18 @@ use std::future::{Future, IntoFuture, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, Reason};
+use sinews_proto::http::HeadLimits;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
+use super::driver::{DriverHandle, Http2Driver};
 use super::open::Http2Open;
+use super::payload::StreamPayload;
 use crate::client::deadline::ConnectDeadline;
 use crate::client::settings::ConnectSettings;
 use crate::client::target::ConnectTarget;
@@ -43,14 +46,23 @@ const STREAM_WINDOW: u32 = 256 << 10;
 /// own, do not stop the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
-/// Most bytes of one WebSocket that wait for the socket: a full send of the kernel.
-const SEND_BUFFER: usize = 64 << 10;
+/// Most memory of small DATA frames that are not read, beyond their payload: h2 counts 256 bytes for each frame. Fifty
+/// unread WebSockets with default windows stay below, also if each frame has 12 bytes.
+const FRAME_MEMORY_MAX: usize = 256 << 20;
+
+/// Most streams of dropped WebSockets that are remembered, so that frames that were on their way are dropped. Each frame
+/// of a forgotten stream is answered with a reset. A remembered stream takes less than 1 KiB.
+const RESET_STREAMS_MAX: usize = 1024;
+
+/// How long such a stream is remembered: more than a round trip.
+const RESET_STREAM_TIME: Duration = Duration::from_secs(10);
 
 /// A connection of HTTP/2 that carries WebSockets. A clone is a handle to the same connection.
 #[derive(Clone)]
 pub struct Http2Connection {
-    pub(super) requests: SendRequest<Bytes>,
+    pub(super) requests: SendRequest<StreamPayload>,
     pub(super) shared: Arc<Http2Shared>,
+    pub(super) driver: DriverHandle,
 }
 
 /// What all WebSockets of a connection have in common.
@@ -68,6 +80,15 @@ impl Http2Connection {
     /// settings of the connection for the handshake; further headers and subprotocols are added to those.
     pub fn open(&self, path: impl Into<String>) -> Connect<Http2Open> {
         Connect::of_connection(self.clone(), path.into())
+    }
+
+    /// Whether each further [`open`](Self::open) fails: the connection is lost, or the server has announced its end
+    /// (GOAWAY). WebSockets continue after GOAWAY, until they or the server close. Further WebSockets need a new
+    /// connection.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        let cx = &mut Context::from_waker(Waker::noop());
+        matches!(self.requests.clone().poll_ready(cx), Poll::Ready(Err(_)))
     }
 
     /// The most WebSockets that the server allows at a time (its SETTINGS_MAX_CONCURRENT_STREAMS); `usize::MAX` without
@@ -184,27 +205,34 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) -> Result<Http2Connection, ConnectError> {
     let peer = shared.target.authority();
     let phase = (ConnectPhase::Http2, &*peer);
-    let (requests, connection) = within(&deadline, phase, settle(stream, runtime)).await.map_err(explain)?;
+    let (requests, connection) =
+        within(&deadline, phase, settle(stream, runtime, shared.settings.limits)).await.map_err(explain)?;
     if !requests.is_extended_connect_protocol_enabled() {
         return Err(ConnectError::NoExtendedConnect { peer });
     }
-    // Its end, and its error, reach every stream.
-    tokio::spawn(connection);
-    Ok(Http2Connection { requests, shared: Arc::new(shared) })
+    let (driver, handle) = Http2Driver::new(connection, shared.settings.config.close_timeout());
+    tokio::spawn(driver);
+    Ok(Http2Connection { requests, shared: Arc::new(shared), driver: handle })
 }
 
 /// The server's first frame has its settings (RFC 9113 section 3.4), so that they are known once it answers a ping.
 async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     runtime: Http2,
-) -> Result<(SendRequest<Bytes>, Connection<S, Bytes>), h2::Error> {
+    limits: HeadLimits,
+) -> Result<(SendRequest<StreamPayload>, Connection<S, StreamPayload>), h2::Error> {
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(runtime.stream_window)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buffer_size(SEND_BUFFER);
-    let (requests, mut connection) = builder.handshake(stream).await?;
+        .max_header_list_size(header_list_size(limits))
+        .data_frame_budget(FRAME_MEMORY_MAX)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        .reset_stream_duration(RESET_STREAM_TIME)
+        // h2 counts resets during the life of the connection. Late frames of forgotten streams are no fault.
+        .max_local_error_reset_streams(None);
+    let (requests, mut connection) = builder.handshake::<_, StreamPayload>(stream).await?;
     let mut pings = connection.ping_pong().expect("it is taken here only");
     {
         let mut answer = pin!(pings.ping(Ping::opaque()));
@@ -219,16 +247,30 @@ async fn settle<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((requests, connection))
 }
 
+/// The size of a head at its limits. HTTP/2 adds 32 bytes to each line (RFC 9113 section 6.5.2), `:status` included. A
+/// larger head is not stored.
+fn header_list_size(limits: HeadLimits) -> u32 {
+    u32::try_from(limits.max_bytes() + 32 * (limits.max_headers() + 1)).unwrap_or(u32::MAX)
+}
+
 /// Names the cause of a first frame that is none.
 fn explain(error: ConnectError) -> ConnectError {
+    explain_error(error, |error| {
+        let is_invalid = error.is_library() && error.reason().is_some();
+        is_invalid.then_some("the server does not speak HTTP/2 on this port")
+    })
+}
+
+/// Names the cause of an error of h2.
+pub(super) fn explain_error(
+    error: ConnectError,
+    cause: impl FnOnce(&h2::Error) -> Option<&'static str>,
+) -> ConnectError {
     let ConnectError::Transport { phase, peer, error } = error else { return error };
-    let is_invalid = |error: &h2::Error| error.is_library() && error.reason().is_some();
-    let is_invalid = error.get_ref().and_then(|cause| cause.downcast_ref()).is_some_and(is_invalid);
-    let explained = || {
-        let text = format!("the server does not speak HTTP/2 on this port: {error}");
-        io::Error::new(io::ErrorKind::InvalidData, text)
+    let error = match error.get_ref().and_then(|error| error.downcast_ref()).and_then(cause) {
+        Some(cause) => io::Error::new(io::ErrorKind::InvalidData, format!("{cause}: {error}")),
+        None => error,
     };
-    let error = if is_invalid { explained() } else { error };
     ConnectError::Transport { phase, peer, error }
 }
 

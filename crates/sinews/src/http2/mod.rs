@@ -2,8 +2,8 @@
 //!
 //! [`connect`] makes the connection: with the path, TLS and proxy settings of [`Connect`](crate::Connect), and with
 //! `h2` by ALPN (`wss`) or by prior knowledge (`ws`). [`Http2Connection::open`] opens a WebSocket on a stream of it.
-//! The settings of `connect` for the handshake (headers, subprotocols, compression, limits, timeout) are the defaults
-//! of each `open`.
+//! Each `open` begins with the settings of `connect` for the handshake: the headers and subprotocols of the connection
+//! are sent with every `open`, before its own, and its compression, limits and timeout replace those of the connection.
 //!
 //! ```
 //! # #[cfg(all(feature = "http2", feature = "url-connect"))]
@@ -49,23 +49,30 @@
 //! # fn main() {}
 //! ```
 //!
-//! # Differences from a connection of its own
+//! # Differences from a WebSocket over HTTP/1.1
 //!
 //! * **A task** of the connection moves bytes between the socket and the streams. It ends, and the socket with it, once
-//!   all clones of the [`Http2Connection`] and all its WebSockets are dropped.
+//!   all clones of the [`Http2Connection`] and all its WebSockets are dropped; if the server takes no more data, at most
+//!   [`Config::close_timeout`](crate::Config::close_timeout) of the connection later.
 //! * **Backpressure** is that of each stream: the server sends at most
 //!   [`stream_window`](crate::Connect::stream_window) bytes to a WebSocket that is not read, and other WebSockets go
-//!   on. At most 64 KiB that a WebSocket sends wait for the socket, in addition to
-//!   [`Config::max_outbound`](crate::Config::max_outbound).
+//!   on. Up to 64 KiB of outbound data per WebSocket is buffered, in addition to
+//!   [`Config::max_outbound`](crate::Config::max_outbound). A WebSocket also sends within the window that the server
+//!   gives the whole connection: if the server returns that window as its application reads, one WebSocket that the
+//!   server does not read can stop the sends of all.
 //! * **The server limits the streams** of a connection ([`Http2Connection::max_websockets`]). An `open` beyond the
 //!   limit waits until a WebSocket closes, or until [`Connect::timeout`](crate::Connect::timeout).
-//! * **A dropped WebSocket** resets its stream, as a dropped socket may reset a connection. A dropped future of `open`
-//!   resets it too, and leaves the connection as it was.
+//! * **A dropped WebSocket** resets its stream once what it wrote has left, after `close_timeout` at the latest. What it
+//!   only queued ([`feed`](crate::WebSocket::feed)) is lost, as over HTTP/1.1. A dropped future of `open` resets its
+//!   stream too, and leaves the connection as it was.
+//! * **A lost connection** ends all its WebSockets. [`Http2Connection::is_closed`] says when an `open` needs a new one.
 //! * **Redirects** are followed within the origin only: another origin needs a connection of its own.
 //! * There is no 101: the [`Response`](crate::client::Response) of an accepted handshake has the status 200.
 
 mod connection;
+mod driver;
 mod open;
+mod payload;
 mod stream;
 
 pub use self::connection::{Http2, Http2Connection, connect};

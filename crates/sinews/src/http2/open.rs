@@ -4,16 +4,15 @@ use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
 
-use bytes::Bytes;
-use h2::RecvStream;
-use h2::client::SendRequest;
 use h2::ext::Protocol;
+use h2::{Reason, RecvStream};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
-use http::{Method, Request, Uri, Version};
+use http::{HeaderMap, Method, Request, Uri, Version};
 use sinews_proto::handshake::{ClientError, ExtendedConnect, HandshakeMisuse};
+use sinews_proto::http::HeadError;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Http2Connection, within};
+use super::connection::{Http2Connection, explain_error, within};
 use super::stream::Http2Stream;
 use crate::WebSocket;
 use crate::client::body::RejectionBody;
@@ -53,7 +52,9 @@ impl Connect<Http2Open> {
     /// A dropped future resets the stream.
     ///
     /// # Errors
-    /// See [`ConnectError`]. The connection is lost with [`ConnectError::Transport`] only, and not always.
+    /// See [`ConnectError`]. [`ConnectError::Transport`] may mean that the connection is lost: no retry on it succeeds
+    /// once it [is closed](Http2Connection::is_closed), although the error [is transient](ConnectError::is_transient)
+    /// for a new connection. All other errors leave the connection open.
     pub async fn open(self) -> Result<(WebSocket<Http2Stream>, Response), ConnectError> {
         let Self { settings, runtime: Http2Open { connection }, .. } = self;
         settings.config.check().map_err(ConnectError::Config)?;
@@ -64,7 +65,7 @@ impl Connect<Http2Open> {
         loop {
             let request = settings.request(&target)?.extended_connect()?;
             let exchange = OpenExchange { settings: &settings, target: &target, deadline: &deadline };
-            match exchange.run(connection.requests.clone(), &request).await {
+            match exchange.run(&connection, &request).await {
                 Err(ConnectError::Rejected(response)) => {
                     target.path = follow(&connection, &target, response, &mut redirected)?;
                 }
@@ -118,6 +119,17 @@ fn follow(
     Err(ConnectError::Rejected(response))
 }
 
+/// Names the cause of a response that h2 does not store.
+fn explain(error: ConnectError) -> ConnectError {
+    explain_error(error, |error| {
+        let is_malformed =
+            error.is_library() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR);
+        is_malformed.then_some(
+            "a malformed response, or one whose head exceeds Connect::response_limits of the connection",
+        )
+    })
+}
+
 /// One request on a stream of its own.
 struct OpenExchange<'a> {
     settings: &'a ConnectSettings,
@@ -128,24 +140,28 @@ struct OpenExchange<'a> {
 impl OpenExchange<'_> {
     async fn run(
         &self,
-        requests: SendRequest<Bytes>,
+        connection: &Http2Connection,
         request: &ExtendedConnect,
     ) -> Result<(WebSocket<Http2Stream>, Response), ConnectError> {
         let head = self.head(request)?;
         let peer = self.target.authority();
         let exchange = async {
-            // Waits while an earlier request waits for the server's limit of streams.
-            let mut requests = requests.ready().await?;
+            // A new handle does not wait: h2 queues the request while the server's limit of streams is reached.
+            let mut requests = connection.requests.clone().ready().await?;
             let (response, send) = requests.send_request(head, false)?;
             Ok((response.await?, send))
         };
-        let (response, send) = within(self.deadline, (ConnectPhase::Handshake, &peer), exchange).await?;
+        let (response, send) =
+            within(self.deadline, (ConnectPhase::Handshake, &peer), exchange).await.map_err(explain)?;
         let (head, body) = response.into_parts();
+        self.check_limits(&head.headers).map_err(|error| ConnectError::Handshake(error.into()))?;
         let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         match request.read_response(head.status.as_u16(), fields) {
+            Ok(_) if body.is_end_stream() => Err(ConnectError::Handshake(ClientError::Content)),
             Ok(established) => {
                 let response = Response::of_http2(head).with_subprotocol(established.subprotocol());
-                let (stream, config) = (Http2Stream::new(send, body), self.settings.config.clone());
+                let (stream, config) =
+                    (Http2Stream::new(send, body, connection.driver.clone()), self.settings.config.clone());
                 let ws = WebSocket::from_negotiated(stream, established.negotiated(), config, &[]);
                 Ok((ws.with_subprotocol(response.subprotocol()), response))
             }
@@ -154,6 +170,19 @@ impl OpenExchange<'_> {
                 Err(ConnectError::Rejected(Box::new(Response::of_http2(head).with_body(body))))
             }
             Err(error) => Err(ConnectError::Handshake(error)),
+        }
+    }
+
+    /// The limits of a head, as if it were one of HTTP/1.1.
+    fn check_limits(&self, headers: &HeaderMap) -> Result<(), HeadError> {
+        let limits = &self.settings.limits;
+        let line =
+            |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + ": \r\n".len();
+        let head = "HTTP/1.1 200 \r\n\r\n".len() + headers.iter().map(line).sum::<usize>();
+        match headers.len() > limits.max_headers() {
+            true => Err(HeadError::TooManyHeaders),
+            false if head > limits.max_bytes() => Err(HeadError::TooLarge),
+            false => Ok(()),
         }
     }
 

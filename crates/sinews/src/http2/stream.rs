@@ -10,12 +10,16 @@ use h2::{Reason, RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::io_error;
+use super::driver::{DriverHandle, LingeringStream};
+use super::payload::{StreamPayload, Unsent};
 use crate::tokio::Split;
 
 /// A stream of a connection of HTTP/2.
 ///
-/// The end of the stream is the end of the transport, and a reset is an error of the kind
-/// [`ConnectionReset`](io::ErrorKind::ConnectionReset), as for TCP (RFC 8441 section 5).
+/// The end of the stream is the end of the transport. After a reset, reads fail with the kind
+/// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and writes with [`BrokenPipe`](io::ErrorKind::BrokenPipe), as for
+/// TCP (RFC 8441 section 5). An error of the connection has the same kind on all its streams:
+/// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted) after GOAWAY, otherwise that of the socket.
 #[derive(Debug)]
 pub struct Http2Stream {
     read: Http2ReadSide,
@@ -27,22 +31,32 @@ pub struct Http2ReadSide {
     stream: RecvStream,
     /// Received bytes that were not read. Their capacity is returned to the server once they are read.
     received: Bytes,
+    /// The connection is in use.
+    _driver: DriverHandle,
 }
 
 /// The sending side of an [`Http2Stream`].
 pub struct Http2WriteSide {
-    stream: SendStream<Bytes>,
+    /// `None` in drop only.
+    stream: Option<SendStream<StreamPayload>>,
+    unsent: Unsent,
+    driver: DriverHandle,
     is_shut_down: bool,
 }
 
-/// Most bytes of one write, so that a stream that stops in between reserves little of the connection's window.
-const WRITE_MAX: usize = 64 << 10;
+/// Most bytes of one stream that wait for the connection: a full send of the kernel.
+const SEND_BUFFER: usize = 64 << 10;
 
 impl Http2Stream {
-    pub(super) const fn new(write: SendStream<Bytes>, read: RecvStream) -> Self {
+    pub(super) fn new(write: SendStream<StreamPayload>, read: RecvStream, driver: DriverHandle) -> Self {
         Self {
-            read: Http2ReadSide { stream: read, received: Bytes::new() },
-            write: Http2WriteSide { stream: write, is_shut_down: false },
+            read: Http2ReadSide { stream: read, received: Bytes::new(), _driver: driver.clone() },
+            write: Http2WriteSide {
+                stream: Some(write),
+                unsent: Unsent::default(),
+                driver,
+                is_shut_down: false,
+            },
         }
     }
 }
@@ -89,34 +103,42 @@ impl AsyncRead for Http2ReadSide {
 }
 
 impl Http2WriteSide {
-    /// Waits for a part of the windows of the stream and of the connection: at most `wanted` bytes, at least one.
-    fn poll_capacity(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
-        self.stream.reserve_capacity(wanted.min(WRITE_MAX));
-        loop {
-            let capacity = self.stream.capacity();
-            if capacity > 0 {
-                return Poll::Ready(Ok(capacity.min(wanted)));
-            }
-            match ready!(self.stream.poll_capacity(cx)) {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(io_error(error))),
-                None => return Poll::Ready(Err(self.end_error(cx))),
-            }
+    /// Waits until a write fits the buffer; returns how much of it does, at least one byte.
+    fn poll_free(&self, cx: &Context<'_>, wanted: usize) -> Poll<usize> {
+        self.unsent.poll_at_most(SEND_BUFFER / 2, cx).map(|unsent| wanted.min(SEND_BUFFER - unsent))
+    }
+
+    /// Queues the data. h2 requests a part of the windows for what is queued only, so that a stream that is not polled
+    /// keeps no part from the others.
+    fn send(&mut self, cx: &mut Context<'_>, data: Bytes) -> Poll<io::Result<usize>> {
+        let count = data.len();
+        let payload = self.unsent.payload(data);
+        match self.stream().send_data(payload, false) {
+            Ok(()) => Poll::Ready(Ok(count)),
+            Err(_) => Poll::Ready(Err(self.end_error(cx))),
         }
     }
 
     /// The error of a stream that takes no more data.
     fn end_error(&mut self, cx: &mut Context<'_>) -> io::Error {
-        match self.stream.poll_reset(cx) {
+        match self.stream().poll_reset(cx) {
             Poll::Ready(Ok(reason)) => io::Error::new(io::ErrorKind::BrokenPipe, h2::Error::from(reason)),
             Poll::Ready(Err(error)) => io_error(error),
             Poll::Pending => io::ErrorKind::BrokenPipe.into(),
         }
     }
 
-    fn send(&mut self, data: Bytes) -> Poll<io::Result<usize>> {
-        let count = data.len();
-        Poll::Ready(self.stream.send_data(data, false).map(|()| count).map_err(io_error))
+    fn stream(&mut self) -> &mut SendStream<StreamPayload> {
+        self.stream.as_mut().expect("it is taken in drop only")
+    }
+}
+
+/// A socket, too, sends what was written to it before it was dropped.
+impl Drop for Http2WriteSide {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take().filter(|_| !self.unsent.is_zero()) {
+            self.driver.linger(LingeringStream { _stream: stream, unsent: self.unsent.clone() });
+        }
     }
 }
 
@@ -125,8 +147,8 @@ impl AsyncWrite for Http2WriteSide {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let capacity = ready!(self.poll_capacity(cx, buf.len()))?;
-        self.send(Bytes::copy_from_slice(&buf[..capacity]))
+        let count = ready!(self.poll_free(cx, buf.len()));
+        self.send(cx, Bytes::copy_from_slice(&buf[..count]))
     }
 
     fn poll_write_vectored(
@@ -138,36 +160,39 @@ impl AsyncWrite for Http2WriteSide {
         if wanted == 0 {
             return Poll::Ready(Ok(0));
         }
-        let mut left = ready!(self.poll_capacity(cx, wanted))?;
+        let mut left = ready!(self.poll_free(cx, wanted));
         let mut data = BytesMut::with_capacity(left);
         for buf in bufs {
             let count = buf.len().min(left);
             data.put_slice(&buf[..count]);
             left -= count;
         }
-        self.send(data.freeze())
+        self.send(cx, data.freeze())
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    /// The task of the connection sends what was written.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    /// Waits until the connection has taken everything: the task of the connection writes it to the socket, which
+    /// outlives the stream.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.unsent.poll_at_most(0, cx).map(|_| Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.is_shut_down {
-            return Poll::Ready(Ok(()));
+        if !self.is_shut_down {
+            self.is_shut_down = true;
+            let end = self.unsent.payload(Bytes::new());
+            if let Err(error) = self.stream().send_data(end, true) {
+                return match self.stream().poll_reset(cx) {
+                    // The server needs no more input.
+                    Poll::Ready(Ok(Reason::NO_ERROR)) => Poll::Ready(Ok(())),
+                    _ => Poll::Ready(Err(io_error(error))),
+                };
+            }
         }
-        self.is_shut_down = true;
-        let Err(error) = self.stream.send_data(Bytes::new(), true) else { return Poll::Ready(Ok(())) };
-        match self.stream.poll_reset(cx) {
-            // The server needs no more input.
-            Poll::Ready(Ok(Reason::NO_ERROR)) => Poll::Ready(Ok(())),
-            _ => Poll::Ready(Err(io_error(error))),
-        }
+        self.poll_flush(cx)
     }
 }
 
@@ -219,7 +244,7 @@ impl fmt::Debug for Http2ReadSide {
 impl fmt::Debug for Http2WriteSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http2WriteSide")
-            .field("stream", &self.stream.stream_id().as_u32())
+            .field("stream", &self.stream.as_ref().map(|stream| stream.stream_id().as_u32()))
             .field("is_shut_down", &self.is_shut_down)
             .finish_non_exhaustive()
     }

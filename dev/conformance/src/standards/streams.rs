@@ -28,11 +28,12 @@ pub(super) const RFC_8441: &[Line] = &[
     ),
     line(
         "8441 3, 5",
-        "The client waits for the setting, sends neither key nor connection headers, and checks the response; a reset is one",
+        "The client waits for the setting, sends neither key nor connection headers, and checks the response; RST_STREAM is a reset of the transport",
         By(&[
             (HTTP2_CLIENT, "server_without_the_setting_is_an_error"),
             (CLIENT, "extended_connect_has_neither_key_nor_connection_headers"),
             (CLIENT, "responses_to_extended_connect_are_checked"),
+            (HTTP2_CLIENT, "response_with_content_is_no_websocket"),
             (HTTP2_CLIENT, "reset_of_one_stream_is_an_error_of_its_websocket_only"),
             (HTTP2_CLIENT, "end_of_a_stream_without_a_close_is_abnormal"),
             (HTTP2_CLIENT, "unread_websocket_does_not_stop_the_others"),
@@ -40,7 +41,7 @@ pub(super) const RFC_8441: &[Line] = &[
     ),
     line(
         "9220 3",
-        "The setting and the pseudo-header fields over HTTP/3; FIN is the end, a reset is one; the client waits for SETTINGS",
+        "The setting and the pseudo-header fields over HTTP/3; FIN is the end, a reset of the stream a reset of the transport; the client waits for SETTINGS",
         By(&[
             (MESSAGES, "extended_connect_needs_the_setting_and_all_pseudo_header_fields"),
             (MESSAGES, "tunnels_carry_bytes_in_both_directions"),
