@@ -41,7 +41,7 @@ enum ClientState {
 /// An open connection. The server below has its channels: it is present in each ([`presence_of`](super::channel::presence_of)).
 pub(super) struct PusherConnection {
     pub(super) app: Arc<LiveApp>,
-    key: ConnectionKey,
+    key: UsedAppKey,
     /// Number of channels.
     pub(super) channels: u16,
     socket_id: [u8; 16],
@@ -53,14 +53,14 @@ pub(super) struct PusherConnection {
 }
 
 /// The key with which a client has connected.
-enum ConnectionKey {
+enum UsedAppKey {
     /// Its index among the keys of the app.
     Known(u8),
     /// Its name: the configuration of the app lacks it now, and a later one may have it.
     Removed(Box<str>),
 }
 
-impl ConnectionKey {
+impl UsedAppKey {
     fn new(name: &str, app: &PusherApp) -> Self {
         app.key_index(name).map_or_else(|| Self::Removed(name.into()), Self::Known)
     }
@@ -115,7 +115,7 @@ impl PusherClient {
         });
         send(cx, &encode::nested("pusher:connection_established", None, &data));
         ClientState::Open(PusherConnection {
-            key: ConnectionKey::new(key, &app.options),
+            key: UsedAppKey::new(key, &app.options),
             app,
             channels: 0,
             socket_id: socket_id.to_ne_bytes(),
@@ -144,10 +144,10 @@ impl PusherClient {
             connection.keep_topics(cx);
         }
         let name = match &connection.key {
-            ConnectionKey::Removed(name) => name,
-            ConnectionKey::Known(_) => connection.key().map_or("", |key| &key.name),
+            UsedAppKey::Removed(name) => name,
+            UsedAppKey::Known(_) => connection.key().map_or("", |key| &key.name),
         };
-        connection.key = ConnectionKey::new(name, &app.options);
+        connection.key = UsedAppKey::new(name, &app.options);
         connection.app = match Arc::ptr_eq(&app.state, &connection.app.state) {
             true => app,
             // The app was removed and added again: the connection stays counted where it was.
@@ -205,8 +205,8 @@ impl PusherConnection {
     /// The key with which the client has connected, unless it was removed.
     pub(super) fn key(&self) -> Option<&AppKey> {
         match self.key {
-            ConnectionKey::Known(index) => self.app.options.keys.get(usize::from(index)),
-            ConnectionKey::Removed(_) => None,
+            UsedAppKey::Known(index) => self.app.options.keys.get(usize::from(index)),
+            UsedAppKey::Removed(_) => None,
         }
     }
 
