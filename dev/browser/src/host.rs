@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -104,10 +105,15 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
 }
 
-/// Returns a port that is free now. Another program could take it first; then the server fails to start and
-/// prints the reason.
+/// Returns a port that is free now, and that the system chooses for no connection. Another program could take it first; then
+/// the server fails to start and prints the reason.
 pub(crate) fn free_port() -> Result<u16, Failure> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Chromium rejects port 3659.
+    (0..600)
+        .map(|_| 3_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 600)
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .ok_or_else(|| Failure::new("no port from 3000 to 3600 is free"))
 }
 
 /// Creates an HTTP client with a deadline on everything; a status is an answer, not an error.

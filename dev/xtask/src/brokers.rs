@@ -2,7 +2,6 @@
 //! ignored tests of `sinews-brokers` and of the server use, kill and freeze them; then they are stopped.
 
 use std::env;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -13,6 +12,7 @@ use clap::Args;
 use crate::Outcome;
 use crate::count::Count;
 use crate::process::{self, End};
+use crate::server;
 use crate::tools::Missing;
 
 /// Time limit for a broker's first download and its start.
@@ -201,7 +201,7 @@ fn run_tests(name: &str, command: &mut Command, log: &Path) -> Outcome {
 impl Broker {
     fn start(name: &'static str, logs: PathBuf) -> Result<Self, Missing> {
         let broken = |why: String| Missing::Broken(format!("{name}: {why}"));
-        let ports = free_ports().map_err(|error| broken(error.to_string()))?;
+        let ports = free_ports().map_err(broken)?;
         let broker = Self { name, port: ports[0], controller_port: ports[1], logs };
         let log = broker.logs.join(format!("{name}-start.log"));
         let end = process::run(&mut broker.script("up"), &log, START_LIMIT).map_err(broken)?;
@@ -246,7 +246,6 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// Returns two ports that are free at the moment.
-fn free_ports() -> std::io::Result<[u16; 2]> {
-    let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-    Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])
+fn free_ports() -> Result<[u16; 2], String> {
+    Ok([server::free_address()?.port(), server::free_address()?.port()])
 }

@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,9 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Unit of process times in Linux, on every architecture we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Ports of servers that do not choose their own; tests of the program use those above.
+const PORTS: Range<u16> = 5_000..12_000;
 
 /// A running server, `sinews serve` or another; dropping it stops the process.
 pub(crate) struct Server {
@@ -215,12 +220,20 @@ fn announced(log: &str) -> Option<SocketAddr> {
         .find_map(|address| address.trim().parse().ok())
 }
 
-/// Returns a port that was free a moment ago. Another program may take it in between; the server then fails
-/// to start, and prints the reason.
+/// Returns an address with a port that was free a moment ago. Another program may take it in between; the server then fails
+/// to start, and prints the reason. The port is not one of those that the system chooses: a connection that tries whether
+/// the server listens could otherwise get this port, and connect to itself.
 pub(crate) fn free_address() -> Result<SocketAddr, String> {
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| format!("loopback: {error}"))?;
-    listener.local_addr().map_err(|error| format!("loopback: {error}"))
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..PORTS.len() {
+        let number = std::process::id().wrapping_mul(61).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + (number % PORTS.len() as u32) as u16;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    Err(format!("loopback: no port from {} to {} is free", PORTS.start, PORTS.end))
 }
 
 fn is_healthy(address: SocketAddr) -> bool {
