@@ -244,10 +244,10 @@ fn handle(event: Event<'_>, streams: &mut [Stream]) -> Result<Option<(StreamId, 
             found.has_ended |= ends;
             return Ok(Some((stream, data.len())));
         }
-        Event::Reset { stream, code, .. } => {
-            if find(streams, stream).is_some_and(|found| !found.is_reset && !found.has_ended) {
-                return Err(format!("stream {} was reset with {code}", stream.get()).into());
-            }
+        Event::Reset { stream, code, .. }
+            if find(streams, stream).is_some_and(|found| !found.is_reset && !found.has_ended) =>
+        {
+            return Err(format!("stream {} was reset with {code}", stream.get()).into());
         }
         Event::GoAway { code } => return Err(format!("the server ends the connection with {code}").into()),
         _ => {}
