@@ -22,9 +22,9 @@ use crate::target::cargo_build;
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Http2Part {
-    /// 64 WebSockets, 64 bytes, on 64 connections: one message in flight
+    /// 64 WebSockets, 64 bytes, on 64 connections and over HTTP/2 also on one: one message in flight
     Echo,
-    /// The same with 16 messages in flight, over HTTP/2 also on one connection
+    /// The same with 16 messages in flight
     EchoPipelined,
     /// `GET /hello` by h2load, 100 streams on each connection
     Requests,
@@ -159,8 +159,7 @@ impl Http2Programs {
         let mut contenders = Vec::new();
         for (index, (name, server)) in servers.iter().enumerate() {
             for (load, options) in ECHO_LOADS {
-                let is_one = load == ONE_CONNECTION;
-                if is_one && in_flight == 1 || load == HTTP1 && index == BACKENDS.len() {
+                if load == HTTP1 && index == BACKENDS.len() {
                     continue;
                 }
                 let url = format!("wss://{}/echo", server.address);
