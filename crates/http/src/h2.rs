@@ -53,7 +53,7 @@ pub use error::{Error, ErrorCode, SendMisuse};
 pub use event::Event;
 pub use frame::{FRAME_HEADER_LEN, PREFACE, StreamId};
 pub use send::DataFrame;
-pub use settings::PeerSettings;
+pub use settings::ServerSettings;
 
 pub use crate::budget::{AbuseLimits, Allowance};
 pub use crate::fields::{FieldBuffer, Fields, RequestFields, RequestTarget, ResponseFields};

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod http2;
 mod keys;
 
 use std::path::PathBuf;
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use self::http2::Http2Args;
 pub(crate) use self::keys::KeysArgs;
 use crate::hello::HelloServer;
-use crate::http2::Http2Part;
 use crate::ingest::IngestServer;
 use crate::load::{LOADS, Load};
 use crate::round::Plan;
@@ -221,32 +222,6 @@ pub(crate) struct HelloArgs {
     /// Server to measure; may be given several times [default: all]
     #[arg(long = "server", value_name = "NAME", value_enum)]
     servers: Vec<HelloServer>,
-
-    /// Path of the server's `hello_http` example, instead of building it
-    #[arg(long, value_name = "PATH")]
-    pub(crate) hello: Option<PathBuf>,
-
-    /// Path of the `sinews-peers` program (feature `peers`), instead of building it
-    #[arg(long, value_name = "PATH")]
-    pub(crate) sinews_peers: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Http2Args {
-    #[command(flatten)]
-    pub(crate) plan: PlanArgs,
-
-    /// Part to measure; may be given several times [default: all]
-    #[arg(long = "part", value_name = "NAME", value_enum)]
-    parts: Vec<Http2Part>,
-
-    /// Connections of h2load; may be given several times [default: 1 and 8]
-    #[arg(long, value_name = "N", value_parser = connections)]
-    connections: Vec<usize>,
-
-    /// Path of the `sinews` program, instead of building it
-    #[arg(long, value_name = "PATH")]
-    pub(crate) sinews: Option<PathBuf>,
 
     /// Path of the server's `hello_http` example, instead of building it
     #[arg(long, value_name = "PATH")]
@@ -534,16 +509,6 @@ impl HelloArgs {
 
     pub(crate) fn servers(&self) -> Vec<HelloServer> {
         if self.servers.is_empty() { HelloServer::value_variants().to_vec() } else { self.servers.clone() }
-    }
-}
-
-impl Http2Args {
-    pub(crate) fn parts(&self) -> Vec<Http2Part> {
-        if self.parts.is_empty() { Http2Part::value_variants().to_vec() } else { self.parts.clone() }
-    }
-
-    pub(crate) fn connections(&self) -> Vec<usize> {
-        if self.connections.is_empty() { vec![1, 8] } else { self.connections.clone() }
     }
 }
 

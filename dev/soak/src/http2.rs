@@ -64,7 +64,7 @@ impl Http2 {
             started: Instant::now(),
             streams: Vec::new(),
         };
-        while http2.machine.peer_settings().is_none() {
+        while http2.machine.server_settings().is_none() {
             http2.exchange()?;
         }
         Ok(http2)

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sinews_http::h2::{
-    Config as Http2Config, ErrorCode, Event, FieldBuffer, H2Connection, RequestTarget, StreamId,
+    Config as Http2Config, ErrorCode, Event, FieldBuffer, H2Connection, RequestTarget, ResponseFields,
+    StreamId,
 };
 use sinews_proto::handshake::{ClientRequest, ExtendedConnect, HandshakeMisuse};
-use sinews_proto::{CloseCode, Config};
+use sinews_proto::{CloseCode, Config, Time};
 use sinews_session::{Chain, Outbound, Resources, Session, TransportAction};
 
 use super::super::tally::FailureKind;
@@ -25,7 +26,7 @@ pub(super) struct Http2Load {
     /// `https` over TLS.
     scheme: &'static str,
     /// In the order of their streams.
-    sockets: Vec<StreamSocket>,
+    sockets: Vec<Http2Socket>,
     /// Sockets with output, in turns.
     ready: VecDeque<usize>,
     /// All requests are sent.
@@ -36,7 +37,7 @@ pub(super) struct Http2Load {
 
 /// A WebSocket on a stream.
 #[derive(Debug)]
-struct StreamSocket {
+struct Http2Socket {
     request: ExtendedConnect,
     stream: Option<StreamId>,
     session: Option<Box<Session>>,
@@ -49,7 +50,7 @@ struct StreamSocket {
     has_ended: bool,
 }
 
-impl StreamSocket {
+impl Http2Socket {
     fn new(request: ExtendedConnect) -> Self {
         Self {
             request,
@@ -60,6 +61,27 @@ impl StreamSocket {
             is_blocked: false,
             has_ended: false,
         }
+    }
+
+    /// Handles the answer to the handshake.
+    fn open(
+        &mut self,
+        head: &ResponseFields<'_>,
+        ends: bool,
+        config: &Arc<Config>,
+        now: Time,
+    ) -> Result<(), ConnectionFailure> {
+        let refused = |text: &str| ConnectionFailure::new(FailureKind::Handshake, text);
+        let fields = head.fields();
+        let established = self.request.read_response(head.status(), fields.iter());
+        let established = established.map_err(|error| refused(&error.to_string()))?;
+        if ends {
+            return Err(refused("the server ended the stream of its response"));
+        }
+        let negotiated = established.negotiated();
+        let session = Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
+        self.session = Some(Box::new(session));
+        Ok(())
     }
 
     fn has_output(&self) -> bool {
@@ -91,7 +113,7 @@ impl Http2Load {
         requests: impl Iterator<Item = &'a ClientRequest>,
         is_secure: bool,
     ) -> Result<Self, HandshakeMisuse> {
-        let sockets = requests.map(|request| Ok(StreamSocket::new(request.clone().extended_connect()?)));
+        let sockets = requests.map(|request| Ok(Http2Socket::new(request.clone().extended_connect()?)));
         // The plan bounds the data in flight.
         let config = Http2Config::new().with_stream_window(WINDOW).with_connection_window(WINDOW);
         Ok(Self {
@@ -122,8 +144,7 @@ impl Http2Load {
         loop {
             let mut rest = &chunk[at..];
             let now = time(thread_state.epoch, thread_state.now);
-            let event =
-                self.machine.receive(&mut rest, &mut self.fields, now.since(sinews_proto::Time::ZERO));
+            let event = self.machine.receive(&mut rest, &mut self.fields, now.since(Time::ZERO));
             at = chunk.len() - rest.len();
             let event = event.map_err(|error| {
                 ConnectionFailure::new(FailureKind::Protocol, &format!("HTTP/2: {error}"))
@@ -149,19 +170,7 @@ impl Http2Load {
                 }
                 Some(Event::Response { stream, head, ends }) if head.status() >= 200 => {
                     let Some(socket) = self.sockets.get_mut(index_of(stream)) else { continue };
-                    let fields = head.fields();
-                    let established = socket.request.read_response(head.status(), fields.iter());
-                    let established = established.map_err(|error| {
-                        ConnectionFailure::new(FailureKind::Handshake, &error.to_string())
-                    })?;
-                    if ends {
-                        let text = "the server ended the stream of its response";
-                        return Err(ConnectionFailure::new(FailureKind::Handshake, text));
-                    }
-                    let negotiated = established.negotiated();
-                    let session =
-                        Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
-                    socket.session = Some(Box::new(session));
+                    socket.open(&head, ends, config, now)?;
                     self.open += 1;
                 }
                 Some(Event::Reset { code, violation, .. }) => {
@@ -185,7 +194,7 @@ impl Http2Load {
 
     /// Sends the requests once the settings of the server are known.
     fn send_requests(&mut self, resources: &mut Resources) -> Result<(), ConnectionFailure> {
-        let Some(peer) = self.machine.peer_settings() else { return Ok(()) };
+        let Some(peer) = self.machine.server_settings() else { return Ok(()) };
         if self.is_requested {
             return Ok(());
         }
@@ -259,7 +268,7 @@ impl Http2Load {
 
     /// Whether both sides have closed all WebSockets.
     pub(super) fn is_over(&self) -> bool {
-        self.is_open() && self.sockets.iter().all(StreamSocket::is_over) && !self.wants_send()
+        self.is_open() && self.sockets.iter().all(Http2Socket::is_over) && !self.wants_send()
     }
 
     fn mark_ready(&mut self, index: usize) {

@@ -10,7 +10,7 @@ use super::event::Notice;
 use super::frame::StreamId;
 use super::receive::Received;
 use super::send::begin_headers;
-use super::settings::PeerSettings;
+use super::settings::ServerSettings;
 use super::stream::StreamEntry;
 use super::window::{FlowWindow, Unreported, WINDOW_MAX};
 use crate::fields::{FieldBuffer, Malformed, RequestTarget, ResponseShape};
@@ -24,7 +24,7 @@ impl H2Connection {
 
     /// The settings of the server; `None` until they arrive. A server announces here whether it accepts extended CONNECT.
     #[must_use]
-    pub const fn peer_settings(&self) -> Option<PeerSettings> {
+    pub const fn server_settings(&self) -> Option<ServerSettings> {
         if self.settings_received { Some(self.peer.of_server()) } else { None }
     }
 

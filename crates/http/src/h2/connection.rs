@@ -127,7 +127,12 @@ impl H2Connection {
             *input = &[];
             return Err(error);
         }
-        let notice = self.advance(input, fields, now);
+        let notice = match self.take_refused() {
+            Some(stream) => {
+                Ok(Some(Notice::Reset { stream, code: ErrorCode::REFUSED_STREAM, violation: None }))
+            }
+            None => self.advance(input, fields, now),
+        };
         let notice = match notice {
             Ok(notice) if self.failed.is_none() => notice,
             Ok(_) => None,

@@ -101,9 +101,6 @@ impl H2Connection {
         fields: &mut FieldBuffer,
         now: Duration,
     ) -> Received<'i> {
-        if let Some(stream) = self.take_refused() {
-            return Ok(Some(Notice::Reset { stream, code: ErrorCode::REFUSED_STREAM, violation: None }));
-        }
         // The application's calls may have failed the connection.
         while self.failed.is_none() {
             let notice = match self.incoming.stage {

@@ -22,7 +22,7 @@ pub(super) const SETTING_LEN: u32 = 6;
 /// Settings of a server, for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PeerSettings {
+pub struct ServerSettings {
     /// SETTINGS_MAX_CONCURRENT_STREAMS.
     pub max_streams: u32,
     /// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441 section 3).
@@ -54,8 +54,8 @@ impl PeerLimits {
         }
     }
 
-    pub(super) const fn of_server(&self) -> PeerSettings {
-        PeerSettings { max_streams: self.max_streams, extended_connect: self.connect_protocol }
+    pub(super) const fn of_server(&self) -> ServerSettings {
+        ServerSettings { max_streams: self.max_streams, extended_connect: self.connect_protocol }
     }
 
     /// Applies one setting of the peer. Unknown ones are ignored.

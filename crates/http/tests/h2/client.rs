@@ -36,7 +36,7 @@ impl Client {
     /// A client that has received these settings, and has sent its preface.
     fn with(settings: &[u8]) -> Self {
         let mut client = Self::fresh();
-        assert_eq!(client.connection.peer_settings(), None);
+        assert_eq!(client.connection.server_settings(), None);
         client.silent(&[frame(SETTINGS, 0, 0, settings), frame(SETTINGS, ACK, 0, &[])].concat());
         client.connection.write_control(&mut client.out);
         let sent = std::mem::take(&mut client.out);
@@ -119,7 +119,7 @@ fn random_exchanges_of_both_sides_are_complete() {
     server.connection.write_control(&mut server.out);
     client.silent(&std::mem::take(&mut server.out));
     assert_eq!(
-        client.connection.peer_settings().map(|it| (it.max_streams, it.extended_connect)),
+        client.connection.server_settings().map(|it| (it.max_streams, it.extended_connect)),
         Some((128, true))
     );
     for number in 0..200_u32 {

@@ -3,6 +3,7 @@
 //! test a server over HTTP/2 this way. `http2-proxy SERVER` prints its address.
 //!
 //! It uses the crate `h2`, in clear text: an implementation other than the server's.
+#![forbid(unsafe_code)]
 
 use std::io;
 use std::net::SocketAddr;

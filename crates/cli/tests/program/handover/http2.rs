@@ -38,7 +38,7 @@ impl Http2Client {
             answers: BTreeMap::new(),
             is_going_away: false,
         };
-        client.until(|client| client.machine.peer_settings().is_some());
+        client.until(|client| client.machine.server_settings().is_some());
         client
     }
 
