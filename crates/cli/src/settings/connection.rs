@@ -1,5 +1,6 @@
 //! Limits and timeouts of each connection.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -32,6 +33,17 @@ settings! {
         /// Serve HTTP/2 too: by ALPN over TLS, and in clear text to clients that begin with it. Requests, WebSockets (RFC
         /// 8441) and Server-Sent Events share its connections.
         http2: bool { default: "false" }
+
+        /// Maximum of concurrent streams on a connection of HTTP/2, each a request, an event stream or a WebSocket; further
+        /// ones are refused.
+        http2_max_streams: NonZeroU32 { default: "128" }
+
+        /// Time without data from the client after which a connection of HTTP/2 with open streams is pinged; `off` sends no
+        /// pings. The pongs of its WebSockets count as data.
+        http2_ping_interval: DurationOrOff { default: "30s" }
+
+        /// Timeout of the answer to such a ping: any received byte counts. The connection then ends with all its streams.
+        http2_ping_timeout: PositiveDuration { default: "20s" }
     }
 }
 
@@ -45,6 +57,9 @@ impl HttpSettings {
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
             .with_handler_timeout(self.handler_timeout)
             .with_http2(self.http2)
+            .with_http2_max_streams(self.http2_max_streams.get())
+            .with_http2_ping_interval(self.http2_ping_interval)
+            .with_http2_ping_timeout(self.http2_ping_timeout)
     }
 }
 
@@ -132,15 +147,28 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhttp2 = true\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp2_max_streams = 200\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
-        let flags =
-            [&flags[..], &["--websocket-max-outbound", "7k", "--http-handler-timeout", "8s"]].concat();
+        let flags = [
+            &flags[..],
+            &[
+                "--websocket-max-outbound",
+                "7k",
+                "--http-handler-timeout",
+                "8s",
+                "--http-http2-ping-timeout",
+                "4s",
+            ],
+        ]
+        .concat();
         let settings = settings(&flags, file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
             .with_http2(true)
+            .with_http2_max_streams(200)
+            .with_http2_ping_interval(None)
+            .with_http2_ping_timeout(Duration::from_secs(4))
             .with_head_timeout(Duration::from_secs(2))
             .with_keep_alive_timeout(Duration::from_secs(3))
             .with_min_upload_rate(0, UPLOAD_GRACE)

@@ -26,6 +26,7 @@ use self::sockets::SocketStream;
 pub(crate) use self::sockets::{OpenedSocket, SocketEvent};
 use crate::exchange::{PendingAnswer, RetainedRequest};
 use crate::http::HttpConfig;
+use crate::metrics::Http2Fault;
 use crate::request::ResponseBody;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
@@ -62,6 +63,10 @@ pub(crate) struct H2Conn {
     block_since: Option<Time>,
     /// When the last exchange ended.
     idle_since: Time,
+    /// Time of the last received bytes.
+    last_input: Time,
+    /// The peer has not answered a keepalive ping.
+    awaits_pong: bool,
     /// Time when output was queued, or bytes of it left.
     last_progress: Time,
     /// When the loop's timer fires.
@@ -116,7 +121,9 @@ impl StreamExchange {
 
 impl H2Conn {
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, shared: &WorkerShared) -> Self {
-        let config = Config::new().with_head(shared.services.http.head).with_extended_connect(true);
+        let http = &shared.services.http;
+        let config = Config::new().with_head(http.head).with_max_streams(http.http2_max_streams);
+        let config = config.with_extended_connect(true);
         let now = shared.services.now;
         shared.services.counters.http2_connections.add(1);
         Self {
@@ -138,6 +145,8 @@ impl H2Conn {
             started: now,
             block_since: None,
             idle_since: now,
+            last_input: now,
+            awaits_pong: false,
             last_progress: now,
             armed: NEVER,
             peer,
@@ -213,6 +222,7 @@ impl H2Conn {
         if !self.machine.settings_acknowledged() {
             first = first.min(self.started + config.head_timeout);
         }
+        first = first.min(self.ping_deadline(config));
         // An incomplete block has a deadline of its own.
         if self.is_idle() && self.block_since.is_none() {
             let wait = if self.has_request { config.keep_alive_timeout } else { config.head_timeout };
@@ -221,12 +231,38 @@ impl H2Conn {
         self.exchanges.iter().map(|exchange| exchange.deadline(config)).fold(first, Time::min)
     }
 
+    /// Returns when a silent peer is pinged, or given up.
+    fn ping_deadline(&self, config: &HttpConfig) -> Time {
+        match config.http2_ping_interval {
+            // Input that is not read proves nothing.
+            Some(interval) if !self.is_idle() && !self.paused => {
+                let wait = if self.awaits_pong { interval + config.http2_ping_timeout } else { interval };
+                self.last_input + wait
+            }
+            _ => NEVER,
+        }
+    }
+
+    /// Notes received bytes, or that reads have resumed.
+    pub(crate) fn note_input(&mut self, now: Time) {
+        (self.last_input, self.awaits_pong) = (now, false);
+    }
+
     /// Handles a timeout. Returns whether the connection closes at once.
     pub(crate) fn time_out(&mut self, shared: &mut WorkerShared) -> bool {
         let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
         let has_output = self.closing || !self.outbound.is_empty();
         if has_output && self.last_progress + config.write_timeout <= now {
             return true;
+        }
+        if self.ping_deadline(&config) <= now {
+            if self.awaits_pong {
+                tracing::debug!(peer = %self.peer, "HTTP/2 connection does not answer a ping");
+                shared.services.counters.http2_failed.add(Http2Fault::PingTimeout);
+                return true;
+            }
+            self.awaits_pong = true;
+            self.machine.ping(KEEPALIVE_PING);
         }
         let unacknowledged = !self.machine.settings_acknowledged();
         if self.block_since.is_some_and(|since| since + config.head_timeout <= now) {
@@ -303,6 +339,9 @@ impl H2Conn {
         }
     }
 }
+
+/// Content of the pings that find lost peers.
+const KEEPALIVE_PING: [u8; 8] = *b"keepaliv";
 
 /// Limit of the queued bytes of bodies and sockets: about the capacity of a socket.
 const QUEUED_MAX: usize = 128 << 10;
