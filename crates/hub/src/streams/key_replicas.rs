@@ -392,13 +392,7 @@ impl KeyReplicas {
             return Ok(partition);
         }
         let streams = self.streams.get().ok_or("the streams are not open yet")?;
-        let name = Self::stream_name(topic);
-        let known = streams.find(&name).map_err(|error| error.to_string())?;
-        let stream = match known {
-            Some(stream) => stream,
-            None => streams.create(&name, &self.config).map_err(|error| error.to_string())?,
-        };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        let partition = open_or_create(streams, &Self::stream_name(topic), &self.config)?;
         self.lock().entry(Arc::clone(topic)).or_default().partition = Some(partition.clone());
         Ok(partition)
     }
@@ -436,6 +430,15 @@ impl KeyReplicas {
     fn lock_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The partition of a stream, which is created if it does not exist.
+fn open_or_create(streams: &Streams, name: &str, config: &StreamConfig) -> Result<Partition, String> {
+    let stream = match streams.find(name).map_err(|error| error.to_string())? {
+        Some(stream) => stream,
+        None => streams.create(name, config).map_err(|error| error.to_string())?,
+    };
+    single_partition(&stream).map_err(|problem| problem.text)
 }
 
 impl ReplicaStore for KeyReplicas {

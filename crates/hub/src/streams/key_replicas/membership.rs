@@ -1,19 +1,16 @@
 //! The nodes that stored keys together with this node, so that a start waits for them.
 
 use ring::rand::{SecureRandom as _, SystemRandom};
-use sinews_stream::record::{self as records, RecordBuilder, ValueKind};
-use sinews_stream::{Partition, ReadError, StreamConfig, Streams};
+use sinews_stream::record::{RecordBuilder, ValueKind};
+use sinews_stream::{Partition, StreamConfig, Streams};
 
-use super::{REPLICAS_NAME, append};
-use crate::streams::durable_topics::single_partition;
+use super::{REPLICAS_NAME, append, open_or_create};
+use crate::streams::records_from::read_all;
 use crate::streams::request::now;
 
 /// Keys of its records: the id of the node, and the ids of the nodes that it has last seen.
 const NODE_KEY: &[u8] = b"node";
 const MEMBERS_KEY: &[u8] = b"members";
-
-/// Bytes of one read.
-const READ_BYTES: usize = 1 << 20;
 
 /// The id of this node's directory, and of the directories of the nodes that it has last seen, its own included.
 #[derive(Debug)]
@@ -26,12 +23,7 @@ pub(super) struct NodeMembership {
 impl NodeMembership {
     /// Reads the membership of a directory, which gets an id if it has none.
     pub(super) fn open(streams: &Streams, config: &StreamConfig) -> Result<Self, String> {
-        let known = streams.find(REPLICAS_NAME).map_err(|error| error.to_string())?;
-        let stream = match known {
-            Some(stream) => stream,
-            None => streams.create(REPLICAS_NAME, config).map_err(|error| error.to_string())?,
-        };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        let partition = open_or_create(streams, REPLICAS_NAME, config)?;
         let (node, members) = read(&partition)?;
         let mut membership = Self { partition, node: node.unwrap_or(0), members };
         if node.is_none() {
@@ -62,28 +54,17 @@ impl NodeMembership {
 
 fn read(partition: &Partition) -> Result<(Option<u64>, Vec<u64>), String> {
     let (mut node, mut members) = (None, Vec::new());
-    let mut from = partition.offsets().earliest;
-    let end = partition.offsets().readable;
-    while from < end {
-        let read = match partition.read(from, READ_BYTES) {
-            Ok(read) if read.batches.is_empty() => break,
-            Ok(read) => read,
-            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                from = to;
-                continue;
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        for record in records::iter(&read.batches).flatten().flat_map(|batch| batch.records()).flatten() {
-            let mut ids =
-                record.value.chunks_exact(8).filter_map(|id| Some(u64::from_le_bytes(id.try_into().ok()?)));
-            match record.key {
-                NODE_KEY => node = ids.next(),
-                MEMBERS_KEY => members = ids.collect(),
-                _ => {}
-            }
+    read_all(partition, |record| {
+        let Some((record, _)) = record else { return Ok(()) };
+        let mut ids =
+            record.value.chunks_exact(8).filter_map(|id| Some(u64::from_le_bytes(id.try_into().ok()?)));
+        match record.key {
+            NODE_KEY => node = ids.next(),
+            MEMBERS_KEY => members = ids.collect(),
+            _ => {}
         }
-        from = read.next;
-    }
+        Ok(())
+    })
+    .map_err(|problem| problem.text)?;
     Ok((node, members))
 }

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use sinews_server::{KeyedSnapshot, Publisher};
-use sinews_stream::Streams;
+use sinews_stream::{Partition, Stream, Streams};
 
 use super::batches::remove_leftovers;
 use super::membership::NodeMembership;
@@ -19,34 +19,14 @@ impl KeyReplicas {
         let Some(publisher) = self.publisher.get().filter(|_| !self.is_loaded.load(Ordering::Acquire)) else {
             return;
         };
-        let names: Vec<String> =
-            streams.describe_all().into_iter().map(|info| info.name.to_string()).collect();
-        for name in &names {
-            let Some(topic) = name.strip_prefix(REPLICA_PREFIX).filter(|topic| self.stores(topic)) else {
-                continue;
-            };
-            if let Err(reason) = self.load_topic(topic, (name, streams), publisher) {
-                tracing::error!(topic, reason, "the keys of a topic cannot be read");
-                self.lock().entry(topic.into()).or_default().fault =
-                    Some(StorageFault { reason, retry: None });
-            }
-        }
-        for name in &names {
-            let Some(topic) = name.strip_prefix(STREAM_PREFIX).filter(|topic| self.stores(topic)) else {
-                continue;
-            };
+        self.read_streams(streams, REPLICA_PREFIX, |topic, _, partition| {
+            self.load_topic(topic, partition, publisher)
+        });
+        self.read_streams(streams, STREAM_PREFIX, |topic, stream, partition| {
             // A replica without a complete generation has no keys yet.
             let has_replica = self.lock().get(topic).is_some_and(StoredReplica::has_keys);
-            if !has_replica && let Err(reason) = self.import_topic(topic, (name, streams), publisher) {
-                tracing::error!(
-                    topic,
-                    reason,
-                    "the keys that this server had without a cluster cannot be read"
-                );
-                self.lock().entry(topic.into()).or_default().fault =
-                    Some(StorageFault { reason, retry: None });
-            }
-        }
+            if has_replica { Ok(()) } else { self.import_topic(topic, (stream, partition), publisher) }
+        });
         match NodeMembership::open(streams, &self.config) {
             Ok(opened) => *self.lock_membership() = Some(opened),
             Err(reason) => {
@@ -58,16 +38,33 @@ impl KeyReplicas {
         self.wake();
     }
 
-    fn load_topic(
+    /// Reads the streams of topics with durable keys whose name begins with this prefix.
+    fn read_streams(
         &self,
-        topic: &str,
-        (name, streams): (&str, &Streams),
-        publisher: &Publisher,
-    ) -> Result<(), String> {
-        let stream = streams.find(name).map_err(|error| error.to_string())?;
-        let Some(stream) = stream else { return Ok(()) };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
-        let loaded = load::read(&partition).map_err(|problem| problem.text)?;
+        streams: &Streams,
+        prefix: &str,
+        read: impl Fn(&str, &Stream, &Partition) -> Result<(), String>,
+    ) {
+        for info in streams.describe_all() {
+            let Some(topic) = info.name.strip_prefix(prefix).filter(|topic| self.stores(topic)) else {
+                continue;
+            };
+            let found = streams.find(&info.name).map_err(|error| error.to_string());
+            let result = found.and_then(|stream| {
+                let Some(stream) = stream else { return Ok(()) };
+                let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+                read(topic, &stream, &partition)
+            });
+            if let Err(reason) = result {
+                tracing::error!(topic, stream = &*info.name, reason, "the keys of a topic cannot be read");
+                self.lock().entry(topic.into()).or_default().fault =
+                    Some(StorageFault { reason, retry: None });
+            }
+        }
+    }
+
+    fn load_topic(&self, topic: &str, partition: &Partition, publisher: &Publisher) -> Result<(), String> {
+        let loaded = load::read(partition).map_err(|problem| problem.text)?;
         let mut topics = self.lock();
         let replica = topics.entry(topic.into()).or_default();
         replica.partition = Some(partition.clone());
@@ -91,7 +88,7 @@ impl KeyReplicas {
         let removes_leftovers = replica.has_leftovers && !loaded.is_damaged();
         drop(topics);
         if removes_leftovers {
-            match remove_leftovers(&partition, &loaded) {
+            match remove_leftovers(partition, &loaded) {
                 Ok(()) => self.note_leftovers(topic, false),
                 // The next generation removes them first.
                 Err(reason) => tracing::warn!(topic, reason, "incomplete keys of a topic cannot be removed"),
@@ -107,14 +104,11 @@ impl KeyReplicas {
     fn import_topic(
         &self,
         topic: &str,
-        (name, streams): (&str, &Streams),
+        (stream, partition): (&Stream, &Partition),
         publisher: &Publisher,
     ) -> Result<(), String> {
-        let stream = streams.find(name).map_err(|error| error.to_string())?;
-        let Some(stream) = stream else { return Ok(()) };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
         let mut snapshot =
-            durable_keys::load::read(topic, stream.created(), &partition).map_err(|problem| problem.text)?;
+            durable_keys::load::read(topic, stream.created(), partition).map_err(|problem| problem.text)?;
         snapshot.keys.retain(|key| key.value.is_some());
         snapshot.forgotten = snapshot.position.sequence;
         if snapshot.position.sequence == 0 {
