@@ -217,3 +217,23 @@ fn durable_keys_of_an_outage_survive_sigkill_of_the_owner() {
         }
     }
 }
+
+/// The membership and the first topic have a stream each; the limit permits no third one.
+#[test]
+fn keys_beyond_the_limit_of_streams_are_counted() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let arguments = ["--cluster", &broker.url(), "--streams", &streams, "--streams-max-streams", "2"];
+    let node = Running::serve(&[&arguments[..], &["--streams-keyed-topics", "t.>", "--log", "off"]].concat());
+    let metric = |name: &str| node.get("/metrics").contains(&format!("\nsinews_durable_{name}\n"));
+    until("the first topic is stored", || put(&node, "t.a/keys/k", "1", "").0 == 200);
+    let (status, body) = put(&node, "t.b/keys/k", "1", "");
+    assert_eq!(status, 503, "{body}");
+    assert!(body.to_string().contains("max_streams"), "{body}");
+    assert!(metric("keys_unstored{cause=\"limit\"} 1"), "{}", node.get("/metrics"));
+    assert!(metric("key_writes_rejected_total{cause=\"limit\"} 1"), "{}", node.get("/metrics"));
+    assert_eq!(put(&node, "t.b/keys/k", "2", "").0, 503);
+    assert!(metric("key_writes_rejected_total{cause=\"limit\"} 2"), "{}", node.get("/metrics"));
+    assert!(metric("key_writes_rejected_total{cause=\"no_space\"} 0"), "{}", node.get("/metrics"));
+}

@@ -20,6 +20,7 @@ use crate::brief::brief;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
+use crate::streams::key_faults::FaultCause;
 use crate::topics::shared_keys::Claim;
 
 /// Time for which a node that starts waits for the nodes that it has last seen: they may have later keys.
@@ -328,9 +329,10 @@ impl KeyReplicator {
             let is_stored = store.is_stored(&write.topic, position);
             let result = if is_stored && is_published {
                 Ok(write.written)
-            } else if let Some(problem) = store.fault(&write.topic).filter(|_| !is_stored) {
+            } else if !is_stored && let Some(problem) = store.reject_write(&write.topic) {
                 Err(not_stored(&write.topic, &problem.text))
             } else if deadline <= now {
+                store.count_rejected(FaultCause::TimedOut);
                 Err(not_stored(&write.topic, "the disk or the broker has not answered in time"))
             } else {
                 left.push(write);

@@ -1,10 +1,12 @@
 //! The nodes that stored keys together with this node, so that a start waits for them.
 
 use ring::rand::{SecureRandom as _, SystemRandom};
-use sinews_stream::record::{RecordBuilder, ValueKind};
+use sinews_stream::record::{RecordBuilder, RecordError, ValueKind};
 use sinews_stream::{Partition, StreamConfig, Streams};
 
 use super::{REPLICAS_NAME, append, open_or_create};
+use crate::problem::Problem;
+use crate::streams::key_faults::StorageError;
 use crate::streams::records_from::read_all;
 use crate::streams::request::now;
 
@@ -22,7 +24,7 @@ pub(super) struct NodeMembership {
 
 impl NodeMembership {
     /// Reads the membership of a directory, which gets an id if it has none.
-    pub(super) fn open(streams: &Streams, config: &StreamConfig) -> Result<Self, String> {
+    pub(super) fn open(streams: &Streams, config: &StreamConfig) -> Result<Self, StorageError> {
         let partition = open_or_create(streams, REPLICAS_NAME, config)?;
         let (node, members) = read(&partition)?;
         let mut membership = Self { partition, node: node.unwrap_or(0), members };
@@ -38,21 +40,21 @@ impl NodeMembership {
     }
 
     /// Stores the nodes that this node sees now.
-    pub(super) fn set_members(&mut self, members: Vec<u64>) -> Result<(), String> {
+    pub(super) fn set_members(&mut self, members: Vec<u64>) -> Result<(), StorageError> {
         let value: Vec<u8> = members.iter().flat_map(|id| id.to_le_bytes()).collect();
         self.append(MEMBERS_KEY, &value)?;
         self.members = members;
         Ok(())
     }
 
-    fn append(&self, key: &[u8], value: &[u8]) -> Result<(), String> {
+    fn append(&self, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
         let mut records = RecordBuilder::new();
-        records.push(now(), key, value, ValueKind::Bytes).map_err(|error| error.to_string())?;
-        append(&self.partition, records.finish().ok_or("a batch without records")?)
+        records.push(now(), key, value, ValueKind::Bytes)?;
+        append(&self.partition, records.finish().ok_or(RecordError::Empty)?)
     }
 }
 
-fn read(partition: &Partition) -> Result<(Option<u64>, Vec<u64>), String> {
+fn read(partition: &Partition) -> Result<(Option<u64>, Vec<u64>), Problem> {
     let (mut node, mut members) = (None, Vec::new());
     read_all(partition, |record| {
         let Some((record, _)) = record else { return Ok(()) };
@@ -64,7 +66,6 @@ fn read(partition: &Partition) -> Result<(Option<u64>, Vec<u64>), String> {
             _ => {}
         }
         Ok(())
-    })
-    .map_err(|problem| problem.text)?;
+    })?;
     Ok((node, members))
 }

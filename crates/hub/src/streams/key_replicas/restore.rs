@@ -11,6 +11,7 @@ use super::membership::NodeMembership;
 use super::{KeyReplicas, REPLICA_PREFIX, StorageFault, StoredReplica, load};
 use crate::streams::durable_keys::{self, STREAM_PREFIX};
 use crate::streams::durable_topics::single_partition;
+use crate::streams::key_faults::{FaultCause, StorageError};
 use crate::topics::shared_keys::{Claim, ReplicaStore as _};
 
 impl KeyReplicas {
@@ -29,7 +30,7 @@ impl KeyReplicas {
         });
         match NodeMembership::open(streams, &self.config) {
             Ok(opened) => *self.lock_membership() = Some(opened),
-            Err(reason) => {
+            Err(StorageError { text: reason, .. }) => {
                 tracing::error!(reason, "the nodes of the cluster that this node has seen are unknown")
             }
         }
@@ -43,28 +44,28 @@ impl KeyReplicas {
         &self,
         streams: &Streams,
         prefix: &str,
-        read: impl Fn(&str, &Stream, &Partition) -> Result<(), String>,
+        read: impl Fn(&str, &Stream, &Partition) -> Result<(), StorageError>,
     ) {
         for info in streams.describe_all() {
             let Some(topic) = info.name.strip_prefix(prefix).filter(|topic| self.stores(topic)) else {
                 continue;
             };
-            let found = streams.find(&info.name).map_err(|error| error.to_string());
+            let found = streams.find(&info.name).map_err(StorageError::from);
             let result = found.and_then(|stream| {
                 let Some(stream) = stream else { return Ok(()) };
-                let partition = single_partition(&stream).map_err(|problem| problem.text)?;
-                read(topic, &stream, &partition)
+                read(topic, &stream, &single_partition(&stream)?)
             });
-            if let Err(reason) = result {
+            if let Err(error) = result {
+                let reason = &*error.text;
                 tracing::error!(topic, stream = &*info.name, reason, "the keys of a topic cannot be read");
                 self.lock().entry(topic.into()).or_default().fault =
-                    Some(StorageFault { reason, retry: None });
+                    Some(StorageFault { error, retry: None });
             }
         }
     }
 
-    fn load_topic(&self, topic: &str, partition: &Partition, publisher: &Publisher) -> Result<(), String> {
-        let loaded = load::read(partition).map_err(|problem| problem.text)?;
+    fn load_topic(&self, topic: &str, partition: &Partition, publisher: &Publisher) -> Result<(), StorageError> {
+        let loaded = load::read(partition)?;
         let mut topics = self.lock();
         let replica = topics.entry(topic.into()).or_default();
         replica.partition = Some(partition.clone());
@@ -72,7 +73,8 @@ impl KeyReplicas {
         replica.state = loaded.state;
         replica.has_leftovers = loaded.leftovers().next().is_some();
         if loaded.is_damaged() && loaded.state.is_none() {
-            return Err("the record with the owner and the position of the keys is damaged".to_owned());
+            let text = "the record with the owner and the position of the keys is damaged".to_owned();
+            return Err(StorageError { cause: FaultCause::Unreadable, text });
         }
         if loaded.is_damaged() {
             tracing::error!(
@@ -91,7 +93,7 @@ impl KeyReplicas {
             match remove_leftovers(partition, &loaded) {
                 Ok(()) => self.note_leftovers(topic, false),
                 // The next generation removes them first.
-                Err(reason) => tracing::warn!(topic, reason, "incomplete keys of a topic cannot be removed"),
+                Err(error) => tracing::warn!(topic, reason = error.text, "incomplete keys of a topic cannot be removed"),
             }
         }
         match (claim, loaded.into_snapshot(topic)) {
@@ -106,9 +108,8 @@ impl KeyReplicas {
         topic: &str,
         (stream, partition): (&Stream, &Partition),
         publisher: &Publisher,
-    ) -> Result<(), String> {
-        let mut snapshot =
-            durable_keys::load::read(topic, stream.created(), partition).map_err(|problem| problem.text)?;
+    ) -> Result<(), StorageError> {
+        let mut snapshot = durable_keys::load::read(topic, stream.created(), partition)?;
         snapshot.keys.retain(|key| key.value.is_some());
         snapshot.forgotten = snapshot.position.sequence;
         if snapshot.position.sequence == 0 {
@@ -118,14 +119,15 @@ impl KeyReplicas {
         self.restore(claim, snapshot, publisher)
     }
 
-    fn restore(&self, claim: Claim, snapshot: KeyedSnapshot, publisher: &Publisher) -> Result<(), String> {
+    fn restore(&self, claim: Claim, snapshot: KeyedSnapshot, publisher: &Publisher) -> Result<(), StorageError> {
         let topic = snapshot.topic.clone();
         if publisher.keyed_position(&topic).is_some_and(|position| position.sequence > 0) {
             // A predecessor process has passed the keys on.
             return Ok(());
         }
         publisher.install_keyed_topic(snapshot).map_err(|error| {
-            format!("the keys do not fit into the server (limits.max_keyed_memory): {error:?}")
+            let text = format!("the keys do not fit into the server (limits.max_keyed_memory): {error:?}");
+            StorageError { cause: FaultCause::Unreadable, text }
         })?;
         self.restored.lock().unwrap_or_else(PoisonError::into_inner).push((topic, claim));
         Ok(())
