@@ -139,11 +139,7 @@ impl ChangeResult {
 }
 
 impl DurableKeys {
-    pub(super) fn new(
-        patterns: PatternSwitch,
-        config: &StreamConfig,
-        rejected: Arc<RejectedWrites>,
-    ) -> Self {
+    pub(super) fn new(patterns: PatternSwitch, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
         Self {
             patterns,
             config: stream_config(config),

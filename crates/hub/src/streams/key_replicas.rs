@@ -107,11 +107,7 @@ enum TopicBatch {
 type StartedBatch = (Arc<str>, Pending, StoredClaim);
 
 impl KeyReplicas {
-    pub(crate) fn new(
-        patterns: PatternSwitch,
-        config: &StreamConfig,
-        rejected: Arc<RejectedWrites>,
-    ) -> Self {
+    pub(crate) fn new(patterns: PatternSwitch, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
         Self {
             patterns,
             config: durable_keys::stream_config(config),
@@ -283,7 +279,10 @@ impl KeyReplicas {
         let mut membership = self.lock_membership();
         let Some(membership) = membership.as_mut().filter(|known| known.members != members) else { return };
         if let Err(error) = membership.set_members(members) {
-            tracing::error!(reason = error.text, "the nodes of the cluster that this node sees cannot be stored");
+            tracing::error!(
+                reason = error.text,
+                "the nodes of the cluster that this node sees cannot be stored"
+            );
         }
     }
 

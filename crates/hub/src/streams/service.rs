@@ -183,9 +183,7 @@ impl StreamService {
 
     /// Counts a stream of keys among those of its creator.
     fn reserve_keys(&self, name: &str, creator: &Creator) -> Result<(), Problem> {
-        self.quota
-            .reserve(creator, name)
-            .inspect_err(|_| self.rejected_writes.count(FaultCause::Limit))
+        self.quota.reserve(creator, name).inspect_err(|_| self.rejected_writes.count(FaultCause::Limit))
     }
 
     /// Metrics of the storage of durable keys; `None` if no keys are durable.

@@ -32,9 +32,6 @@ const POSITIONS_WAIT: Duration = Duration::from_secs(3);
 /// Interval of the announcements.
 const POSITIONS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Size of a message with positions in bytes.
-const POSITIONS_BYTES: usize = 32 << 10;
-
 /// Copies of the nodes of durable topics without an owner.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncedPositions {
@@ -186,7 +183,7 @@ impl KeyReplicator {
     /// Announces this node's copies of durable topics without an owner, as far as the broker accepts them.
     pub(super) fn announce_positions(&mut self, sender: &dyn KeySender) {
         let Some(mut round) = self.positions.round.take().or_else(|| self.begin_round()) else { return };
-        let bytes_max = POSITIONS_BYTES.min(sender.max_payload());
+        let bytes_max = Self::batch_bytes(sender);
         let mut out = KeyEncoder(Vec::new());
         loop {
             if sender.waiting() > WAITING_MAX {

@@ -64,7 +64,12 @@ impl KeyReplicas {
         }
     }
 
-    fn load_topic(&self, topic: &str, partition: &Partition, publisher: &Publisher) -> Result<(), StorageError> {
+    fn load_topic(
+        &self,
+        topic: &str,
+        partition: &Partition,
+        publisher: &Publisher,
+    ) -> Result<(), StorageError> {
         let loaded = load::read(partition)?;
         let mut topics = self.lock();
         let replica = topics.entry(topic.into()).or_default();
@@ -93,7 +98,9 @@ impl KeyReplicas {
             match remove_leftovers(partition, &loaded) {
                 Ok(()) => self.note_leftovers(topic, false),
                 // The next generation removes them first.
-                Err(error) => tracing::warn!(topic, reason = error.text, "incomplete keys of a topic cannot be removed"),
+                Err(error) => {
+                    tracing::warn!(topic, reason = error.text, "incomplete keys of a topic cannot be removed")
+                }
             }
         }
         match (claim, loaded.into_snapshot(topic)) {
@@ -119,7 +126,12 @@ impl KeyReplicas {
         self.restore(claim, snapshot, publisher)
     }
 
-    fn restore(&self, claim: Claim, snapshot: KeyedSnapshot, publisher: &Publisher) -> Result<(), StorageError> {
+    fn restore(
+        &self,
+        claim: Claim,
+        snapshot: KeyedSnapshot,
+        publisher: &Publisher,
+    ) -> Result<(), StorageError> {
         let topic = snapshot.topic.clone();
         if publisher.keyed_position(&topic).is_some_and(|position| position.sequence > 0) {
             // A predecessor process has passed the keys on.
