@@ -5,6 +5,8 @@ mod compare;
 mod durable;
 mod faults;
 mod loads;
+#[path = "../program/ports.rs"]
+mod ports;
 mod shown;
 mod support;
 mod terminal;

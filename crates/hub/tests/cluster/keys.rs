@@ -1,13 +1,12 @@
 //! Keys of topics, shared by all nodes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, Hub, key_value_of_json};
 use sinews_server::{KeyCondition, KeyError, KeyWrite, Router, Server};
 
-use super::broker::{FakeBroker, TIMEOUT, WireProtocol};
+use super::broker::{FakeBroker, WireProtocol};
 use super::{Client, TestPeer, for_both};
 
 /// Nodes that know each other, with the keys of all of them.
@@ -310,8 +309,7 @@ fn event_stream_of_keys_continues_at_another_node() {
         nodes[1].set("prices/keys/iron", "2");
         nodes.iter().for_each(|node| node.wait_for_keys("prices", &["gold", "iron"]));
         for node in &nodes {
-            let mut stream = TcpStream::connect(node.address).unwrap();
-            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            let mut stream = node.connect();
             let head = format!(
                 "GET /topics/prices/keys HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\nLast-Event-ID: {}-1\r\n\r\n",
                 node.address, written["epoch"]
