@@ -560,9 +560,8 @@ impl Announcer {
     fn announce(&mut self, receiver: &Receiver) {
         let outbox = &receiver.cluster.outbox;
         let all = outbox.subjects.all();
-        let members_max = members::members_per_message(outbox.max_payload());
         loop {
-            let changes = receiver.publisher.take_own_presence(members_max);
+            let changes = receiver.publisher.take_own_presence(outbox.members_per_message());
             if changes.overflowed {
                 // The gap makes the other nodes request everything.
                 self.announced += 1;
@@ -585,12 +584,12 @@ impl Announcer {
 
     fn send_parts(&mut self, receiver: &Receiver) {
         let outbox = &receiver.cluster.outbox;
-        let members_max = members::members_per_message(outbox.max_payload());
         while let Some(snapshot) = &mut self.snapshot {
             if outbox.waiting() > WAITING_PARTS_MAX {
                 return;
             }
-            let (body, is_last) = snapshot.next(self.announced, members_max, &receiver.publisher);
+            let (body, is_last) =
+                snapshot.next(self.announced, outbox.members_per_message(), &receiver.publisher);
             for node in &snapshot.requesters {
                 outbox.send(&outbox.subjects.node(*node), MessageKind::PresenceSnapshot, &body);
             }

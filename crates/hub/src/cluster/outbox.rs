@@ -8,6 +8,7 @@ use std::time::Instant;
 use mio::Waker;
 
 use super::direct::{DirectWrite, DirectWriter};
+use super::members::members_per_message;
 use super::message::{
     HEAD, MessageKind, NodeId, NodeMessageHead, PUBLICATION_HEAD, write_publication, write_topic,
 };
@@ -186,6 +187,11 @@ impl Outbox {
     /// Largest message of the broker in bytes.
     pub(super) fn max_payload(&self) -> usize {
         self.lock().max_payload.saturating_sub(HEAD)
+    }
+
+    /// Number of members in one message.
+    pub(super) fn members_per_message(&self) -> usize {
+        members_per_message(self.max_payload())
     }
 
     /// Adds a publication. At most once: it is dropped, and counted, while the broker is away.
