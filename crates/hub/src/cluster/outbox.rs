@@ -190,7 +190,7 @@ impl Outbox {
     }
 
     /// Number of members in one message.
-    pub(super) fn members_per_message(&self) -> usize {
+    pub(super) fn members_max(&self) -> usize {
         members_per_message(self.max_payload())
     }
 
