@@ -103,7 +103,7 @@ const KEY_ROUTE: &str = "/topics/{name}/keys/{key}";
 /// Reads keys of a topic once the rights and the hooks permit it.
 fn read(
     api: &TopicKeys,
-    request: &mut Request<'_>,
+    request: &Request<'_>,
     topic: String,
     route: &'static str,
     read: impl FnOnce(&str) -> Response + 'static,

@@ -70,7 +70,7 @@ impl Client {
 
     /// Connects without reading the first message.
     pub fn open(hub: &TestHub, target: &str) -> Self {
-        let socket = hub.websocket(&target);
+        let socket = hub.websocket(target);
         socket.get_ref().set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { socket, socket_id: String::new() }
     }

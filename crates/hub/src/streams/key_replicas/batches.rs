@@ -26,7 +26,7 @@ pub(super) fn encode(
     let mut records = RecordBuilder::new();
     keys.iter().try_for_each(|key| push_key(&mut records, generation, key))?;
     state.map_or(Ok(()), |state| state.push(&mut records))?;
-    records.finish().ok_or(StorageError::from(RecordError::Empty))
+    Ok(records.finish().ok_or(RecordError::Empty)?)
 }
 
 /// Splits the keys of one batch off.
