@@ -109,7 +109,7 @@ const number = (text) => (text === "" ? undefined : Number(text));
 export const CALLS = [
   {
     id: "subscribe", group: "Messages", title: "Subscribe", run: "Subscribe",
-    about: "Receives the messages of a topic. Patterns: * is one token between dots, > at the end is the rest.",
+    about: "Receives the messages of a topic. Patterns: * is one part between dots, > at the end is the rest.",
     fields: [{ ...TOPIC, label: "Topic or pattern" }, { ...LAST, label: "Retained messages to begin with", value: "", required: false }],
     code: ({ topic, last }, where) => ({
       curl: curl(where, { flags: "-N", to: `/topics/${path(topic)}${query({ last })}` }),

@@ -1286,16 +1286,16 @@ function readable(record) {
   return "b64" in record ? { ...record, data: fromBase64(record.b64) } : record;
 }
 
-/** `*` matches one token between dots, `>` at the end one or more. */
+/** `*` matches one part between dots, `>` at the end one or more. */
 function matcher(pattern) {
-  const tokens = pattern.split(".");
-  if (!tokens.includes("*") && !tokens.includes(">")) return (topic) => topic === pattern;
-  const open = tokens.at(-1) === ">";
-  const fixed = open ? tokens.slice(0, -1) : tokens;
+  const parts = pattern.split(".");
+  if (!parts.includes("*") && !parts.includes(">")) return (topic) => topic === pattern;
+  const open = parts.at(-1) === ">";
+  const fixed = open ? parts.slice(0, -1) : parts;
   return (topic) => {
     const found = topic.split(".");
     const fits = open ? found.length > fixed.length : found.length === fixed.length;
-    return fits && fixed.every((token, at) => token === "*" || token === found[at]);
+    return fits && fixed.every((part, at) => part === "*" || part === found[at]);
   };
 }
 

@@ -1,6 +1,8 @@
 //! The HTTP API for backends.
 
 pub(crate) mod keys;
+pub(crate) mod members;
+mod read_topic;
 pub(crate) mod streams;
 pub(crate) mod topics;
 pub(crate) mod v1;

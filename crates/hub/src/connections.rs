@@ -3,10 +3,12 @@
 //! A handler registers when its connection opens. A command is queued with the connection and wakes it; the handler
 //! executes it on the thread of the connection.
 
+mod path;
 pub(crate) mod subscribe;
 
+use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU32, Ordering as MemoryOrdering};
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sinews_server::{CloseCode, Closed, Context};
 
+pub(crate) use self::path::ConnectionPath;
 use crate::auth::{Revocation, RevocationError, Revocations, RevokedTokens, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
@@ -27,9 +30,6 @@ use crate::problem::{Problem, code, problem};
 
 /// Maximum number of commands that wait for one connection.
 const COMMANDS_MAX: usize = 64;
-
-/// Path of the clients of an app, whose users have no claims.
-pub(crate) const APP_PATH: &str = "/app/{key}";
 
 /// Reason of the Close of a connection whose token is revoked.
 pub(crate) const REVOKED: &str = "the token has been revoked";
@@ -73,26 +73,59 @@ pub(crate) struct ConnectionRegistry {
 #[derive(Default)]
 struct RegistryState {
     last: u64,
-    by_number: BTreeMap<u64, Arc<ClientConnection>>,
+    by_number: BTreeSet<NumberedConnection>,
     by_user: BTreeSet<(Arc<str>, u64)>,
     /// Users in `by_user`.
     users: usize,
 }
 
+/// A connection in the order of the numbers.
+struct NumberedConnection(Arc<ClientConnection>);
+
+impl Borrow<u64> for NumberedConnection {
+    fn borrow(&self) -> &u64 {
+        &self.0.number
+    }
+}
+
+impl PartialEq for NumberedConnection {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.number == other.0.number
+    }
+}
+
+impl Eq for NumberedConnection {}
+
+impl PartialOrd for NumberedConnection {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for NumberedConnection {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.number.cmp(&other.0.number)
+    }
+}
+
 impl RegistryState {
+    fn find(&self, number: u64) -> Option<Arc<ClientConnection>> {
+        self.by_number.get(&number).map(|connection| Arc::clone(&connection.0))
+    }
+
     fn has_user(&self, user: &Arc<str>) -> bool {
         self.by_user.range((Arc::clone(user), 0)..).next().is_some_and(|(known, _)| known == user)
     }
 
-    fn add_user(&mut self, user: Option<Arc<str>>, number: u64) {
-        if let Some(user) = user {
+    fn add_user(&mut self, user: Option<&str>, number: u64) {
+        if let Some(user) = user.map(Arc::from) {
             self.users += usize::from(!self.has_user(&user));
             self.by_user.insert((user, number));
         }
     }
 
-    fn remove_user(&mut self, user: Option<Arc<str>>, number: u64) {
-        if let Some(user) = user {
+    fn remove_user(&mut self, user: Option<&str>, number: u64) {
+        if let Some(user) = user.map(Arc::from) {
             let entry = (user, number);
             let was_known = self.by_user.remove(&entry);
             self.users -= usize::from(was_known && !self.has_user(&entry.0));
@@ -104,7 +137,7 @@ impl RegistryState {
 pub(crate) struct ClientConnection {
     registry: Arc<ConnectionRegistry>,
     number: u64,
-    pub(crate) path: &'static str,
+    pub(crate) path: ConnectionPath,
     /// Milliseconds since 1970.
     pub(crate) opened: u64,
     waker: Waker,
@@ -114,10 +147,11 @@ pub(crate) struct ClientConnection {
 }
 
 struct CommandQueue {
+    /// Their subject is the user of the index.
     rights: Rights,
-    /// The user of the index.
-    user: Option<Arc<str>>,
-    commands: Vec<ConnectionCommand>,
+    /// Boxed, since most connections get none.
+    #[expect(clippy::box_collection, reason = "a pointer for each idle connection")]
+    commands: Option<Box<Vec<ConnectionCommand>>>,
     /// The close code, at the end.
     closed: Option<u16>,
 }
@@ -178,23 +212,17 @@ impl ConnectionRegistry {
     /// Registers an open connection at a path, with the rights of its client and the waker of its handler.
     pub(crate) fn register(
         self: &Arc<Self>,
-        path: &'static str,
+        path: ConnectionPath,
         rights: &Rights,
         waker: Waker,
     ) -> RegisteredConnection {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let user = rights.subject().map(Arc::from);
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        let commands = Vec::new();
-        let connection_state = Mutex::new(CommandQueue {
-            rights: rights.clone(),
-            user: Option::clone(&user),
-            commands,
-            closed: None,
-        });
+        let connection_state =
+            Mutex::new(CommandQueue { rights: rights.clone(), commands: None, closed: None });
         let connection = Arc::new(ClientConnection {
             registry: Arc::clone(self),
             number,
@@ -204,8 +232,8 @@ impl ConnectionRegistry {
             queued: AtomicU32::new(0),
             state: connection_state,
         });
-        state.by_number.insert(number, Arc::clone(&connection));
-        state.add_user(user, number);
+        state.by_number.insert(NumberedConnection(Arc::clone(&connection)));
+        state.add_user(rights.subject(), number);
         drop(state);
         RegisteredConnection(connection)
     }
@@ -240,7 +268,7 @@ impl ConnectionRegistry {
     /// The connection with an id, if it is open.
     pub(crate) fn find(&self, id: &str) -> Option<Arc<ClientConnection>> {
         let number = self.number_of(id)?;
-        self.lock().by_number.get(&number).cloned()
+        self.lock().find(number)
     }
 
     /// Connections in the order of their opening: after an id, of a user or of all, at most `limit`.
@@ -260,14 +288,14 @@ impl ConnectionRegistry {
         let state = self.lock();
         Ok(match user {
             None => {
-                let found = state.by_number.range((Bound::Excluded(after), Bound::Unbounded));
-                found.take(limit).map(|(_, connection)| Arc::clone(connection)).collect()
+                let found = state.by_number.range::<u64, _>((Bound::Excluded(after), Bound::Unbounded));
+                found.take(limit).map(|connection| Arc::clone(&connection.0)).collect()
             }
             Some(user) => {
                 let start = (Arc::from(user), after);
                 let found = state.by_user.range((Bound::Excluded(start), Bound::Unbounded));
                 let numbers = found.take_while(|(known, _)| **known == *user).take(limit);
-                numbers.filter_map(|(_, number)| state.by_number.get(number).cloned()).collect()
+                numbers.filter_map(|(_, number)| state.find(*number)).collect()
             }
         })
     }
@@ -425,7 +453,7 @@ pub(crate) fn position_of(id: &str) -> Option<(u32, u64)> {
 pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnection) -> Value {
     let rights = connection.rights();
     let mut described = json!({
-        "connection": registry.id_of(connection), "path": connection.path, "opened": connection.opened,
+        "connection": registry.id_of(connection), "path": connection.path.as_str(), "opened": connection.opened,
         "queued": connection.queued.load(MemoryOrdering::Relaxed),
     });
     if let Some(user) = rights.subject() {
@@ -447,7 +475,7 @@ impl ClientConnection {
     /// no claims.
     pub(crate) fn may_refresh(&self, change: &RightsChange) -> bool {
         let has_grant = || self.lock().rights.is_granted();
-        self.path != APP_PATH && (matches!(change, RightsChange::Claims(_)) || has_grant())
+        self.path != ConnectionPath::App && (matches!(change, RightsChange::Claims(_)) || has_grant())
     }
 
     /// Queues a command for the handler, and wakes it.
@@ -456,11 +484,12 @@ impl ClientConnection {
     /// Too many commands wait.
     pub(crate) fn send(&self, command: ConnectionCommand) -> Result<(), Problem> {
         let mut state = self.lock();
-        if state.commands.len() >= COMMANDS_MAX {
+        let commands = state.commands.get_or_insert_default();
+        if commands.len() >= COMMANDS_MAX {
             let text = format!("queue of the connection's commands is full (limit {COMMANDS_MAX})");
             return Err(problem(code::TOO_MANY, text));
         }
-        state.commands.push(command);
+        commands.push(command);
         drop(state);
         self.waker.wake_by_ref();
         Ok(())
@@ -483,7 +512,7 @@ impl RegisteredConnection {
 
     /// The queued commands.
     pub(crate) fn take_commands(&self) -> Vec<ConnectionCommand> {
-        std::mem::take(&mut self.0.lock().commands)
+        self.0.lock().commands.take().map_or_else(Vec::new, |commands| *commands)
     }
 
     /// Executes the commands of a connection whose client does not use the protocol of `/ws`: it has no further
@@ -496,7 +525,8 @@ impl RegisteredConnection {
                 ConnectionCommand::ReportCluster { .. } => {}
                 ConnectionCommand::Refresh(change) => changes.push(change),
                 ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
-                    let text = format!("a connection at {} has no further subscriptions", self.0.path);
+                    let text =
+                        format!("a connection at {} has no further subscriptions", self.0.path.as_str());
                     // The caller may have gone.
                     let _ = reply.send(Err(problem(code::NOT_SUBSCRIBED, text)));
                 }
@@ -508,13 +538,11 @@ impl RegisteredConnection {
     /// Replaces the rights of the client, and its user.
     pub(crate) fn set_rights(&self, rights: &Rights) {
         let number = self.0.number;
-        let user: Option<Arc<str>> = rights.subject().map(Arc::from);
         let mut registry = self.0.registry.lock();
         let mut state = self.0.lock();
+        registry.remove_user(state.rights.subject(), number);
+        registry.add_user(rights.subject(), number);
         state.rights = rights.clone();
-        let former = std::mem::replace(&mut state.user, Option::clone(&user));
-        registry.remove_user(former, number);
-        registry.add_user(user, number);
     }
 }
 
@@ -532,7 +560,7 @@ impl RegisteredConnection {
         let state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = ClosedConnection {
             id: registry.id_of(&self.0),
-            path,
+            path: path.as_str(),
             user: state.rights.subject().map(Arc::from),
             address: state.rights.address(),
             opened: *opened,
@@ -548,8 +576,7 @@ impl Drop for RegisteredConnection {
         self.report();
         let mut registry = self.0.registry.lock();
         registry.by_number.remove(&self.0.number);
-        let user = self.0.lock().user.take();
-        registry.remove_user(user, self.0.number);
+        registry.remove_user(self.0.lock().rights.subject(), self.0.number);
     }
 }
 
@@ -576,7 +603,8 @@ mod tests {
     #[test]
     fn connections_are_found_until_they_are_dropped() {
         let registry = Arc::new(ConnectionRegistry::default());
-        let register = |rights: &Rights| registry.register("/ws", rights, Waker::noop().clone());
+        let register =
+            |rights: &Rights| registry.register(ConnectionPath::Protocol, rights, Waker::noop().clone());
         let (anna, ben) = (Rights::of_subject("anna"), Rights::of_subject("ben"));
         let connections = [register(&anna), register(&Rights::all()), register(&anna), register(&ben)];
         let ids: Vec<String> = connections.iter().map(RegisteredConnection::id).collect();
@@ -609,7 +637,8 @@ mod tests {
     fn slowest_connections_are_listed_first() {
         let registry = Arc::new(ConnectionRegistry::default());
         let (anna, other) = (Rights::of_subject("anna"), Rights::all());
-        let register = |rights: &Rights| registry.register("/ws", rights, Waker::noop().clone());
+        let register =
+            |rights: &Rights| registry.register(ConnectionPath::Protocol, rights, Waker::noop().clone());
         let connections: Vec<_> =
             (0..STEP + 3).map(|at| register(if at == 0 { &anna } else { &other })).collect();
         assert!(registry.slowest(None, 9).is_empty());
@@ -630,7 +659,8 @@ mod tests {
     #[test]
     fn commands_wake_the_handler_and_are_bounded() {
         let (registry, count) = (Arc::new(ConnectionRegistry::default()), Arc::new(CountedWakes::default()));
-        let registered = registry.register("/ws", &Rights::all(), Waker::from(Arc::clone(&count)));
+        let registered =
+            registry.register(ConnectionPath::Protocol, &Rights::all(), Waker::from(Arc::clone(&count)));
         let connection = registry.find(&registered.id()).unwrap();
         for _ in 0..COMMANDS_MAX {
             connection.send(close_command()).unwrap();

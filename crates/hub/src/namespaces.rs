@@ -19,7 +19,7 @@ use crate::hooks::{HookFailure, HookTarget};
 /// Options of the topics that a pattern matches.
 ///
 /// Each option of a topic comes from the most specific namespace that matches the topic and sets the option. Patterns are
-/// compared token by token: a name is more specific than `*`, and `*` than `>`; the first difference decides. So
+/// compared part by part: a name is more specific than `*`, and `*` than `>`; the first difference decides. So
 /// `chat.team.>` overrides `chat.*.news`, and `chat.>` overrides `>`. An option that no namespace sets has the default
 /// that its method states.
 ///

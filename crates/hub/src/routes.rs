@@ -89,6 +89,10 @@ pub(crate) fn add_to(
         .post("/topics/{name}", move |request| {
             api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
         });
+    let members_live = live.clone();
+    let router = router.get("/topics/{name}/members", move |request| {
+        api::members::list(&members_live, request).unwrap_or_else(|denied| denied.response().into())
+    });
     let router = add_keys(router, live, (hub, store), readers);
     let host_live = live.clone();
     let router = router.before("/", move |request| host_live.policy().check_host(request));

@@ -27,6 +27,7 @@ pub(crate) mod follow;
 mod groups;
 pub(crate) mod idempotency;
 pub(crate) mod json;
+pub(crate) mod key_faults;
 pub(crate) mod key_replicas;
 mod local;
 pub(crate) mod options;

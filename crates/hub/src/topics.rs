@@ -105,14 +105,14 @@ impl TopicForm {
     }
 }
 
-/// Tokens of a pattern that is never rejected for its matching steps; the form is one more token.
-const FREE_TOKENS: usize = Topics::FREE_TOKENS - 1;
+/// Parts of a pattern that is never rejected for its matching steps; the form is one more part.
+const FREE_PARTS: usize = Topics::FREE_PARTS - 1;
 
 /// Why a subscription was rejected, short enough for a Close reason.
 pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
     match error {
         InvalidTopic::TooAmbiguous => format!(
-            "too many matching steps a message (limit {}): use a pattern of at most {FREE_TOKENS} tokens",
+            "too many matching steps a message (limit {}): use a pattern of at most {FREE_PARTS} parts",
             Topics::MATCH_STEPS_MAX
         ),
         _ => error.to_string(),

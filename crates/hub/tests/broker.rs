@@ -6,10 +6,10 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews::blocking::{WebSocket, connect};
+use sinews::blocking::WebSocket;
 use sinews_hub::{Hub, StreamOptions};
 use sinews_stream::broker::{
     BatchEncoder, Broker, BrokerError, BrokerHealth, BrokerResponse, FlushOutcome, LogSink,
@@ -17,7 +17,7 @@ use sinews_stream::broker::{
 use sinews_stream::record::Records;
 use sinews_stream::{AppendError, Completer, Durability, Partition, Pending, ReadResult, StartPosition};
 
-use support::TestHub;
+use support::{TIMEOUT, TestHub};
 
 /// The offset of the first record that is published here.
 const FIRST: u64 = 5;
@@ -36,7 +36,9 @@ struct HeldState {
 impl HeldBroker {
     /// Waits until this many appends wait for their acknowledgement.
     fn wait_for(&self, count: usize) {
+        let begin = Instant::now();
         while self.0.lock().unwrap().held.len() < count {
+            assert!(begin.elapsed() < TIMEOUT, "{count} appends have not arrived within {TIMEOUT:?}");
             thread::yield_now();
         }
     }
@@ -144,8 +146,7 @@ fn hub() -> (Arc<HeldBroker>, TestHub) {
 }
 
 fn client(hub: &TestHub) -> Client {
-    let (socket, _) = connect(format!("ws://{}/ws", hub.address)).open().unwrap();
-    let mut client = Client(socket);
+    let mut client = Client(hub.websocket("/ws"));
     assert_eq!(client.receive()["op"], "welcome");
     client
 }

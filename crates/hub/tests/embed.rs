@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
@@ -20,9 +21,16 @@ mod embed;
 #[expect(dead_code, reason = "the test calls `serve` in place of `main`")]
 mod prices;
 
+/// A connection whose reads are bounded.
+fn bounded(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
 /// The status and the body of an answer.
 fn request(address: SocketAddr, head: &str, body: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let mut stream = bounded(address);
     let length = body.len();
     write!(
         stream,
@@ -56,7 +64,7 @@ fn embedded_hub_serves_beside_the_routes_of_the_program() {
         ("HTTP/1.1 200 OK".to_owned(), "[\"chat.lobby\"]\n".to_owned())
     );
 
-    let (mut client, _) = connect(format!("ws://{address}/ws")).open().unwrap();
+    let (mut client, _) = connect(format!("ws://{address}/ws")).over(bounded(address)).open().unwrap();
     assert_eq!(receive(&mut client)["op"], "welcome");
     client.send_text(&json!({ "op": "subscribe", "topic": "chat.lobby", "id": 1 }).to_string()).unwrap();
     let ack = receive(&mut client);
@@ -87,7 +95,7 @@ fn prices_of_the_example_are_followed() {
     });
     let (address, stop) = is_ready.recv().unwrap();
     assert!(request(address, "GET /prices", "").1.contains("/sinews.js"));
-    let (mut client, _) = connect(format!("ws://{address}/ws")).open().unwrap();
+    let (mut client, _) = connect(format!("ws://{address}/ws")).over(bounded(address)).open().unwrap();
     assert_eq!(receive(&mut client)["op"], "welcome");
     let subscribe = json!({ "op": "subscribe", "topic": "prices", "keys": true, "filter": "3.*", "id": 1 });
     client.send_text(&subscribe.to_string()).unwrap();

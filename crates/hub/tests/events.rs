@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
-use sinews::blocking::connect;
+use sinews::blocking::WebSocket;
 use sinews_hub::auth::{Auth, AuthOptions, TokenKeys};
-use sinews_hub::{AccessPolicy, HostRules, Hub, StreamOptions};
-use sinews_server::OriginPolicy;
+use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions};
+use sinews_server::{Member, OriginPolicy};
 use sinews_testkit::{BodyReader, SseEvent};
 use support::{TestHub, ask_on, parse};
 
@@ -174,14 +174,14 @@ fn websocket_and_event_stream_get_each_others_publications() {
     let hub = TestHub::new();
     let mut body = hub.events("/topics/lobby");
     subscribed(&mut body);
-    let (mut socket, _) = connect(format!("ws://{}/topics/lobby", hub.address)).open().unwrap();
+    let mut socket = hub.websocket("/topics/lobby");
     socket.send_text("from a socket").unwrap();
     assert_eq!(body.event(), Some(SseEvent::new("message", "from a socket")));
     hub.publish("lobby", "from a request");
     let mut received = || String::from_utf8(socket.next().unwrap().unwrap().as_bytes().to_vec()).unwrap();
     assert_eq!([received(), received()], ["from a socket", "from a request"]);
     assert_eq!(body.event(), Some(SseEvent::new("message", "from a request")));
-    let (mut json_socket, _) = connect(format!("ws://{}/ws", hub.address)).open().unwrap();
+    let mut json_socket = hub.websocket("/ws");
     json_socket.next().unwrap().unwrap();
     json_socket.send_text("{\"op\":\"publish\",\"id\":1,\"topic\":\"lobby\",\"data\":{\"a\":1}}").unwrap();
     let ack = json_socket.next().unwrap().unwrap();
@@ -200,9 +200,8 @@ fn long_polls_get_every_message_on_one_connection() {
         // The first of two is published before the poll, the second while it waits or after it.
         hub.publish("kept.a", &format!("{}", 2 * round));
         let late = thread::spawn({
-            let (address, text) = (hub.address, (2 * round + 1).to_string());
+            let (mut stream, text) = (hub.connect(), (2 * round + 1).to_string());
             move || {
-                let mut stream = TcpStream::connect(address).unwrap();
                 let length = text.len();
                 let head = "POST /topics/kept.a HTTP/1.1\r\nHost: localhost\r\nContent-Length:";
                 write!(stream, "{head} {length}\r\n\r\n{text}").unwrap();
@@ -243,7 +242,12 @@ fn bad_requests_get_a_reason() {
     for (status, path, lines, reason) in [
         (400, "/topics", "", "query parameter `topic` is required"),
         (400, "/topics?topic=a&topic=a", "", "topic a is named twice"),
-        (400, "/topics/a..b", "", "empty token"),
+        (400, "/topics/a..b", "", "empty part"),
+        (400, "/topics/a.*?presence=true", "", "wildcard"),
+        (400, "/topics/a?members=yes", "", "query parameter `members` must be true or false"),
+        (400, "/topics/a?presence=true", JSON, "query parameter `presence` is not for long polls"),
+        (400, "/topics/a?members=true", JSON, "query parameter `presence` is not for long polls"),
+        (400, "/topics/a.*/members", "", "wildcard"),
         (400, "/topics/a?after=1", "", "query parameter `after` must have"),
         (400, "/topics/a?last=x", "", "query parameter `last` must be a number"),
         (400, "/topics/a?wait=1", "", "query parameter `wait` is for application/json only"),
@@ -315,6 +319,113 @@ fn tokens_grant_topics_and_end_the_stream_when_they_expire() {
     );
     assert_eq!((body.event(), body.has_ended()), (None, true));
     assert_eq!(hub.events(&format!("/topics/kept.a?token={short}")).status(), 401);
+}
+
+/// Joins a topic by a connection of its own.
+fn join(hub: &TestHub, topic: &str, id: &str) -> WebSocket<TcpStream> {
+    let mut socket = hub.websocket("/ws");
+    let join = json!({ "op": "join", "id": 1, "topic": topic, "member": { "id": id, "info": { "at": id } } });
+    socket.send_text(&join.to_string()).unwrap();
+    for op in ["welcome", "ack"] {
+        let message = socket.next().unwrap().unwrap();
+        assert_eq!(parse(std::str::from_utf8(message.as_bytes()).unwrap())["op"], op);
+    }
+    socket
+}
+
+/// The next event of a presence.
+fn presence(body: &mut BodyReader<TcpStream>) -> Value {
+    let event = body.event().unwrap();
+    assert_eq!((&*event.kind, &*event.id), ("presence", ""), "{event:?}");
+    parse(&event.data)
+}
+
+#[test]
+fn event_stream_follows_the_members_of_a_topic() {
+    let hub = TestHub::new();
+    let anna = join(&hub, "room", "anna");
+    let mut body = hub.events("/topics/room?members=true");
+    let ack = subscribed(&mut body);
+    let listed = json!([{ "id": "anna", "connections": 1, "info": { "at": "anna" } }]);
+    assert_eq!((&ack["members"], &ack["subscribers"], &ack["more"]), (&listed, &json!(2), &json!(false)));
+    // A reader without members has the changes, too, and one without presence has none.
+    let mut counting = hub.events("/topics/room?presence=true");
+    let ack = subscribed(&mut counting);
+    assert!(ack["subscribers"].is_u64() && ack["at"].is_u64() && ack["members"].is_null(), "{ack}");
+    let mut silent = hub.events("/topics/room?presence=false");
+    assert_eq!(subscribed(&mut silent), json!({ "op": "ack", "topic": "room" }));
+    let mut lines = hub.ask("/topics?topic=room&topic=hall&members=true", "Accept: application/x-ndjson\r\n");
+    for topic in ["room", "hall"] {
+        let ack = parse(&lines.line().unwrap());
+        assert!(ack["topic"] == topic && ack["members"].is_array(), "{ack}");
+    }
+
+    let ben = join(&hub, "room", "ben");
+    let has = |update: &Value, field: &str, id: &str| {
+        let found = update[field].as_array().into_iter().flatten();
+        found.into_iter().any(|member| member == id || member["id"] == id)
+    };
+    for body in [&mut body, &mut counting] {
+        while !has(&presence(body), "joined", "ben") {}
+    }
+    while !has(&parse(&lines.line().unwrap()), "joined", "ben") {}
+    drop(anna);
+    let left = loop {
+        let update = presence(&mut body);
+        if has(&update, "left", "anna") {
+            break update;
+        }
+    };
+    assert!(left["since"].as_u64() < left["at"].as_u64(), "{left}");
+    hub.publish("room", "a message");
+    while body.event().unwrap().data != "a message" {}
+    assert_eq!(silent.event().unwrap().data, "a message", "no presence");
+    drop(ben);
+}
+
+#[test]
+fn members_of_a_topic_are_listed_page_by_page() {
+    let hub = TestHub::new();
+    let ids: Vec<String> = (0..300).map(|number| format!("m {number:03}")).collect();
+    let members: Vec<_> = ids.iter().map(|id| (Member::new(&**id), 2)).collect();
+    hub.publisher.adjust_presence("room", 700, &members);
+    let mut body = hub.events("/topics/room?members=true");
+    let ack = subscribed(&mut body);
+    let first = parse(&hub.ask("/topics/room/members", "Connection: close\r\n").rest());
+    assert_eq!((&ack["more"], &first["more"], &first["topic"]), (&json!(true), &json!(true), &json!("room")));
+    assert!(first["subscribers"].as_u64() >= Some(700) && first["at"].is_u64(), "{first}");
+    let last = first["members"][255]["id"].as_str().unwrap().replace(' ', "%20");
+    let second =
+        parse(&hub.ask(&format!("/topics/room/members?after={last}"), "Connection: close\r\n").rest());
+    let listed = [&first, &second].into_iter().flat_map(|page| page["members"].as_array().unwrap());
+    let listed: Vec<&str> = listed.map(|member| member["id"].as_str().unwrap()).collect();
+    assert_eq!((listed, &second["more"]), (ids.iter().map(|id| &**id).collect(), &json!(false)));
+    assert_eq!(second["members"][0]["connections"], 2);
+}
+
+#[test]
+fn presence_without_websocket_needs_the_rights_of_a_subscription() {
+    let options =
+        AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned())).with_leeway(Duration::ZERO);
+    let policy = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
+    let policy = policy
+        .with_namespaces(Namespaces::new([Namespace::new("kept.secret").with_presence(false)]).unwrap());
+    let hub = TestHub::built(Hub::builder().access(policy));
+    let valid = token("kept.>", Duration::from_secs(600));
+    for (status, path) in [
+        (401, "/topics/kept.a?members=true"),
+        (401, "/topics/kept.a/members"),
+        (403, "/topics/other?members=true&token="),
+        (403, "/topics/other/members?token="),
+        (422, "/topics/kept.secret?presence=true&token="),
+        (422, "/topics/kept.secret/members?token="),
+        (200, "/topics/kept.a?members=true&token="),
+        (200, "/topics/kept.a/members?token="),
+        (200, "/topics/kept.secret?token="),
+    ] {
+        let token = if path.ends_with('=') { &*valid } else { "" };
+        assert_eq!(hub.events(&format!("{path}{token}")).status(), status, "{path}");
+    }
 }
 
 /// A hub with a durable topic in this directory.

@@ -17,8 +17,8 @@ use crate::tools::Missing;
 
 /// Time limit for a broker's first download and its start.
 const START_LIMIT: Duration = Duration::from_secs(6 * 60);
-/// Time limit for the tests of one broker, in parallel with the tests of other brokers: they take a minute.
-const TESTS_LIMIT: Duration = Duration::from_secs(4 * 60);
+/// Time limit for the tests of one broker, in parallel with the tests of other brokers: they take two minutes.
+const TESTS_LIMIT: Duration = Duration::from_secs(6 * 60);
 /// A broker exits by itself after this time, in seconds.
 const BROKER_SECONDS: &str = "1500";
 /// Exit status of the scripts when a broker is unavailable.

@@ -18,7 +18,7 @@ use crate::config::value::choice;
 
 settings! {
     /// Options of the topics that match a pattern. A file may have up to 1,024 of these tables. Each option of a topic comes
-    /// from the most specific table that matches the topic and sets the option: patterns are compared token by token, a
+    /// from the most specific table that matches the topic and sets the option: patterns are compared part by part, a
     /// name is more specific than `*`, `*` more than `>`, and the first difference decides. Without such a table, the
     /// option has the value of the other settings. The HTTP API is not restricted.
     pub(crate) struct NamespaceKeys in "namespace.*", "chat.>" {

@@ -1,5 +1,6 @@
 //! `sinews bench compare`.
 
+use super::ports::unused_address;
 use super::support::{ServeProcess, run};
 
 #[test]
@@ -57,9 +58,9 @@ fn compare_fails_if_a_server_does_not_start() {
     assert!(!run.success && run.stderr.contains("exited with"), "{}", run.stderr);
 }
 
-/// A port that was free a moment ago, for a server with a configured listen address.
+/// A port for a server.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    unused_address().port()
 }
 
 /// The `sinews serve` command, with a prefix and a suffix.

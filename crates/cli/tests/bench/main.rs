@@ -6,6 +6,8 @@ mod durable;
 mod faults;
 mod http2;
 mod loads;
+#[path = "../program/ports.rs"]
+mod ports;
 mod shown;
 mod support;
 mod terminal;

@@ -349,3 +349,29 @@ fn idempotency_keys_of_durable_keys_survive_a_killed_server() {
     );
     assert_eq!(other.get("repeated"), None);
 }
+
+/// Durable keys that cannot be stored are in the metrics: beyond a limit of streams, and with a damaged stream.
+#[test]
+fn durable_keys_that_are_not_stored_are_counted() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let options = ["--streams", &streams, "--streams-keyed-topics", "game,other", "--log", "off"];
+    let metric = |server: &Running, line: &str| {
+        let metrics = server.get("/metrics");
+        assert!(metrics.contains(&format!("\nsinews_durable_{line}\n")), "{line}: {metrics}");
+    };
+    let set = |topic: &str| json!({"op": "set", "id": 1, "topic": topic, "key": "a", "data": 1});
+    let server = Running::serve(&[&options[..], &["--streams-max-streams", "1"]].concat());
+    let mut client = Client::connect(&server, "/ws");
+    assert_eq!(client.request(set("game"))["op"], "ack");
+    metric(&server, "key_writes_rejected_total{cause=\"limit\"} 0");
+    assert_eq!(client.request(set("other"))["code"], 429);
+    metric(&server, "key_writes_rejected_total{cause=\"limit\"} 1");
+    metric(&server, "keys_unstored{cause=\"unreadable\"} 0");
+    drop((client, server));
+    // The keys are beyond the limit of memory at the next start.
+    let server = Running::serve(&[&options[..], &["--limits-max-keyed-memory", "1"]].concat());
+    metric(&server, "keys_unstored{cause=\"unreadable\"} 1");
+    assert_eq!(Client::connect(&server, "/ws").request(set("game"))["code"], 503);
+    metric(&server, "key_writes_rejected_total{cause=\"unreadable\"} 1");
+}

@@ -15,6 +15,7 @@ mod jwks;
 mod keys;
 mod limits;
 mod namespaces;
+mod ports;
 mod protocol;
 mod proxies;
 mod start;

@@ -1,13 +1,14 @@
 //! Starts the program, and connects clients to it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
+
+pub(crate) use crate::ports::unused_address;
 
 /// Longer than any step takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,19 +52,6 @@ pub(crate) struct Running {
     pub(crate) stdout: BufReader<ChildStdout>,
     pub(crate) table: String,
     pub(crate) address: SocketAddr,
-}
-
-/// An address with a free port below those that the system gives to other sockets (from 32,768 on Linux): no other test
-/// takes it before a program listens there.
-pub(crate) fn unused_address() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = std::process::id().wrapping_mul(61).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let address = SocketAddr::from(([127, 0, 0, 1], 12_000 + (number % 20_000) as u16));
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
 }
 
 impl Running {

@@ -10,8 +10,9 @@ use sinews_server::{
     Answer, KeyCondition, KeyError, KeyWrite, KeyWritten, Position, Publisher, Request, Response, Topics,
 };
 
+use super::read_topic::read_topic;
 use super::topics::content_of;
-use crate::auth::{Action, Creator, Denied, Rights};
+use crate::auth::{Creator, Denied, Rights};
 use crate::hooks::HookKind;
 use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::{failure, topic_of};
@@ -107,27 +108,12 @@ fn read(
     route: &'static str,
     read: impl FnOnce(&str) -> Response + 'static,
 ) -> Result<Answer, Denied> {
-    let rights = api.live.policy().rights(request)?;
     let keys = api.clone();
     let check = move |rights: &Rights, topic: &str| {
-        rights.may(Action::Subscribe, topic)?;
         rights.check_keyed(topic)?;
-        Ok::<_, RequestRejection>(keys.key_store().check_ready(topic)?)
+        keys.key_store().check_ready(topic)
     };
-    let has_hook = || !matches!(rights.subscribe_hook(&topic), Ok(None));
-    let hooks = RequestHooks::of(&api.live, request).filter(|hooks| hooks.has_connect() || has_hook());
-    let Some(hooks) = hooks else {
-        let answer = check(&rights, &topic).map(|()| read(&topic));
-        return Ok(answer.unwrap_or_else(|rejection| rejection.response()).into());
-    };
-    Ok(Answer::later(async move {
-        let decided = async {
-            let rights = hooks.connect(rights, route).await?.rights;
-            check(&rights, &topic)?;
-            hooks.subscribe(&rights, std::iter::once(&*topic)).await.map(drop)
-        };
-        decided.await.map_or_else(|rejection| rejection.response(), |()| read(&topic))
-    }))
+    read_topic(&api.live, request, (topic, route), check, read)
 }
 
 /// Writes a key; the headers have the conditions.

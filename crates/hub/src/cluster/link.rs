@@ -561,7 +561,7 @@ impl Announcer {
         let outbox = &receiver.cluster.outbox;
         let all = outbox.subjects.all();
         loop {
-            let changes = receiver.publisher.take_own_presence(members::MEMBERS_PER_MESSAGE);
+            let changes = receiver.publisher.take_own_presence(outbox.members_max());
             if changes.overflowed {
                 // The gap makes the other nodes request everything.
                 self.announced += 1;
@@ -588,7 +588,7 @@ impl Announcer {
             if outbox.waiting() > WAITING_PARTS_MAX {
                 return;
             }
-            let (body, is_last) = snapshot.next(self.announced, &receiver.publisher);
+            let (body, is_last) = snapshot.next(self.announced, outbox.members_max(), &receiver.publisher);
             for node in &snapshot.requesters {
                 outbox.send(&outbox.subjects.node(*node), MessageKind::PresenceSnapshot, &body);
             }

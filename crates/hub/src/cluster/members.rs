@@ -20,7 +20,10 @@ use sinews_server::{Member, OwnPresence, Publisher};
 use super::message::NodeId;
 
 /// Maximum number of members in one message: some tens of KiB.
-pub(super) const MEMBERS_PER_MESSAGE: usize = 256;
+const MEMBERS_PER_MESSAGE: usize = 256;
+
+/// Bytes of a member with the longest id and info, in a topic with the longest name.
+const MEMBER_BYTES_MAX: usize = 1_536;
 
 /// Maximum number of members that are changed at once in the table of this node, which is locked meanwhile.
 const MEMBERS_PER_CHANGE: usize = 1_000;
@@ -31,6 +34,11 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
 /// Flags of a part of a snapshot.
 pub(super) const FIRST_PART: u8 = 1;
 pub(super) const LAST_PART: u8 = 2;
+
+/// Number of members in one message of the broker, which has this limit in bytes.
+pub(super) fn members_per_message(max_payload: usize) -> usize {
+    (max_payload / MEMBER_BYTES_MAX).clamp(1, MEMBERS_PER_MESSAGE)
+}
 
 /// Presence of the other nodes.
 #[derive(Debug, Default)]
@@ -287,11 +295,12 @@ impl PresenceSnapshotSender {
         Self { requesters, topics, partial: None, is_first: true }
     }
 
-    /// The next part, with the number of the last announced changes; and whether it is the last.
-    pub(super) fn next(&mut self, number: u64, publisher: &Publisher) -> (Vec<u8>, bool) {
+    /// The next part of at most this many members, with the number of the last announced changes; and whether it is the
+    /// last.
+    pub(super) fn next(&mut self, number: u64, members_max: usize, publisher: &Publisher) -> (Vec<u8>, bool) {
         let mut body = number.to_le_bytes().to_vec();
         body.push(0);
-        let mut room = MEMBERS_PER_MESSAGE;
+        let mut room = members_max;
         while room > 0 {
             let partial = self.partial.take().map(|(topic, after)| (topic, Some(after)));
             let Some((topic, after)) = partial.or_else(|| self.topics.next().map(|topic| (topic, None)))

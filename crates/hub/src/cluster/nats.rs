@@ -12,6 +12,9 @@ const LINE_MAX: usize = 64 << 10;
 /// Largest payload that is accepted; servers have lower limits.
 const PAYLOAD_MAX: usize = 64 << 20;
 
+/// Smallest payload limit of a server: a message with one topic and its keys, or one member, is smaller.
+const PAYLOAD_MIN: usize = 8 << 10;
+
 /// Payload limit of a server that names none: the default of NATS.
 const DEFAULT_PAYLOAD: usize = 1 << 20;
 
@@ -112,6 +115,12 @@ impl NatsClient {
     fn greeted(&mut self, info: &[u8], out: &mut Vec<u8>) -> Result<BrokerEvent, String> {
         let info: Info = serde_json::from_slice(info).map_err(|error| format!("INFO of NATS: {error}"))?;
         self.max_payload = info.max_payload.unwrap_or(self.max_payload).min(PAYLOAD_MAX);
+        if self.max_payload < PAYLOAD_MIN {
+            return Err(format!(
+                "max_payload of the NATS server is {} bytes: a cluster needs {PAYLOAD_MIN}",
+                self.max_payload
+            ));
+        }
         if self.state != LoginState::Greeting {
             return Ok(BrokerEvent::Other);
         }
@@ -195,7 +204,7 @@ mod tests {
     #[test]
     fn login_waits_for_the_greeting_and_is_confirmed() {
         let (mut client, mut out) = (client("nats://ann:p@h"), Vec::new());
-        let info = b"INFO {\"max_payload\":100,\"x\":1}\r\n";
+        let info = b"INFO {\"max_payload\":9000,\"x\":1}\r\n";
         for end in 0..info.len() {
             assert_eq!(client.receive(&info[..end], &mut out), Ok(None));
         }
@@ -203,11 +212,22 @@ mod tests {
         let login = String::from_utf8(std::mem::take(&mut out)).unwrap();
         assert!(login.starts_with("CONNECT {") && login.ends_with("}\r\nPING\r\n"), "{login}");
         assert!(login.contains("\"user\":\"ann\"") && login.contains("\"echo\":false"), "{login}");
-        assert_eq!(client.max_payload(), 100);
+        assert_eq!(client.max_payload(), 9_000);
         assert_eq!(client.receive(b"PING\r\n", &mut out), Ok(Some((6, BrokerEvent::Other))));
         assert_eq!(out, b"PONG\r\n");
         assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Ready))));
         assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Pong))));
+    }
+
+    #[test]
+    fn server_with_a_small_payload_limit_is_rejected() {
+        for (limit, accepts) in [(PAYLOAD_MIN - 1, false), (PAYLOAD_MIN, true)] {
+            let info = format!("INFO {{\"max_payload\":{limit}}}\r\n");
+            let result = client("nats://h").receive(info.as_bytes(), &mut Vec::new());
+            assert_eq!(result.is_ok(), accepts, "{result:?}");
+            let names_setting = |reason: &String| reason.contains("max_payload") && reason.contains("8191");
+            assert!(result.as_ref().err().is_none_or(names_setting), "{result:?}");
+        }
     }
 
     #[test]

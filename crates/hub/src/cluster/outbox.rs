@@ -8,6 +8,7 @@ use std::time::Instant;
 use mio::Waker;
 
 use super::direct::{DirectWrite, DirectWriter};
+use super::members::members_per_message;
 use super::message::{
     HEAD, MessageKind, NodeId, NodeMessageHead, PUBLICATION_HEAD, write_publication, write_topic,
 };
@@ -188,6 +189,11 @@ impl Outbox {
         self.lock().max_payload.saturating_sub(HEAD)
     }
 
+    /// Number of members in one message.
+    pub(super) fn members_max(&self) -> usize {
+        members_per_message(self.max_payload())
+    }
+
     /// Adds a publication. At most once: it is dropped, and counted, while the broker is away.
     pub(super) fn publish(&self, topic: &str, audience: Audience, (kind, payload): (ContentKind, &[u8])) {
         if !self.is_open() {
@@ -228,14 +234,27 @@ impl Outbox {
         }
     }
 
-    /// Sends a message to a subject; nothing while the broker is away.
+    /// Sends a message to a subject; nothing while the broker is away, and no message that the broker would reject, since
+    /// it would close the connection.
     pub(super) fn send(&self, subject: &str, kind: MessageKind, body: &[u8]) {
         if !self.is_open() {
             return;
         }
         let mut state = self.lock();
+        let (size, limit) = (HEAD + body.len(), state.max_payload);
+        if size > limit {
+            drop(state);
+            self.counters.dropped_large.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(
+                ?kind,
+                size,
+                limit,
+                "message to other nodes exceeds the largest message of the cluster's broker (max_payload): it is not sent"
+            );
+            return;
+        }
         state.end_batch(self.kind);
-        let mut message = Vec::with_capacity(HEAD + body.len());
+        let mut message = Vec::with_capacity(size);
         state.head(self.node, kind).write(&mut message);
         message.extend_from_slice(body);
         self.kind.publish(&mut state.bytes, subject, &message);
@@ -475,6 +494,17 @@ mod tests {
         let subjects: Vec<&str> =
             text.split("PUB ").skip(1).filter_map(|part| part.split(' ').next()).collect();
         assert_eq!(subjects, ["p.t.a", "p.all", "p.t.a"]);
+    }
+
+    #[test]
+    fn message_that_the_broker_would_reject_is_not_sent() {
+        let outbox = outbox();
+        outbox.open(10_000);
+        outbox.send("p.all", MessageKind::KeyChanges, &vec![0; outbox.max_payload()]);
+        assert!(taken(&outbox).starts_with(b"PUB p.all 10000\r\n"));
+        outbox.send("p.all", MessageKind::KeyChanges, &vec![0; outbox.max_payload() + 1]);
+        assert!(taken(&outbox).is_empty());
+        assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use self::wire::{ANY, BinaryHead, BinaryRequest, HEAD, op};
 use crate::admission::HandshakeRejection;
 use crate::auth::{Action, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
-use crate::connections::{ConnectionRegistry, RegisteredConnection};
+use crate::connections::{ConnectionPath, ConnectionRegistry, RegisteredConnection};
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
@@ -82,7 +82,7 @@ impl BinaryClient {
     /// Registers the connection of an identified client.
     fn register(&mut self, cx: &mut Context<'_>) {
         let Some(client) = &self.client else { return };
-        let path = if self.is_plain { "streams.listen" } else { "/streams/{name}" };
+        let path = if self.is_plain { ConnectionPath::PlainStream } else { ConnectionPath::Stream };
         self.connection = Some(self.registry.register(path, &client.rights, cx.waker()));
         self.live.policy().close_if_revoked(&client.rights, cx);
     }

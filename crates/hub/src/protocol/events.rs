@@ -23,6 +23,7 @@ use self::format::{
 };
 use self::request::{RequestedFormat, RequestedTopic, TopicsRequest};
 use super::json::JsonClient;
+use super::json::members::PresenceDetail;
 use super::json::streams::JsonStreams;
 use crate::auth::{Action, Denied, Rights};
 use crate::closing::close;
@@ -62,8 +63,12 @@ impl TopicsReader<'_> {
         let rights = policy.rights(request)?;
         let names: Vec<String> = wanted.topics.iter().map(|topic| topic.name.clone()).collect();
         let config = Arc::clone(self.config);
+        let has_presence = wanted.presence > PresenceDetail::None;
         let path = if request.param("name").is_some() { "/topics/{name}" } else { "/topics" };
         self.respond(request, rights, (path, names), move |client, assigned| {
+            if has_presence {
+                wanted.topics.iter().try_for_each(|topic| client.check_presence(&topic.name))?;
+            }
             Ok(response(client, wanted, assigned).with_config(config))
         })
     }
@@ -137,9 +142,12 @@ fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) ->
     let positions = || Positions::new(&wanted.topics);
     let reader = |poll| EventReader {
         client,
-        requested: Some(RequestedSubscriptions::Topics(wanted.topics.as_slice().into())),
-        topics: Some(wanted.topics.len()),
-        assigned: wanted.assigned.then(|| assigned.into()),
+        requested: Some(Box::new(RequestedSubscriptions::Topics {
+            topics: wanted.topics.clone(),
+            presence: wanted.presence,
+            assigned: wanted.assigned.then_some(assigned),
+        })),
+        topics: u8::try_from(wanted.topics.len()).ok(),
         poll,
     };
     match wanted.format {
@@ -160,18 +168,22 @@ fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) ->
 struct EventReader {
     client: JsonClient,
     /// `None` once the response has begun.
-    requested: Option<RequestedSubscriptions>,
+    requested: Option<Box<RequestedSubscriptions>>,
     /// Number of topics; `None` for the keys of a topic.
-    topics: Option<usize>,
-    /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
-    assigned: Option<Box<[String]>>,
+    topics: Option<u8>,
     poll: Option<Box<LongPoll>>,
 }
 
 /// What a response subscribes to.
 enum RequestedSubscriptions {
-    Topics(Box<[RequestedTopic]>),
-    Keys(Box<(String, KeySubscription)>),
+    Topics {
+        topics: Vec<RequestedTopic>,
+        /// What the client learns of the presence of each topic.
+        presence: PresenceDetail,
+        /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
+        assigned: Option<Vec<String>>,
+    },
+    Keys(String, KeySubscription),
 }
 
 /// A response that ends with the first messages.
@@ -195,7 +207,7 @@ impl EventReader {
     fn end_if_due(&self, cx: &mut Context<'_>) {
         let has_all = match self.topics {
             None => self.client.is_subscribed_to_keys(),
-            Some(topics) => self.client.subscriptions() >= topics,
+            Some(topics) => self.client.subscriptions() >= usize::from(topics),
         };
         if self.requested.is_none() && !has_all {
             return close(cx, CloseCode::TRY_AGAIN_LATER, "a subscription has ended");
@@ -205,15 +217,25 @@ impl EventReader {
         }
     }
 
-    fn subscribe(&mut self, cx: &mut Context<'_>) -> Result<(), Problem> {
-        match self.requested.take() {
-            Some(RequestedSubscriptions::Topics(topics)) => {
+    fn subscribe(&mut self, cx: &mut Context<'_>) {
+        let Some(requested) = self.requested.take() else { return };
+        let mut all_assigned = None;
+        let subscribed = match *requested {
+            RequestedSubscriptions::Topics { topics, presence, assigned } => {
+                all_assigned = assigned;
                 topics.into_iter().try_for_each(|RequestedTopic { name, start }| {
-                    self.client.subscribe_reader(&name, start, cx)
+                    self.client.subscribe_reader(&name, presence, start, cx)
                 })
             }
-            Some(RequestedSubscriptions::Keys(keys)) => self.client.subscribe_to_keys(&keys.0, keys.1, cx),
-            None => Ok(()),
+            RequestedSubscriptions::Keys(topic, options) => {
+                self.client.subscribe_to_keys(&topic, options, cx)
+            }
+        };
+        if let Err(problem) = subscribed {
+            close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
+        }
+        if let Some(assigned) = all_assigned {
+            self.client.accept_assigned(&assigned, cx);
         }
     }
 }
@@ -223,14 +245,9 @@ impl Handler for EventReader {
         if let Some(poll) = &self.poll {
             poll.waker.register(cx.waker());
         }
-        self.client.register_reader(cx);
-        self.client.expect_subscriptions(self.topics.unwrap_or(0));
-        if let Err(problem) = self.subscribe(cx) {
-            close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
-        }
-        if let Some(assigned) = self.assigned.take() {
-            self.client.accept_assigned(&assigned, cx);
-        }
+        self.client.register_reader(self.poll.is_some(), cx);
+        self.client.expect_subscriptions(usize::from(self.topics.unwrap_or(0)));
+        self.subscribe(cx);
     }
 
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}

@@ -7,7 +7,7 @@ mod history;
 mod hooks;
 mod incoming;
 mod keys;
-mod members;
+pub(in crate::protocol) mod members;
 mod reader;
 mod reply;
 pub(crate) mod streams;
@@ -35,7 +35,7 @@ use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::client_message;
 use crate::closing::{TOKEN_EXPIRED, close};
-use crate::connections::RegisteredConnection;
+use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::hooks::HookKind;
 use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
@@ -462,9 +462,9 @@ impl JsonClient {
 
 impl Handler for JsonClient {
     fn open(&mut self, cx: &mut Context<'_>) {
-        let path = if self.streams.has_default() { "/streams/{name}" } else { "/ws" };
+        let path = if self.streams.has_default() { ConnectionPath::Stream } else { ConnectionPath::Protocol };
         self.register(path, cx);
-        if !self.start_connect(path, cx) {
+        if !self.start_connect(path.as_str(), cx) {
             self.send_welcome(None, cx);
             self.subscribe_to_assigned(cx);
         }

@@ -14,7 +14,7 @@ use crate::admission::HandshakeRejection;
 use crate::auth::{Action, Rights, RightsChange};
 use crate::client_message;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
-use crate::connections::RegisteredConnection;
+use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::http::topic_of;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
@@ -179,7 +179,7 @@ impl TopicClient {
 impl Handler for TopicClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let registry = self.hub.connections();
-        self.connection = Some(registry.register(PATH, &self.rights, cx.waker()));
+        self.connection = Some(registry.register(ConnectionPath::Topic, &self.rights, cx.waker()));
         self.live.policy().close_if_revoked(&self.rights, cx);
         if !self.start_connect(cx) {
             self.begin(cx);

@@ -24,6 +24,7 @@ use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamC
 
 pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
+use super::key_faults::{FaultCause, RejectedWrites};
 use super::store::StoreFuture;
 use crate::brief::brief;
 use crate::namespaces::order::PatternSwitch;
@@ -45,6 +46,7 @@ pub(crate) struct DurableKeys {
     worker: OnceLock<Thread>,
     thread: Mutex<Option<JoinHandle<()>>>,
     closing: AtomicBool,
+    rejected: Arc<RejectedWrites>,
 }
 
 /// A topic and the stream of its keys.
@@ -137,7 +139,7 @@ impl ChangeResult {
 }
 
 impl DurableKeys {
-    pub(super) fn new(patterns: PatternSwitch, config: &StreamConfig) -> Self {
+    pub(super) fn new(patterns: PatternSwitch, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
         Self {
             patterns,
             config: stream_config(config),
@@ -149,12 +151,18 @@ impl DurableKeys {
             worker: OnceLock::new(),
             thread: Mutex::default(),
             closing: AtomicBool::new(false),
+            rejected,
         }
     }
 
     /// Whether the keys of any topic are durable.
     pub(crate) fn is_enabled(&self) -> bool {
         !self.patterns.is_empty()
+    }
+
+    /// Topics whose keys cannot be read.
+    pub(super) fn unreadable_count(&self) -> u64 {
+        self.lock_failed().len() as u64
     }
 
     /// Starts the thread that applies stored changes, if any topic has durable keys.
@@ -319,7 +327,7 @@ impl DurableKeys {
                 .cloned()
                 .collect();
             let Some(publisher) = self.publisher.get() else { return };
-            topics.iter().for_each(|topic| topic.settle(publisher));
+            topics.iter().for_each(|topic| topic.settle(publisher, &self.rejected));
             if closing {
                 // The closed log has completed all appends; nothing would wake the others.
                 return topics.iter().for_each(|topic| topic.fail_all());
@@ -355,6 +363,7 @@ impl KeyLog for DurableKeys {
         // Locked first, so that the queue has the order of the log.
         let mut queue = stored.lock();
         let pending = stored.partition.append(records).map_err(|error| {
+            self.rejected.count(FaultCause::of_append(&error));
             KeyError::Log(match error {
                 AppendError::Busy => KeyLogError::Busy,
                 AppendError::NoSpace => KeyLogError::NoSpace,
@@ -385,7 +394,7 @@ impl StoredTopic {
     }
 
     /// Applies the stored changes, and drops the failed ones.
-    fn settle(&self, publisher: &Publisher) {
+    fn settle(&self, publisher: &Publisher, rejected: &RejectedWrites) {
         let waker = Waker::from(self.waker.clone());
         let mut cx = Context::from_waker(&waker);
         loop {
@@ -393,7 +402,10 @@ impl StoredTopic {
             let Some(first) = queue.changes.front_mut() else { return };
             let Poll::Ready(stored) = first.pending.poll(Durability::Disk, &mut cx) else { return };
             let (ticket, result) = (first.ticket, Arc::clone(&first.result));
-            let stored = stored.map(drop).map_err(Problem::from);
+            let stored = stored.map(drop).map_err(|error| {
+                rejected.count(FaultCause::of_append(&error));
+                Problem::from(error)
+            });
             if let Err(problem) = &stored {
                 if queue.failed.len() == FAILED_MAX {
                     queue.failed.pop_front();

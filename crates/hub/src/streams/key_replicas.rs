@@ -30,6 +30,7 @@ use self::membership::NodeMembership;
 use self::record::StoredClaim;
 use super::durable_keys;
 use super::durable_topics::single_partition;
+use super::key_faults::{FaultCause, FaultCounts, RejectedWrites, StorageError};
 use crate::brief::brief;
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
@@ -66,6 +67,7 @@ pub(crate) struct KeyReplicas {
     /// The thread, for wakeups without a lock.
     waker: OnceLock<Thread>,
     closing: AtomicBool,
+    rejected: Arc<RejectedWrites>,
 }
 
 /// A topic and its stream.
@@ -88,7 +90,7 @@ impl StoredReplica {
 }
 
 struct StorageFault {
-    reason: String,
+    error: StorageError,
     /// `None`: the stream cannot be read, and is not written.
     retry: Option<Instant>,
 }
@@ -105,7 +107,7 @@ enum TopicBatch {
 type StartedBatch = (Arc<str>, Pending, StoredClaim);
 
 impl KeyReplicas {
-    pub(crate) fn new(patterns: PatternSwitch, config: &StreamConfig) -> Self {
+    pub(crate) fn new(patterns: PatternSwitch, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
         Self {
             patterns,
             config: durable_keys::stream_config(config),
@@ -121,12 +123,22 @@ impl KeyReplicas {
             thread: Mutex::default(),
             waker: OnceLock::new(),
             closing: AtomicBool::new(false),
+            rejected,
         }
     }
 
     /// Whether the keys of any topic are durable.
     pub(crate) fn is_enabled(&self) -> bool {
         !self.patterns.is_empty()
+    }
+
+    /// The topics that cannot be stored or read now.
+    pub(super) fn faults(&self) -> FaultCounts {
+        let mut counts = FaultCounts::default();
+        for fault in self.lock().values().filter_map(|replica| replica.fault.as_ref()) {
+            counts[fault.error.cause as usize] += 1;
+        }
+        counts
     }
 
     /// Starts the thread that stores the keys, if any topic has durable keys.
@@ -230,13 +242,13 @@ impl KeyReplicas {
                 Ok(TopicBatch::Started(pending, state)) => started.push((Arc::clone(topic), pending, state)),
                 Ok(TopicBatch::Rewrite(claim)) => rewrites.push((Arc::clone(topic), claim)),
                 Ok(TopicBatch::Nothing) => self.clear_fault(topic),
-                Err(reason) => self.note_fault(topic, reason, now),
+                Err(error) => self.note_fault(topic, error, now),
             }
         }
         for (topic, mut pending, state) in started {
             match pending.block(Durability::Disk) {
                 Ok(_) => self.note_stored(&topic, state),
-                Err(error) => self.note_fault(&topic, error.to_string(), now),
+                Err(error) => self.note_fault(&topic, error.into(), now),
             }
         }
         if !changed.is_empty() {
@@ -251,7 +263,7 @@ impl KeyReplicas {
         for (topic, claim) in first {
             match self.rewrite(topic, *claim) {
                 Ok(()) => self.clear_fault(topic),
-                Err(reason) => self.note_fault(topic, reason, now),
+                Err(error) => self.note_fault(topic, error, now),
             }
         }
         others.iter().for_each(|(topic, _)| self.changed(topic));
@@ -266,8 +278,11 @@ impl KeyReplicas {
         };
         let mut membership = self.lock_membership();
         let Some(membership) = membership.as_mut().filter(|known| known.members != members) else { return };
-        if let Err(reason) = membership.set_members(members) {
-            tracing::error!(reason, "the nodes of the cluster that this node sees cannot be stored");
+        if let Err(error) = membership.set_members(members) {
+            tracing::error!(
+                reason = error.text,
+                "the nodes of the cluster that this node sees cannot be stored"
+            );
         }
     }
 
@@ -302,19 +317,19 @@ impl KeyReplicas {
         }
     }
 
-    fn note_fault(&self, topic: &Arc<str>, reason: String, now: Instant) {
+    fn note_fault(&self, topic: &Arc<str>, error: StorageError, now: Instant) {
         let mut topics = self.lock();
         let replica = topics.entry(Arc::clone(topic)).or_default();
         if replica.fault.is_none() {
-            tracing::error!(topic = &**topic, reason, "the keys of a topic cannot be stored");
+            tracing::error!(topic = &**topic, reason = error.text, "the keys of a topic cannot be stored");
         }
-        replica.fault = Some(StorageFault { reason, retry: Some(now + RETRY) });
+        replica.fault = Some(StorageFault { error, retry: Some(now + RETRY) });
         drop(topics);
         self.lock_changed().insert(Arc::clone(topic));
     }
 
     /// Starts to append the changes of a topic since the last batch.
-    fn start_batch(&self, topic: &Arc<str>) -> Result<TopicBatch, String> {
+    fn start_batch(&self, topic: &Arc<str>) -> Result<TopicBatch, StorageError> {
         let (Some(publisher), Some(owners)) = (self.publisher.get(), self.owners()) else {
             return Ok(TopicBatch::Nothing);
         };
@@ -338,7 +353,7 @@ impl KeyReplicas {
         let sequence = changes.position.sequence;
         let state = StoredClaim { sequence, ..state };
         let records = encode(&changes.keys, state.generation, Some(state))?;
-        let pending = self.partition(topic)?.append(records).map_err(|error| error.to_string())?;
+        let pending = self.partition(topic)?.append(records)?;
         if sequence < position.sequence {
             self.changed(topic);
         }
@@ -346,7 +361,7 @@ impl KeyReplicas {
     }
 
     /// Writes all keys of a topic as a new generation, and removes those before.
-    fn rewrite(&self, topic: &Arc<str>, claim: Claim) -> Result<(), String> {
+    fn rewrite(&self, topic: &Arc<str>, claim: Claim) -> Result<(), StorageError> {
         let all = self.publisher.get().and_then(|publisher| publisher.shared_keyed_topic(topic));
         let Some(all) = all.filter(|all| all.position.epoch == claim.epoch && all.position.sequence > 0)
         else {
@@ -387,18 +402,12 @@ impl KeyReplicas {
     }
 
     /// The stream of a topic, which is created if there is none.
-    fn partition(&self, topic: &Arc<str>) -> Result<Partition, String> {
+    fn partition(&self, topic: &Arc<str>) -> Result<Partition, StorageError> {
         if let Some(partition) = self.lock().get(topic).and_then(|replica| replica.partition.clone()) {
             return Ok(partition);
         }
         let streams = self.streams.get().ok_or("the streams are not open yet")?;
-        let name = Self::stream_name(topic);
-        let known = streams.find(&name).map_err(|error| error.to_string())?;
-        let stream = match known {
-            Some(stream) => stream,
-            None => streams.create(&name, &self.config).map_err(|error| error.to_string())?,
-        };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+        let partition = open_or_create(streams, &Self::stream_name(topic), &self.config)?;
         self.lock().entry(Arc::clone(topic)).or_default().partition = Some(partition.clone());
         Ok(partition)
     }
@@ -438,6 +447,15 @@ impl KeyReplicas {
     }
 }
 
+/// The partition of a stream, which is created if it does not exist.
+fn open_or_create(streams: &Streams, name: &str, config: &StreamConfig) -> Result<Partition, StorageError> {
+    let stream = match streams.find(name)? {
+        Some(stream) => stream,
+        None => streams.create(name, config)?,
+    };
+    Ok(single_partition(&stream)?)
+}
+
 impl ReplicaStore for KeyReplicas {
     fn stores(&self, topic: &str) -> bool {
         self.patterns.is_on(topic) && TopicName::parse(topic).is_ok()
@@ -475,8 +493,18 @@ impl ReplicaStore for KeyReplicas {
     fn fault(&self, topic: &str) -> Option<Problem> {
         let topics = self.lock();
         let fault = topics.get(topic)?.fault.as_ref()?;
-        let text = format!("the keys of {} cannot be stored: {}", brief(topic), fault.reason);
+        let text = format!("the keys of {} cannot be stored: {}", brief(topic), fault.error.text);
         Some(problem(code::STORE, text))
+    }
+
+    fn reject_write(&self, topic: &str) -> Option<Problem> {
+        let cause = self.lock().get(topic)?.fault.as_ref()?.error.cause;
+        self.count_rejected(cause);
+        self.fault(topic)
+    }
+
+    fn count_rejected(&self, cause: FaultCause) {
+        self.rejected.count(cause);
     }
 
     fn is_unreadable(&self, topic: &str) -> bool {

@@ -3,6 +3,44 @@
 use std::ops::Range;
 
 use sinews_stream::record::{self, BatchIter, Record, RecordIter};
+use sinews_stream::{Partition, ReadError};
+
+use crate::problem::{Problem, code, problem};
+
+/// Bytes of one read.
+const READ_BYTES: usize = 1 << 20;
+
+/// Reads all records of a partition, each with the time of its append in microseconds since 1970. `None` stands for
+/// damaged records, which are skipped. Returns the end.
+///
+/// # Errors
+/// The disk has failed, or the function has returned an error.
+pub(super) fn read_all(
+    partition: &Partition,
+    mut handle: impl FnMut(Option<(Record<'_>, u64)>) -> Result<(), Problem>,
+) -> Result<u64, Problem> {
+    let mut from = partition.offsets().earliest;
+    let end = partition.offsets().readable;
+    while from < end {
+        match partition.read(from, READ_BYTES) {
+            Ok(read) if read.batches.is_empty() => break,
+            Ok(read) => {
+                // The headers were checked when the batches were read.
+                for batch in record::iter(&read.batches).map_while(Result::ok) {
+                    let appended = batch.header().appended;
+                    batch.records().try_for_each(|record| handle(record.ok().map(|it| (it, appended))))?;
+                }
+                from = read.next;
+            }
+            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
+                handle(None)?;
+                from = to;
+            }
+            Err(error) => return Err(problem(code::STORE, error.to_string())),
+        }
+    }
+    Ok(end)
+}
 
 /// The records of batches from an offset on. A batch with a damaged record yields the records before the damage.
 pub(crate) fn records_from(batches: &[u8], from: u64) -> RecordsFrom<'_> {

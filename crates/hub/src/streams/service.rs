@@ -20,6 +20,7 @@ use super::durable_keys::{DurableKeys, STREAM_PREFIX};
 use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
 use super::groups::ActiveGroups;
+use super::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use super::key_replicas::{KeyReplicas, REPLICAS_NAME};
 use super::local::LocalStore;
 use super::options::CreationRules;
@@ -50,6 +51,8 @@ pub(crate) struct StreamService {
     pub(super) keys: Arc<DurableKeys>,
     /// The durable keys that the nodes of a cluster share.
     replicas: Arc<KeyReplicas>,
+    /// Writes of durable keys that could not be stored.
+    rejected_writes: Arc<RejectedWrites>,
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
     /// A temporary directory, removed on shutdown.
@@ -75,8 +78,9 @@ impl StreamService {
     ) -> Arc<Self> {
         let limits = RecordLimits::default().with_max_bytes(max_message.min(BATCH_MAX));
         let topics = Arc::new(DurableTopics::new(topics));
-        let keys = Arc::new(DurableKeys::new(keyed_topics, &config));
-        let replicas = Arc::new(KeyReplicas::new(shared_keys, &config));
+        let rejected = Arc::<RejectedWrites>::default();
+        let keys = Arc::new(DurableKeys::new(keyed_topics, &config, Arc::clone(&rejected)));
+        let replicas = Arc::new(KeyReplicas::new(shared_keys, &config, Arc::clone(&rejected)));
         let store: Box<dyn StreamStore> = match broker {
             Some(broker) => Box::new(BrokerStore::new(broker, config, Arc::clone(&topics))),
             None => Box::new(LocalStore::new(config, compacted, Arc::clone(&topics))),
@@ -91,6 +95,7 @@ impl StreamService {
             topics,
             keys,
             replicas,
+            rejected_writes: rejected,
             store,
             temporary_directory: Mutex::new(None),
             closed: AtomicBool::new(false),
@@ -151,7 +156,11 @@ impl StreamService {
         let (store, topic, creator) = (Arc::clone(self), topic.to_owned(), creator.cloned());
         let open: StoreFuture<()> = Box::pin(async move {
             store.keys.wait_until_loaded().await;
-            store.keys.check_ready(&topic)?;
+            let readable = store.keys.check_ready(&topic);
+            if readable.is_err() && creator.is_some() {
+                store.rejected_writes.count(FaultCause::Unreadable);
+            }
+            readable?;
             match creator {
                 Some(creator) if !store.keys.is_open(&topic) => store.create_keys(&topic, &creator).await,
                 _ => Ok(()),
@@ -169,7 +178,20 @@ impl StreamService {
             return Ok(());
         }
         let name = KeyReplicas::stream_name(topic);
-        if self.quota.has(&name) { Ok(()) } else { self.quota.reserve(creator, &name) }
+        if self.quota.has(&name) { Ok(()) } else { self.reserve_keys(&name, creator) }
+    }
+
+    /// Counts a stream of keys among those of its creator.
+    fn reserve_keys(&self, name: &str, creator: &Creator) -> Result<(), Problem> {
+        self.quota.reserve(creator, name).inspect_err(|_| self.rejected_writes.count(FaultCause::Limit))
+    }
+
+    /// Metrics of the storage of durable keys; `None` if no keys are durable.
+    pub(crate) fn key_storage_metrics(&self) -> Option<KeyStorageMetrics> {
+        let is_enabled = self.keys.is_enabled() || self.replicas.is_enabled();
+        let mut topics = self.replicas.faults();
+        topics[FaultCause::Unreadable as usize] += self.keys.unreadable_count();
+        is_enabled.then(|| KeyStorageMetrics { topics, rejected: self.rejected_writes.counts() })
     }
 
     /// Creates the stream of a topic's keys.
@@ -177,13 +199,16 @@ impl StreamService {
         let name = format!("{STREAM_PREFIX}{topic}");
         let is_counted = self.quota.has(&name);
         if !is_counted {
-            self.quota.reserve(creator, &name)?;
+            self.reserve_keys(&name, creator)?;
         }
         let created = self.streams()?.creating(&name, self.keys.config()).await;
         let opened = match created {
             Ok(Some(stream)) => self.keys.open(topic, &stream),
             Ok(None) => Err(not_open(topic)),
-            Err(error) => Err(unusable(topic, &error)),
+            Err(error) => {
+                self.rejected_writes.count(FaultCause::of_stream(&error));
+                Err(unusable(topic, &error))
+            }
         };
         if opened.is_err() && !is_counted {
             self.quota.release(&name);

@@ -148,9 +148,7 @@ impl PendingWrite {
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<Option<Appended>, Problem>> {
         match self {
-            Self::Log(pending) => {
-                pending.poll(durability, cx).map(|done| done.map(Some).map_err(Problem::from))
-            }
+            Self::Log(pending) => pending.poll(durability, cx).map(|done| Ok(Some(done?))),
             Self::Requested(answer) => answer.as_mut().poll(cx).map(|done| done.map(|()| None)),
         }
     }
@@ -162,9 +160,7 @@ impl PendingWrite {
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<Option<Appended>, Problem>> {
         match self {
-            Self::Log(pending) => {
-                pending.poll_failure(durability, cx).map(|done| done.map(Some).map_err(Problem::from))
-            }
+            Self::Log(pending) => pending.poll_failure(durability, cx).map(|done| Ok(Some(done?))),
             Self::Requested(_) => self.poll(durability, cx),
         }
     }

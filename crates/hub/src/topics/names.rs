@@ -2,7 +2,7 @@
 
 use sinews_server::{InvalidTopic, TopicName, TopicPattern};
 
-/// First token of the topics that only the hub itself names.
+/// First part of the topics that only the hub itself names.
 pub(crate) const RESERVED: &str = "$pusher";
 
 /// Whether only the hub itself names a topic.
@@ -16,7 +16,7 @@ pub(crate) const NAME_MAX: usize = 250;
 /// The error for a publication to a pattern.
 pub(crate) const PUBLISHES_TO_PATTERN: &str = "wildcards are for subscriptions: name one topic";
 
-/// Whether a token of the name is a wildcard.
+/// Whether a part of the name is a wildcard.
 pub(crate) fn is_pattern(name: &str) -> bool {
     TopicName::parse(name) == Err(InvalidTopic::Wildcard)
 }
@@ -41,6 +41,6 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
         Ok(_) => Ok(()),
         Err(InvalidTopic::Wildcard) => Err("the wildcard > is valid at the end of a pattern only".to_owned()),
         // The other rules of a name were checked.
-        Err(_) => Err("a topic's name has an empty token between its dots".to_owned()),
+        Err(_) => Err("a topic's name has an empty part between its dots".to_owned()),
     }
 }

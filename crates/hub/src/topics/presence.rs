@@ -47,7 +47,15 @@ fn update_message(update: &PresenceUpdate, part: &PresencePart<'_>) -> String {
 /// numbers are of before: a later update has all changes of the page since then.
 pub(crate) fn add_members(message: &mut Value, topic: &str, after: Option<&str>, cx: &Context<'_>) -> Bytes {
     let count = cx.topics().presence(topic);
-    let mut members = cx.topics().members(topic, after, PAGE_MAX + 1);
+    add_page(message, count, cx.topics().members(topic, after, PAGE_MAX + 1))
+}
+
+/// The same for a page that is read; one member more than a page means that further ones follow.
+pub(crate) fn add_page(
+    message: &mut Value,
+    count: PresenceCount,
+    mut members: Vec<(Member, usize)>,
+) -> Bytes {
     message["subscribers"] = json!(count.connections);
     message["at"] = json!(count.version);
     message["more"] = json!(members.len() > PAGE_MAX);
@@ -63,6 +71,20 @@ pub(crate) fn add_first_members(message: &mut Value, topic: &str, cx: &Context<'
     message["at"] = json!(page.version);
     message["more"] = json!(page.more);
     page.encoded
+}
+
+/// Encodes an object, with encoded `members`.
+pub(crate) fn with_members(message: &Value, members: Option<&[u8]>) -> String {
+    let mut text = message.to_string();
+    // This crate encodes members, as UTF-8.
+    if let Some(Ok(members)) = members.map(std::str::from_utf8)
+        && text.pop() == Some('}')
+    {
+        text.push_str(",\"members\":");
+        text.push_str(members);
+        text.push('}');
+    }
+    text
 }
 
 fn encode_members(members: &[(Member, usize)]) -> Bytes {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sinews_server::{KeyError, KeyWrite, KeyWritten, Position};
 
 use crate::problem::Problem;
+use crate::streams::key_faults::FaultCause;
 
 /// A node owns the keys of a topic in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,12 @@ pub(crate) trait ReplicaStore: Send + Sync {
 
     /// Why the keys of a topic are not stored now.
     fn fault(&self, topic: &str) -> Option<Problem>;
+
+    /// Why the keys of a topic are not stored now, for a write that is rejected: it counts.
+    fn reject_write(&self, topic: &str) -> Option<Problem>;
+
+    /// Counts a write that is rejected for another reason of the storage.
+    fn count_rejected(&self, cause: FaultCause);
 
     /// Whether the stream of a topic cannot be read: the keys of the topic are never stored.
     fn is_unreadable(&self, topic: &str) -> bool;

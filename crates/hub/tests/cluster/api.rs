@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
-use sinews::blocking::connect;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
 use sinews_hub::{AccessPolicy, HostRules};
 
@@ -36,7 +35,7 @@ fn user(node: &TestPeer, name: &str) -> (Client, String) {
     let claims = json!({ "exp": end.as_secs(), "sub": name });
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     let token = jsonwebtoken::encode(&Header::default(), &claims, &key).unwrap();
-    let (client, _) = connect(format!("ws://{}/ws?token={token}", node.address)).open().unwrap();
+    let client = node.websocket(&format!("/ws?token={token}"));
     let mut client = Client(client);
     let welcome = client.receive();
     (client, welcome["connection"].as_str().unwrap().to_owned())

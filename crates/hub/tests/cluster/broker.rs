@@ -30,6 +30,8 @@ pub(crate) struct FakeBroker {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// Largest payload in bytes; only NATS has a limit.
+    max_payload: usize,
 }
 
 #[derive(Default)]
@@ -50,9 +52,13 @@ struct Client {
 
 impl FakeBroker {
     pub(crate) fn start(kind: WireProtocol) -> Self {
+        Self::with_max_payload(kind, 1 << 20)
+    }
+
+    pub(crate) fn with_max_payload(kind: WireProtocol, max_payload: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { max_payload, ..Shared::default() });
         let accepting = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
@@ -143,7 +149,7 @@ impl Shared {
     }
 
     fn serve_nats(&self, id: u64, stream: TcpStream) -> io::Result<()> {
-        self.answer(id, b"INFO {\"max_payload\":1048576}\r\n")?;
+        self.answer(id, format!("INFO {{\"max_payload\":{}}}\r\n", self.max_payload).as_bytes())?;
         let mut reader = BufReader::new(stream);
         loop {
             let line = line(&mut reader)?;
@@ -154,7 +160,12 @@ impl Shared {
                 ["SUB", subject, sid] => self.subscribe(id, subject, subject.contains(['*', '>']), sid),
                 ["UNSUB", sid] => self.unsubscribe(id, |(_, _, known)| known == sid),
                 ["PUB", subject, length] => {
-                    let mut payload = vec![0; length.parse::<usize>().unwrap() + 2];
+                    let length: usize = length.parse().unwrap();
+                    if length > self.max_payload {
+                        self.answer(id, b"-ERR 'Maximum Payload Violation'\r\n")?;
+                        return self.lock().clients[&id].stream.shutdown(Shutdown::Both);
+                    }
+                    let mut payload = vec![0; length + 2];
                     reader.read_exact(&mut payload)?;
                     payload.truncate(payload.len() - 2);
                     self.publish(WireProtocol::Nats, id, subject, &payload)?;

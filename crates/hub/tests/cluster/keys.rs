@@ -1,13 +1,12 @@
 //! Keys of topics, shared by all nodes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, Hub, key_value_of_json};
 use sinews_server::{KeyCondition, KeyError, KeyWrite, Router, Server};
 
-use super::broker::{FakeBroker, TIMEOUT};
+use super::broker::{FakeBroker, WireProtocol};
 use super::{Client, TestPeer, for_both};
 
 /// Nodes that know each other, with the keys of all of them.
@@ -310,8 +309,7 @@ fn event_stream_of_keys_continues_at_another_node() {
         nodes[1].set("prices/keys/iron", "2");
         nodes.iter().for_each(|node| node.wait_for_keys("prices", &["gold", "iron"]));
         for node in &nodes {
-            let mut stream = TcpStream::connect(node.address).unwrap();
-            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            let mut stream = node.connect();
             let head = format!(
                 "GET /topics/prices/keys HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\nLast-Event-ID: {}-1\r\n\r\n",
                 node.address, written["epoch"]
@@ -412,4 +410,38 @@ fn program_writes_keys_that_another_node_owns() {
         running.join().unwrap();
         hub.shut_down();
     });
+}
+
+/// NATS closes the connection of a node that sends a larger message.
+#[test]
+fn nodes_share_keys_and_members_within_a_small_payload_limit() {
+    let broker = FakeBroker::with_max_payload(WireProtocol::Nats, 8 << 10);
+    let nodes = peers::<2>(&broker);
+    let (large, info) = ("x".repeat(6_000), "i".repeat(1_000));
+    let mut client = nodes[0].client();
+    // In one burst, so that the changes of many topics, and of many members, are sent together.
+    for number in 0..60 {
+        let topic = format!("t.{number}");
+        let set = json!({ "op": "set", "topic": topic, "key": "k", "data": info });
+        let join = json!({ "op": "join", "topic": topic, "member": { "id": "anna", "info": info } });
+        client.0.send_text(&set.to_string()).unwrap();
+        client.0.send_text(&join.to_string()).unwrap();
+    }
+    for key in ["a", "b", "c"] {
+        nodes[0].set(&format!("t.0/keys/{key}"), &format!("{large:?}"));
+    }
+    let (status, body) = nodes[0].put("t.0/keys/d", "", &format!("{:?}", "x".repeat(7_500)));
+    assert_eq!(status, 413, "{body}");
+    // Loads the catalogues, the keys and the members.
+    let late = TestPeer::start(&broker);
+    for node in [&nodes[0], &nodes[1], &late] {
+        for number in 0..60 {
+            let names: &[&str] = if number == 0 { &["a", "b", "c", "k"] } else { &["k"] };
+            node.until("ready", TestPeer::is_ready);
+            node.wait_for_keys(&format!("t.{number}"), names);
+            super::wait_for_presence(node, &format!("t.{number}"), 1, 1);
+        }
+        assert_eq!(node.metric("sinews_cluster_connects_total"), 1, "the broker has closed a connection");
+        assert_eq!(node.metric("sinews_cluster_dropped_total{reason=\"too_large\"}"), 0);
+    }
 }

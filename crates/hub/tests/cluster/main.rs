@@ -48,13 +48,23 @@ impl TestPeer {
         Self { address, stop, thread: Some(thread) }
     }
 
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream
+    }
+
+    /// Opens a WebSocket whose reads are bounded.
+    fn websocket(&self, path: &str) -> WebSocket<TcpStream> {
+        connect(format!("ws://{}{path}", self.address)).over(self.connect()).open().unwrap().0
+    }
+
     fn request(&self, head: &str, body: &[u8]) -> String {
         self.request_with(head, "", body)
     }
 
     fn request_with(&self, head: &str, lines: &str, body: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let mut stream = self.connect();
         let (address, length) = (self.address, body.len());
         let head = format!(
             "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}Content-Length: {length}\r\n\r\n"
@@ -91,15 +101,13 @@ impl TestPeer {
     }
 
     fn client(&self) -> Client {
-        let (client, _) = connect(format!("ws://{}/ws", self.address)).open().unwrap();
-        let mut client = Client(client);
+        let mut client = Client(self.websocket("/ws"));
         assert_eq!(client.receive()["op"], "welcome");
         client
     }
 
     fn client_of_outage(&self) -> Client {
-        let (client, _) = connect(format!("ws://{}/ws", self.address)).open().unwrap();
-        let mut client = Client(client);
+        let mut client = Client(self.websocket("/ws"));
         assert_eq!(client.receive()["cluster"], false);
         client
     }
@@ -174,7 +182,7 @@ fn publications_reach_subscribers_of_all_nodes_once_and_in_order() {
         ];
         broker.wait_for("sinews.t.chat.1", 2);
         broker.wait_for("sinews.t.chat.*", 1);
-        let (mut plain, _) = connect(format!("ws://{}/topics/chat.1", nodes[1].address)).open().unwrap();
+        let mut plain = nodes[1].websocket("/topics/chat.1");
         let mut publisher = nodes[0].client();
         for number in 0..100 {
             let ack = publisher
@@ -360,7 +368,7 @@ fn nodes_know_each_other_until_one_leaves() {
 fn dashboard_feed_lists_both_nodes_and_the_outage_of_the_broker() {
     for_both(|broker| {
         let nodes = [(); 2].map(|()| TestPeer::start(&broker));
-        let (feed, _) = connect(format!("ws://{}/dashboard/feed", nodes[0].address)).open().unwrap();
+        let feed = nodes[0].websocket("/dashboard/feed");
         let mut feed = Client(feed);
         let mut until = |condition: &dyn Fn(&Value) -> bool| {
             // A report each second.

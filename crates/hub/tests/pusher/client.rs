@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ring::hmac;
 use serde_json::{Value, json};
 use sinews::CloseCode;
-use sinews::blocking::{WebSocket, connect};
+use sinews::blocking::WebSocket;
 use sinews_hub::auth::{Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
 
@@ -70,7 +70,7 @@ impl Client {
 
     /// Connects without reading the first message.
     pub fn open(hub: &TestHub, target: &str) -> Self {
-        let (socket, _) = connect(format!("ws://{}{target}", hub.address)).open().unwrap();
+        let socket = hub.websocket(target);
         socket.get_ref().set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { socket, socket_id: String::new() }
     }

@@ -82,7 +82,8 @@ fn pusher_1_9_origins_of_an_app() {
     let hub = hub(|app| app.with_origins(["https://good.example"]));
     for (origin, code) in [("https://good.example", None), ("https://bad.example", Some(4009))] {
         let url = format!("ws://{}{}", hub.address, target(KEY, QUERY));
-        let (mut socket, _) = sinews::blocking::connect(url).header("Origin", origin).open().unwrap();
+        let (mut socket, _) =
+            sinews::blocking::connect(url).header("Origin", origin).over(hub.connect()).open().unwrap();
         let message = socket.next().unwrap().unwrap();
         let message = crate::support::parse(std::str::from_utf8(message.as_bytes()).unwrap());
         match code {

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
-use sinews::blocking::{WebSocket, connect};
+use sinews::blocking::WebSocket;
 use sinews_hub::{PusherApp, WebhookEventKind};
 
 use crate::client::{Client, KEY, QUERY, SECRET, app, hub_of, request};
@@ -11,7 +11,7 @@ use crate::support::{TIMEOUT, TestHub, parse};
 use crate::webhooks::FakeBackend;
 
 fn dashboard(hub: &TestHub) -> WebSocket<TcpStream> {
-    let (socket, _) = connect(format!("ws://{}/dashboard/feed", hub.address)).open().unwrap();
+    let socket = hub.websocket("/dashboard/feed");
     socket.get_ref().set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }

@@ -7,7 +7,7 @@ use crate::support::TestHub;
 
 /// A client of `/ws` that is subscribed to a topic.
 fn subscriber(hub: &TestHub, topic: &str) -> sinews::blocking::WebSocket<std::net::TcpStream> {
-    let (mut socket, _) = sinews::blocking::connect(format!("ws://{}/ws", hub.address)).open().unwrap();
+    let mut socket = hub.websocket("/ws");
     socket.send_text(&json!({ "op": "subscribe", "topic": topic, "id": 1 }).to_string()).unwrap();
     let welcome = next(&mut socket);
     assert_eq!(welcome["op"], "welcome");

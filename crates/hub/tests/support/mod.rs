@@ -8,8 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::Value;
+use sinews::blocking::{WebSocket, connect};
 use sinews_hub::{Hub, HubBuilder, LivePolicy, RunningHub};
-use sinews_server::{BackendChoice, EngineConfig, Router, Server, StopHandle};
+use sinews_server::{BackendChoice, EngineConfig, Publisher, Router, Server, StopHandle};
 use sinews_testkit::BodyReader;
 
 /// Longer than any step takes on a busy machine.
@@ -20,6 +21,7 @@ pub struct TestHub {
     pub stop: StopHandle,
     pub hub: Option<RunningHub>,
     pub access: LivePolicy,
+    pub publisher: Publisher,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -42,14 +44,21 @@ impl TestHub {
         let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let hub = Some(hub.start(&server).unwrap());
         let (address, stop) = (server.addresses()[0], server.stop_handle());
+        let publisher = server.publisher();
         let serving = Some(thread::spawn(move || server.run().unwrap()));
-        Self { address, stop, hub, access, serving }
+        Self { address, stop, hub, access, publisher, serving }
     }
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
+    }
+
+    /// Opens a WebSocket whose reads are bounded.
+    pub fn websocket(&self, path: &str) -> WebSocket<TcpStream> {
+        let connecting = connect(format!("ws://{}{path}", self.address)).over(self.connect());
+        connecting.open().unwrap().0
     }
 
     pub fn ask(&self, path: &str, lines: &str) -> BodyReader<TcpStream> {

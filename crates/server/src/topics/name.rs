@@ -13,12 +13,12 @@ pub(crate) const SUBSCRIPTIONS_MAX: usize = 1_024;
 pub(crate) const MATCH_STEPS_MAX: usize = 2_048;
 
 /// Tokens of a pattern that is never rejected for its matching steps.
-pub(crate) const FREE_TOKENS: usize = 9;
+pub(crate) const FREE_PARTS: usize = 9;
 
 /// Name of a topic: the form in which a message is published.
 ///
-/// A name has 1 to [`Topics::NAME_MAX`](crate::Topics::NAME_MAX) bytes, no control character, and tokens separated by
-/// dots, of which none is empty. No token is a wildcard (`*` or `>`); `a*` is an ordinary token. It borrows or owns
+/// A name has 1 to [`Topics::NAME_MAX`](crate::Topics::NAME_MAX) bytes, no control character, and parts separated by
+/// dots, of which none is empty. No part is a wildcard (`*` or `>`); `a*` is an ordinary part. It borrows or owns
 /// its text.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub struct TopicName<'a>(Cow<'a, str>);
 
 /// Pattern of topic names: the form in which a connection subscribes, and in which rights are granted.
 ///
-/// The wildcards are those of NATS: the token `*` matches any one token, `>` at the end matches one or more. A name is
+/// The wildcards are those of NATS: the part `*` matches any one part, `>` at the end matches one or more. A name is
 /// a pattern that matches itself only. It borrows or owns its text.
 ///
 /// ```
@@ -56,7 +56,7 @@ impl<'a> TopicName<'a> {
     /// Parses a name.
     ///
     /// # Errors
-    /// [`InvalidTopic::Wildcard`] if a token is a wildcard, otherwise [`InvalidTopic::Name`].
+    /// [`InvalidTopic::Wildcard`] if a part is a wildcard, otherwise [`InvalidTopic::Name`].
     pub fn parse(name: impl Into<Cow<'a, str>>) -> Result<Self, InvalidTopic> {
         let name = name.into();
         check(&name).map(|()| Self(name))
@@ -85,7 +85,7 @@ impl<'a> TopicPattern<'a> {
         check_subscription(&pattern).map(|()| Self(pattern))
     }
 
-    /// Returns whether a token is a wildcard; otherwise it is a name.
+    /// Returns whether a part is a wildcard; otherwise it is a name.
     #[must_use]
     pub fn has_wildcard(&self) -> bool {
         is_pattern(&self.0)
@@ -156,7 +156,7 @@ impl fmt::Display for TopicPattern<'_> {
 #[non_exhaustive]
 pub enum InvalidTopic {
     /// Empty, longer than [`Topics::NAME_MAX`](crate::Topics::NAME_MAX) bytes, with a control character, or with an
-    /// empty token, as in `a.` or `a..b`.
+    /// empty part, as in `a.` or `a..b`.
     Name,
     /// A wildcard in an invalid place: in the name of a publication, or `>` before the end of a pattern.
     Wildcard,
@@ -164,7 +164,7 @@ pub enum InvalidTopic {
     NoHistory,
     /// The connection already has [`Topics::SUBSCRIPTIONS_MAX`](crate::Topics::SUBSCRIPTIONS_MAX) subscriptions.
     TooManySubscriptions,
-    /// A pattern of more than [`Topics::FREE_TOKENS`](crate::Topics::FREE_TOKENS) tokens that could raise the matching
+    /// A pattern of more than [`Topics::FREE_PARTS`](crate::Topics::FREE_PARTS) parts that could raise the matching
     /// of a name against all patterns above [`Topics::MATCH_STEPS_MAX`](crate::Topics::MATCH_STEPS_MAX) steps.
     TooAmbiguous,
 }
@@ -175,7 +175,7 @@ impl fmt::Display for InvalidTopic {
             Self::Name => {
                 write!(
                     f,
-                    "a topic name has 1 to {NAME_MAX} bytes, no control characters, and a token between its dots"
+                    "a topic name has 1 to {NAME_MAX} bytes, no control characters, and no empty part between its dots"
                 )
             }
             Self::Wildcard => f.write_str(
@@ -188,7 +188,7 @@ impl fmt::Display for InvalidTopic {
             Self::TooAmbiguous => write!(
                 f,
                 "with this pattern, matching a name against the patterns of all subscribers could take more than \
-                 {MATCH_STEPS_MAX} steps; patterns of at most {FREE_TOKENS} tokens are always accepted"
+                 {MATCH_STEPS_MAX} steps; patterns of at most {FREE_PARTS} parts are always accepted"
             ),
         }
     }
@@ -210,10 +210,10 @@ pub(crate) fn of_presence_topic(name: &str) -> Option<&str> {
     name.strip_prefix(PRESENCE_PREFIX)
 }
 
-/// Matches one token.
+/// Matches one part.
 pub(crate) const ONE: &str = "*";
 
-/// Matches one or more tokens at the end.
+/// Matches one or more parts at the end.
 pub(crate) const REST: &str = ">";
 
 /// Checks whether `name` may be published to.
@@ -225,7 +225,7 @@ pub(crate) fn check(name: &str) -> Result<(), InvalidTopic> {
 pub(crate) fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
     check_text(name)?;
     let before_last = name.rsplit('.').skip(1);
-    if before_last.into_iter().any(|token| token == REST) { Err(InvalidTopic::Wildcard) } else { Ok(()) }
+    if before_last.into_iter().any(|part| part == REST) { Err(InvalidTopic::Wildcard) } else { Ok(()) }
 }
 
 fn check_text(name: &str) -> Result<(), InvalidTopic> {
@@ -233,15 +233,15 @@ fn check_text(name: &str) -> Result<(), InvalidTopic> {
     if fits && !has_empty_token(name) { Ok(()) } else { Err(InvalidTopic::Name) }
 }
 
-/// Returns whether a token is empty. An empty name is one empty token.
+/// Returns whether a part is empty. An empty name is one empty part.
 fn has_empty_token(name: &str) -> bool {
     name.split('.').any(str::is_empty)
 }
 
-/// Returns whether a token is a wildcard.
+/// Returns whether a part is a wildcard.
 pub(crate) fn is_pattern(name: &str) -> bool {
     // Fast path: most names contain neither character.
-    name.contains(['*', '>']) && name.split('.').any(|token| token == ONE || token == REST)
+    name.contains(['*', '>']) && name.split('.').any(|part| part == ONE || part == REST)
 }
 
 /// Returns whether a pattern matches a name. For few of either; many patterns are in a trie.
@@ -256,8 +256,8 @@ fn covers(pattern: &str, other: &str) -> bool {
     loop {
         match (pattern.next(), other.next()) {
             (Some(REST), Some(_)) | (None, None) => return true,
-            (Some(ONE), Some(token)) if token != REST => {}
-            (Some(literal), Some(token)) if literal == token => {}
+            (Some(ONE), Some(part)) if part != REST => {}
+            (Some(literal), Some(part)) if literal == part => {}
             _ => return false,
         }
     }

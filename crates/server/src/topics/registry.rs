@@ -25,9 +25,9 @@ use crate::mail::Mail;
 
 /// Topics of one thread.
 ///
-/// A topic name consists of tokens separated by dots. A subscription may contain the wildcards of NATS: the token `*`
-/// matches any one token, `>` at the end matches one or more. `prices.*.eur` matches `prices.gold.eur`, `prices.>`
-/// matches that and `prices.gold`, but not `prices`. A wildcard is a whole token: `a*` is an ordinary name.
+/// A topic name consists of parts separated by dots. A subscription may contain the wildcards of NATS: the part `*`
+/// matches any one part, `>` at the end matches one or more. `prices.*.eur` matches `prices.gold.eur`, `prices.>`
+/// matches that and `prices.gold`, but not `prices`. A wildcard is a whole part: `a*` is an ordinary name.
 ///
 /// Publications are queued and delivered after the running callback has returned, in order, within the turn's budget
 /// ([`TopicConfig`]); other threads receive them by mail. A connection with overlapping subscriptions gets a message
@@ -140,13 +140,13 @@ impl Topics {
     /// Maximum number of subscriptions of one connection: bounds the cost of its close.
     pub const SUBSCRIPTIONS_MAX: usize = name::SUBSCRIPTIONS_MAX;
 
-    /// Maximum number of steps to match a name against the patterns of all subscribers, each a look at one token:
+    /// Maximum number of steps to match a name against the patterns of all subscribers, each a look at one part:
     /// some tens of microseconds. A pattern that could lead to more is rejected ([`InvalidTopic::TooAmbiguous`]).
     pub const MATCH_STEPS_MAX: usize = name::MATCH_STEPS_MAX;
 
-    /// A pattern of at most this many tokens is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all
+    /// A pattern of at most this many parts is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all
     /// such patterns together take half of its steps.
-    pub const FREE_TOKENS: usize = name::FREE_TOKENS;
+    pub const FREE_PARTS: usize = name::FREE_PARTS;
 
     /// Minimum interval of the presence updates of a topic by default ([`PresenceInterval`](crate::PresenceInterval)): 100
     /// ms. At most ten messages a second for each watcher, however many members join and leave.

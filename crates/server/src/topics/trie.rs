@@ -1,16 +1,16 @@
-//! Trie of patterns by token, in which matching a name takes a bounded number of steps, however many patterns exist.
+//! Trie of patterns by part, in which matching a name takes a bounded number of steps, however many patterns exist.
 //!
-//! A name takes two paths at each node, through the `*` and through its own token, so patterns can be made for which
-//! the paths double with each token. Nodes of up to [`FREE_TOKENS`] tokens are few for any one name. Below
+//! A name takes two paths at each node, through the `*` and through its own part, so patterns can be made for which
+//! the paths double with each part. Nodes of up to [`FREE_PARTS`] parts are few for any one name. Below
 //! them the trie counts: each node knows the maximum number of steps of a name at and below it, and a pattern that
 //! would lead to more than [`MATCH_STEPS_MAX`] is rejected.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::name::{FREE_TOKENS, MATCH_STEPS_MAX, ONE, REST};
+use super::name::{FREE_PARTS, MATCH_STEPS_MAX, ONE, REST};
 
 /// Values by pattern. A name has at most [`NAME_MAX`](super::name::NAME_MAX) bytes, so no path is deeper than half
-/// as many tokens: recursion is safe.
+/// as many parts: recursion is safe.
 #[derive(Debug)]
 pub(crate) struct Trie<T> {
     /// Value of the pattern that ends here.
@@ -20,7 +20,7 @@ pub(crate) struct Trie<T> {
     one: Option<Box<Self>>,
     /// Tokens are chosen by clients, so their hash is keyed.
     literals: HashMap<Box<str>, Self>,
-    /// Maximum counted steps of one name here and below: after the first tokens.
+    /// Maximum counted steps of one name here and below: after the first parts.
     steps: usize,
     /// Number of literals by their steps, without literals of zero steps.
     weights: BTreeMap<usize, usize>,
@@ -30,8 +30,8 @@ pub(crate) struct Trie<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManySteps;
 
-/// Maximum steps of a name at nodes of up to [`FREE_TOKENS`] tokens: the paths double with each token.
-const FREE_STEPS: usize = (2 << FREE_TOKENS) - 1;
+/// Maximum steps of a name at nodes of up to [`FREE_PARTS`] parts: the paths double with each part.
+const FREE_STEPS: usize = (2 << FREE_PARTS) - 1;
 
 /// Maximum steps of a name below those nodes.
 const COUNTED_STEPS_MAX: usize = MATCH_STEPS_MAX - FREE_STEPS;
@@ -100,13 +100,13 @@ impl<T> Trie<T> {
     fn count(&mut self, depth: usize) {
         let one = self.one.as_ref().map_or(0, |one| one.steps);
         let literal = self.weights.last_key_value().map_or(0, |(steps, _)| *steps);
-        self.steps = usize::from(depth > FREE_TOKENS) + one + literal;
+        self.steps = usize::from(depth > FREE_PARTS) + one + literal;
     }
 
     pub(crate) fn get(&self, pattern: &str) -> Option<&T> {
         let mut node = self;
-        for token in pattern.split('.') {
-            node = match token {
+        for part in pattern.split('.') {
+            node = match part {
                 REST => return node.rest.as_ref(),
                 ONE => node.one.as_ref()?,
                 literal => node.literals.get(literal)?,
@@ -163,16 +163,16 @@ impl<T> Trie<T> {
             return 1;
         };
         self.rest.iter().for_each(&mut *found);
-        let (token, tail) = split(left);
+        let (part, tail) = split(left);
         let one = self.one.as_ref().map_or(0, |one| one.find_below(tail, found));
-        let literal = self.literals.get(token).map_or(0, |next| next.find_below(tail, found));
+        let literal = self.literals.get(part).map_or(0, |next| next.find_below(tail, found));
         1 + one + literal
     }
 }
 
 fn split(left: &str) -> (&str, Option<&str>) {
     match left.split_once('.') {
-        Some((token, tail)) => (token, Some(tail)),
+        Some((part, tail)) => (part, Some(tail)),
         None => (left, None),
     }
 }
@@ -193,22 +193,21 @@ mod tests {
     fn matches(pattern: &[&str], name: &[&str]) -> bool {
         match (pattern, name) {
             ([">"], [_, ..]) => true,
-            ([first, pattern @ ..], [token, name @ ..]) => {
-                (*first == "*" || first == token) && matches(pattern, name)
+            ([first, pattern @ ..], [part, name @ ..]) => {
+                (*first == "*" || first == part) && matches(pattern, name)
             }
             (pattern, name) => pattern.is_empty() && name.is_empty(),
         }
     }
 
-    /// Every sequence of up to `max` of these tokens.
-    fn sequences(tokens: &[&str], max: usize) -> Vec<String> {
+    /// Every sequence of up to `max` of these parts.
+    fn sequences(parts: &[&str], max: usize) -> Vec<String> {
         let (mut all, mut last) = (Vec::new(), vec![String::new()]);
         for length in 0..max {
-            let longer = |begin: &String, token: &&str| {
-                if length == 0 { (*token).to_owned() } else { format!("{begin}.{token}") }
+            let longer = |begin: &String, part: &&str| {
+                if length == 0 { (*part).to_owned() } else { format!("{begin}.{part}") }
             };
-            last =
-                last.iter().flat_map(|begin| tokens.iter().map(move |token| longer(begin, token))).collect();
+            last = last.iter().flat_map(|begin| parts.iter().map(move |part| longer(begin, part))).collect();
             all.extend(last.clone());
         }
         all
@@ -228,8 +227,8 @@ mod tests {
         let names = sequences(&["a", "b", "", "c"], 4);
         let check = |trie: &Trie<String>, patterns: &[&String]| {
             for name in &names {
-                let tokens: Vec<&str> = name.split('.').collect();
-                let fits = |pattern: &&&String| matches(&pattern.split('.').collect::<Vec<_>>(), &tokens);
+                let parts: Vec<&str> = name.split('.').collect();
+                let fits = |pattern: &&&String| matches(&pattern.split('.').collect::<Vec<_>>(), &parts);
                 let mut expected: Vec<String> =
                     patterns.iter().filter(fits).map(|pattern| (*pattern).clone()).collect();
                 expected.sort();
@@ -250,11 +249,11 @@ mod tests {
         assert_eq!(trie.remove("a.b"), None);
     }
 
-    /// All patterns of this number of tokens that are `a` or `*`.
-    fn ambiguous(tokens: usize) -> impl Iterator<Item = String> {
-        (0..1_u32 << tokens).map(move |bits| {
-            let token = |at: usize| if bits >> at & 1 == 0 { "a" } else { "*" };
-            (0..tokens).map(token).collect::<Vec<_>>().join(".")
+    /// All patterns of this number of parts that are `a` or `*`.
+    fn ambiguous(parts: usize) -> impl Iterator<Item = String> {
+        (0..1_u32 << parts).map(move |bits| {
+            let part = |at: usize| if bits >> at & 1 == 0 { "a" } else { "*" };
+            (0..parts).map(part).collect::<Vec<_>>().join(".")
         })
     }
 
@@ -267,7 +266,7 @@ mod tests {
         assert!(steps <= MATCH_STEPS_MAX, "{steps} steps");
         assert!((1..32_768).contains(&accepted), "{accepted}");
         // Short patterns are accepted nevertheless.
-        for pattern in (1..=FREE_TOKENS).flat_map(ambiguous) {
+        for pattern in (1..=FREE_PARTS).flat_map(ambiguous) {
             assert_eq!(trie.insert(&pattern, pattern.clone()), Ok(()), "{pattern}");
         }
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
@@ -284,7 +283,7 @@ mod tests {
     fn steps(trie: &Trie<String>, depth: usize) -> usize {
         let below = |node| steps(node, depth + 1);
         let literal = trie.literals.values().map(below).max().unwrap_or(0);
-        usize::from(depth > FREE_TOKENS) + trie.one.as_deref().map_or(0, below) + literal
+        usize::from(depth > FREE_PARTS) + trie.one.as_deref().map_or(0, below) + literal
     }
 
     #[test]
@@ -297,8 +296,8 @@ mod tests {
         };
         let mut rejected = 0;
         for round in 0..3_000 {
-            let tokens = 1 + next(24);
-            let mut pattern: Vec<&str> = (0..tokens).map(|_| ["a", "b", "*"][next(3) as usize]).collect();
+            let parts = 1 + next(24);
+            let mut pattern: Vec<&str> = (0..parts).map(|_| ["a", "b", "*"][next(3) as usize]).collect();
             if next(3) == 0 {
                 pattern.push(">");
             }
@@ -309,7 +308,7 @@ mod tests {
                     Ok(()) => inside.push(pattern),
                     Err(TooManySteps) => {
                         rejected += 1;
-                        assert!(tokens > FREE_TOKENS as u64 && trie.steps == before);
+                        assert!(parts > FREE_PARTS as u64 && trie.steps == before);
                         assert_eq!(trie.get(&pattern), None);
                     }
                 }

@@ -121,7 +121,7 @@ fn backend_assigns_topics_by_a_refresh() {
 
 #[test]
 fn invalid_personal_topics_are_reported_at_the_start() {
-    for (topic, fault) in [("personal", "has no {sub}"), ("personal..{sub}", "empty token")] {
+    for (topic, fault) in [("personal", "has no {sub}"), ("personal..{sub}", "empty part")] {
         let failure = fails(program().args(["serve", "--auth-personal-topics", topic]));
         assert!(failure.contains("--auth-personal-topics") && failure.contains(fault), "{failure}");
     }

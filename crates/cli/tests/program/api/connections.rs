@@ -155,6 +155,33 @@ fn backend_subscribes_no_event_stream_to_a_topic() {
 }
 
 #[test]
+fn backend_lists_and_disconnects_event_streams_without_a_user() {
+    let (server, _directory, secret) = start(&[]);
+    let nameless = token(&secret, &["--subscribe", ">"]);
+    for (path, accept) in [
+        ("/topics/own", "text/event-stream"),
+        ("/topics?topic=own&topic=other", "application/x-ndjson"),
+        ("/topics/own/keys", "text/event-stream"),
+    ] {
+        let mut stream = server.connect();
+        let lines = format!("Accept: {accept}\r\nAuthorization: Bearer {nameless}");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
+        let mut reader = BodyReader::new(stream);
+        assert!(reader.line().is_some(), "{path}");
+        let listed = list(&server, "");
+        let [id] = ids(&listed)[..] else { panic!("{path}: {listed}") };
+        let one = &listed["connections"][0];
+        assert_eq!((&one["path"], one.get("user")), (&json!("/topics"), None), "{path}");
+        assert_eq!(one["address"], "127.0.0.1");
+        let closed = call(&server, "POST /disconnect", &json!({"connection": id}));
+        assert_eq!(closed, json!({"connections": 1}));
+        let rest = reader.rest();
+        assert!(rest.contains("\"code\":4410") && rest.contains("disconnected by the server"), "{rest}");
+        while !ids(&list(&server, "")).is_empty() {}
+    }
+}
+
+#[test]
 fn backend_disconnects_a_user_and_a_connection() {
     let (server, _directory, secret) = start(&[]);
     let of = |user: &str| token(&secret, &["--subject", user, "--subscribe", ">"]);

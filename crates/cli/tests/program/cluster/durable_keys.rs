@@ -1,5 +1,8 @@
 //! Durable keys of a cluster whose processes are killed.
 
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(super) mod failures;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,15 +21,19 @@ struct DurableNodes {
 }
 
 impl DurableNodes {
-    fn start(broker: &FakeBroker, count: usize) -> Self {
+    fn start(url: String, count: usize) -> Self {
         let nodes = (0..count).map(|_| None).collect();
-        let mut all = Self { url: broker.url(), directory: Directory::new(), nodes };
+        let mut all = Self { url, directory: Directory::new(), nodes };
         (0..count).for_each(|at| all.start_node(at));
-        for at in 0..count {
-            let known = format!("\nsinews_cluster_nodes {count}\n");
-            until("all nodes are known", || all.node(at).get("/metrics").contains(&known));
-        }
+        all.wait_until_known();
         all
+    }
+
+    fn wait_until_known(&self) {
+        let known = format!("\nsinews_cluster_nodes {}\n", self.nodes.len());
+        for node in self.nodes.iter().flatten() {
+            until("all nodes are known", || node.get("/metrics").contains(&known));
+        }
     }
 
     fn start_node(&mut self, at: usize) {
@@ -92,7 +99,7 @@ fn keys(node: &Running, topic: &str) -> Option<Vec<(String, Value)>> {
 
 fn restart_of_all_nodes(protocol: WireProtocol, order: [usize; 2]) {
     let broker = FakeBroker::start(protocol);
-    let mut nodes = DurableNodes::start(&broker, 2);
+    let mut nodes = DurableNodes::start(broker.url(), 2);
     let lock = nodes.put_when_owned(0, "t.a/keys/lock", "\"anna\"");
     let counter = nodes.put_when_owned(1, "t.a/keys/counter", "1");
     nodes.put_when_owned(1, "t.a/keys/gone", "1");
@@ -149,7 +156,7 @@ fn durable_keys_survive_sigkill_of_all_nodes_at_redis() {
 /// Each acknowledged write survives, also the one after which the owner is killed at once.
 fn end_of_the_owner(protocol: WireProtocol) {
     let broker = FakeBroker::start(protocol);
-    let mut nodes = DurableNodes::start(&broker, 3);
+    let mut nodes = DurableNodes::start(broker.url(), 3);
     nodes.put_when_owned(0, "t.a/keys/first", "1");
     let owner = nodes.owner();
     let mut expected = vec!["first".to_owned()];
@@ -188,7 +195,7 @@ fn durable_keys_survive_sigkill_of_the_owner_at_redis() {
 fn durable_keys_of_an_outage_survive_sigkill_of_the_owner() {
     for protocol in [WireProtocol::Nats, WireProtocol::Redis] {
         let broker = FakeBroker::start(protocol);
-        let mut nodes = DurableNodes::start(&broker, 2);
+        let mut nodes = DurableNodes::start(broker.url(), 2);
         nodes.put_when_owned(0, "t.a/keys/k", "1");
         let owner = nodes.owner();
         until("the replica has the key", || {
@@ -209,4 +216,24 @@ fn durable_keys_of_an_outage_survive_sigkill_of_the_owner() {
             });
         }
     }
+}
+
+/// The membership and the first topic have a stream each; the limit permits no third one.
+#[test]
+fn keys_beyond_the_limit_of_streams_are_counted() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let arguments = ["--cluster", &broker.url(), "--streams", &streams, "--streams-max-streams", "2"];
+    let node = Running::serve(&[&arguments[..], &["--streams-keyed-topics", "t.>", "--log", "off"]].concat());
+    let metric = |name: &str| node.get("/metrics").contains(&format!("\nsinews_durable_{name}\n"));
+    until("the first topic is stored", || put(&node, "t.a/keys/k", "1", "").0 == 200);
+    let (status, body) = put(&node, "t.b/keys/k", "1", "");
+    assert_eq!(status, 503, "{body}");
+    assert!(body.to_string().contains("max_streams"), "{body}");
+    assert!(metric("keys_unstored{cause=\"limit\"} 1"), "{}", node.get("/metrics"));
+    assert!(metric("key_writes_rejected_total{cause=\"limit\"} 1"), "{}", node.get("/metrics"));
+    assert_eq!(put(&node, "t.b/keys/k", "2", "").0, 503);
+    assert!(metric("key_writes_rejected_total{cause=\"limit\"} 2"), "{}", node.get("/metrics"));
+    assert!(metric("key_writes_rejected_total{cause=\"no_space\"} 0"), "{}", node.get("/metrics"));
 }

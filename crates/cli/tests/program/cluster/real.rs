@@ -224,6 +224,18 @@ mod nats {
     fn nodes_share_keys_through_failures() {
         super::nodes_share_keys();
     }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn durable_keys_survive_failures_of_nodes() {
+        super::super::durable_keys::failures::nodes_fail();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn durable_keys_survive_failures_of_the_broker() {
+        super::super::durable_keys::failures::broker_fails();
+    }
 }
 
 #[cfg(feature = "redis")]
@@ -250,5 +262,17 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn nodes_share_keys_through_failures() {
         super::nodes_share_keys();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn durable_keys_survive_failures_of_nodes() {
+        super::super::durable_keys::failures::nodes_fail();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn durable_keys_survive_failures_of_the_broker() {
+        super::super::durable_keys::failures::broker_fails();
     }
 }

@@ -20,6 +20,7 @@ use crate::brief::brief;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
+use crate::streams::key_faults::FaultCause;
 use crate::topics::shared_keys::Claim;
 
 /// Time for which a node that starts waits for the nodes that it has last seen: they may have later keys.
@@ -30,9 +31,6 @@ const POSITIONS_WAIT: Duration = Duration::from_secs(3);
 
 /// Interval of the announcements.
 const POSITIONS_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Size of a message with positions in bytes.
-const POSITIONS_BYTES: usize = 32 << 10;
 
 /// Copies of the nodes of durable topics without an owner.
 #[derive(Debug, Default)]
@@ -185,7 +183,7 @@ impl KeyReplicator {
     /// Announces this node's copies of durable topics without an owner, as far as the broker accepts them.
     pub(super) fn announce_positions(&mut self, sender: &dyn KeySender) {
         let Some(mut round) = self.positions.round.take().or_else(|| self.begin_round()) else { return };
-        let bytes_max = POSITIONS_BYTES.min(sender.max_payload());
+        let bytes_max = Self::batch_bytes(sender);
         let mut out = KeyEncoder(Vec::new());
         loop {
             if sender.waiting() > WAITING_MAX {
@@ -328,9 +326,10 @@ impl KeyReplicator {
             let is_stored = store.is_stored(&write.topic, position);
             let result = if is_stored && is_published {
                 Ok(write.written)
-            } else if let Some(problem) = store.fault(&write.topic).filter(|_| !is_stored) {
+            } else if !is_stored && let Some(problem) = store.reject_write(&write.topic) {
                 Err(not_stored(&write.topic, &problem.text))
             } else if deadline <= now {
+                store.count_rejected(FaultCause::TimedOut);
                 Err(not_stored(&write.topic, "the disk or the broker has not answered in time"))
             } else {
                 left.push(write);

@@ -358,20 +358,25 @@ impl KeyReplicator {
         (sender.max_payload() / 4).clamp(1_024, 256 << 10)
     }
 
+    /// Size in bytes that a message with several entries does not exceed.
+    pub(super) fn batch_bytes(sender: &dyn KeySender) -> usize {
+        BATCH_BYTES.min(sender.max_payload())
+    }
+
     /// Sends the changes of owned topics.
     pub(super) fn flush(&mut self, sender: &dyn KeySender) {
         let mut out: Option<KeyEncoder> = None;
+        let bytes_max = Self::batch_bytes(sender);
         while sender.waiting() <= WAITING_MAX {
             let Some(topic) = self.dirty.pop_front() else { break };
             self.is_dirty.remove(&topic);
             let Some((claim, item)) = self.take_changes(&topic, Self::part_bytes(sender)) else { continue };
-            let mut body = out.take().unwrap_or_else(|| self.begin_changes());
-            body.item(&topic, &claim, &item);
-            if body.0.len() >= BATCH_BYTES {
-                sender.send(KeyTarget::All, MessageKind::KeyChanges, &body.0);
-            } else {
-                out = Some(body);
+            let mut entry = KeyEncoder(Vec::new());
+            entry.item(&topic, &claim, &item);
+            if let Some(full) = out.take_if(|body| body.0.len() + entry.0.len() > bytes_max) {
+                sender.send(KeyTarget::All, MessageKind::KeyChanges, &full.0);
             }
+            out.get_or_insert_with(|| self.begin_changes()).0.append(&mut entry.0);
         }
         if let Some(body) = out {
             sender.send(KeyTarget::All, MessageKind::KeyChanges, &body.0);

@@ -12,6 +12,7 @@ use sinews_server::{KeyError, KeyReplication, KeyWrite, KeyWritten};
 use crate::brief::brief;
 use crate::cluster::outbox::Outbox;
 use crate::problem::{Problem, code, problem};
+use crate::streams::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, ReplicaStore, SharedKeys};
 
@@ -130,11 +131,12 @@ impl ClusterKeys {
     /// Whether this node accepts a write of durable keys that it owns.
     pub(super) fn check_storable(&self, topic: &str) -> Result<(), Problem> {
         let Some(store) = self.store_of(topic) else { return Ok(()) };
-        if let Some(problem) = store.fault(topic) {
+        if let Some(problem) = store.reject_write(topic) {
             return Err(problem);
         }
         let waiting = self.lock().unstored.len();
         if waiting >= WRITES_MAX {
+            store.count_rejected(FaultCause::QueueFull);
             let text = format!("writes of keys wait for the disk: {waiting} of {WRITES_MAX}; retry");
             return Err(problem(code::STORE, text));
         }

@@ -71,7 +71,7 @@ struct Sent {
 
 impl KeySender for Sent {
     fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]) {
-        assert!(kind != MessageKind::KeyPositions || body.len() <= self.max_payload(), "{}", body.len());
+        assert!(body.len() <= self.max_payload(), "{kind:?} of {} bytes", body.len());
         self.messages.borrow_mut().push((to, kind, body.to_vec()));
     }
 

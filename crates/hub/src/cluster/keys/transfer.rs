@@ -31,8 +31,8 @@ const REQUESTS_MAX: usize = 8;
 /// Number of nodes from which an answer is sent to all nodes once.
 const BROADCAST_MIN: usize = 3;
 
-/// Size of a part of a catalogue in bytes.
-const CATALOGUE_BYTES: usize = 32 << 10;
+/// Bytes of a part of a catalogue before its entries: at most.
+const CATALOGUE_HEAD: usize = 16;
 
 /// Receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,12 +404,18 @@ impl KeyReplicator {
         let Some((to, mut topics, number)) = self.transfers.catalogue.take() else { return };
         let mut out = KeyEncoder(self.number.to_le_bytes().to_vec());
         let mut entries = KeyEncoder(Vec::new());
-        while entries.0.len() < CATALOGUE_BYTES {
-            let Some(topic) = topics.pop_front() else { break };
+        let bytes_max = Self::batch_bytes(sender);
+        while let Some(topic) = topics.pop_front() {
             let Some(known) = self.topics.get(&topic) else { continue };
             let sequence = self.publisher.keyed_position(&topic).map_or(0, |position| position.sequence);
             if known.replica == ReplicaState::Owned {
+                let end = entries.0.len();
                 entries.catalogue_entry(&topic, &known.claim, sequence);
+                if end > 0 && CATALOGUE_HEAD + entries.0.len() > bytes_max {
+                    entries.0.truncate(end);
+                    topics.push_front(topic);
+                    break;
+                }
             }
         }
         let is_last = topics.is_empty();

@@ -15,6 +15,7 @@ use super::wire::{WriteResult, decode_result, decode_write, encode_result, encod
 use crate::brief::brief;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
+use crate::streams::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 
 /// Time limit of a write at another node.
@@ -275,10 +276,13 @@ impl KeyReplicator {
             }
             let fault = match (held.unstored, self.shared.store_of(&held.topic)) {
                 (Some((position, deadline)), Some(store)) if !store.is_stored(&held.topic, position) => {
-                    match store.fault(&held.topic) {
+                    match store.reject_write(&held.topic) {
                         Some(problem) => Some(not_stored(&held.topic, &problem.text)),
                         // The other node has given up.
-                        None if deadline <= self.now => continue,
+                        None if deadline <= self.now => {
+                            store.count_rejected(FaultCause::TimedOut);
+                            continue;
+                        }
                         None => {
                             self.writes.results.push(held);
                             continue;

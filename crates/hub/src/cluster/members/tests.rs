@@ -101,8 +101,24 @@ fn heartbeat_shows_missed_changes() {
 
 #[test]
 fn snapshot_is_sent_in_parts() {
+    snapshot_in_parts("i", MEMBERS_PER_MESSAGE, 32 << 10);
+}
+
+#[test]
+fn parts_of_a_snapshot_fit_into_the_smallest_message_of_a_broker() {
+    let max_payload = 8 << 10;
+    snapshot_in_parts(
+        "i".repeat(Member::INFO_MAX).leak(),
+        members_per_message(max_payload),
+        max_payload - crate::cluster::message::HEAD,
+    );
+    assert_eq!(members_per_message(1 << 20), MEMBERS_PER_MESSAGE);
+}
+
+fn snapshot_in_parts(info: &'static str, members_max: usize, bytes_max: usize) {
     let (sender, mut receiver) = (TestNode::new(), TestNode::new());
-    let members: Vec<_> = (0..700).map(|id| (Member::new(format!("m{id:03}")).with_info("i"), 1)).collect();
+    let member = |id: usize| (Member::new(format!("m{id:03}")).with_info(info), 1);
+    let members: Vec<_> = (0..700).map(member).collect();
     let large = sinews_server::PresenceSnapshot { topic: "large".to_owned(), members, anonymous: 5 };
     let small = |topic: usize| sinews_server::PresenceSnapshot {
         topic: format!("small.{topic}"),
@@ -114,8 +130,8 @@ fn snapshot_is_sent_in_parts() {
     let mut snapshot = PresenceSnapshotSender::new(Vec::new(), &sender.publisher);
     let mut parts = 0;
     loop {
-        let (body, is_last) = snapshot.next(3, &sender.publisher);
-        assert!(body.len() < 32 << 10, "{}", body.len());
+        let (body, is_last) = snapshot.next(3, members_max, &sender.publisher);
+        assert!(body.len() < bytes_max, "{}", body.len());
         receiver.remote.apply_snapshot(NODE, &body, &receiver.publisher, Instant::now());
         parts += 1;
         if is_last {

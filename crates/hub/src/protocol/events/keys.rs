@@ -55,8 +55,8 @@ impl TopicsReader<'_> {
         self.respond(request, rights, ("/topics/{name}/keys", names), move |client, _| {
             client.check_keys(&topic)?;
             let polled = RequestedTopic { name: topic.clone(), start: position.map(ReplayFrom::After) };
-            let requested = Some(RequestedSubscriptions::Keys(Box::new((topic, options))));
-            let reader = |poll| EventReader { client, requested, topics: None, assigned: None, poll };
+            let requested = Some(Box::new(RequestedSubscriptions::Keys(topic, options)));
+            let reader = |poll| EventReader { client, requested, topics: None, poll };
             let response = match format {
                 RequestedFormat::Events => StreamingResponse::new(request::EVENTS, &KEY_EVENTS, reader(None)),
                 RequestedFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader(None)),

@@ -7,6 +7,7 @@ use sinews_server::{ReplayFrom, Request, TopicName};
 
 use super::cursor::{Cursor, UNKNOWN};
 use crate::brief::brief;
+use crate::protocol::json::members::PresenceDetail;
 use crate::topics;
 
 /// A topic or pattern, and where its messages start.
@@ -23,6 +24,8 @@ pub(super) struct TopicsRequest {
     pub(super) format: RequestedFormat,
     /// The topics that the server assigns to the client, too.
     pub(super) assigned: bool,
+    /// What the client learns of the presence of each topic.
+    pub(super) presence: PresenceDetail,
 }
 
 /// The format of the answer.
@@ -71,19 +74,28 @@ impl TopicsRequest {
             return Err((400, text.to_owned()));
         }
         let query = |name| request.query_values(name).next();
-        let assigned = match query("assigned").as_deref() {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(_) => return Err((400, "query parameter `assigned` must be true or false".to_owned())),
+        let flag = |name| match query(name).as_deref() {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err((400, format!("query parameter `{name}` must be true or false"))),
+        };
+        let assigned = flag("assigned")?;
+        let presence = match (flag("presence")?, flag("members")?) {
+            (_, true) => PresenceDetail::Members,
+            (true, false) => PresenceDetail::Changes,
+            (false, false) => PresenceDetail::None,
         };
         if !(assigned && names.is_empty()) {
-            check_names(&names).map_err(|problem| (400, problem))?;
+            check_names(&names, presence).map_err(|problem| (400, problem))?;
         }
         let accept = request.head().header("accept").filter_map(|value| std::str::from_utf8(value).ok());
         let format = negotiate(accept)
             .ok_or_else(|| (406, format!("Accept must permit {EVENTS}, {LINES} or {JSON}")))?;
-        if assigned && matches!(format, RequestedFormat::Poll(_)) {
-            return Err((400, "query parameter `assigned` is not for long polls".to_owned()));
+        let not_polled = [("assigned", assigned), ("presence", presence > PresenceDetail::None)];
+        if matches!(format, RequestedFormat::Poll(_))
+            && let Some((name, _)) = not_polled.into_iter().find(|(_, is_set)| *is_set)
+        {
+            return Err((400, format!("query parameter `{name}` is not for long polls")));
         }
         let format = format.waiting(query("wait").as_deref()).map_err(|problem| (400, problem))?;
         let last = query("last").map(|count| {
@@ -116,7 +128,7 @@ impl TopicsRequest {
             },
             name: name.into_owned(),
         });
-        Ok(Self { topics: topics.collect(), format, assigned })
+        Ok(Self { topics: topics.collect(), format, assigned, presence })
     }
 
     /// Whether the answer has one topic, and every message belongs to it.
@@ -142,12 +154,14 @@ impl Resume {
     }
 }
 
-fn check_names(names: &[Cow<'_, str>]) -> Result<(), String> {
+fn check_names(names: &[Cow<'_, str>], presence: PresenceDetail) -> Result<(), String> {
     if names.is_empty() || names.len() > TOPICS_MAX {
         return Err(format!("query parameter `topic` is required, up to {TOPICS_MAX} times"));
     }
+    // A pattern has no presence.
+    let check = if presence > PresenceDetail::None { topics::check_name } else { topics::check_subscription };
     for (at, name) in names.iter().enumerate() {
-        topics::check_subscription(name)?;
+        check(name)?;
         if names[..at].contains(name) {
             return Err(format!("topic {} is named twice", brief(name)));
         }
@@ -285,8 +299,12 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        let check =
-            |names: &[&str]| check_names(&names.iter().map(|name| Cow::from(*name)).collect::<Vec<_>>());
+        let check_with = |names: &[&str], presence| {
+            check_names(&names.iter().map(|name| Cow::from(*name)).collect::<Vec<_>>(), presence)
+        };
+        let check = |names: &[&str]| check_with(names, PresenceDetail::None);
+        assert_eq!(check_with(&["a", "b"], PresenceDetail::Changes), Ok(()));
+        assert!(check_with(&["a", "b.>"], PresenceDetail::Changes).is_err());
         assert_eq!(check(&["a", "b.>", "c.*.d"]), Ok(()));
         for names in [&[][..], &["a", "a"], &["a.>.b"], &[""], &["a\n"], &["a"; TOPICS_MAX + 1]] {
             assert!(check(names).is_err(), "{names:?}");

@@ -7,21 +7,21 @@ use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
 use crate::auth::RightsChange;
 use crate::closing::close;
-use crate::connections::{ConnectionCommand, RegisteredConnection};
+use crate::connections::{ConnectionCommand, ConnectionPath, RegisteredConnection};
 use crate::problem::{Problem, code, problem};
 
 impl JsonClient {
     /// Registers the open connection at a path.
-    pub(super) fn register(&mut self, path: &'static str, cx: &mut Context<'_>) {
+    pub(super) fn register(&mut self, path: ConnectionPath, cx: &mut Context<'_>) {
         self.connection = Some(self.hub.connections().register(path, &self.rights, cx.waker()));
         self.live.policy().close_if_revoked(&self.rights, cx);
     }
 
-    /// Registers a response with events, if its client has a name or a token that can be revoked. Other responses need no
-    /// memory for it: nothing addresses them.
-    pub(in crate::protocol) fn register_reader(&mut self, cx: &mut Context<'_>) {
-        if self.rights.subject().is_some() || self.rights.token_id().is_some() {
-            self.register("/topics", cx);
+    /// Registers a response with events. A long poll is registered only if its client has a name, or a token that can be
+    /// revoked: it ends soon.
+    pub(in crate::protocol) fn register_reader(&mut self, is_poll: bool, cx: &mut Context<'_>) {
+        if !is_poll || self.rights.subject().is_some() || self.rights.token_id().is_some() {
+            self.register(ConnectionPath::Topics, cx);
         }
     }
 

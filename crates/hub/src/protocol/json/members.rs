@@ -13,7 +13,7 @@ use crate::topics;
 
 /// What a subscription learns of its topic's presence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum PresenceDetail {
+pub(in crate::protocol) enum PresenceDetail {
     #[default]
     None,
     /// The number of subscribers, and changes.

@@ -1,7 +1,7 @@
 //! Subscriptions of clients that send no messages: their response has the messages of the protocol.
 
 use hyper::header::{HeaderName, HeaderValue};
-use serde_json::json;
+use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, ReplayFrom};
 
 use super::hooks::ConnectionHooks;
@@ -24,19 +24,31 @@ impl JsonClient {
     pub(in crate::protocol) fn subscribe_reader(
         &mut self,
         topic: &str,
+        presence: PresenceDetail,
         start: Option<ReplayFrom>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        match self.subscribe(topic, PresenceDetail::None, start, &None, cx) {
-            Ok(OpReply::Ack(mut fields)) => {
-                fields["op"] = json!("ack");
-                send_json(cx, &fields);
+        let result = self.subscribe(topic, presence, start, &None, cx);
+        self.acknowledge(result, json!({ "topic": topic }), cx)
+    }
+
+    /// Sends the acknowledgement of a subscription, or its problem with these fields.
+    fn acknowledge(
+        &self,
+        result: Result<OpReply, Problem>,
+        subscription: Value,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        match result {
+            Ok(reply) => {
+                self.answer(Ok(reply), None, cx);
                 Ok(())
             }
-            Ok(_) => Ok(()),
             Err(problem) => {
                 let mut message = problem.clone().into_json();
-                message["topic"] = json!(topic);
+                if let (Value::Object(message), Value::Object(fields)) = (&mut message, subscription) {
+                    message.extend(fields);
+                }
                 send_json(cx, &message);
                 Err(problem)
             }
@@ -51,6 +63,14 @@ impl JsonClient {
     ) -> Self {
         self.hooks = Some(ConnectionHooks::of_request(headers, is_granted));
         self
+    }
+
+    /// Whether such a client may follow the presence of a topic.
+    ///
+    /// # Errors
+    /// The topic's namespace has no presence.
+    pub(in crate::protocol) fn check_presence(&self, topic: &str) -> Result<(), Problem> {
+        self.rights.check_presence(topic)
     }
 
     /// Whether the keys of a topic can be read.
@@ -73,20 +93,8 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
         let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
-        match self.execute_keys(request, &None, cx) {
-            Ok(OpReply::Ack(mut fields)) => {
-                fields["op"] = json!("ack");
-                send_json(cx, &fields);
-                Ok(())
-            }
-            Ok(_) => Ok(()),
-            Err(problem) => {
-                let mut message = problem.clone().into_json();
-                (message["topic"], message["keys"]) = (json!(topic), json!(true));
-                send_json(cx, &message);
-                Err(problem)
-            }
-        }
+        let result = self.execute_keys(request, &None, cx);
+        self.acknowledge(result, json!({ "topic": topic, "keys": true }), cx)
     }
 
     /// Whether the client is subscribed to keys.

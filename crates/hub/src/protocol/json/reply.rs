@@ -6,6 +6,7 @@ use sinews_server::Context;
 
 use super::JsonClient;
 use crate::problem::Problem;
+use crate::topics::presence::with_members;
 
 /// The answer to a request.
 pub(super) enum OpReply {
@@ -35,11 +36,15 @@ impl OpReply {
 }
 
 impl JsonClient {
-    /// Answers a request.
+    /// Answers a request: an acknowledgement is sent if the request has an id, or to a client that gets all of them.
     pub(super) fn answer(&self, result: Result<OpReply, Problem>, id: Option<Value>, cx: &mut Context<'_>) {
         let mut members = None;
         let mut answer = match result {
-            Ok(OpReply::Ack(_) | OpReply::MembersAck(..) | OpReply::Renewed(..)) if id.is_none() => return,
+            Ok(OpReply::Ack(_) | OpReply::MembersAck(..) | OpReply::Renewed(..))
+                if id.is_none() && !self.acknowledges_all =>
+            {
+                return;
+            }
             Ok(OpReply::Ack(mut fields) | OpReply::Renewed(mut fields, _)) => {
                 fields["op"] = json!("ack");
                 fields
@@ -75,15 +80,6 @@ pub(super) fn send_json(cx: &mut Context<'_>, message: &Value) {
 
 /// Sends an object, with encoded `members`.
 pub(super) fn send_with_members(cx: &mut Context<'_>, message: &Value, members: Option<&[u8]>) {
-    let mut text = message.to_string();
-    // This crate encodes members, as UTF-8.
-    if let Some(Ok(members)) = members.map(std::str::from_utf8)
-        && text.pop() == Some('}')
-    {
-        text.push_str(",\"members\":");
-        text.push_str(members);
-        text.push('}');
-    }
     // After a Close, the message is dropped.
-    let _ = cx.send_text(&text);
+    let _ = cx.send_text(&with_members(message, members));
 }

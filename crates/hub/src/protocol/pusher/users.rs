@@ -14,7 +14,7 @@ use super::incoming::{SignInData, read_user};
 use super::metrics::PusherRejection;
 use super::signature::verifies_auth;
 use crate::auth::Rights;
-use crate::connections::{APP_PATH, RegisteredConnection};
+use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::topics::TopicForm;
 
 /// A user that has signed in.
@@ -77,7 +77,7 @@ impl PusherClient {
         cx.join(&topic, Member::new(&*user.member.id))
             .map_err(|_| "the server has no memory for more users")?;
         let rights = Rights::of_subject(&subject(&app.id, &user.member.id)).of_client(cx.peer().ip());
-        let registered = self.hub.connections().register(APP_PATH, &rights, cx.waker());
+        let registered = self.hub.connections().register(ConnectionPath::App, &rights, cx.waker());
         let most = app.limits.watchlist;
         send(cx, &success);
         connection.liveness.is_authorized = true;

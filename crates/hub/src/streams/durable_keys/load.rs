@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position, RecentKeyWrite};
-use sinews_stream::record::{self as records, Record, ValueKind};
-use sinews_stream::{Partition, ReadError};
+use sinews_stream::Partition;
+use sinews_stream::record::{Record, ValueKind};
 
 use super::record::{Mark, decode, time_left};
 use crate::problem::{Problem, code, problem};
+use crate::streams::records_from::read_all;
 use crate::streams::request::now;
-
-/// Bytes of one read.
-const READ_BYTES: usize = 1 << 20;
 
 /// Age in microseconds up to which removals are restored, so that subscribers who were away can continue. Shorter than
 /// the time for which the stream has all tombstones.
@@ -58,32 +56,14 @@ pub(in crate::streams) fn read(
 ) -> Result<KeyedSnapshot, Problem> {
     let mut loading = Loading::default();
     let recent = now().saturating_sub(REMOVALS_AGE);
-    let mut from = partition.offsets().earliest;
-    let end = partition.offsets().readable;
     let mut is_damaged = false;
-    while from < end {
-        match partition.read(from, READ_BYTES) {
-            Ok(read) if read.batches.is_empty() => break,
-            Ok(read) => {
-                for batch in records::iter(&read.batches) {
-                    let Ok(batch) = batch else { break };
-                    let appended = batch.header().appended;
-                    for record in batch.records() {
-                        match record {
-                            Ok(record) => loading.add(&record, (appended, recent))?,
-                            Err(_) => is_damaged = true,
-                        }
-                    }
-                }
-                from = read.next;
-            }
-            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                is_damaged = true;
-                from = to;
-            }
-            Err(error) => return Err(problem(code::STORE, error.to_string())),
+    let end = read_all(partition, |record| {
+        match record {
+            Some((record, appended)) => loading.add(&record, (appended, recent))?,
+            None => is_damaged = true,
         }
-    }
+        Ok(())
+    })?;
     if is_damaged {
         tracing::error!(
             topic,

@@ -1,11 +1,12 @@
 //! Batches of records of a replica's stream.
 
 use sinews_server::KeySnapshot;
-use sinews_stream::record::{RecordBuilder, Records};
+use sinews_stream::record::{RecordBuilder, RecordError, Records};
 use sinews_stream::{Durability, Partition};
 
 use super::load::{self, LoadedReplica};
 use super::record::{StoredClaim, push_key, push_removal};
+use crate::streams::key_faults::StorageError;
 
 /// Size of a batch in bytes of keys and values.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
@@ -21,13 +22,11 @@ pub(super) fn encode(
     keys: &[KeySnapshot],
     generation: u32,
     state: Option<StoredClaim>,
-) -> Result<Records, String> {
+) -> Result<Records, StorageError> {
     let mut records = RecordBuilder::new();
-    let pushed = keys.iter().try_for_each(|key| push_key(&mut records, generation, key));
-    pushed
-        .and_then(|()| state.map_or(Ok(()), |state| state.push(&mut records)))
-        .map_err(|error| error.to_string())?;
-    records.finish().ok_or_else(|| "a batch without records".to_owned())
+    keys.iter().try_for_each(|key| push_key(&mut records, generation, key))?;
+    state.map_or(Ok(()), |state| state.push(&mut records))?;
+    Ok(records.finish().ok_or(RecordError::Empty)?)
 }
 
 /// Splits the keys of one batch off.
@@ -41,25 +40,24 @@ pub(super) fn split_batch(keys: &[KeySnapshot]) -> (&[KeySnapshot], &[KeySnapsho
     keys.split_at(count.count())
 }
 
-pub(super) fn append(partition: &Partition, records: Records) -> Result<(), String> {
-    let mut pending = partition.append(records).map_err(|error| error.to_string())?;
-    pending.block(Durability::Disk).map(drop).map_err(|error| error.to_string())
+pub(super) fn append(partition: &Partition, records: Records) -> Result<(), StorageError> {
+    partition.append(records)?.block(Durability::Disk)?;
+    Ok(())
 }
 
 /// Removes the keys of generations that are no longer used, so that compaction removes their records.
-pub(super) fn remove_leftovers(partition: &Partition, loaded: &LoadedReplica) -> Result<(), String> {
+pub(super) fn remove_leftovers(partition: &Partition, loaded: &LoadedReplica) -> Result<(), StorageError> {
     let mut leftovers = loaded.leftovers().peekable();
     while leftovers.peek().is_some() {
         let mut records = RecordBuilder::new();
         for (generation, key) in leftovers.by_ref().take(LEFTOVERS_PER_BATCH) {
-            push_removal(&mut records, generation, key).map_err(|error| error.to_string())?;
+            push_removal(&mut records, generation, key)?;
         }
-        append(partition, records.finish().ok_or("a batch without records")?)?;
+        append(partition, records.finish().ok_or(RecordError::Empty)?)?;
     }
     Ok(())
 }
 
-pub(super) fn remove_all_leftovers(partition: &Partition) -> Result<(), String> {
-    let loaded = load::read(partition).map_err(|problem| problem.text)?;
-    remove_leftovers(partition, &loaded)
+pub(super) fn remove_all_leftovers(partition: &Partition) -> Result<(), StorageError> {
+    remove_leftovers(partition, &load::read(partition)?)
 }

@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 
 use sinews_server::{KeySnapshot, KeyedSnapshot};
-use sinews_stream::record::{self as records};
-use sinews_stream::{Partition, ReadError};
+use sinews_stream::Partition;
 
 use super::record::{self, ReplicaRecord, StoredClaim};
 use crate::problem::{Problem, code, problem};
 use crate::streams::durable_keys::time_left;
-
-/// Bytes of one read.
-const READ_BYTES: usize = 1 << 20;
+use crate::streams::records_from::read_all;
 
 /// Keys of a generation while a stream is read: a topic has 10,000. A stream has few generations, since the keys of an
 /// incomplete one are removed before the next one is written.
@@ -33,30 +30,13 @@ pub(super) struct LoadedReplica {
 /// Reads the stream of a topic.
 pub(super) fn read(partition: &Partition) -> Result<LoadedReplica, Problem> {
     let mut loaded = LoadedReplica::default();
-    let mut from = partition.offsets().earliest;
-    let end = partition.offsets().readable;
-    while from < end {
-        match partition.read(from, READ_BYTES) {
-            Ok(read) if read.batches.is_empty() => break,
-            Ok(read) => {
-                for batch in records::iter(&read.batches) {
-                    let Ok(batch) = batch else { break };
-                    for record in batch.records() {
-                        match record.as_ref().map(record::read) {
-                            Ok(Some(record)) => loaded.add(record)?,
-                            _ => loaded.note_damage(),
-                        }
-                    }
-                }
-                from = read.next;
-            }
-            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                loaded.note_damage();
-                from = to;
-            }
-            Err(error) => return Err(problem(code::STORE, error.to_string())),
+    read_all(partition, |record| {
+        match record.map(|(record, _)| record::read(&record)) {
+            Some(Some(record)) => loaded.add(record)?,
+            _ => loaded.note_damage(),
         }
-    }
+        Ok(())
+    })?;
     Ok(loaded)
 }
 

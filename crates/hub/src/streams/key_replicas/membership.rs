@@ -1,19 +1,18 @@
 //! The nodes that stored keys together with this node, so that a start waits for them.
 
 use ring::rand::{SecureRandom as _, SystemRandom};
-use sinews_stream::record::{self as records, RecordBuilder, ValueKind};
-use sinews_stream::{Partition, ReadError, StreamConfig, Streams};
+use sinews_stream::record::{RecordBuilder, RecordError, ValueKind};
+use sinews_stream::{Partition, StreamConfig, Streams};
 
-use super::{REPLICAS_NAME, append};
-use crate::streams::durable_topics::single_partition;
+use super::{REPLICAS_NAME, append, open_or_create};
+use crate::problem::Problem;
+use crate::streams::key_faults::StorageError;
+use crate::streams::records_from::read_all;
 use crate::streams::request::now;
 
 /// Keys of its records: the id of the node, and the ids of the nodes that it has last seen.
 const NODE_KEY: &[u8] = b"node";
 const MEMBERS_KEY: &[u8] = b"members";
-
-/// Bytes of one read.
-const READ_BYTES: usize = 1 << 20;
 
 /// The id of this node's directory, and of the directories of the nodes that it has last seen, its own included.
 #[derive(Debug)]
@@ -25,13 +24,8 @@ pub(super) struct NodeMembership {
 
 impl NodeMembership {
     /// Reads the membership of a directory, which gets an id if it has none.
-    pub(super) fn open(streams: &Streams, config: &StreamConfig) -> Result<Self, String> {
-        let known = streams.find(REPLICAS_NAME).map_err(|error| error.to_string())?;
-        let stream = match known {
-            Some(stream) => stream,
-            None => streams.create(REPLICAS_NAME, config).map_err(|error| error.to_string())?,
-        };
-        let partition = single_partition(&stream).map_err(|problem| problem.text)?;
+    pub(super) fn open(streams: &Streams, config: &StreamConfig) -> Result<Self, StorageError> {
+        let partition = open_or_create(streams, REPLICAS_NAME, config)?;
         let (node, members) = read(&partition)?;
         let mut membership = Self { partition, node: node.unwrap_or(0), members };
         if node.is_none() {
@@ -46,44 +40,32 @@ impl NodeMembership {
     }
 
     /// Stores the nodes that this node sees now.
-    pub(super) fn set_members(&mut self, members: Vec<u64>) -> Result<(), String> {
+    pub(super) fn set_members(&mut self, members: Vec<u64>) -> Result<(), StorageError> {
         let value: Vec<u8> = members.iter().flat_map(|id| id.to_le_bytes()).collect();
         self.append(MEMBERS_KEY, &value)?;
         self.members = members;
         Ok(())
     }
 
-    fn append(&self, key: &[u8], value: &[u8]) -> Result<(), String> {
+    fn append(&self, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
         let mut records = RecordBuilder::new();
-        records.push(now(), key, value, ValueKind::Bytes).map_err(|error| error.to_string())?;
-        append(&self.partition, records.finish().ok_or("a batch without records")?)
+        records.push(now(), key, value, ValueKind::Bytes)?;
+        append(&self.partition, records.finish().ok_or(RecordError::Empty)?)
     }
 }
 
-fn read(partition: &Partition) -> Result<(Option<u64>, Vec<u64>), String> {
+fn read(partition: &Partition) -> Result<(Option<u64>, Vec<u64>), Problem> {
     let (mut node, mut members) = (None, Vec::new());
-    let mut from = partition.offsets().earliest;
-    let end = partition.offsets().readable;
-    while from < end {
-        let read = match partition.read(from, READ_BYTES) {
-            Ok(read) if read.batches.is_empty() => break,
-            Ok(read) => read,
-            Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {
-                from = to;
-                continue;
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        for record in records::iter(&read.batches).flatten().flat_map(|batch| batch.records()).flatten() {
-            let mut ids =
-                record.value.chunks_exact(8).filter_map(|id| Some(u64::from_le_bytes(id.try_into().ok()?)));
-            match record.key {
-                NODE_KEY => node = ids.next(),
-                MEMBERS_KEY => members = ids.collect(),
-                _ => {}
-            }
+    read_all(partition, |record| {
+        let Some((record, _)) = record else { return Ok(()) };
+        let mut ids =
+            record.value.chunks_exact(8).filter_map(|id| Some(u64::from_le_bytes(id.try_into().ok()?)));
+        match record.key {
+            NODE_KEY => node = ids.next(),
+            MEMBERS_KEY => members = ids.collect(),
+            _ => {}
         }
-        from = read.next;
-    }
+        Ok(())
+    })?;
     Ok((node, members))
 }

@@ -73,7 +73,8 @@ impl Node {
             .unwrap();
         let publisher = server.publisher();
         let config = StreamConfig::default().with_fsync(Fsync::Never);
-        let replicas = Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config));
+        let replicas =
+            Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config, Arc::default()));
         replicas.attach(publisher.clone(), Arc::downgrade(&owners) as Weak<dyn SharedKeys>);
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         replicas.load(&streams);

@@ -59,7 +59,7 @@ pub enum KeyCondition {
 
 impl KeyWrite {
     /// Sets a key. A key is a [topic name](crate::TopicName) of at most
-    /// [`Topics::KEY_MAX`](crate::Topics::KEY_MAX) bytes; tokens between dots serve for filters.
+    /// [`Topics::KEY_MAX`](crate::Topics::KEY_MAX) bytes; parts between dots serve for filters.
     #[must_use]
     pub fn set(key: impl Into<Arc<str>>, value: impl Into<Bytes>) -> Self {
         Self {
@@ -273,7 +273,7 @@ impl fmt::Display for KeyError {
             Self::Topic(invalid) => invalid.fmt(f),
             Self::Key => write!(
                 f,
-                "a key has 1 to {KEY_MAX} bytes, no control characters, a token between its dots, and no wildcards"
+                "a key has 1 to {KEY_MAX} bytes, no control characters, no empty part between its dots, and no wildcards"
             ),
             Self::Filter => {
                 f.write_str("the filter is no pattern of keys, such as `players.*` or `players.>`")

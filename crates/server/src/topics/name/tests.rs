@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn wildcards_are_whole_tokens() {
+fn wildcards_are_whole_parts() {
     for name in ["a", "a.b", "a b", "a*", "*a.b", "a.>b", "a->b", "**"] {
         assert_eq!((check(name), check_subscription(name)), (Ok(()), Ok(())), "{name}");
     }
@@ -22,25 +22,25 @@ fn wildcards_are_whole_tokens() {
     }
 }
 
-/// Reference of matching: by recursion over the tokens.
+/// Reference of matching: by recursion over the parts.
 fn reference_matches(pattern: &[&str], name: &[&str]) -> bool {
     match (pattern, name) {
         ([">"], [_, ..]) => true,
-        ([first, pattern @ ..], [token, name @ ..]) => {
-            (*first == "*" || first == token) && reference_matches(pattern, name)
+        ([first, pattern @ ..], [part, name @ ..]) => {
+            (*first == "*" || first == part) && reference_matches(pattern, name)
         }
         (pattern, name) => pattern.is_empty() && name.is_empty(),
     }
 }
 
-/// All texts of up to `max` of these tokens.
-fn texts(tokens: &[&str], max: usize) -> Vec<String> {
-    let mut all: Vec<String> = tokens.iter().map(|token| (*token).to_owned()).collect();
+/// All texts of up to `max` of these parts.
+fn texts(parts: &[&str], max: usize) -> Vec<String> {
+    let mut all: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
     let mut begin = 0;
     for _ in 1..max {
         let end = all.len();
         for index in begin..end {
-            let longer: Vec<String> = tokens.iter().map(|token| format!("{}.{token}", all[index])).collect();
+            let longer: Vec<String> = parts.iter().map(|part| format!("{}.{part}", all[index])).collect();
             all.extend(longer);
         }
         begin = end;
@@ -49,13 +49,13 @@ fn texts(tokens: &[&str], max: usize) -> Vec<String> {
 }
 
 #[test]
-fn parse_accepts_exactly_texts_without_misplaced_wildcards_and_empty_tokens() {
+fn parse_accepts_exactly_texts_without_misplaced_wildcards_and_empty_parts() {
     for text in texts(&["a", "*", ">", "", "b*", "\u{7f}"], 4) {
-        let tokens: Vec<&str> = text.split('.').collect();
-        let is_text = tokens.iter().all(|token| !token.is_empty() && *token != "\u{7f}");
-        let rest = tokens.iter().position(|token| *token == ">");
-        let is_pattern = is_text && rest.is_none_or(|rest| rest == tokens.len() - 1);
-        let is_name = is_text && !tokens.iter().any(|token| matches!(*token, "*" | ">"));
+        let parts: Vec<&str> = text.split('.').collect();
+        let is_text = parts.iter().all(|part| !part.is_empty() && *part != "\u{7f}");
+        let rest = parts.iter().position(|part| *part == ">");
+        let is_pattern = is_text && rest.is_none_or(|rest| rest == parts.len() - 1);
+        let is_name = is_text && !parts.iter().any(|part| matches!(*part, "*" | ">"));
         assert_eq!(TopicPattern::parse(&*text).is_ok(), is_pattern, "{text:?}");
         assert_eq!(TopicName::parse(&*text).is_ok(), is_name, "{text:?}");
         if let Ok(pattern) = TopicPattern::parse(&*text) {
@@ -66,7 +66,7 @@ fn parse_accepts_exactly_texts_without_misplaced_wildcards_and_empty_tokens() {
 
 #[test]
 fn matches_and_covers_agree_with_the_reference() {
-    // `c` occurs in no pattern, and no pattern has more tokens than the longest name, less one: so the names tell
+    // `c` occurs in no pattern, and no pattern has more parts than the longest name, less one: so the names tell
     // every two patterns apart.
     let names = texts(&["a", "b", "c"], 4);
     let patterns = texts(&["a", "b", "*", ">"], 3);
@@ -76,9 +76,9 @@ fn matches_and_covers_agree_with_the_reference() {
     let sets: Vec<Vec<bool>> = patterns
         .iter()
         .map(|pattern| {
-            let tokens: Vec<&str> = pattern.as_str().split('.').collect();
+            let parts: Vec<&str> = pattern.as_str().split('.').collect();
             let matched = names.iter().map(|name| {
-                let expected = reference_matches(&tokens, &name.split('.').collect::<Vec<_>>());
+                let expected = reference_matches(&parts, &name.split('.').collect::<Vec<_>>());
                 let name = TopicName::parse(&**name).unwrap();
                 assert_eq!(pattern.matches(&name), expected, "{pattern} {name}");
                 assert_eq!(pattern.covers(&name.into()), expected, "a name is a pattern");

@@ -40,7 +40,8 @@ impl SimDisk {
 impl SimNode {
     fn with_disk(mut self, directory: TempDir, streams_max: usize) -> Self {
         let config = StreamConfig::default().with_fsync(Fsync::Never);
-        let replicas = Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config));
+        let replicas =
+            Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config, Arc::default()));
         let owners = Arc::downgrade(&self.keys) as Weak<dyn SharedKeys>;
         replicas.attach(self.publisher.clone(), owners);
         self.keys.set_store(Arc::clone(&replicas) as Arc<dyn ReplicaStore>);

@@ -1,0 +1,31 @@
+//! The members of a topic by plain requests: `/topics/{name}/members`.
+
+use std::borrow::Cow;
+
+use serde_json::json;
+use sinews_server::{Answer, Request, Response};
+
+use super::read_topic::read_topic;
+use crate::auth::{Denied, Rights};
+use crate::http::{failure, topic_of};
+use crate::policy::LivePolicy;
+use crate::topics::{self, presence};
+
+/// `GET /topics/{name}/members`: a page of the members.
+pub(crate) fn list(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, Denied> {
+    let topic = match topic_of(request, topics::check_name) {
+        Ok(topic) => topic,
+        Err(problem) => return Ok(failure(400, &problem).into()),
+    };
+    let after = request.decoded_query("after").map(Cow::into_owned);
+    let publisher = request.publisher();
+    let read = move |topic: &str| {
+        let count = publisher.presence_count(topic);
+        let members = publisher.members(topic, after.as_deref(), presence::PAGE_MAX + 1);
+        let mut page = json!({ "topic": topic });
+        let members = presence::add_page(&mut page, count, members);
+        let page = presence::with_members(&page, Some(&members));
+        Response::json(format!("{page}\n")).with_header("Cache-Control", "no-store")
+    };
+    read_topic(live, request, (topic, "/topics/{name}/members"), Rights::check_presence, read)
+}

@@ -1,0 +1,37 @@
+//! Answers to requests that read the state of a topic.
+
+use sinews_server::{Answer, Request, Response};
+
+use crate::auth::{Action, Denied, Rights};
+use crate::hooks::requests::{RequestHooks, RequestRejection};
+use crate::policy::LivePolicy;
+use crate::problem::Problem;
+
+/// Reads a topic once the right to subscribe, this check, and the hooks permit it. The hooks get the route.
+pub(super) fn read_topic(
+    live: &LivePolicy,
+    request: &Request<'_>,
+    (topic, route): (String, &'static str),
+    check: impl Fn(&Rights, &str) -> Result<(), Problem> + 'static,
+    read: impl FnOnce(&str) -> Response + 'static,
+) -> Result<Answer, Denied> {
+    let rights = live.policy().rights(request)?;
+    let check = move |rights: &Rights, topic: &str| {
+        rights.may(Action::Subscribe, topic)?;
+        Ok::<_, RequestRejection>(check(rights, topic)?)
+    };
+    let has_hook = || !matches!(rights.subscribe_hook(&topic), Ok(None));
+    let hooks = RequestHooks::of(live, request).filter(|hooks| hooks.has_connect() || has_hook());
+    let Some(hooks) = hooks else {
+        let answer = check(&rights, &topic).map(|()| read(&topic));
+        return Ok(answer.unwrap_or_else(|rejection| rejection.response()).into());
+    };
+    Ok(Answer::later(async move {
+        let decided = async {
+            let rights = hooks.connect(rights, route).await?.rights;
+            check(&rights, &topic)?;
+            hooks.subscribe(&rights, std::iter::once(&*topic)).await.map(drop)
+        };
+        decided.await.map_or_else(|rejection| rejection.response(), |()| read(&topic))
+    }))
+}
