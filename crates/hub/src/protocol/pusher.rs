@@ -19,6 +19,7 @@ mod position;
 mod recovery;
 pub(crate) mod report;
 mod signature;
+mod socket_ids;
 mod subscriptions;
 mod users;
 mod webhook;

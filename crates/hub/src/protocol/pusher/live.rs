@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use ring::rand::{SecureRandom as _, SystemRandom};
 use sinews_server::{Prepared, SubscriberId};
 
 use super::app::{PusherApp, PusherApps};
 use super::cache::{CacheBounds, CachedEvent, EventCache};
 use super::channel::{self, ChannelKind, PusherTopic, channel_of_topic};
 use super::metrics::PusherCounters;
+use super::socket_ids::SocketIds;
 use crate::namespaces::PublishRate;
 
 /// The apps in force.
@@ -23,13 +23,10 @@ pub(crate) struct LiveApps {
     generation: AtomicU64,
     /// Whether channels of an app are topics of other protocols.
     has_topics: AtomicBool,
-    sockets: [Mutex<HashMap<u128, SubscriberId>>; SHARDS],
+    socket_ids: SocketIds,
     pub(super) counters: PusherCounters,
     start: Instant,
 }
-
-/// Locks of the sockets: each connection takes one when it opens and closes.
-const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
 struct AppTable {
@@ -72,7 +69,7 @@ impl Default for LiveApps {
             table: RwLock::default(),
             generation: AtomicU64::new(0),
             has_topics: AtomicBool::new(false),
-            sockets: Default::default(),
+            socket_ids: SocketIds::default(),
             counters: PusherCounters::default(),
             start: Instant::now(),
         }
@@ -170,27 +167,14 @@ impl LiveApps {
         topic.contains("cache-") && self.target(topic).is_some_and(|target| target.is_cache)
     }
 
-    /// Registers an open connection; returns its id, which nobody can guess. `None` without random numbers.
-    pub(super) fn add_socket(&self, subscriber: SubscriberId) -> Option<u128> {
-        let mut bytes = [0; 16];
-        SystemRandom::new().fill(&mut bytes).ok()?;
-        let id = u128::from_le_bytes(bytes);
-        self.sockets_of(id).insert(id, subscriber);
-        Some(id)
+    /// The id of a connection, which nobody can guess. `None` without random numbers.
+    pub(super) fn socket_id(&self, subscriber: SubscriberId) -> Option<u128> {
+        self.socket_ids.seal(subscriber)
     }
 
-    /// Removes a closed connection.
-    pub(super) fn remove_socket(&self, id: u128) {
-        self.sockets_of(id).remove(&id);
-    }
-
-    /// The connection with an id, if it is one of this node.
+    /// The connection with an id, if it is one of this node. It may have closed.
     pub(crate) fn socket(&self, id: u128) -> Option<SubscriberId> {
-        self.sockets_of(id).get(&id).copied()
-    }
-
-    fn sockets_of(&self, id: u128) -> MutexGuard<'_, HashMap<u128, SubscriberId>> {
-        self.sockets[id as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.socket_ids.open(id)
     }
 
     /// The time in nanoseconds, for rates and deadlines.

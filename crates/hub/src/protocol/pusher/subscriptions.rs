@@ -219,15 +219,11 @@ impl PusherClient {
 impl PusherConnection {
     /// The topic of a channel whose subscription ends.
     fn take_topic(&mut self, channel: &str) -> String {
-        match self.former_topics.iter().position(|former| *former.channel == *channel) {
-            Some(at) => {
-                let mut topics = std::mem::take(&mut self.former_topics).into_vec();
-                let former = topics.swap_remove(at);
-                self.former_topics = topics.into();
-                former.topic.into()
-            }
-            None => topic_of(self.app.options.topic_space(), channel),
-        }
+        let former = self.former.as_mut().and_then(|former| {
+            let at = former.topics.iter().position(|former| *former.channel == *channel)?;
+            Some(former.topics.swap_remove(at).topic.into())
+        });
+        former.unwrap_or_else(|| topic_of(self.app.options.topic_space(), channel))
     }
 }
 
