@@ -32,7 +32,7 @@ pub use self::app::{PusherApp, PusherApps, PusherLimits};
 use self::client::PusherClient;
 use self::handshake::AppHandshake;
 use self::health::HealthCheck;
-pub(crate) use self::live::LiveApps;
+pub(crate) use self::live::{EventTarget, LiveApps};
 pub(crate) use self::metrics::PusherMetrics;
 pub use self::webhook::PusherWebhook;
 use crate::cluster::Cluster;

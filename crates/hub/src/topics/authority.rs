@@ -195,17 +195,19 @@ impl HubTopics {
         kept: bool,
     ) {
         self.count(topic);
+        let channel = self.channel(topic);
         let origin =
             if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
         let authority = self.read_authority();
         self.publish_framed(&authority, out, topic, content, origin.into());
         drop(authority);
-        self.publish_plain(out, topic, content, true);
+        self.publish_plain(out, (topic, channel), content, true);
     }
 
     /// Delivers a message of another node of the cluster.
     pub(crate) fn deliver_from_cluster(&self, out: &mut Publisher, topic: &str, content: &MessageContent) {
         let has_history = self.has_history(topic);
+        let event_channel = self.channel(topic);
         let authority = self.read_authority();
         if has_history && authority.successor.is_some() {
             // The successor receives it from the cluster as well, and returns it with its position.
@@ -226,7 +228,7 @@ impl HubTopics {
             self.publish_recoverable(out, channel, (topic, content), assigned, None);
         }
         drop(authority);
-        self.publish_plain(out, topic, content, true);
+        self.publish_plain(out, (topic, event_channel), content, true);
     }
 
     /// Delivers a message that the successor has published.
@@ -237,6 +239,7 @@ impl HubTopics {
         content: &MessageContent,
         (position, answers): (Option<Position>, bool),
     ) {
+        let event_channel = self.channel(topic);
         let authority = self.read_authority();
         let Some(successor) = &authority.successor else { return };
         let mut source = PublicationSource::from(PublicationOrigin::Successor);
@@ -264,7 +267,7 @@ impl HubTopics {
         drop(authority);
         if origin == PublicationOrigin::Successor {
             self.count(topic);
-            self.publish_plain(out, topic, content, true);
+            self.publish_plain(out, (topic, event_channel), content, true);
         }
     }
 

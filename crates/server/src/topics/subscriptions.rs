@@ -19,6 +19,28 @@ impl Topics {
         self.subscribe_unchecked(name, conn)
     }
 
+    /// Subscribes to a topic without history, to publications of later versions and to those without a version.
+    pub(crate) fn subscribe_after(
+        &mut self,
+        name: &str,
+        version: u64,
+        conn: ConnId,
+    ) -> Result<(), InvalidTopic> {
+        name::check(name)?;
+        let is_subscribed =
+            |topics: &Self| topics.index_of(name).filter(|topic| topics.is_subscribed_by_name(*topic, conn));
+        if is_subscribed(self).is_some() {
+            return Ok(());
+        }
+        self.subscribe_unchecked(name, conn)?;
+        if let Some(topic) = is_subscribed(self).filter(|topic| self.topics[*topic].entry.history().is_none())
+        {
+            let progress = self.topics[topic].progress.get_or_insert_default();
+            progress.joined.insert(conn, version.saturating_add(1));
+        }
+        Ok(())
+    }
+
     /// Subscribes to a valid name, or to an internal topic.
     pub(super) fn subscribe_unchecked(&mut self, name: &str, conn: ConnId) -> Result<(), InvalidTopic> {
         let known = self.index_of(name);
@@ -135,9 +157,11 @@ mod tests {
     use std::sync::Arc;
 
     use sinews_engine::{Engine, EngineConfig};
+    use sinews_session::Prepared;
 
     use super::*;
     use crate::TopicConfig;
+    use crate::mail::MailedPublication;
     use crate::topics::{Directory, Member, TopicRules};
     use crate::worker::Worker;
 
@@ -146,6 +170,35 @@ mod tests {
         let engine = Engine::<Worker>::new(EngineConfig::default(), Vec::new()).unwrap();
         let directory = Directory::new(1, TopicRules::default());
         Topics::new(0, TopicConfig::default(), directory, Arc::from([engine.post()]))
+    }
+
+    #[test]
+    fn subscriber_receives_later_versions_and_publications_without_a_version() {
+        let mut topics = topics();
+        let [early, late, later] = [1, 2, 3].map(ConnId::from_bits);
+        let receivers = |topics: &mut Topics, version| {
+            let (topic, message) = ("t".into(), Prepared::text("m"));
+            let published = MailedPublication { topic, message, position: None, except: None, version };
+            topics.publish_local(published);
+            let (publication, subscribers) = topics.next_publication().unwrap();
+            topics.finish_delivery(&publication);
+            let receivers = subscribers.clone();
+            topics.recycle_subscribers(subscribers);
+            receivers
+        };
+        topics.subscribe("t", early).unwrap();
+        topics.subscribe_after("t", 5, late).unwrap();
+        assert_eq!(receivers(&mut topics, 4), [early]);
+        assert_eq!(receivers(&mut topics, 0), [early, late], "without a version");
+        topics.subscribe_after("t", 7, later).unwrap();
+        topics.subscribe_after("t", 9, early).unwrap();
+        assert_eq!(receivers(&mut topics, 5), [early], "the subscription of `early` is unchanged");
+        assert_eq!(receivers(&mut topics, 7), [early, late]);
+        assert_eq!(receivers(&mut topics, 9), [early, late, later]);
+        topics.unsubscribe_all(late);
+        topics.subscribe("t", late).unwrap();
+        assert_eq!(receivers(&mut topics, 10), [early, later, late]);
+        assert_eq!(topics.subscribe_after("a.*", 1, late), Err(InvalidTopic::Wildcard));
     }
 
     #[test]
