@@ -34,6 +34,8 @@ use self::handshake::AppHandshake;
 use self::health::HealthCheck;
 pub(crate) use self::live::{EventTarget, LiveApps};
 pub(crate) use self::metrics::PusherMetrics;
+#[cfg(test)]
+pub(crate) use self::position::end_of;
 pub use self::webhook::PusherWebhook;
 use crate::cluster::Cluster;
 use crate::options::RouteOptions;
