@@ -16,8 +16,8 @@ pub(super) struct JoinedMember {
     pub(super) remote: usize,
 }
 
-/// Members in order of their ids. Most topics have few members: a list takes a third of the memory of a tree, whose smallest
-/// node has capacity for eleven.
+/// Members in order of their ids. Most topics have few members: a list of five takes half of the memory of a tree, whose
+/// smallest node has capacity for eleven.
 #[derive(Debug)]
 pub(super) enum Roster {
     /// In order, without spare capacity.
