@@ -22,7 +22,7 @@ pub(super) struct JoinedMember {
 pub(super) enum Roster {
     /// In order, without spare capacity.
     Few(Vec<(Arc<str>, JoinedMember)>),
-    Many(Box<BTreeMap<Arc<str>, JoinedMember>>),
+    Many(BTreeMap<Arc<str>, JoinedMember>),
 }
 
 /// Maximum number of members in a list.
@@ -67,7 +67,7 @@ impl Roster {
                 list.insert(at, (id, member));
             }
             Self::Few(list) => {
-                let mut tree: Box<BTreeMap<_, _>> = Box::new(std::mem::take(list).into_iter().collect());
+                let mut tree: BTreeMap<_, _> = std::mem::take(list).into_iter().collect();
                 tree.insert(id, member);
                 *self = Self::Many(tree);
             }
