@@ -36,6 +36,19 @@ impl ConnId {
         if self.index & STREAM == 0 { None } else { Some((self.index & !STREAM) as usize) }
     }
 
+    /// The id as a number.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    /// The id of a number. A number that is not of [`to_bits`](Self::to_bits) is no connection, or another one: commands
+    /// with the id of no connection are ignored.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+
     /// Distinguishes connections that used the same slot.
     #[cfg(target_os = "linux")]
     pub(crate) fn generation(self) -> u32 {

@@ -560,3 +560,6 @@ impl Drop for RunningHub {
         self.revocations.close_file();
     }
 }
+
+#[cfg(test)]
+mod tests;

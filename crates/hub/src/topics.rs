@@ -6,6 +6,7 @@
 //! publication goes to all forms; a form without subscribers is not encoded.
 
 pub(crate) mod authority;
+mod channels;
 mod content;
 pub(crate) mod history;
 pub(crate) mod keys;
@@ -19,25 +20,23 @@ pub(crate) mod shared_keys;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
 
 use sinews_server::{
     Context, InvalidTopic, Position, Prepared, PublishError, Publisher, SubscriberId, TopicPattern, Topics,
 };
 
 use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
+use self::channels::{PublishedChannel, TopicLocks};
 pub(crate) use self::content::{MessageContent, push_json};
 pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
 };
 use self::nodes::OtherNodes;
-use self::recoverable::OrderLocks;
 use self::shared_keys::SharedKeys;
 use crate::connections::ConnectionRegistry;
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
 use crate::protocol::pusher::LiveApps;
-use crate::protocol::pusher::encode::encode;
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
@@ -57,7 +56,9 @@ pub(crate) struct HubTopics {
     /// The topics that have a history.
     histories: PatternSwitch,
     /// Orders the publications of channels with a history in both of their forms with positions.
-    orders: OrderLocks,
+    recoverable_channels: TopicLocks,
+    /// Orders the publications and the new subscriptions of cache channels.
+    cache_channels: TopicLocks,
     connections: Arc<ConnectionRegistry>,
     /// The other nodes, if there is a cluster.
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
@@ -307,13 +308,15 @@ impl HubTopics {
         socket: Option<u128>,
     ) -> usize {
         self.count(topic);
+        let channel = self.channel(topic);
+        let is_cached = channel.as_ref().is_some_and(PublishedChannel::is_cache);
         let authority = self.read_authority();
         let source = PublicationSource { origin: PublicationOrigin::Local, socket };
         let reached = self.publish_framed(&authority, out, topic, content, source);
         drop(authority);
-        let reached = reached + self.publish_plain(out, topic, content, include_self);
+        let reached = reached + self.publish_plain(out, (topic, channel), content, include_self);
         if let Some(nodes) = self.other_nodes() {
-            match self.apps.is_cached(topic) {
+            match is_cached {
                 // A node that has its first subscriber later answers with the last event.
                 true => nodes.publish_to_all(topic, content),
                 false => nodes.publish(topic, content),
@@ -331,6 +334,7 @@ impl HubTopics {
         position: Position,
     ) {
         self.count(topic);
+        let channel = self.channel(topic);
         if let Some(predecessor) = self.read_authority().predecessor_for(PublicationOrigin::Local) {
             predecessor.send_or_cut(published(topic, content, Some(position), PublicationOrigin::Local));
         }
@@ -339,7 +343,7 @@ impl HubTopics {
             let message = content.framed(topic, Some(position));
             reached(out.publish_at(&TopicForm::Framed.topic(topic), position, &message));
         }
-        self.publish_plain(out, topic, content, true);
+        self.publish_plain(out, (topic, channel), content, true);
     }
 
     /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
@@ -353,11 +357,11 @@ impl HubTopics {
     fn publish_plain(
         &self,
         out: &mut impl TopicPublisher,
-        topic: &str,
+        (topic, channel): (&str, Option<PublishedChannel<'_>>),
         content: &MessageContent,
         include_self: bool,
     ) -> usize {
-        let reached = self.publish_event(out, topic, content, include_self);
+        let reached = self.publish_event(out, (topic, channel.as_ref()), content, include_self);
         if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
             return reached;
         }
@@ -368,53 +372,6 @@ impl HubTopics {
             } else {
                 out.publish_to_others(&topic, &message)
             }
-    }
-
-    /// Publishes to the subscribers of the channel that the topic is, if it is one, and retains the event of a cache
-    /// channel.
-    fn publish_event(
-        &self,
-        out: &mut impl TopicPublisher,
-        topic: &str,
-        content: &MessageContent,
-        include_self: bool,
-    ) -> usize {
-        let Some(target) = self.apps.target(topic) else { return 0 };
-        let has_subscribers = self.channel_events.load(Ordering::Acquire) > 0;
-        if !has_subscribers && !target.is_cache {
-            return 0;
-        }
-        let event = encode(&target.channel, content);
-        if target.is_cache && !event.is_of_client {
-            target.retain(&event.message);
-        }
-        let topic = TopicForm::Event.topic(topic);
-        match event.socket_id.and_then(|id| self.apps.socket(id)) {
-            _ if !has_subscribers => 0,
-            Some(except) => out.publish_except(&topic, &event.message, except),
-            None if include_self => out.publish(&topic, &event.message),
-            None => out.publish_to_others(&topic, &event.message),
-        }
-    }
-
-    /// The last event of a cache channel, and its age.
-    pub(crate) fn cached_event(&self, topic: &str) -> Option<(Prepared, Duration)> {
-        self.apps.target(topic)?.retained()
-    }
-
-    /// Retains the last event of a cache channel that another node has retained, unless there is a later one, and delivers
-    /// it.
-    pub(crate) fn restore_cached_event(
-        &self,
-        out: &Publisher,
-        topic: &str,
-        message: &Prepared,
-        age: Duration,
-    ) {
-        let target = self.apps.target(topic).filter(|target| target.is_cache);
-        if target.is_some_and(|target| target.restore(message, age)) {
-            reached(out.publish(&TopicForm::Event.topic(topic), message));
-        }
     }
 
     /// Publishes a message of the protocol here, or forwards it to the successor process.

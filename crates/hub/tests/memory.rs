@@ -127,8 +127,8 @@ fn idle_connections_take_bounded_memory() {
     type Open = fn(SocketAddr, usize) -> TcpStream;
     let kinds: [(&str, Open, isize); 3] = [
         ("WebSocket", |address, _| open_websocket(address, "/echo"), 256),
-        ("member of a room of five", open_member, 1_300),
-        ("connection of the Pusher protocol with two channels", open_pusher, 1_250),
+        ("member of a room of five", open_member, 1_100),
+        ("connection of the Pusher protocol with two channels", open_pusher, 850),
     ];
     for (name, open, max) in kinds {
         let before = streams.len();

@@ -210,6 +210,17 @@ impl<'a> Context<'a> {
         self.topics.subscribe(topic, self.conn)
     }
 
+    /// Subscribes to a topic without history, to publications of later versions than this one
+    /// ([`Publisher::publish_version`](crate::Publisher::publish_version)) and to those without a version: for a handler
+    /// that sends the message of this version itself, which may still be on its way to the subscribers. An existing
+    /// subscription is unchanged.
+    ///
+    /// # Errors
+    /// As [`subscribe`](Self::subscribe), and [`InvalidTopic::Wildcard`] for a pattern.
+    pub fn subscribe_after(&mut self, topic: &str, version: u64) -> Result<(), InvalidTopic> {
+        self.topics.subscribe_after(topic, version, self.conn)
+    }
+
     /// Subscribes to a topic with history ([`TopicRule::with_history`](crate::TopicRule::with_history)), starting at
     /// an earlier message. The retained messages follow, then new ones, in order, without duplicates or gaps. The
     /// history is read as fast as the connection takes it, so replay costs no memory. Messages that expire before

@@ -31,7 +31,7 @@ pub(crate) struct MailedPublication {
     pub(crate) position: Option<Position>,
     /// A subscriber that is excluded.
     pub(crate) except: Option<ConnId>,
-    /// Version of the presence that the message reports, if later watchers do not receive it; otherwise 0.
+    /// Its version in the topic, if later subscribers do not receive it; otherwise 0.
     pub(crate) version: u64,
 }
 

@@ -15,6 +15,7 @@ mod entry;
 mod history;
 mod index;
 mod keyed;
+mod local_names;
 mod name;
 mod observer;
 mod presence;

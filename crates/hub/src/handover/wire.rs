@@ -77,7 +77,14 @@ pub(crate) enum HandoverHead {
     /// To the predecessor: the successor serves.
     Serving,
     /// To the successor: a publication of the predecessor. If the topic has a history, `Published` answers it.
-    Publish { topic: String, kind: ContentKind, kept: bool },
+    Publish {
+        topic: String,
+        kind: ContentKind,
+        kept: bool,
+        /// The socket id of the client of an app that has published.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        socket: Option<String>,
+    },
     /// To the predecessor: a publication, perhaps as an answer.
     Published { topic: String, kind: ContentKind, position: Option<HandoverPosition>, answers: bool },
     /// To the predecessor: it was too slow, and receives no more publications.

@@ -17,6 +17,7 @@ use sinews_server::{Position, Publisher, TopicSnapshot};
 use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
 use crate::auth::Revocation;
 use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead};
+use crate::protocol::pusher::encode::socket_id_text;
 
 /// The predecessor and the successor of this process, if there are any.
 #[derive(Debug, Default)]
@@ -75,8 +76,9 @@ impl Successor {
         source: PublicationSource,
     ) -> bool {
         let (kind, body) = content.parts();
-        let frame =
-            HandoverFrame { head: HandoverHead::Publish { topic: topic.to_owned(), kind, kept }, body };
+        let socket = source.socket.map(socket_id_text);
+        let head = HandoverHead::Publish { topic: topic.to_owned(), kind, kept, socket };
+        let frame = HandoverFrame { head, body };
         // One order for both queues.
         let mut awaited = self.lock();
         if !self.sender.try_send(frame) {
@@ -186,26 +188,28 @@ impl HubTopics {
         }
     }
 
-    /// Publishes a message that the predecessor has forwarded.
+    /// Publishes a message that the predecessor has forwarded: of a topic that retains it, and of a client with a socket.
     pub(crate) fn publish_for_predecessor(
         &self,
         out: &mut Publisher,
         topic: &str,
         content: &MessageContent,
-        kept: bool,
+        (kept, socket): (bool, Option<u128>),
     ) {
         self.count(topic);
+        let channel = self.channel(topic);
         let origin =
             if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
         let authority = self.read_authority();
-        self.publish_framed(&authority, out, topic, content, origin.into());
+        self.publish_framed(&authority, out, topic, content, PublicationSource { origin, socket });
         drop(authority);
-        self.publish_plain(out, topic, content, true);
+        self.publish_plain(out, (topic, channel), content, true);
     }
 
     /// Delivers a message of another node of the cluster.
     pub(crate) fn deliver_from_cluster(&self, out: &mut Publisher, topic: &str, content: &MessageContent) {
         let has_history = self.has_history(topic);
+        let event_channel = self.channel(topic);
         let authority = self.read_authority();
         if has_history && authority.successor.is_some() {
             // The successor receives it from the cluster as well, and returns it with its position.
@@ -226,7 +230,7 @@ impl HubTopics {
             self.publish_recoverable(out, channel, (topic, content), assigned, None);
         }
         drop(authority);
-        self.publish_plain(out, topic, content, true);
+        self.publish_plain(out, (topic, event_channel), content, true);
     }
 
     /// Delivers a message that the successor has published.
@@ -237,6 +241,7 @@ impl HubTopics {
         content: &MessageContent,
         (position, answers): (Option<Position>, bool),
     ) {
+        let event_channel = self.channel(topic);
         let authority = self.read_authority();
         let Some(successor) = &authority.successor else { return };
         let mut source = PublicationSource::from(PublicationOrigin::Successor);
@@ -264,7 +269,7 @@ impl HubTopics {
         drop(authority);
         if origin == PublicationOrigin::Successor {
             self.count(topic);
-            self.publish_plain(out, topic, content, true);
+            self.publish_plain(out, (topic, event_channel), content, true);
         }
     }
 
@@ -294,6 +299,7 @@ mod tests {
     use super::*;
     use crate::handover::wire::{FrameReceiver, frame_queue};
     use crate::namespaces::order::PatternSwitch;
+    use crate::protocol::pusher::encode::parse_socket_id;
     use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
 
     /// A process without workers; the test reads its histories.
@@ -359,11 +365,11 @@ mod tests {
 
         /// Executes the predecessor's frames.
         fn publish_forwarded(&self, receiver: &FrameReceiver) {
-            while let Some(HandoverFrame { head: HandoverHead::Publish { topic, kind, kept }, body }) =
-                receiver.take()
-            {
-                let content = MessageContent::of(kind, body);
-                self.hub.publish_for_predecessor(&mut self.publisher.clone(), &topic, &content, kept);
+            while let Some(HandoverFrame { head, body }) = receiver.take() {
+                let HandoverHead::Publish { topic, kind, kept, socket } = head else { panic!("{head:?}") };
+                let (content, socket) = (MessageContent::of(kind, body), socket.as_deref());
+                let source = (kept, socket.and_then(parse_socket_id));
+                self.hub.publish_for_predecessor(&mut self.publisher.clone(), &topic, &content, source);
             }
         }
 
@@ -421,6 +427,34 @@ mod tests {
             let left = process.hub.read_authority();
             let awaited = left.successor.as_ref().unwrap().lock();
             assert!(awaited.as_ref().unwrap().is_empty());
+        }
+    }
+
+    /// A client that sends an event to the first process and recovers at another one does not receive its own event.
+    #[test]
+    fn forwarded_event_of_a_client_is_marked_in_all_processes() {
+        let [first, second, third] = [(); 3].map(|()| TestProcess::new());
+        let (successor, to_second) = frame_queue();
+        let from_second = second.take_over(first.hub.begin_handover(successor, &first.publisher));
+        let (successor, to_third) = frame_queue();
+        let from_third = third.take_over(second.hub.begin_handover(successor, &second.publisher));
+        let event = MessageContent::Event(r#"{"event":"client-e"}"#.into());
+        let out = &mut first.publisher.clone();
+        first.hub.publish_from(out, "kept.a", &event, false, Some(7 << 64 | 5));
+        first.publish("of a server");
+        second.publish_forwarded(&to_second);
+        third.publish_forwarded(&to_third);
+        second.deliver_published(&from_third);
+        first.deliver_published(&from_second);
+        for process in [&first, &second, &third] {
+            let histories = process.publisher.histories();
+            let channel = histories.iter().find(|topic| topic.name == "q.kept.a").unwrap();
+            let Position { epoch, sequence } = channel.position;
+            let own =
+                crate::protocol::pusher::end_of(Position { epoch, sequence: sequence - 1 }, 7 << 64 | 5);
+            let ends: Vec<_> = channel.messages.iter().map(|event| event.message.payload()).collect();
+            assert!(ends[0].ends_with(own.as_bytes()), "{:?}", String::from_utf8_lossy(ends[0]));
+            assert!(!String::from_utf8_lossy(ends[1]).contains("except"));
         }
     }
 

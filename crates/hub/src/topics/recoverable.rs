@@ -3,21 +3,12 @@
 //! The protocol's form of a topic assigns the position of a message. The event has the same position, so that it stays valid
 //! after a hot restart.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use sinews_server::{Position, Publisher};
 
 use super::{HubTopics, MessageContent, TopicForm, reached};
 use crate::protocol::pusher::encode::encode;
-
-/// Locks that keep the order of two forms equal. A topic takes one during a publication.
-#[derive(Debug, Default)]
-pub(super) struct OrderLocks([Mutex<()>; ORDER_LOCKS]);
-
-/// Number of locks for all topics.
-const ORDER_LOCKS: usize = 16;
 
 /// A channel with a history, locked for one publication.
 pub(super) struct RecoverableChannel<'a> {
@@ -32,10 +23,7 @@ impl HubTopics {
             return None;
         }
         let channel = self.apps.target(topic)?.channel;
-        let mut hasher = DefaultHasher::new();
-        topic.hash(&mut hasher);
-        let lock = &self.orders.0[hasher.finish() as usize % ORDER_LOCKS];
-        Some(RecoverableChannel { channel, _order: lock.lock().unwrap_or_else(PoisonError::into_inner) })
+        Some(RecoverableChannel { channel, _order: self.recoverable_channels.lock(topic) })
     }
 
     /// Publishes an event at its position. Returns the number of subscriptions that it reaches.

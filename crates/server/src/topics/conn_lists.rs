@@ -1,49 +1,56 @@
 //! A list of each connection of a thread, most of them short.
 
+use std::fmt::Debug;
+
 use sinews_engine::ConnId;
+use smallvec::{Array, SmallVec};
 
 /// A list of each connection that has one, by the slot of the connection: slots are dense, so this takes less memory than a
-/// hash table.
+/// hash table. As many items as the array has are in the slot.
 #[derive(Debug)]
-pub(super) struct ConnLists<T> {
-    conns: Vec<Option<(ConnId, Vec<T>)>>,
+pub(super) struct ConnLists<A: Array<Item: Debug>> {
+    conns: Vec<ConnList<A>>,
     /// The same by the slot of a socket on a stream.
-    streams: Vec<Option<(ConnId, Vec<T>)>>,
+    streams: Vec<ConnList<A>>,
+}
+
+/// A slot. An empty list is that of no connection.
+#[derive(Debug)]
+struct ConnList<A: Array<Item: Debug>> {
+    owner: ConnId,
+    list: SmallVec<A>,
 }
 
 /// Length of a list from which on its capacity doubles.
 const SHORT: usize = 4;
 
-impl<T> Default for ConnLists<T> {
+impl<A: Array<Item: Debug>> Default for ConnLists<A> {
     fn default() -> Self {
         Self { conns: Vec::new(), streams: Vec::new() }
     }
 }
 
-impl<T> ConnLists<T> {
+impl<A: Array<Item: Debug>> ConnLists<A> {
     /// Returns the list of a connection.
-    pub(super) fn get(&self, conn: ConnId) -> &[T] {
+    pub(super) fn get(&self, conn: ConnId) -> &[A::Item] {
         let slot = match conn.stream_slot() {
             None => self.conns.get(conn.index()),
             Some(slot) => self.streams.get(slot),
         };
-        match slot {
-            Some(Some((owner, list))) if *owner == conn => list,
-            _ => &[],
-        }
+        slot.filter(|slot| slot.owner == conn).map_or(&[], |slot| &slot.list)
     }
 
     /// Returns the list of a connection, if it has one.
-    pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Vec<T>> {
+    pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut SmallVec<A>> {
         let slot = match conn.stream_slot() {
             None => self.conns.get_mut(conn.index()),
             Some(slot) => self.streams.get_mut(slot),
         };
-        slot?.as_mut().filter(|(owner, _)| *owner == conn).map(|(_, list)| list)
+        slot.filter(|slot| slot.owner == conn && !slot.list.is_empty()).map(|slot| &mut slot.list)
     }
 
     /// Appends to the list of a connection, without spare capacity while the list is short.
-    pub(super) fn push(&mut self, conn: ConnId, item: T) {
+    pub(super) fn push(&mut self, conn: ConnId, item: A::Item) {
         self.find_or_push(conn, |_| false, || item);
     }
 
@@ -51,19 +58,22 @@ impl<T> ConnLists<T> {
     pub(super) fn find_or_push(
         &mut self,
         conn: ConnId,
-        is_equal: impl FnMut(&T) -> bool,
-        new: impl FnOnce() -> T,
-    ) -> &mut T {
+        is_equal: impl FnMut(&A::Item) -> bool,
+        new: impl FnOnce() -> A::Item,
+    ) -> &mut A::Item {
         let (slots, index) = match conn.stream_slot() {
             None => (&mut self.conns, conn.index()),
             Some(slot) => (&mut self.streams, slot),
         };
         if slots.len() <= index {
-            slots.resize_with(index + 1, || None);
+            slots.resize_with(index + 1, || ConnList { owner: conn, list: SmallVec::new() });
         }
-        // The list of an earlier connection was removed with it.
-        slots[index].take_if(|(owner, _)| *owner != conn);
-        let (_, list) = slots[index].get_or_insert_with(|| (conn, Vec::new()));
+        let slot = &mut slots[index];
+        if slot.owner != conn {
+            // The list of an earlier connection was removed with it.
+            *slot = ConnList { owner: conn, list: SmallVec::new() };
+        }
+        let list = &mut slot.list;
         let at = list.iter().position(is_equal).unwrap_or_else(|| {
             if list.len() < SHORT {
                 list.reserve_exact(1);
@@ -75,13 +85,12 @@ impl<T> ConnLists<T> {
     }
 
     /// Removes the list of a connection.
-    pub(super) fn remove(&mut self, conn: ConnId) -> Vec<T> {
+    pub(super) fn remove(&mut self, conn: ConnId) -> SmallVec<A> {
         let slot = match conn.stream_slot() {
             None => self.conns.get_mut(conn.index()),
             Some(slot) => self.streams.get_mut(slot),
         };
-        let removed = slot.and_then(|slot| slot.take_if(|(owner, _)| *owner == conn));
-        removed.map_or_else(Vec::new, |(_, list)| list)
+        slot.filter(|slot| slot.owner == conn).map(|slot| std::mem::take(&mut slot.list)).unwrap_or_default()
     }
 }
 
@@ -91,7 +100,7 @@ mod tests {
 
     #[test]
     fn lists_belong_to_one_connection_of_a_slot() {
-        let mut lists = ConnLists::default();
+        let mut lists = ConnLists::<[i32; 1]>::default();
         let [first, second] = [1, 2].map(|generation| ConnId::of_stream(3, generation));
         lists.push(first, 1);
         *lists.find_or_push(first, |item| *item == 1, || 0) += 1;
@@ -99,9 +108,9 @@ mod tests {
         assert_eq!((lists.get(first), lists.get(second)), (&[2, 5][..], &[][..]));
         assert!(lists.get_mut(second).is_none() && lists.remove(second).is_empty());
         lists.get_mut(first).unwrap().clear();
-        assert_eq!(lists.get(first), []);
+        assert!(lists.get(first).is_empty() && lists.get_mut(first).is_none());
         lists.push(first, 7);
-        assert_eq!((lists.remove(first), lists.remove(first)), (vec![7], vec![]));
+        assert_eq!((&lists.remove(first)[..], &lists.remove(first)[..]), (&[7][..], &[][..]));
         lists.push(second, 8);
         assert_eq!((lists.get(first), lists.get(second)), (&[][..], &[8][..]));
         assert_eq!(lists.get(ConnId::of_stream(900, 1)), []);
@@ -109,10 +118,10 @@ mod tests {
 
     #[test]
     fn short_lists_have_no_spare_capacity() {
-        let (mut lists, conn) = (ConnLists::default(), ConnId::of_stream(0, 0));
+        let (mut lists, conn) = (ConnLists::<[usize; 2]>::default(), ConnId::of_stream(0, 0));
         for number in 0..SHORT {
             lists.push(conn, number);
-            assert_eq!(lists.get_mut(conn).unwrap().capacity(), number + 1);
+            assert_eq!(lists.get_mut(conn).unwrap().capacity(), (number + 1).max(2));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::config::TopicConfig;
-use super::entry::{NamedEntry, ThreadCounts, TopicEntry};
+use super::entry::{NamedEntry, TopicEntry};
 use super::history::epochs::Epochs;
 use super::history::log::{POSITION_TTL, TopicHistory};
 use super::history::store::{HistoryStore, HistoryUse};
@@ -99,7 +99,7 @@ impl Directory {
         let mut entries = self.lock();
         let entry = self.get_or_insert(&mut entries, name);
         // Counted under the lock, so that no other thread removes it meanwhile.
-        entry.counts.set(shard, 1);
+        entry.set_subscribers(shard, 1);
         self.observer.subscribed(&entry.name);
         Ok(entry)
     }
@@ -122,11 +122,11 @@ impl Directory {
     fn subscribe_pattern(&self, pattern: &str, shard: usize) -> Result<Arc<TopicEntry>, InvalidTopic> {
         let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = patterns.get(pattern) {
-            entry.counts.set(shard, 1);
+            entry.set_subscribers(shard, 1);
             return Ok(entry.clone());
         }
         let entry = self.new_entry(pattern);
-        entry.counts.set(shard, 1);
+        entry.set_subscribers(shard, 1);
         patterns.insert(pattern, entry.clone()).map_err(|TooManySteps| InvalidTopic::TooAmbiguous)?;
         self.observer.subscribed(&entry.name);
         self.generation.fetch_add(1, Ordering::Release);
@@ -135,13 +135,15 @@ impl Directory {
 
     /// Creates an entry that is not listed.
     pub(super) fn new_entry(&self, name: &str) -> Arc<TopicEntry> {
-        let counts = ThreadCounts::new(self.shards);
-        let is_pattern = name::is_pattern(name);
-        // Publications use the rule of their topic, regardless of the matching pattern.
-        let rule = if is_pattern { RuleId::NONE } else { self.rules.slow(name) };
-        let policy = if is_pattern { None } else { self.rules.history(name) };
-        let history = policy.map(|policy| Box::new(TopicHistory::new(*policy, self.epochs.of(name))));
-        Arc::new(TopicEntry { name: name.into(), is_pattern, rule, history, counts })
+        let policy = if name::is_pattern(name) { None } else { self.rules.history(name) };
+        let history = policy.map(|policy| TopicHistory::new(*policy, self.epochs.of(name)));
+        Arc::new(TopicEntry::new(name, self.shards, history))
+    }
+
+    /// Returns the rule of a topic for slow subscribers. Publications use the rule of their topic, regardless of the matching
+    /// pattern.
+    pub(super) fn rule_of(&self, name: &str) -> RuleId {
+        if name::is_pattern(name) { RuleId::NONE } else { self.rules.slow(name) }
     }
 
     /// Returns the memory of all topic histories.
@@ -163,7 +165,7 @@ impl Directory {
     pub(super) fn topics_with_history(&self) -> Vec<Arc<TopicEntry>> {
         let entries = self.lock();
         let all = entries.iter().map(|NamedEntry(entry)| entry);
-        all.filter(|entry| entry.history.is_some()).cloned().collect()
+        all.filter(|entry| entry.history().is_some()).cloned().collect()
     }
 
     pub(super) fn find(&self, name: &str) -> Option<Arc<TopicEntry>> {
@@ -194,10 +196,10 @@ impl Directory {
 
     /// Removes a topic or pattern without subscribers, unless it has retained messages.
     pub(super) fn release(&self, entry: &Arc<TopicEntry>) {
-        if entry.is_pattern {
+        if name::is_pattern(&entry.name) {
             return self.release_pattern(entry);
         }
-        if !self.release_topic(entry) && entry.history.is_some() {
+        if !self.release_topic(entry) && entry.history().is_some() {
             self.note_deserted(entry);
         }
     }
@@ -213,7 +215,7 @@ impl Directory {
             return false;
         }
         self.observer.unsubscribed(&entry.name);
-        let had_messages = entry.history.as_ref().map_or(Some(false), |history| {
+        let had_messages = entry.history().map_or(Some(false), |history| {
             let mut ring = history.lock();
             ring.end(self.epochs.of(&entry.name), self.history_store.position_ttl)
                 .then(|| ring.had_messages())
@@ -278,7 +280,7 @@ mod tests {
         let directory = Directory::new(3, TopicRules::default());
         let old = directory.subscribe("t", 0).unwrap();
         assert!(Arc::ptr_eq(&old, &directory.subscribe("t", 1).unwrap()));
-        (0..2).for_each(|thread| old.counts.set(thread, 0));
+        (0..2).for_each(|thread| old.set_subscribers(thread, 0));
         directory.release(&old);
         assert!(directory.find("t").is_none());
         let new = directory.subscribe("t", 2).unwrap();
@@ -291,7 +293,7 @@ mod tests {
         let directory = Directory::new(2, TopicRules::default());
         let entry = directory.subscribe("t", 0).unwrap();
         directory.subscribe("t", 1).unwrap();
-        entry.counts.set(0, 0);
+        entry.set_subscribers(0, 0);
         directory.release(&entry);
         assert!(directory.find("t").is_some());
     }

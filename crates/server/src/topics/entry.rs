@@ -9,7 +9,6 @@ use sinews_engine::{ConnId, Post};
 use sinews_session::Prepared;
 
 use super::history::log::TopicHistory;
-use super::rule::RuleId;
 use crate::mail::Mail;
 
 /// A connection as a subscriber, on any thread of its server: [`Context::subscriber_id`](crate::Context::subscriber_id).
@@ -19,55 +18,41 @@ pub struct SubscriberId {
     pub(crate) conn: ConnId,
 }
 
-/// Topic, or pattern of topics.
+impl SubscriberId {
+    /// Number of bits of [`to_bits`](Self::to_bits).
+    pub const BITS: u32 = 80;
+
+    /// Returns the id as a number below 2^[`BITS`](Self::BITS).
+    #[must_use]
+    pub fn to_bits(self) -> u128 {
+        // Threads are few.
+        let thread = u128::from(u16::try_from(self.shard).unwrap_or(u16::MAX));
+        thread << u64::BITS | u128::from(self.conn.to_bits())
+    }
+
+    /// Returns the id of a number. A number that is not of [`to_bits`](Self::to_bits) is no connection, or another one.
+    #[must_use]
+    pub fn from_bits(bits: u128) -> Self {
+        let shard = usize::from((bits >> u64::BITS) as u16);
+        Self { shard, conn: ConnId::from_bits(bits as u64) }
+    }
+}
+
+/// Topic, or pattern of topics. There may be as many topics as connections, so few fields are in place.
 #[derive(Debug)]
 pub(crate) struct TopicEntry {
     pub(crate) name: Arc<str>,
-    pub(crate) is_pattern: bool,
-    /// Its rule for slow subscribers.
-    pub(crate) rule: RuleId,
-    /// Its history, if its rule has one.
-    pub(crate) history: Option<Box<TopicHistory>>,
-    /// Number of subscribers on each thread.
-    pub(crate) counts: ThreadCounts,
+    /// Number of subscribers on each of the first threads.
+    first_counts: [AtomicU32; 4],
+    more: Option<Box<MoreOfEntry>>,
 }
 
-/// A number of each thread.
+/// The fields of a topic with history, or of a server with many threads.
 #[derive(Debug)]
-pub(crate) enum ThreadCounts {
-    /// Of at most four threads. There may be as many topics as connections, and a number in place takes less memory.
-    Few([AtomicU32; 4]),
-    Many(Box<[AtomicU32]>),
-}
-
-impl ThreadCounts {
-    pub(crate) fn new(threads: usize) -> Self {
-        let few = Self::Few(Default::default());
-        match threads <= few.numbers().len() {
-            true => few,
-            false => Self::Many((0..threads).map(|_| AtomicU32::new(0)).collect()),
-        }
-    }
-
-    fn numbers(&self) -> &[AtomicU32] {
-        match self {
-            Self::Few(numbers) => numbers,
-            Self::Many(numbers) => numbers,
-        }
-    }
-
-    pub(crate) fn get(&self, thread: usize) -> usize {
-        self.numbers()[thread].load(Ordering::Relaxed) as usize
-    }
-
-    pub(crate) fn set(&self, thread: usize, count: usize) {
-        self.numbers()[thread].store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
-    }
-
-    /// Returns the sum of all threads.
-    pub(crate) fn total(&self) -> usize {
-        self.numbers().iter().map(|count| count.load(Ordering::Relaxed) as usize).sum()
-    }
+struct MoreOfEntry {
+    history: Option<TopicHistory>,
+    /// Number of subscribers on each further thread.
+    counts: Box<[AtomicU32]>,
 }
 
 /// An entry in a table by its name.
@@ -107,9 +92,51 @@ impl Ord for NamedEntry {
 }
 
 impl TopicEntry {
+    /// Creates the entry of a topic of this number of threads, with its history if its rule has one.
+    pub(super) fn new(name: &str, threads: usize, history: Option<TopicHistory>) -> Self {
+        let first_counts: [AtomicU32; 4] = Default::default();
+        let further = threads.saturating_sub(first_counts.len());
+        let more = (history.is_some() || further > 0).then(|| {
+            let counts = (0..further).map(|_| AtomicU32::new(0)).collect();
+            Box::new(MoreOfEntry { history, counts })
+        });
+        Self { name: name.into(), first_counts, more }
+    }
+
+    /// Returns the history, if the topic's rule has one.
+    #[inline]
+    pub(crate) fn history(&self) -> Option<&TopicHistory> {
+        self.more.as_ref()?.history.as_ref()
+    }
+
+    fn count_of(&self, thread: usize) -> Option<&AtomicU32> {
+        match thread.checked_sub(self.first_counts.len()) {
+            None => self.first_counts.get(thread),
+            Some(further) => self.more.as_ref()?.counts.get(further),
+        }
+    }
+
+    /// Returns the number of subscribers on a thread.
+    pub(crate) fn subscribers_on(&self, thread: usize) -> usize {
+        self.count_of(thread).map_or(0, |count| count.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Sets the number of subscribers on a thread.
+    pub(crate) fn set_subscribers(&self, thread: usize, count: usize) {
+        if let Some(known) = self.count_of(thread) {
+            known.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of subscribers on all threads.
+    pub(crate) fn subscribers(&self) -> usize {
+        let further = self.more.iter().flat_map(|more| &more.counts);
+        self.first_counts.iter().chain(further).map(|count| count.load(Ordering::Relaxed) as usize).sum()
+    }
+
     /// Returns whether no connection is subscribed to it by name.
     pub(crate) fn has_no_subscribers(&self) -> bool {
-        self.counts.total() == 0
+        self.subscribers() == 0
     }
 }
 
@@ -125,7 +152,7 @@ impl Recipients<'_> {
     /// Returns the number of subscriptions on a thread.
     pub(crate) fn count_on(&self, shard: usize) -> usize {
         let entries = self.exact.into_iter().chain(self.patterns.iter().map(|entry| &**entry));
-        entries.map(|entry| entry.counts.get(shard)).sum()
+        entries.map(|entry| entry.subscribers_on(shard)).sum()
     }
 
     /// Publishes to the threads with subscribers, except one thread. Returns how many subscriptions are reached, and

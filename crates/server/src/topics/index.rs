@@ -45,7 +45,7 @@ impl NameIndex {
         let found = found.take_while(|entry| entry.name.starts_with(prefix)).take(limit);
         let listed = |entry: &Arc<TopicEntry>| ListedTopic {
             name: entry.name.clone(),
-            subscribers: entry.counts.total(),
+            subscribers: entry.subscribers(),
         };
         found.map(listed).collect()
     }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(names("b.", Some("b.2"), 2), listed(&[("b.3", 1)]));
         assert_eq!(names("b.", Some("a"), 1), listed(&[("b.1", 2)]));
         assert_eq!(names("", Some("b.3"), 9), listed(&[("c", 1)]));
-        entries[0].counts.set(0, 0);
+        entries[0].set_subscribers(0, 0);
         directory.release(&entries[0]);
         assert_eq!(names("b.", Some("b.2"), 2), listed(&[]));
     }

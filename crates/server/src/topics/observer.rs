@@ -77,7 +77,7 @@ mod tests {
         for name in ["a", "b.*", "kept"] {
             let entries = [0, 1].map(|thread| directory.subscribe(name, thread).unwrap());
             for (thread, entry) in entries.iter().enumerate() {
-                entry.counts.set(thread, 0);
+                entry.set_subscribers(thread, 0);
                 directory.release(entry);
             }
         }

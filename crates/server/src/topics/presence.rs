@@ -24,6 +24,7 @@ mod noted;
 pub(crate) mod observed;
 mod page;
 mod remote;
+mod roster;
 pub(crate) mod shared;
 pub(crate) mod table;
 pub(crate) mod undelivered;

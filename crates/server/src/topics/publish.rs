@@ -49,7 +49,7 @@ impl Topics {
     pub(crate) fn has_history(&self, topic: Option<usize>, name: &str) -> bool {
         self.has_history
             && match topic.and_then(|topic| self.topics.get(topic)) {
-                Some(topic) => topic.entry.history.is_some(),
+                Some(topic) => topic.entry.history().is_some(),
                 None => self.directory.rules.history(name).is_some(),
             }
     }
@@ -119,7 +119,7 @@ impl Topics {
         self.published = true;
         let Some(entry) = self.directory.find(name) else { return };
         for thread in (0..self.posts.len()).filter(|thread| *thread != self.shard) {
-            let subscribers = entry.counts.get(thread);
+            let subscribers = entry.subscribers_on(thread);
             if subscribers == 0 {
                 continue;
             }
@@ -134,7 +134,7 @@ impl Topics {
                 Err(mail) => self.presence.undelivered.push(&entry.name, thread, mail),
             }
         }
-        if let Some(&topic) = self.names.get(name) {
+        if let Some(topic) = self.index_of(name) {
             self.push(Publication { topic, message: message.clone(), except: None, sequence: version });
         }
     }

@@ -60,7 +60,7 @@ impl Publisher {
             return self.publish_with(topic, |_| message.clone());
         }
         name::check(topic)?;
-        self.publish_without_history(topic, message)
+        self.publish_to_all(topic, message, 0, None)
     }
 
     /// Publishes to every subscriber of a topic without history, except one: for example the connection whose request
@@ -79,14 +79,36 @@ impl Publisher {
             return self.publish(topic, message);
         }
         name::check(topic)?;
-        self.publish_to_all_except(topic, message, except)
+        self.publish_to_all(topic, message, 0, Some(except))
     }
 
-    fn publish_to_all_except(
+    /// Publishes a version of a topic without history to every subscriber, except those of this version or a later one
+    /// ([`Context::subscribe_after`](crate::Context::subscribe_after)), and except one. The versions of a topic must rise
+    /// from one publication to the next: a caller with several threads locks the topic. In a topic with history, the
+    /// version does not apply. Otherwise as [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_version(
         &self,
         topic: &str,
         message: &Prepared,
-        except: SubscriberId,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, PublishError> {
+        if self.directory.rules.any_history() && self.directory.rules.history(topic).is_some() {
+            return self.publish(topic, message);
+        }
+        name::check(topic)?;
+        self.publish_to_all(topic, message, version, except)
+    }
+
+    fn publish_to_all(
+        &self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
     ) -> Result<usize, PublishError> {
         let exact = self.directory.find(topic);
         let patterns = self.directory.matching(topic);
@@ -96,21 +118,10 @@ impl Publisher {
         let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
         let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
         into_result(recipients.post_each(&self.posts, None, |shard| {
-            let except = (shard == except.shard).then_some(except.conn);
+            let except = except.filter(|except| shard == except.shard).map(|except| except.conn);
             let (topic, message) = (name.clone(), message.clone());
-            Mail::Publish(MailedPublication { topic, message, position: None, except, version: 0 })
+            Mail::Publish(MailedPublication { topic, message, position: None, except, version })
         }))
-    }
-
-    fn publish_without_history(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
-        let exact = self.directory.find(topic);
-        let patterns = self.directory.matching(topic);
-        if exact.is_none() && patterns.is_empty() {
-            return Ok(0);
-        }
-        let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
-        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
-        into_result(recipients.post(message, &self.posts, None))
     }
 
     /// Publishes a message built from its position in the topic
@@ -170,10 +181,7 @@ impl Publisher {
                 return into_result(done);
             }
         }
-        match except {
-            Some(except) => self.publish_to_all_except(topic, message, except),
-            None => self.publish_without_history(topic, message),
-        }
+        self.publish_to_all(topic, message, 0, except)
     }
 
     /// Sets the position of the last message of a topic with history, for callers that store earlier messages

@@ -1,6 +1,6 @@
 //! Topics of one thread: their names, and what the thread stores of each.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use super::config::TopicConfig;
 use super::conn_lists::ConnLists;
 use super::counters::TopicCounters;
 use super::directory::Directory;
-use super::entry::{NamedEntry, TopicEntry};
+use super::entry::TopicEntry;
 use super::history::progress::TopicProgress;
 use super::keyed::local::LocalKeyed;
+use super::local_names::LocalNames;
 use super::name::{self, InvalidTopic};
 use super::presence::local::LocalPresence;
 use super::presence::member::{CHANGES_MAX, MEMBERS_MAX, PRESENCE_INTERVAL};
@@ -37,10 +38,11 @@ use crate::mail::Mail;
 #[derive(Debug)]
 pub struct Topics {
     pub(super) shard: usize,
-    /// Topics and patterns of this thread. Names are chosen by clients, so their hash is keyed.
-    pub(super) names: HashMap<NamedEntry, usize>,
+    /// Topics and patterns of this thread, by their names.
+    names: LocalNames,
     pub(super) topics: Slab<Topic>,
-    pub(super) subscriptions: ConnLists<SubscriberIndex>,
+    /// Three of a connection are stored in place: many have two topics, and watch the members of one.
+    pub(super) subscriptions: ConnLists<[SubscriberIndex; 3]>,
     pub(super) config: TopicConfig,
     pub(super) publications: VecDeque<Publication>,
     /// Payload bytes of the queued publications.
@@ -81,6 +83,7 @@ pub(super) struct Topic {
     /// References by publications and a route: its index must not be reused before they end.
     pub(super) references: u32,
     pub(super) rule: RuleId,
+    pub(super) is_pattern: bool,
     /// Cached patterns that match it, if it was published to recently.
     pub(super) route: Option<Box<Route>>,
     /// Progress of its history, if it has one and a local subscriber by name.
@@ -96,21 +99,38 @@ pub(super) struct Route {
     pub(super) all: Box<[Arc<TopicEntry>]>,
 }
 
-/// Index of a connection among a topic's subscribers. Neither numbers of topics nor of connections exceed 32 bits.
+/// Index of a connection among a topic's subscribers. Numbers of topics do not exceed 31 bits, those of connections 32.
 #[derive(Debug)]
 pub(super) struct SubscriberIndex {
+    /// With [`PRESENT`] in its first bit.
     topic: u32,
     at: u32,
 }
 
+/// Marks the subscription of a connection that is present in its topic without a member: such a presence needs no entry of
+/// its own.
+const PRESENT: u32 = 1 << 31;
+
 impl SubscriberIndex {
     /// Returns the index, unless a number exceeds 32 bits.
     pub(super) fn new(topic: usize, at: usize) -> Option<Self> {
-        Some(Self { topic: topic.try_into().ok()?, at: at.try_into().ok()? })
+        let topic = u32::try_from(topic).ok().filter(|topic| topic & PRESENT == 0)?;
+        Some(Self { topic, at: at.try_into().ok()? })
     }
 
     pub(super) fn topic(&self) -> usize {
-        self.topic as usize
+        (self.topic & !PRESENT) as usize
+    }
+
+    pub(super) fn is_present(&self) -> bool {
+        self.topic & PRESENT != 0
+    }
+
+    /// Sets whether the connection is present in the topic without a member. Returns whether it was.
+    pub(super) fn set_present(&mut self, is_present: bool) -> bool {
+        let was_present = self.is_present();
+        self.topic = if is_present { self.topic | PRESENT } else { self.topic & !PRESENT };
+        was_present
     }
 
     pub(super) fn at(&self) -> usize {
@@ -131,6 +151,12 @@ pub(crate) struct Publication {
     pub(crate) except: Option<ConnId>,
     /// Its sequence in a topic with history; otherwise 0.
     pub(crate) sequence: u64,
+}
+
+/// Returns the names of topics by their index.
+#[inline]
+fn name_in<'a>(topics: &'a Slab<Topic>) -> impl Fn(usize) -> &'a str {
+    move |index| topics.get(index).map_or("", |topic| &topic.entry.name)
 }
 
 impl Topics {
@@ -174,7 +200,7 @@ impl Topics {
     ) -> Self {
         Self {
             shard,
-            names: HashMap::new(),
+            names: LocalNames::default(),
             topics: Slab::new(),
             subscriptions: ConnLists::default(),
             config,
@@ -216,39 +242,46 @@ impl Topics {
         name::check_subscription(name)
     }
 
+    /// Returns the index of a topic or pattern of this thread.
+    #[inline]
+    pub(super) fn index_of(&self, name: &str) -> Option<usize> {
+        self.names.get(name, name_in(&self.topics))
+    }
+
     pub(super) fn insert(&mut self, entry: Arc<TopicEntry>) -> usize {
-        if entry.is_pattern {
+        let is_pattern = name::is_pattern(&entry.name);
+        if is_pattern {
             // Other threads may have the pattern already, so the directory reports no change.
             self.clear_routes();
         }
-        let (name, rule) = (NamedEntry(Arc::clone(&entry)), entry.rule);
+        let rule = self.directory.rule_of(&entry.name);
         let subscribers = SmallVec::new();
         let topic = self.topics.insert(Topic {
             entry,
             subscribers,
             references: 0,
             rule,
+            is_pattern,
             route: None,
             progress: None,
         });
-        self.names.insert(name, topic);
+        self.names.insert(topic, name_in(&self.topics));
         topic
     }
 
     /// Sets the entry of a topic to another one of its name.
     pub(super) fn replace_entry(&mut self, topic: usize, entry: Arc<TopicEntry>) {
-        self.names.remove(&*entry.name);
-        self.names.insert(NamedEntry(Arc::clone(&entry)), topic);
         self.topics[topic].entry = entry;
     }
 
     /// Removes a topic without subscribers, unless it is still referenced.
     pub(super) fn prune(&mut self, topic: usize) {
         if self.topics.get(topic).is_some_and(|topic| topic.references == 0 && topic.subscribers.is_empty()) {
-            let topic = self.topics.remove(topic);
-            self.names.remove(&*topic.entry.name);
+            let index = topic;
+            let topic = self.topics.remove(index);
+            self.names.remove(index, &topic.entry.name);
             self.directory.release(&topic.entry);
-            if topic.entry.is_pattern {
+            if topic.is_pattern {
                 self.clear_routes();
             }
         }

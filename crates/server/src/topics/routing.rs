@@ -16,8 +16,8 @@ impl Topics {
     /// name, and no pattern of any thread matches it.
     pub(crate) fn resolve(&mut self, name: &str) -> Result<Option<usize>, InvalidTopic> {
         self.refresh_routes();
-        if let Some(&topic) = self.names.get(name) {
-            if self.topics[topic].entry.is_pattern {
+        if let Some(topic) = self.index_of(name) {
+            if self.topics[topic].is_pattern {
                 return Err(InvalidTopic::Wildcard);
             }
             self.route(topic);
@@ -60,8 +60,7 @@ impl Topics {
         if self.routed.len() >= ROUTES_MAX {
             self.clear_routes();
         }
-        let mut local: Box<[usize]> =
-            all.iter().filter_map(|pattern| self.names.get(&*pattern.name)).copied().collect();
+        let mut local: Box<[usize]> = all.iter().filter_map(|pattern| self.index_of(&pattern.name)).collect();
         local.sort_unstable();
         self.topics[topic].route = Some(Box::new(Route { local, all }));
         self.routed.push(topic);

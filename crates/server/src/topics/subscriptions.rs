@@ -6,6 +6,9 @@ use super::entry::SubscriberId;
 use super::name::{self, InvalidTopic};
 use super::registry::{SubscriberIndex, Topics};
 
+/// Number of subscribers of a topic from which on the capacity of their list doubles.
+const FEW_SUBSCRIBERS: usize = 8;
+
 impl Topics {
     pub(crate) fn subscriber_id(&self, conn: ConnId) -> SubscriberId {
         SubscriberId { shard: self.shard, conn }
@@ -16,9 +19,31 @@ impl Topics {
         self.subscribe_unchecked(name, conn)
     }
 
+    /// Subscribes to a topic without history, to publications of later versions and to those without a version.
+    pub(crate) fn subscribe_after(
+        &mut self,
+        name: &str,
+        version: u64,
+        conn: ConnId,
+    ) -> Result<(), InvalidTopic> {
+        name::check(name)?;
+        let is_subscribed =
+            |topics: &Self| topics.index_of(name).filter(|topic| topics.is_subscribed_by_name(*topic, conn));
+        if is_subscribed(self).is_some() {
+            return Ok(());
+        }
+        self.subscribe_unchecked(name, conn)?;
+        if let Some(topic) = is_subscribed(self).filter(|topic| self.topics[*topic].entry.history().is_none())
+        {
+            let progress = self.topics[topic].progress.get_or_insert_default();
+            progress.joined.insert(conn, version.saturating_add(1));
+        }
+        Ok(())
+    }
+
     /// Subscribes to a valid name, or to an internal topic.
     pub(super) fn subscribe_unchecked(&mut self, name: &str, conn: ConnId) -> Result<(), InvalidTopic> {
-        let known = self.names.get(name).copied();
+        let known = self.index_of(name);
         if known.is_some_and(|topic| self.is_subscribed_by_name(topic, conn)) {
             return Ok(());
         }
@@ -43,6 +68,10 @@ impl Topics {
             self.prune(topic);
             return Err(InvalidTopic::TooManySubscriptions);
         };
+        if subscribers.len() < FEW_SUBSCRIBERS {
+            // Without spare capacity: most topics have few subscribers.
+            subscribers.reserve_exact(1);
+        }
         subscribers.push(conn);
         self.subscriptions.push(conn, index);
         self.count(topic);
@@ -50,12 +79,15 @@ impl Topics {
     }
 
     pub(crate) fn unsubscribe(&mut self, name: &str, conn: ConnId) -> bool {
-        let Some(&topic) = self.names.get(name) else { return false };
+        let Some(topic) = self.index_of(name) else { return false };
         let Some(subscriptions) = self.subscriptions.get_mut(conn) else { return false };
         let Some(index) = subscriptions.iter().position(|sub| sub.topic() == topic) else { return false };
         let subscription = subscriptions.swap_remove(index);
         if subscriptions.is_empty() {
             self.subscriptions.remove(conn);
+        }
+        if subscription.is_present() {
+            self.keep_presence(topic, conn);
         }
         self.remove_subscriber(subscription);
         true
@@ -64,6 +96,9 @@ impl Topics {
     /// Ends all subscriptions and the presence of a closed connection.
     pub(crate) fn unsubscribe_all(&mut self, conn: ConnId) {
         for subscription in self.subscriptions.remove(conn) {
+            if subscription.is_present() {
+                self.end_presence(subscription.topic());
+            }
             self.remove_subscriber(subscription);
         }
         self.leave_all(conn);
@@ -77,7 +112,7 @@ impl Topics {
     pub fn subscribers(&self, name: &str) -> usize {
         let exact = self.directory.find(name);
         let patterns = self.directory.matching(name);
-        exact.iter().chain(&patterns).map(|entry| entry.counts.total()).sum()
+        exact.iter().chain(&patterns).map(|entry| entry.subscribers()).sum()
     }
 
     /// Removes a subscriber by moving the last one into its index.
@@ -103,10 +138,102 @@ impl Topics {
 
     pub(super) fn count(&self, topic: usize) {
         let topic = &self.topics[topic];
-        topic.entry.counts.set(self.shard, topic.subscribers.len());
+        topic.entry.set_subscribers(self.shard, topic.subscribers.len());
     }
 
     pub(super) fn is_subscribed_by_name(&self, topic: usize, conn: ConnId) -> bool {
         self.subscriptions.get(conn).iter().any(|sub| sub.topic() == topic)
+    }
+
+    /// Returns the subscription of a connection to a topic by its name.
+    pub(super) fn subscription_mut(&mut self, name: &str, conn: ConnId) -> Option<&mut SubscriberIndex> {
+        let topic = self.index_of(name)?;
+        self.subscriptions.get_mut(conn)?.iter_mut().find(|sub| sub.topic() == topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sinews_engine::{Engine, EngineConfig};
+    use sinews_session::Prepared;
+
+    use super::*;
+    use crate::TopicConfig;
+    use crate::mail::MailedPublication;
+    use crate::topics::{Directory, Member, TopicRules};
+    use crate::worker::Worker;
+
+    /// The topics of the only thread.
+    fn topics() -> Topics {
+        let engine = Engine::<Worker>::new(EngineConfig::default(), Vec::new()).unwrap();
+        let directory = Directory::new(1, TopicRules::default());
+        Topics::new(0, TopicConfig::default(), directory, Arc::from([engine.post()]))
+    }
+
+    #[test]
+    fn subscriber_receives_later_versions_and_publications_without_a_version() {
+        let mut topics = topics();
+        let [early, late, later] = [1, 2, 3].map(ConnId::from_bits);
+        let receivers = |topics: &mut Topics, version| {
+            let (topic, message) = ("t".into(), Prepared::text("m"));
+            let published = MailedPublication { topic, message, position: None, except: None, version };
+            topics.publish_local(published);
+            let (publication, subscribers) = topics.next_publication().unwrap();
+            topics.finish_delivery(&publication);
+            let receivers = subscribers.clone();
+            topics.recycle_subscribers(subscribers);
+            receivers
+        };
+        topics.subscribe("t", early).unwrap();
+        topics.subscribe_after("t", 5, late).unwrap();
+        assert_eq!(receivers(&mut topics, 4), [early]);
+        assert_eq!(receivers(&mut topics, 0), [early, late], "without a version");
+        topics.subscribe_after("t", 7, later).unwrap();
+        topics.subscribe_after("t", 9, early).unwrap();
+        assert_eq!(receivers(&mut topics, 5), [early], "the subscription of `early` is unchanged");
+        assert_eq!(receivers(&mut topics, 7), [early, late]);
+        assert_eq!(receivers(&mut topics, 9), [early, late, later]);
+        topics.unsubscribe_all(late);
+        topics.subscribe("t", late).unwrap();
+        assert_eq!(receivers(&mut topics, 10), [early, later, late]);
+        assert_eq!(topics.subscribe_after("a.*", 1, late), Err(InvalidTopic::Wildcard));
+    }
+
+    #[test]
+    fn presence_without_a_member_outlives_its_subscription() {
+        let (mut topics, conn) = (topics(), ConnId::from_bits(1));
+        let joined = |topics: &Topics| -> Vec<(String, Option<String>)> {
+            topics.joined(conn).map(|(topic, id)| (topic.to_owned(), id.map(str::to_owned))).collect()
+        };
+        let entry = |id: Option<&str>| [("a".to_owned(), id.map(str::to_owned))];
+        let member = || Some(Member::new("m"));
+        for subscribes in [true, false, true] {
+            if subscribes {
+                topics.subscribe("a", conn).unwrap();
+            }
+            (0..2).for_each(|_| assert_eq!(topics.join("a", None, conn).unwrap().connections, 1));
+            assert_eq!(topics.unsubscribe("a", conn), subscribes);
+            assert_eq!((topics.join("a", None, conn).unwrap().connections, joined(&topics).len()), (1, 1));
+            assert_eq!(joined(&topics), entry(None));
+            if subscribes {
+                topics.subscribe("a", conn).unwrap();
+            }
+            assert!(topics.leave("a", conn) && !topics.leave("a", conn));
+            assert_eq!((topics.presence("a").connections, joined(&topics)), (0, Vec::new()));
+            topics.join("a", None, conn).unwrap();
+            let count = topics.join("a", member(), conn).unwrap();
+            assert_eq!(
+                (count.connections, count.members, joined(&topics)),
+                (1, 1, entry(Some("m")).to_vec())
+            );
+            let count = topics.join("a", None, conn).unwrap();
+            assert_eq!((count.connections, count.members, joined(&topics)), (1, 0, entry(None).to_vec()));
+            topics.leave("a", conn);
+            topics.join("a", None, conn).unwrap();
+            topics.unsubscribe_all(conn);
+            assert_eq!((topics.presence("a").connections, joined(&topics)), (0, Vec::new()));
+        }
     }
 }

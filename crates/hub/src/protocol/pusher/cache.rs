@@ -10,9 +10,8 @@ use sinews_server::Prepared;
 pub(super) struct EventCache {
     /// Names are chosen by clients, so their hash is keyed.
     events: HashMap<Box<str>, CachedEvent>,
-    /// The channels in the order of their events, each with the number of an event that a later one may have replaced.
+    /// The channels in the order of their events, each with the version of an event that a later one may have replaced.
     order: VecDeque<(u64, Box<str>)>,
-    last: u64,
     /// Bytes of the messages.
     bytes: usize,
     /// Channels without an event, and when this was reported.
@@ -26,7 +25,8 @@ pub(super) struct CachedEvent {
     /// When it was published.
     pub(super) at: Instant,
     pub(super) expires: Instant,
-    number: u64,
+    /// Distinguishes the events of a channel, and rises.
+    pub(super) version: u64,
 }
 
 /// Limits of a cache.
@@ -41,18 +41,22 @@ pub(super) struct CacheBounds {
 }
 
 impl EventCache {
-    /// Retains an event; the oldest events make room.
-    pub(super) fn insert(&mut self, channel: &str, message: Prepared, bounds: CacheBounds, now: Instant) {
+    /// Retains an event with its version; the oldest events make room.
+    pub(super) fn insert(
+        &mut self,
+        channel: &str,
+        (message, version): (Prepared, u64),
+        bounds: CacheBounds,
+        now: Instant,
+    ) {
         let Some(expires) = now.checked_add(bounds.time) else { return };
         self.misses.remove(channel);
-        self.last += 1;
-        let number = self.last;
         self.bytes += message.payload().len();
-        let replaced = self.events.insert(channel.into(), CachedEvent { message, at: now, expires, number });
+        let replaced = self.events.insert(channel.into(), CachedEvent { message, at: now, expires, version });
         self.bytes -= replaced.map_or(0, |event| event.message.payload().len());
-        self.order.push_back((number, channel.into()));
-        while let Some((number, oldest)) = self.order.front() {
-            let known = self.events.get(oldest).filter(|known| known.number == *number);
+        self.order.push_back((version, channel.into()));
+        while let Some((version, oldest)) = self.order.front() {
+            let known = self.events.get(oldest).filter(|known| known.version == *version);
             match known {
                 Some(known)
                     if known.expires > now
@@ -71,8 +75,9 @@ impl EventCache {
         }
         if self.order.len() > 2 * self.events.len() + STALE_MAX {
             let events = &self.events;
-            self.order
-                .retain(|(number, channel)| events.get(channel).is_some_and(|known| known.number == *number));
+            self.order.retain(|(version, channel)| {
+                events.get(channel).is_some_and(|known| known.version == *version)
+            });
         }
     }
 
@@ -113,7 +118,11 @@ mod tests {
     #[test]
     fn pusher_4_10_events_expire_and_are_bounded() {
         let (mut cache, begin, time) = (EventCache::default(), Instant::now(), Duration::from_secs(10));
-        let event = || Prepared::text("m");
+        let mut version = 0;
+        let mut event = || {
+            version += 1;
+            (Prepared::text("m"), version)
+        };
         let within = |channels| CacheBounds { time, channels, bytes: 100 };
         for number in 0..1_000 {
             cache.insert("a", event(), within(2), begin + Duration::from_millis(number));
@@ -137,8 +146,10 @@ mod tests {
     fn large_events_make_room_for_each_other() {
         let (mut cache, now) = (EventCache::default(), Instant::now());
         let bounds = CacheBounds { time: Duration::from_secs(10), channels: 9, bytes: 10 };
+        let mut version = 0;
         let mut insert = |channel: &str, len| {
-            cache.insert(channel, Prepared::text("m".repeat(len)), bounds, now);
+            version += 1;
+            cache.insert(channel, (Prepared::text("m".repeat(len)), version), bounds, now);
             let known = ["a", "b", "c"].into_iter().filter(|channel| cache.get(channel, now).is_some());
             (known.collect::<String>(), cache.bytes)
         };
@@ -160,7 +171,7 @@ mod tests {
         assert!(cache.note_miss("a", begin) && !cache.note_miss("a", begin) && cache.note_miss("b", begin));
         assert!(cache.note_miss("a", begin + MISS_INTERVAL));
         let bounds = CacheBounds { time: Duration::from_millis(1), channels: 2, bytes: 100 };
-        cache.insert("a", Prepared::text("m"), bounds, begin);
+        cache.insert("a", (Prepared::text("m"), 1), bounds, begin);
         assert!(cache.note_miss("a", begin + MISS_INTERVAL), "there was an event in between");
         for number in 0..2 * MISSES_MAX {
             assert!(cache.note_miss(&number.to_string(), begin + MISS_INTERVAL));

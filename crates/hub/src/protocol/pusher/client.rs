@@ -41,29 +41,24 @@ enum ClientState {
 /// An open connection. The server below has its channels: it is present in each ([`presence_of`](super::channel::presence_of)).
 pub(super) struct PusherConnection {
     pub(super) app: Arc<LiveApp>,
-    key: UsedAppKey,
+    /// The index of the key with which the client has connected, among the keys of the app.
+    key: Option<u8>,
     /// Number of channels.
     pub(super) channels: u16,
     socket_id: [u8; 16],
-    /// Channels with the topics of a former configuration.
-    pub(super) former_topics: Box<[FormerTopic]>,
+    pub(super) former: Option<Box<FormerConfiguration>>,
     pub(super) user: Option<Box<SignedInUser>>,
     pub(super) client_events: ClientEventRate,
     pub(super) liveness: Liveness,
 }
 
-/// The key with which a client has connected.
-enum UsedAppKey {
-    /// Its index among the keys of the app.
-    Known(u8),
-    /// Its name: the configuration of the app lacks it now, and a later one may have it.
-    Removed(Box<str>),
-}
-
-impl UsedAppKey {
-    fn new(name: &str, app: &PusherApp) -> Self {
-        app.key_index(name).map_or_else(|| Self::Removed(name.into()), Self::Known)
-    }
+/// What the present configuration of the app lacks. Few connections outlive a configuration.
+#[derive(Default)]
+pub(super) struct FormerConfiguration {
+    /// The name of the key with which the client has connected: a later configuration may have it again.
+    key: Option<Box<str>>,
+    /// Channels with the topics of a former configuration.
+    pub(super) topics: Vec<FormerTopic>,
 }
 
 impl PusherClient {
@@ -99,7 +94,7 @@ impl PusherClient {
             );
             return ClientState::Closed;
         }
-        let Some(socket_id) = self.apps().add_socket(cx.subscriber_id()) else {
+        let Some(socket_id) = self.apps().socket_id(cx.subscriber_id()) else {
             app.remove_connection();
             self.reject(
                 Some(&app),
@@ -115,11 +110,11 @@ impl PusherClient {
         });
         send(cx, &encode::nested("pusher:connection_established", None, &data));
         ClientState::Open(PusherConnection {
-            key: UsedAppKey::new(key, &app.options),
+            key: app.options.key_index(key),
             app,
             channels: 0,
             socket_id: socket_id.to_ne_bytes(),
-            former_topics: Box::default(),
+            former: None,
             user: None,
             client_events: ClientEventRate::default(),
             liveness: Liveness::new(self.apps().now()),
@@ -143,11 +138,7 @@ impl PusherClient {
         if app.options.topic_space() != connection.app.options.topic_space() {
             connection.keep_topics(cx);
         }
-        let name = match &connection.key {
-            UsedAppKey::Removed(name) => name,
-            UsedAppKey::Known(_) => connection.key().map_or("", |key| &key.name),
-        };
-        connection.key = UsedAppKey::new(name, &app.options);
+        connection.find_key(&app.options);
         connection.app = match Arc::ptr_eq(&app.state, &connection.app.state) {
             true => app,
             // The app was removed and added again: the connection stays counted where it was.
@@ -204,9 +195,16 @@ impl PusherConnection {
 
     /// The key with which the client has connected, unless it was removed.
     pub(super) fn key(&self) -> Option<&AppKey> {
-        match self.key {
-            UsedAppKey::Known(index) => self.app.options.keys.get(usize::from(index)),
-            UsedAppKey::Removed(_) => None,
+        self.app.options.keys.get(usize::from(self.key?))
+    }
+
+    /// Finds the key of the client in a new configuration of its app.
+    fn find_key(&mut self, app: &PusherApp) {
+        let former = self.former.as_mut().and_then(|former| former.key.take());
+        let name = former.or_else(|| self.key().map(|key| (*key.name).into()));
+        self.key = name.as_ref().and_then(|name| app.key_index(name));
+        if self.key.is_none() {
+            self.former.get_or_insert_default().key = name;
         }
     }
 
@@ -227,7 +225,8 @@ impl PusherConnection {
 
     /// Notes the topics of its channels before the configuration of the app changes them.
     fn keep_topics(&mut self, cx: &Context<'_>) {
-        let mut topics = std::mem::take(&mut self.former_topics).into_vec();
+        let mut topics =
+            self.former.as_mut().map(|former| std::mem::take(&mut former.topics)).unwrap_or_default();
         for (presence, _) in cx.joined() {
             let Some(PusherTopic::Channel { channel, .. }) = channel_of_topic(presence) else { continue };
             if topics.iter().all(|known| *known.channel != *channel) {
@@ -235,7 +234,9 @@ impl PusherConnection {
                 topics.push(FormerTopic { channel: channel.into(), topic });
             }
         }
-        self.former_topics = topics.into();
+        if !topics.is_empty() {
+            self.former.get_or_insert_default().topics = topics;
+        }
     }
 }
 
@@ -344,7 +345,6 @@ impl Handler for PusherClient {
             registered.end(closed);
         }
         self.end_subscriptions(&mut connection);
-        self.apps().remove_socket(connection.socket_id());
         self.apps().counters.open.fetch_sub(1, Ordering::Relaxed);
         connection.app.remove_connection();
     }

@@ -276,12 +276,12 @@ pub(super) fn user_channel(user: &str) -> String {
 }
 
 /// The id of a connection as clients see it: digits, a dot, digits.
-pub(super) fn socket_id_text(id: u128) -> String {
+pub(crate) fn socket_id_text(id: u128) -> String {
     format!("{}.{}", (id >> 64) as u64, id as u64)
 }
 
 /// Parses the id of a connection.
-pub(super) fn parse_socket_id(text: &str) -> Option<u128> {
+pub(crate) fn parse_socket_id(text: &str) -> Option<u128> {
     let (high, low) = text.split_once('.')?;
     let number =
         |text: &str| text.parse::<u64>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use ring::rand::{SecureRandom as _, SystemRandom};
 use sinews_server::{Prepared, SubscriberId};
 
 use super::app::{PusherApp, PusherApps};
 use super::cache::{CacheBounds, CachedEvent, EventCache};
 use super::channel::{self, ChannelKind, PusherTopic, channel_of_topic};
 use super::metrics::PusherCounters;
+use super::socket_ids::SocketIds;
 use crate::namespaces::PublishRate;
 
 /// The apps in force.
@@ -23,13 +23,12 @@ pub(crate) struct LiveApps {
     generation: AtomicU64,
     /// Whether channels of an app are topics of other protocols.
     has_topics: AtomicBool,
-    sockets: [Mutex<HashMap<u128, SubscriberId>>; SHARDS],
+    socket_ids: SocketIds,
+    /// The last version of an event of any cache channel: the channels of an app that is removed and added again go on.
+    versions: AtomicU64,
     pub(super) counters: PusherCounters,
     start: Instant,
 }
-
-/// Locks of the sockets: each connection takes one when it opens and closes.
-const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
 struct AppTable {
@@ -72,7 +71,8 @@ impl Default for LiveApps {
             table: RwLock::default(),
             generation: AtomicU64::new(0),
             has_topics: AtomicBool::new(false),
-            sockets: Default::default(),
+            socket_ids: SocketIds::default(),
+            versions: AtomicU64::new(0),
             counters: PusherCounters::default(),
             start: Instant::now(),
         }
@@ -159,38 +159,45 @@ impl LiveApps {
         }
     }
 
+    /// Retains the event of a cache channel. Returns its version.
+    pub(crate) fn retain(&self, target: &EventTarget, message: &Prepared) -> u64 {
+        let version = self.next_version();
+        target.insert(message, version, Instant::now());
+        version
+    }
+
+    /// Retains an event of this age, unless it is known or there is a later one. Returns its version if it is retained.
+    pub(crate) fn restore(&self, target: &EventTarget, message: &Prepared, age: Duration) -> Option<u64> {
+        let now = Instant::now();
+        let at = now.checked_sub(age)?;
+        // The same event arrives at each node at another time.
+        let is_later = target
+            .lock_cache()
+            .get(&target.channel, now)
+            .is_none_or(|known| known.at < at && known.message.payload() != message.payload());
+        let version = is_later.then(|| self.next_version())?;
+        target.insert(message, version, at);
+        target.lock_cache().get(&target.channel, now).is_some().then_some(version)
+    }
+
+    fn next_version(&self) -> u64 {
+        self.versions.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// The channel that a topic is: whether it may have subscribers, and how to encode an event for it.
     pub(crate) fn target(&self, topic: &str) -> Option<EventTarget> {
         let (app, channel) = self.channel_of(topic)?;
         Some(EventTarget { app, is_cache: ChannelKind::of(&channel).is_cache, channel })
     }
 
-    /// Whether a topic is a cache channel of an app.
-    pub(crate) fn is_cached(&self, topic: &str) -> bool {
-        topic.contains("cache-") && self.target(topic).is_some_and(|target| target.is_cache)
+    /// The id of a connection, which nobody can guess. `None` without random numbers.
+    pub(super) fn socket_id(&self, subscriber: SubscriberId) -> Option<u128> {
+        self.socket_ids.seal(subscriber)
     }
 
-    /// Registers an open connection; returns its id, which nobody can guess. `None` without random numbers.
-    pub(super) fn add_socket(&self, subscriber: SubscriberId) -> Option<u128> {
-        let mut bytes = [0; 16];
-        SystemRandom::new().fill(&mut bytes).ok()?;
-        let id = u128::from_le_bytes(bytes);
-        self.sockets_of(id).insert(id, subscriber);
-        Some(id)
-    }
-
-    /// Removes a closed connection.
-    pub(super) fn remove_socket(&self, id: u128) {
-        self.sockets_of(id).remove(&id);
-    }
-
-    /// The connection with an id, if it is one of this node.
+    /// The connection with an id, if it is one of this node. It may have closed.
     pub(crate) fn socket(&self, id: u128) -> Option<SubscriberId> {
-        self.sockets_of(id).get(&id).copied()
-    }
-
-    fn sockets_of(&self, id: u128) -> MutexGuard<'_, HashMap<u128, SubscriberId>> {
-        self.sockets[id as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.socket_ids.open(id)
     }
 
     /// The time in nanoseconds, for rates and deadlines.
@@ -269,9 +276,8 @@ pub(crate) struct EventTarget {
 }
 
 impl EventTarget {
-    /// Retains the event of a cache channel.
-    pub(crate) fn retain(&self, message: &Prepared) {
-        self.lock_cache().insert(&self.channel, message.clone(), self.bounds(), Instant::now());
+    fn insert(&self, message: &Prepared, version: u64, at: Instant) {
+        self.lock_cache().insert(&self.channel, (message.clone(), version), self.bounds(), at);
     }
 
     /// The retained event, and its age.
@@ -279,21 +285,6 @@ impl EventTarget {
         let now = Instant::now();
         let known = self.lock_cache().get(&self.channel, now).cloned()?;
         Some((known.message, now.saturating_duration_since(known.at)))
-    }
-
-    /// Retains an event of this age, unless it is known or there is a later one. Returns whether it is retained.
-    pub(crate) fn restore(&self, message: &Prepared, age: Duration) -> bool {
-        let now = Instant::now();
-        let mut cache = self.lock_cache();
-        let Some(at) = now.checked_sub(age) else { return false };
-        // The same event arrives at each node at another time.
-        let is_later = cache
-            .get(&self.channel, now)
-            .is_none_or(|known| known.at < at && known.message.payload() != message.payload());
-        if is_later {
-            cache.insert(&self.channel, message.clone(), self.bounds(), at);
-        }
-        is_later && cache.get(&self.channel, now).is_some()
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, EventCache> {
@@ -340,13 +331,18 @@ mod tests {
         assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
         let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
         let known = || target.retained().map(|(message, _)| message.payload().to_vec());
-        target.retain(&Prepared::text("known"));
-        assert!(!target.restore(&Prepared::text("earlier"), second), "there is a later event");
-        assert!(!target.restore(&Prepared::text("known"), Duration::ZERO), "it is known");
+        assert_eq!(live.retain(&target, &Prepared::text("known")), 1);
+        let restore = |text: &'static str, age| live.restore(&target, &Prepared::text(text), age);
+        assert_eq!(restore("earlier", second), None, "there is a later event");
+        assert_eq!(restore("known", Duration::ZERO), None, "it is known");
         assert_eq!(known().as_deref(), Some(&b"known"[..]));
-        assert!(target.restore(&Prepared::text("later"), Duration::ZERO));
+        assert_eq!(restore("later", Duration::ZERO), Some(2));
         assert_eq!(known().as_deref(), Some(&b"later"[..]));
-        assert!(!target.restore(&Prepared::text("expired"), 3_600 * second), "it has expired");
+        assert_eq!(restore("expired", 3_600 * second), None, "it has expired");
+        live.replace(&PusherApps::default());
+        live.replace(&apps(1));
+        let target = live.target("chat.cache-a").unwrap();
+        assert!(target.retained().is_none() && live.retain(&target, &Prepared::text("again")) > 2);
         live.replace(&PusherApps::default());
         assert!(live.app("1").is_none() && channel("chat.a").is_none() && live.is_empty());
     }

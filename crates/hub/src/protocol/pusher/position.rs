@@ -18,7 +18,7 @@ pub(super) fn with_position(event: &str, position: Position, socket_id: Option<u
 
 /// The end of an event that a connection does not receive. The mark depends on the position, so that the events of a
 /// connection have nothing in common.
-pub(super) fn end_of(position: Position, socket_id: u128) -> String {
+pub(crate) fn end_of(position: Position, socket_id: u128) -> String {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
     context.update(&socket_id.to_be_bytes());
     context.update(&position.epoch.to_be_bytes());

@@ -3,6 +3,7 @@
 use serde_json::json;
 use sinews_server::{Context, Member, PresenceError};
 
+use super::cache::CachedEvent;
 use super::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
 };
@@ -107,11 +108,16 @@ impl PusherClient {
             let text = format!("a connection has at most {} channels", limits.channels);
             return Err(SubscriptionError::limit(text, FULL));
         }
+        let topic = topic_of(connection.app.options.topic_space(), channel);
         let mut recovery = ChannelRecovery::default();
+        // No event is published between the last one and the subscription.
+        let order = kind.is_cache.then(|| self.hub.lock_cache_channel(&topic));
+        let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
         if !known {
-            let topic = topic_of(connection.app.options.topic_space(), channel);
-            recovery = self.add_subscription(connection, (&presence, &topic), (member, recover), cx)?;
+            let last = last.as_ref().map(|event| event.version);
+            recovery = self.add_subscription(connection, (&presence, &topic, last), (member, recover), cx)?;
         }
+        drop(order);
         connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
         let members = match kind.is_presence() {
             true => Some(cx.watch_members(&presence).map_err(limit_of)?.1),
@@ -128,21 +134,30 @@ impl PusherClient {
                 let _ = cx.queue_prepared(event, true);
             }
         } else if kind.is_cache {
-            let cached = connection.app.cached(channel);
-            if let Some(nodes) = self.hub.other_nodes() {
-                let topic = topic_of(connection.app.options.topic_space(), channel);
-                let retained = cached.as_ref().map(|event| event.at);
-                nodes.request_cached_event(&topic, retained, connection.app.options.limits.cache_time);
-            }
-            match cached {
-                Some(event) => drop(cx.send_prepared(&event.message)),
-                None => {
-                    send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
-                    self.report_cache_miss(&connection.app, channel);
-                }
-            }
+            self.send_last_event(&connection.app, (channel, &topic), last, cx);
         }
         Ok(())
+    }
+
+    /// Sends the last event of a cache channel, and requests it from the other nodes if this node may lack it.
+    fn send_last_event(
+        &self,
+        app: &LiveApp,
+        (channel, topic): (&str, &str),
+        last: Option<CachedEvent>,
+        cx: &mut Context<'_>,
+    ) {
+        if let Some(nodes) = self.hub.other_nodes() {
+            let retained = last.as_ref().map(|event| event.at);
+            nodes.request_cached_event(topic, retained, app.options.limits.cache_time);
+        }
+        match last {
+            Some(event) => drop(cx.send_prepared(&event.message)),
+            None => {
+                send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
+                self.report_cache_miss(app, channel);
+            }
+        }
     }
 
     /// Reports that a cache channel has no event, if anything wants to know it.
@@ -154,11 +169,11 @@ impl PusherClient {
         }
     }
 
-    /// Registers a subscription.
+    /// Registers a subscription. Of a cache channel, it begins after the version of the last event.
     fn add_subscription(
         &self,
         connection: &mut PusherConnection,
-        (presence, topic): (&str, &str),
+        (presence, topic, last): (&str, &str, Option<u64>),
         (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
         cx: &mut Context<'_>,
     ) -> Result<ChannelRecovery, SubscriptionError> {
@@ -167,7 +182,11 @@ impl PusherClient {
         let (form, subscribed) = match recover {
             Some(request) => (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request)),
             None => {
-                let subscribed = cx.subscribe(&TopicForm::Event.topic(topic));
+                let form = TopicForm::Event.topic(topic);
+                let subscribed = match last {
+                    Some(version) => cx.subscribe_after(&form, version),
+                    None => cx.subscribe(&form),
+                };
                 (TopicForm::Event, subscribed.map(|()| ChannelRecovery::default()))
             }
         };
@@ -219,15 +238,11 @@ impl PusherClient {
 impl PusherConnection {
     /// The topic of a channel whose subscription ends.
     fn take_topic(&mut self, channel: &str) -> String {
-        match self.former_topics.iter().position(|former| *former.channel == *channel) {
-            Some(at) => {
-                let mut topics = std::mem::take(&mut self.former_topics).into_vec();
-                let former = topics.swap_remove(at);
-                self.former_topics = topics.into();
-                former.topic.into()
-            }
-            None => topic_of(self.app.options.topic_space(), channel),
-        }
+        let former = self.former.as_mut().and_then(|former| {
+            let at = former.topics.iter().position(|former| *former.channel == *channel)?;
+            Some(former.topics.swap_remove(at).topic.into())
+        });
+        former.unwrap_or_else(|| topic_of(self.app.options.topic_space(), channel))
     }
 }
 

@@ -88,7 +88,7 @@ impl Directory {
     ) -> Option<(usize, usize)> {
         loop {
             let entry = self.entry_with_history(name);
-            let history = entry.history.as_ref()?;
+            let history = entry.history()?;
             let mut ring = history.lock();
             if ring.removed {
                 // It was removed just now; retry with its replacement.
@@ -110,7 +110,7 @@ impl Directory {
     /// Exports all retained messages, and the position of each topic that a client may resume.
     pub(crate) fn export(&self) -> Vec<TopicSnapshot> {
         let entries = self.topics_with_history();
-        let kept = entries.iter().filter_map(|entry| Some((entry, entry.history.as_ref()?)));
+        let kept = entries.iter().filter_map(|entry| Some((entry, entry.history()?)));
         kept.map(|(entry, history)| self.lock_trimmed(history).export(&entry.name)).collect()
     }
 
@@ -118,7 +118,7 @@ impl Directory {
     pub(crate) fn restore(&self, topic: TopicSnapshot) -> bool {
         loop {
             let entry = self.entry_with_history(&topic.name);
-            let Some(history) = &entry.history else { return false };
+            let Some(history) = entry.history() else { return false };
             let mut ring = history.lock();
             if ring.removed {
                 continue;
@@ -141,7 +141,7 @@ impl Directory {
     pub(crate) fn advance_to(&self, name: &str, position: Position) -> bool {
         loop {
             let entry = self.entry_with_history(name);
-            let Some(history) = &entry.history else { return false };
+            let Some(history) = entry.history() else { return false };
             let mut ring = history.lock();
             if ring.removed {
                 continue;
@@ -181,7 +181,7 @@ impl Directory {
                 lost += count;
             } else {
                 // Subscribers of the topic by name get it from its history.
-                let exact = recipients.exact.map_or(0, |entry| entry.counts.get(shard));
+                let exact = recipients.exact.map_or(0, |entry| entry.subscribers_on(shard));
                 self.mailbox_overflowed[shard].store(true, Ordering::SeqCst);
                 post.wake();
                 reached += exact.min(count);
@@ -215,7 +215,7 @@ impl Directory {
 
     /// Removes expired messages, and the topic if its subscribers do not return. Returns the memory of all histories.
     fn expire(&self, queue: &mut EvictionQueue, entry: &Arc<TopicEntry>) -> usize {
-        let Some(history) = &entry.history else { return self.history_store.account(0, 0) };
+        let Some(history) = entry.history() else { return self.history_store.account(0, 0) };
         let is_empty = self.lock_trimmed(history).is_empty();
         if is_empty && self.release_topic(entry) {
             return self.history_store.remove(queue, entry, history);
@@ -225,7 +225,7 @@ impl Directory {
 
     /// Evicts all messages of a topic, and the topic if it has no subscribers. Returns the memory of all histories.
     fn evict(&self, queue: &mut EvictionQueue, entry: &Arc<TopicEntry>) -> usize {
-        let Some(history) = &entry.history else { return 0 };
+        let Some(history) = entry.history() else { return 0 };
         let mut entries = self.lock();
         let has_no_subscribers = entry.has_no_subscribers();
         let mut ring = history.lock();
@@ -246,7 +246,7 @@ impl Directory {
 
     /// Handles the leave of the last subscriber of a topic that stays.
     pub(crate) fn note_deserted(&self, entry: &Arc<TopicEntry>) {
-        if let Some(history) = &entry.history {
+        if let Some(history) = entry.history() {
             self.history_store.touch(&mut self.history_store.lock(), entry, history);
         }
     }

@@ -31,7 +31,7 @@ impl TopicProgress {
     /// Handles a topic without messages that has taken the epoch of another server. Returns whether it has.
     #[cold]
     pub(crate) fn advance_epoch(&mut self, entry: &TopicEntry, epoch: u64) -> bool {
-        let Some(history) = &entry.history else { return false };
+        let Some(history) = entry.history() else { return false };
         let ring = history.lock();
         if ring.epoch != epoch {
             return false;

@@ -31,9 +31,9 @@ impl Topics {
             return Err(InvalidTopic::NoHistory);
         }
         self.subscribe(name, conn)?;
-        let topic = *self.names.get(name).ok_or(InvalidTopic::NoHistory)?;
+        let topic = self.index_of(name).ok_or(InvalidTopic::NoHistory)?;
         let entry = self.topics[topic].entry.clone();
-        let history = entry.history.as_ref().ok_or(InvalidTopic::NoHistory)?;
+        let history = entry.history().ok_or(InvalidTopic::NoHistory)?;
         let progress = self.topics[topic].progress.as_mut().ok_or(InvalidTopic::NoHistory)?;
         let (next, joined) = {
             // The subscription is counted: later publications reach this thread.
@@ -66,7 +66,7 @@ impl Topics {
             return Err(InvalidTopic::NoHistory);
         }
         self.subscribe(name, conn)?;
-        let topic = *self.names.get(name).ok_or(InvalidTopic::NoHistory)?;
+        let topic = self.index_of(name).ok_or(InvalidTopic::NoHistory)?;
         let Topic { entry, progress, .. } = &mut self.topics[topic];
         progress.as_mut().ok_or(InvalidTopic::NoHistory)?.joined.insert(conn, NOT_LIVE);
         if let Some(backlog) = backlog {
@@ -78,7 +78,7 @@ impl Topics {
     /// Handles the first subscription to a topic on this thread.
     pub(crate) fn start_progress(&mut self, topic: usize) {
         let topic = &mut self.topics[topic];
-        topic.progress = topic.entry.history.as_ref().map(|history| {
+        topic.progress = topic.entry.history().map(|history| {
             let mut ring = history.lock();
             ring.subscribed();
             let position = ring.position();
@@ -132,7 +132,7 @@ impl Topics {
     /// Publishes missed messages from the history of a topic, up to a sequence.
     fn publish_missed(&mut self, topic: usize, end: u64) {
         let entry = self.topics[topic].entry.clone();
-        let (Some(history), Some(progress)) = (&entry.history, &mut self.topics[topic].progress) else {
+        let (Some(history), Some(progress)) = (entry.history(), &mut self.topics[topic].progress) else {
             return;
         };
         let begin = progress.seen.max(progress.floor) + 1;
@@ -201,7 +201,7 @@ impl Topics {
         {
             return false;
         }
-        let Some(history) = &replay.entry.history else { return false };
+        let Some(history) = replay.entry.history() else { return false };
         while tx.waiting() <= tx.config().high_water() {
             let step: Vec<(u64, Prepared)> = {
                 let ring = history.lock();
@@ -240,7 +240,7 @@ impl Topics {
     #[must_use]
     pub fn position(&self, name: &str) -> Option<Position> {
         let entry = self.directory.find(name)?;
-        entry.history.as_ref().map(|history| history.lock().position())
+        entry.history().map(|history| history.lock().position())
     }
 
     /// Returns the retained messages of a topic from a start on, each with its sequence; shared, not copied. Empty
@@ -248,7 +248,7 @@ impl Topics {
     #[must_use]
     pub fn history(&self, name: &str, start: ReplayFrom) -> Vec<(u64, Prepared)> {
         let Some(entry) = self.directory.find(name) else { return Vec::new() };
-        let Some(history) = &entry.history else { return Vec::new() };
+        let Some(history) = entry.history() else { return Vec::new() };
         let ring = self.directory.lock_trimmed(history);
         let (first, _) = ring.start(start);
         ring.from(first).map(|(sequence, message, _)| (sequence, message.clone())).collect()

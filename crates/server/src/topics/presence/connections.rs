@@ -41,6 +41,11 @@ impl Topics {
         member.as_ref().map_or(Ok(()), Member::check)?;
         let now = Instant::now();
         let count = self.presence.conns.get(conn).len();
+        let (is_subscribed, is_present) =
+            self.subscription_mut(topic, conn).map_or((false, false), |sub| (true, sub.is_present()));
+        if is_present && member.is_none() {
+            return Ok(self.presence(topic));
+        }
         let known = self.presence.find(conn, topic);
         let changed = match (&known, &member) {
             (Some(ConnPresence { is_joined: true, member: None, .. }), None) => {
@@ -50,17 +55,23 @@ impl Topics {
                 self.directory.presence.set_info(topic, member, now)?
             }
             _ => {
-                if known.is_none() && count >= SUBSCRIPTIONS_MAX {
+                // A subscription has a place for the presence.
+                let needs_entry = known.is_some() || member.is_some() || !is_subscribed;
+                if needs_entry && known.is_none() && count >= SUBSCRIPTIONS_MAX {
                     return Err(PresenceError::TooManyTopics);
                 }
-                let name = self.names.get_key_value(topic).map(|(entry, _)| &entry.0.name);
+                let name = self.index_of(topic).map(|index| &self.topics[index].entry.name);
                 let mut changed = self.directory.presence.join_named((topic, name), member.as_ref(), now)?;
                 // The former member of this connection leaves in the same update.
                 if let Some(count) = self.leave_table(topic, conn, now) {
                     changed.count = count;
                 }
-                let known = self.presence.find_or_add(conn, &changed.topic);
-                (known.is_joined, known.member) = (true, member.map(|member| member.id));
+                if needs_entry {
+                    let known = self.presence.find_or_add(conn, &changed.topic);
+                    (known.is_joined, known.member) = (true, member.map(|member| member.id));
+                } else if let Some(subscription) = self.subscription_mut(topic, conn) {
+                    subscription.set_present(true);
+                }
                 changed
             }
         };
@@ -80,11 +91,16 @@ impl Topics {
     /// Returns the topics that a connection is present in, each with the id of its member, if it has one.
     pub(crate) fn joined(&self, conn: ConnId) -> impl Iterator<Item = (&str, Option<&str>)> {
         let joined = self.presence.conns.get(conn).iter().filter(|known| known.is_joined);
-        joined.map(|known| (&*known.topic, known.member.as_deref()))
+        let joined = joined.map(|known| (&*known.topic, known.member.as_deref()));
+        let present = self.subscriptions.get(conn).iter().filter(|subscription| subscription.is_present());
+        joined.chain(present.map(|subscription| (&*self.topics[subscription.topic()].entry.name, None)))
     }
 
     /// Removes a connection from the shared table. Returns the numbers then, if it was present.
     fn leave_table(&mut self, topic: &str, conn: ConnId, now: Instant) -> Option<PresenceCount> {
+        if self.subscription_mut(topic, conn).is_some_and(|subscription| subscription.set_present(false)) {
+            return Some(self.end(topic, None, now));
+        }
         let known = self.presence.find(conn, topic)?;
         let (was_joined, member) = (std::mem::take(&mut known.is_joined), known.member.take());
         was_joined.then(|| self.end(topic, member.as_ref(), now))
@@ -95,6 +111,17 @@ impl Topics {
         let count = changed.count;
         self.schedule(changed);
         count
+    }
+
+    /// Ends the presence of a closed connection without a member, whose subscription ends.
+    pub(in crate::topics) fn end_presence(&mut self, topic: usize) {
+        let name = self.topics[topic].entry.name.clone();
+        self.end(&name, None, Instant::now());
+    }
+
+    /// Stores the presence of a connection without a member apart from its subscription, which ends.
+    pub(in crate::topics) fn keep_presence(&mut self, topic: usize, conn: ConnId) {
+        self.presence.find_or_add(conn, &self.topics[topic].entry.name).is_joined = true;
     }
 
     /// Schedules the update of a topic, which this thread sends.
@@ -148,7 +175,7 @@ impl Topics {
     ) -> Result<(PresenceCount, Vec<Member>), PresenceError> {
         self.watch_presence(topic, conn)?;
         let (count, members) = self.directory.presence.roster(topic);
-        if let Some(&internal) = self.names.get(&*name::presence_topic(topic)) {
+        if let Some(internal) = self.index_of(&name::presence_topic(topic)) {
             let progress = self.topics[internal].progress.get_or_insert_default();
             progress.joined.insert(conn, count.version + 1);
         }

@@ -15,7 +15,8 @@ use crate::topics::conn_lists::ConnLists;
 /// Joined topics of the connections, and scheduled updates.
 #[derive(Debug, Default)]
 pub(crate) struct LocalPresence {
-    pub(super) conns: ConnLists<ConnPresence>,
+    /// One of a connection is stored in place: many have one topic with members.
+    pub(super) conns: ConnLists<[ConnPresence; 1]>,
     /// Topics with a scheduled update. Each topic is scheduled on one thread of the server at a time.
     scheduled: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
     /// Messages for threads whose mailboxes are full.

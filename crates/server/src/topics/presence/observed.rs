@@ -60,7 +60,7 @@ impl TableState {
 
     fn topic_presence(&self, name: &Arc<str>, ids: impl Iterator<Item = Arc<str>>) -> TopicPresence {
         let topic = self.topics.get(name);
-        let member = |id: Arc<str>| match topic.and_then(|topic| topic.members.get(&id)) {
+        let member = |id: Arc<str>| match topic.and_then(|topic| topic.members().get(&id)) {
             Some(known) => (Member { id, info: known.info.clone() }, known.connections),
             None => (Member { id, info: Arc::default() }, 0),
         };

@@ -32,11 +32,11 @@ impl PresenceTable {
     ) -> MemberPage {
         let mut state = self.lock();
         let found = state.topics.get_mut(topic);
-        if let Some(page) = found.as_ref().and_then(|found| found.changes.as_ref()?.page.as_deref()) {
+        if let Some(page) = found.as_ref().and_then(|found| found.changes()?.page.as_deref()) {
             return page.clone();
         }
         let read = |found: &mut TopicMembers| {
-            let (version, since) = (found.observe().version, found.changes.as_ref().map(|it| it.since()));
+            let (version, since) = (found.observe().version, found.changes().map(|it| it.since()));
             (found.list_after(None, limit.saturating_add(1)), version, since)
         };
         let (mut members, version, since) = found.map_or_else(Default::default, read);
@@ -54,7 +54,7 @@ impl PresenceTable {
     /// Retains a page until the next update, unless an update was taken while the page was encoded.
     fn retain_page(&self, topic: &str, since: Option<u64>, page: &MemberPage) {
         let mut state = self.lock();
-        let changes = state.topics.get_mut(topic).and_then(|topic| topic.changes.as_mut());
+        let changes = state.topics.get_mut(topic).and_then(TopicMembers::changes_mut);
         if let Some(changes) = changes.filter(|changes| Some(changes.since()) == since) {
             changes.page = Some(Box::new(page.clone()));
         }

@@ -59,7 +59,7 @@ impl Publisher {
     #[must_use]
     pub fn own_presence_topics(&self) -> Vec<Arc<str>> {
         let state = self.directory().presence.lock();
-        let own = state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote);
+        let own = state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote());
         own.map(|(name, _)| name.clone()).collect()
     }
 
@@ -67,12 +67,9 @@ impl Publisher {
     /// them, at most `limit`.
     #[must_use]
     pub fn own_presence(&self, topic: &str, after: Option<&str>, limit: usize) -> Option<OwnPresence> {
-        use std::ops::Bound::{Excluded, Unbounded};
         let state = self.directory().presence.lock();
         let (name, known) = state.topics.get_key_value(topic)?;
-        let from = after.map_or(Unbounded, Excluded);
-        let members = known.members.range::<str, _>((from, Unbounded));
-        let own = members.filter(|(_, member)| member.connections > member.remote);
+        let own = known.members().after(after).filter(|(_, member)| member.connections > member.remote);
         Some(state.own(name, own.take(limit).map(|(id, _)| id.clone())))
     }
 

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::member::{Member, OwnPresence};
 use super::noted::NotedChanges;
-use super::table::{Changed, JoinedMember, PresenceTable, TopicMembers, cost};
+use super::roster::JoinedMember;
+use super::table::{Changed, PresenceTable, TopicMembers, cost};
 
 /// Changes of a server's own members ([`Publisher::take_own_presence`](crate::Publisher::take_own_presence)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,9 +25,9 @@ impl PresenceTable {
     pub(super) fn share(&self, notify: Box<dyn Fn() + Send + Sync>) {
         let mut state = self.lock();
         let mut unshared = NotedChanges::new(notify);
-        for (name, topic) in state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote) {
+        for (name, topic) in state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote()) {
             unshared.note(name, None);
-            topic.members.keys().for_each(|id| unshared.note(name, Some(id)));
+            topic.members().iter().for_each(|(id, _)| unshared.note(name, Some(id)));
         }
         state.unshared = Some(Box::new(unshared));
     }
@@ -54,7 +55,8 @@ impl PresenceTable {
         let (mut bytes, bytes_max, mut left_out) = (state.bytes, self.bytes_max, 0);
         let changed = state.change(topic, now, |topic| {
             topic.connections = topic.connections.saturating_add_signed(connections);
-            topic.remote = topic.remote.saturating_add_signed(connections);
+            let details = topic.details_mut();
+            details.remote = details.remote.saturating_add_signed(connections);
             for (at, (member, delta)) in members.iter().enumerate() {
                 topic.begin_member(at);
                 left_out += usize::from(!topic.adjust(member, *delta, (&mut bytes, bytes_max)));
@@ -72,11 +74,11 @@ impl super::table::TableState {
     /// Own connections of a topic and of some members.
     pub(super) fn own(&self, name: &Arc<str>, ids: impl Iterator<Item = Arc<str>>) -> OwnPresence {
         let topic = self.topics.get(name);
-        let member = |id: Arc<str>| match topic.and_then(|topic| topic.members.get(&id)) {
+        let member = |id: Arc<str>| match topic.and_then(|topic| topic.members().get(&id)) {
             Some(known) => (Member { id, info: known.info.clone() }, known.connections - known.remote),
             None => (Member { id, info: Arc::default() }, 0),
         };
-        let connections = topic.map_or(0, |topic| topic.connections - topic.remote);
+        let connections = topic.map_or(0, |topic| topic.connections - topic.remote());
         OwnPresence { topic: name.clone(), connections, members: ids.map(member).collect() }
     }
 }
@@ -85,7 +87,7 @@ impl TopicMembers {
     /// Adds connections of a member at another server, or removes them. Returns `false` for a new member beyond the
     /// memory limit.
     fn adjust(&mut self, member: &Member, delta: isize, (bytes, bytes_max): (&mut usize, usize)) -> bool {
-        let Some(known) = self.members.get_mut(&member.id) else {
+        let Some(known) = self.details_mut().members.get_mut(&member.id) else {
             let Ok(connections @ 1..) = usize::try_from(delta) else { return true };
             let cost = cost(&member.id, &member.info);
             if *bytes + cost > bytes_max {
@@ -94,7 +96,7 @@ impl TopicMembers {
             *bytes += cost;
             let joined =
                 JoinedMember { info: member.info.clone(), connections, restored: 0, remote: connections };
-            self.members.insert(member.id.clone(), joined);
+            self.details_mut().members.insert(member.id.clone(), joined);
             self.note(&member.id, None);
             return true;
         };

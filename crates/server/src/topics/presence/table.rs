@@ -1,9 +1,8 @@
 //! Presence of all topics, shared by the threads.
 
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -13,6 +12,7 @@ use super::member::{
     MEMBERS_MAX, Member, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceUpdate,
 };
 use super::noted::NotedChanges;
+use super::roster::{JoinedMember, Roster};
 
 /// Encodes an update for its watchers.
 pub(crate) struct EncodeUpdate(EncodeFn);
@@ -63,30 +63,29 @@ pub(super) struct TableState {
     pub(super) observed: Option<Box<NotedChanges>>,
 }
 
-/// Presence of one topic.
+/// Presence of one topic. There may be a topic for each connection, so few fields are in place.
 #[derive(Debug, Default)]
 pub(super) struct TopicMembers {
-    pub(super) members: BTreeMap<Arc<str>, JoinedMember>,
     /// Joined connections, restored ones and those of other servers included.
     pub(super) connections: usize,
+    version: u64,
+    details: Option<Box<TopicDetails>>,
+}
+
+/// What most topics lack: connections without a member are a number.
+#[derive(Debug)]
+pub(super) struct TopicDetails {
+    pub(super) members: Roster,
     /// Connections of other servers.
     pub(super) remote: usize,
     /// Restored connections without a member that have not returned yet.
     restored_anonymous: usize,
-    version: u64,
     /// While it is watched.
     pub(super) changes: Option<Box<PresenceChanges>>,
 }
 
-#[derive(Debug)]
-pub(super) struct JoinedMember {
-    pub(super) info: Arc<[u8]>,
-    /// Restored connections and those of other servers included.
-    pub(super) connections: usize,
-    /// Restored connections that have not returned yet.
-    pub(super) restored: usize,
-    /// Connections of other servers.
-    pub(super) remote: usize,
+impl TopicDetails {
+    const NONE: Self = Self { members: Roster::EMPTY, remote: 0, restored_anonymous: 0, changes: None };
 }
 
 /// Topic with a change, and when its worker has to publish an update, if no update is scheduled yet.
@@ -143,7 +142,7 @@ impl PresenceTable {
     ) -> Result<Changed, PresenceError> {
         let mut state = self.lock();
         if let Some(member) = member {
-            let known = state.topics.get(topic).and_then(|topic| topic.members.get(&member.id));
+            let known = state.topics.get(topic).and_then(|topic| topic.members().get(&member.id));
             let before = known.map_or(0, |known| cost(&member.id, &known.info));
             let bytes = state.bytes - before + cost(&member.id, &member.info);
             if bytes > self.bytes_max && bytes > state.bytes {
@@ -186,7 +185,7 @@ impl PresenceTable {
         now: Instant,
     ) -> Result<Changed, PresenceError> {
         let mut state = self.lock();
-        let known = state.topics.get(topic).and_then(|topic| topic.members.get(&member.id));
+        let known = state.topics.get(topic).and_then(|topic| topic.members().get(&member.id));
         let is_same = known.is_none_or(|known| known.info == member.info);
         let before = known.map_or(0, |known| known.info.len());
         if is_same {
@@ -213,14 +212,14 @@ impl PresenceTable {
         let (name, topic) = state.get_or_insert(topic);
         let (version, connections) = (topic.version, topic.connections);
         let new = || Box::new(PresenceChanges::new(version, connections, now));
-        topic.changes.get_or_insert_with(new).watchers += 1;
+        topic.details_mut().changes.get_or_insert_with(new).watchers += 1;
         (name, topic.observe())
     }
 
     pub(crate) fn unwatch(&self, topic: &str) {
         let mut state = self.lock();
-        if let Some(found) = state.topics.get_mut(topic) {
-            found.changes.take_if(|changes| {
+        if let Some(details) = state.topics.get_mut(topic).and_then(|topic| topic.details.as_mut()) {
+            details.changes.take_if(|changes| {
                 changes.watchers = changes.watchers.saturating_sub(1);
                 changes.watchers == 0
             });
@@ -230,7 +229,7 @@ impl PresenceTable {
 
     /// Takes back a scheduled update that no worker can publish: the next change schedules one.
     pub(super) fn unschedule(&self, topic: &str) {
-        if let Some(changes) = self.lock().topics.get_mut(topic).and_then(|topic| topic.changes.as_mut()) {
+        if let Some(changes) = self.lock().topics.get_mut(topic).and_then(TopicMembers::changes_mut) {
             changes.unschedule();
         }
     }
@@ -275,7 +274,7 @@ impl PresenceTable {
     /// Exports all members.
     pub(crate) fn export(&self) -> Vec<PresenceSnapshot> {
         let state = self.lock();
-        let joined = state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote);
+        let joined = state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote());
         joined.map(|(name, topic)| topic.export(name)).collect()
     }
 
@@ -292,7 +291,7 @@ impl PresenceTable {
             observed.overflow();
         }
         for topic in state.topics.values_mut() {
-            if let Some(changes) = &mut topic.changes {
+            if let Some(changes) = topic.changes_mut() {
                 changes.overflow();
             }
         }
@@ -306,12 +305,12 @@ impl PresenceTable {
             let (mut bytes, mut added) = (state.bytes, 0);
             let (name, restored) = state.get_or_insert(&topic);
             restored.version += 1;
-            restored.restored_anonymous += anonymous;
             restored.connections += anonymous;
+            restored.details_mut().restored_anonymous += anonymous;
             let mut ids = Vec::new();
             for (member, connections) in members {
                 let cost = cost(&member.id, &member.info);
-                match restored.members.get_mut(&member.id) {
+                match restored.details_mut().members.get_mut(&member.id) {
                     // A member of other servers only.
                     Some(known) if known.connections == known.remote => {
                         known.connections += connections;
@@ -321,7 +320,7 @@ impl PresenceTable {
                         bytes += cost;
                         let info = member.info;
                         let joined = JoinedMember { info, connections, restored: connections, remote: 0 };
-                        restored.members.insert(member.id.clone(), joined);
+                        restored.details_mut().members.insert(member.id.clone(), joined);
                         added += 1;
                     }
                     _ => continue,
@@ -405,10 +404,10 @@ impl TableState {
         change: impl FnOnce(&mut TopicMembers),
     ) -> Changed {
         let (name, topic) = self.get_or_insert(topic);
-        let before = topic.members.len();
+        let before = topic.members().len();
         change(topic);
         topic.version += 1;
-        let due = topic.changes.as_mut().and_then(|changes| changes.schedule(now));
+        let due = topic.changes_mut().and_then(|changes| changes.schedule(now));
         let count = topic.count();
         self.members = self.members + count.members - before;
         Changed { topic: name, count, due }
@@ -416,7 +415,7 @@ impl TableState {
 
     /// Removes a topic without connections and watchers.
     pub(super) fn prune(&mut self, topic: &str) {
-        if self.topics.get(topic).is_some_and(|topic| topic.connections == 0 && topic.changes.is_none())
+        if self.topics.get(topic).is_some_and(|topic| topic.connections == 0 && topic.changes().is_none())
             && let Some(removed) = self.topics.remove(topic)
         {
             self.removed_version = self.removed_version.max(removed.version);
@@ -425,14 +424,43 @@ impl TableState {
 }
 
 impl TopicMembers {
+    fn details(&self) -> &TopicDetails {
+        static NONE: TopicDetails = TopicDetails::NONE;
+        self.details.as_deref().unwrap_or(&NONE)
+    }
+
+    pub(super) fn details_mut(&mut self) -> &mut TopicDetails {
+        self.details.get_or_insert_with(|| Box::new(TopicDetails::NONE))
+    }
+
+    pub(super) fn members(&self) -> &Roster {
+        &self.details().members
+    }
+
+    fn member_mut(&mut self, id: &str) -> Option<&mut JoinedMember> {
+        self.details.as_mut()?.members.get_mut(id)
+    }
+
+    /// Returns the connections of other servers.
+    pub(super) fn remote(&self) -> usize {
+        self.details().remote
+    }
+
+    pub(super) fn changes(&self) -> Option<&PresenceChanges> {
+        self.details().changes.as_deref()
+    }
+
+    pub(super) fn changes_mut(&mut self) -> Option<&mut PresenceChanges> {
+        self.details.as_mut()?.changes.as_deref_mut()
+    }
+
     pub(super) fn count(&self) -> PresenceCount {
-        PresenceCount { members: self.members.len(), connections: self.connections, version: self.version }
+        PresenceCount { members: self.members().len(), connections: self.connections, version: self.version }
     }
 
     /// Lists members after one of them, each with its number of connections.
     pub(super) fn list_after(&self, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let members = self.members.range::<str, _>((from, Bound::Unbounded));
+        let members = self.members().after(after);
         let member = |(id, joined): (&Arc<str>, &JoinedMember)| {
             (Member { id: id.clone(), info: joined.info.clone() }, joined.connections)
         };
@@ -440,14 +468,15 @@ impl TopicMembers {
     }
 
     pub(super) fn list(&self) -> Vec<Member> {
-        let members = self.members.iter();
+        let members = self.members().iter();
         members.map(|(id, member)| Member { id: id.clone(), info: member.info.clone() }).collect()
     }
 
     /// Returns the numbers for a reader, who may then know a state between two updates.
     pub(super) fn observe(&mut self) -> PresenceCount {
-        if let Some(changes) = &mut self.changes {
-            changes.observe(self.connections);
+        let connections = self.connections;
+        if let Some(changes) = self.changes_mut() {
+            changes.observe(connections);
         }
         self.count()
     }
@@ -459,26 +488,26 @@ impl TopicMembers {
     }
 
     pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Arc<[u8]>>) {
-        let leaves = !self.members.contains_key(id);
+        let leaves = self.members().get(id).is_none();
         // The version is counted after the change.
         let version = self.version + 1;
-        if let Some(changes) = &mut self.changes {
+        if let Some(changes) = self.changes_mut() {
             changes.note(id, before, leaves, version);
         }
     }
 
     fn add_anonymous(&mut self) {
         // A connection takes the place of a restored one.
-        match self.restored_anonymous.checked_sub(1) {
-            Some(left) => self.restored_anonymous = left,
+        match self.details.as_mut().filter(|details| details.restored_anonymous > 0) {
+            Some(details) => details.restored_anonymous -= 1,
             None => self.connections += 1,
         }
     }
 
     fn add(&mut self, member: &Member) {
-        let Some(known) = self.members.get_mut(&member.id) else {
+        let Some(known) = self.member_mut(&member.id) else {
             let joined = JoinedMember { info: member.info.clone(), connections: 1, restored: 0, remote: 0 };
-            self.members.insert(member.id.clone(), joined);
+            self.details_mut().members.insert(member.id.clone(), joined);
             self.connections += 1;
             return self.note(&member.id, None);
         };
@@ -493,7 +522,7 @@ impl TopicMembers {
     }
 
     pub(super) fn replace_info(&mut self, member: &Member) {
-        let Some(known) = self.members.get_mut(&member.id).filter(|known| known.info != member.info) else {
+        let Some(known) = self.member_mut(&member.id).filter(|known| known.info != member.info) else {
             return;
         };
         let before = std::mem::replace(&mut known.info, member.info.clone());
@@ -502,26 +531,28 @@ impl TopicMembers {
 
     /// Removes connections of a member, and the member with its last one. Returns the freed memory.
     pub(super) fn remove_connections(&mut self, id: &Arc<str>, connections: usize) -> usize {
-        let Some(known) = self.members.get_mut(id) else { return 0 };
+        let Some(known) = self.member_mut(id) else { return 0 };
         known.connections = known.connections.saturating_sub(connections);
         if known.connections > 0 {
             return 0;
         }
-        let Some(removed) = self.members.remove(id) else { return 0 };
+        let Some(removed) = self.details_mut().members.remove(id) else { return 0 };
         self.note(id, Some(&removed.info));
         cost(id, &removed.info)
     }
 
     fn has_restored(&self) -> bool {
-        self.restored_anonymous > 0 || self.members.values().any(|member| member.restored > 0)
+        self.details().restored_anonymous > 0 || self.members().iter().any(|(_, member)| member.restored > 0)
     }
 
     /// Removes restored connections. Returns the freed memory, and the members.
     fn remove_restored(&mut self) -> (usize, Vec<Arc<str>>) {
-        self.connections -= std::mem::take(&mut self.restored_anonymous);
-        let restored = self.members.iter_mut().filter(|(_, member)| member.restored > 0);
+        let details = self.details_mut();
+        let anonymous = std::mem::take(&mut details.restored_anonymous);
+        let restored = details.members.iter_mut().filter(|(_, member)| member.restored > 0);
         let restored: Vec<_> =
             restored.map(|(id, member)| (id.clone(), std::mem::take(&mut member.restored))).collect();
+        self.connections -= anonymous;
         let mut freed = 0;
         for (at, (id, connections)) in restored.iter().enumerate() {
             self.begin_member(at);
@@ -532,13 +563,13 @@ impl TopicMembers {
     }
 
     fn export(&self, name: &str) -> PresenceSnapshot {
-        let own = self.members.iter().filter(|(_, joined)| joined.connections > joined.remote);
+        let own = self.members().iter().filter(|(_, joined)| joined.connections > joined.remote);
         let members = own.map(|(id, joined)| {
             (Member { id: id.clone(), info: joined.info.clone() }, joined.connections - joined.remote)
         });
         let members: Vec<(Member, usize)> = members.collect();
         let of_members: usize = members.iter().map(|(_, connections)| connections).sum();
-        let anonymous = self.connections - self.remote - of_members;
+        let anonymous = self.connections - self.remote() - of_members;
         PresenceSnapshot { topic: name.to_owned(), members, anonymous }
     }
 }

@@ -9,7 +9,8 @@ use super::member::{
     CHANGE_TEXT, CHANGED_BYTES_MAX, Member, PresencePart, PresenceTransition, PresenceUpdate,
     TRANSITION_BYTES_MAX, TRANSITIONS_MAX,
 };
-use super::table::{JoinedMember, TopicMembers};
+use super::roster::JoinedMember;
+use super::table::TopicMembers;
 
 impl TopicMembers {
     /// Takes the update of a topic at this time; `None` without an effect. The next update follows after the interval.
@@ -19,8 +20,8 @@ impl TopicMembers {
         (now, interval): (Instant, PresenceInterval),
     ) -> Option<PresenceUpdate> {
         let count = self.count();
-        let interval = interval.of(self.changes.as_ref()?.watchers);
-        let mut taken = self.changes.as_mut()?.take((count.version, count.connections), (now, interval));
+        let interval = interval.of(self.changes()?.watchers);
+        let mut taken = self.changes_mut()?.take((count.version, count.connections), (now, interval));
         let mut update = PresenceUpdate {
             topic,
             count,
@@ -39,7 +40,7 @@ impl TopicMembers {
         changes.sort_unstable_by_key(|(_, change)| change.version);
         let changed = changes.len();
         for (id, change) in changes {
-            let now = self.members.get(&id);
+            let now = self.members().get(&id);
             if changed <= TRANSITIONS_MAX {
                 update.transitions.extend(transitions_of(&id, &change, now, taken.observed));
             }
@@ -62,7 +63,7 @@ impl TopicMembers {
         update.transitions.sort_by_key(PresenceTransition::version);
         let is_told = taken.overflowed || taken.counts_differ || taken.observed;
         if !is_told && update.joined.is_empty() && update.left.is_empty() {
-            if let Some(changes) = &mut self.changes {
+            if let Some(changes) = self.changes_mut() {
                 changes.set_since(update.since);
             }
             return None;

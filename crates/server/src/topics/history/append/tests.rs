@@ -16,12 +16,12 @@ fn with_position_ttl(history: HistoryPolicy, bytes: usize, position_ttl: Duratio
 }
 
 fn leave(directory: &Directory, entry: &Arc<TopicEntry>) {
-    entry.counts.set(0, 0);
+    entry.set_subscribers(0, 0);
     directory.release(entry);
 }
 
 fn messages(directory: &Directory, name: &str) -> usize {
-    directory.find(name).map_or(0, |entry| entry.history.as_ref().unwrap().lock().from(0).count())
+    directory.find(name).map_or(0, |entry| entry.history().unwrap().lock().from(0).count())
 }
 
 fn publish(directory: &Directory, name: &str, size: usize) -> Position {
@@ -50,7 +50,7 @@ fn histories_of_many_topics_share_a_memory_limit() {
     let entries = directory.history_store.lock().entries().count();
     assert!((10..400).contains(&entries), "{entries}");
     // The accounted memory is exact, and no removed topic is left over.
-    let taken = |entry: &Arc<TopicEntry>| topic_cost(entry) + entry.history.as_ref().unwrap().lock().cost();
+    let taken = |entry: &Arc<TopicEntry>| topic_cost(entry) + entry.history().unwrap().lock().cost();
     let kept: usize = directory.history_store.lock().entries().map(taken).sum();
     assert_eq!(cost(&directory), kept);
     let found = (0..700).filter(|number| directory.find(&format!("kept.{number}")).is_some()).count();
@@ -86,7 +86,7 @@ fn subscribed_topic_keeps_counting_after_its_messages_are_evicted() {
     directory.subscribe("kept.b", 0).unwrap();
     let first = publish(&directory, "kept.a", 10);
     publish(&directory, "kept.b", 1_900);
-    assert!(entry.history.as_ref().unwrap().lock().is_empty());
+    assert!(entry.history().unwrap().lock().is_empty());
     assert_eq!(publish(&directory, "kept.a", 10), Position { sequence: 2, ..first });
 }
 
@@ -99,7 +99,7 @@ fn history_outlives_its_subscribers() {
     assert!(directory.find("kept.a").is_some());
     let empty = directory.subscribe("kept.b", 0).unwrap();
     leave(&directory, &empty);
-    assert!(directory.find("kept.b").is_none() && empty.history.as_ref().unwrap().lock().removed);
+    assert!(directory.find("kept.b").is_none() && empty.history().unwrap().lock().removed);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn topic_without_messages_needs_no_memory_and_keeps_its_position() {
         (directory(HistoryPolicy::new(10), usize::MAX), directory(HistoryPolicy::new(10), usize::MAX));
     let position = |directory: &Directory, name: &str| {
         let entry = directory.subscribe(name, 0).unwrap();
-        let position = entry.history.as_ref().unwrap().lock().position();
+        let position = entry.history().unwrap().lock().position();
         leave(directory, &entry);
         position
     };
@@ -179,7 +179,7 @@ fn topic_keeps_its_position_until_its_subscribers_had_time_to_return() {
         let entry = directory.subscribe("kept.a", 0).unwrap();
         let last = publish(directory, "kept.a", 10);
         while messages(directory, "kept.a") > 0 {
-            drop(directory.lock_trimmed(entry.history.as_ref().unwrap()));
+            drop(directory.lock_trimmed(entry.history().unwrap()));
         }
         leave(directory, &entry);
         last
@@ -205,7 +205,7 @@ fn topic_keeps_its_position_until_its_subscribers_had_time_to_return() {
 
 fn sequences(directory: &Directory, name: &str) -> (Position, Vec<u64>) {
     let entry = directory.find(name).unwrap();
-    let ring = entry.history.as_ref().unwrap().lock();
+    let ring = entry.history().unwrap().lock();
     (ring.position(), ring.from(0).map(|(sequence, ..)| sequence).collect())
 }
 
@@ -214,7 +214,7 @@ fn another_directory_continues_at_the_exported_positions() {
     let first = directory(HistoryPolicy::new(3), usize::MAX);
     let last = [(); 5].map(|()| publish(&first, "kept.a", 10))[4];
     let empty = first.subscribe("kept.b", 0).unwrap();
-    let at = empty.history.as_ref().unwrap().lock().position();
+    let at = empty.history().unwrap().lock().position();
     let exported = first.export();
     assert_eq!(exported.len(), 2);
     let second = directory(HistoryPolicy::new(2), usize::MAX);

@@ -1,0 +1,131 @@
+//! Publications of a thread beside the workers, while a worker is busy.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sinews::blocking::{WebSocket, connect};
+use sinews_server::{BackendChoice, Context, EngineConfig, Handler, Payload, WebSocketRoute};
+
+use super::*;
+use crate::auth::{Auth, AuthOptions};
+use crate::topics::MessageContent;
+use crate::{HostRules, PusherApp, PusherApps};
+
+/// Longer than any step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Occupies its worker from a message on until the test releases it.
+struct BusyHandler {
+    entered: SyncSender<()>,
+    released: Arc<Mutex<Receiver<()>>>,
+}
+
+impl Handler for BusyHandler {
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {
+        self.entered.send(()).unwrap();
+        self.released.lock().unwrap().recv_timeout(TIMEOUT).unwrap();
+    }
+}
+
+struct TestClient(WebSocket<TcpStream>);
+
+impl TestClient {
+    fn connect(address: SocketAddr, path: &str) -> Self {
+        let (socket, _) = connect(format!("ws://{address}{path}")).open().unwrap();
+        socket.get_ref().set_read_timeout(Some(TIMEOUT)).unwrap();
+        Self(socket)
+    }
+
+    fn of_app(address: SocketAddr) -> Self {
+        let mut client = Self::connect(address, "/app/key?protocol=7");
+        assert_eq!(client.receive()["event"], "pusher:connection_established");
+        client
+    }
+
+    fn send(&mut self, event: &str, data: &Value) {
+        self.0.send_text(&json!({ "event": event, "data": data }).to_string()).unwrap();
+    }
+
+    fn receive(&mut self) -> Value {
+        let message = self.0.next().expect("the connection is open").expect("a message");
+        serde_json::from_slice(message.as_bytes()).unwrap()
+    }
+
+    /// The data of the events up to this one.
+    fn events_through(&mut self, last: u32) -> Vec<u32> {
+        let mut data = Vec::new();
+        while data.last() != Some(&last) {
+            let message = self.receive();
+            if message["event"] == "e" {
+                data.push(message["data"].as_u64().unwrap() as u32);
+            }
+        }
+        data
+    }
+}
+
+/// A worker that is busy while a busy handler and a subscription arrive reads both in one turn. While it is busy again, events
+/// are published: the worker handles the subscription first, and the events on their way afterwards.
+#[test]
+fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_once() {
+    let app = PusherApp::new("1", "key", "secret").with_topics("kept");
+    let auth = Auth::new(&AuthOptions::new()).unwrap();
+    let policy = AccessPolicy::new(auth, HostRules::default());
+    let policy = policy.with_pusher(PusherApps::new([app]).unwrap());
+    let hub = Hub::builder().access(policy).history("kept.>", 10).without_pages().build().unwrap();
+    let ((entered, is_busy), (release, released)) = (sync_channel(1), sync_channel(1));
+    let released = Arc::new(Mutex::new(released));
+    let route = WebSocketRoute::new(move |_: &sinews_server::Request<'_>| {
+        Ok(BusyHandler { entered: entered.clone(), released: Arc::clone(&released) })
+    });
+    let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
+        Ok("poll") => BackendChoice::Poll,
+        Ok("uring") => BackendChoice::Uring,
+        _ => BackendChoice::Auto,
+    };
+    let server = hub.configure(Server::new(hub.mount(Router::new().websocket("/busy", route))));
+    let server = server.threads(1).engine(EngineConfig::default().with_backend(backend));
+    let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let hub = hub.start(&server).unwrap();
+    let (address, stop) = (server.addresses()[0], server.stop_handle());
+    let running = thread::spawn(move || server.run().unwrap());
+
+    let (topics, publisher) = (Arc::clone(&hub.topics), hub.publisher.clone());
+    let publish = |number: u32| {
+        let event = MessageContent::Event(format!("{{\"event\":\"e\",\"data\":{number}}}").into());
+        topics.publish(&mut publisher.clone(), "kept.cache-a", &event, true);
+    };
+    // With a subscriber, publications are sent to the worker.
+    let mut early = TestClient::of_app(address);
+    early.send("pusher:subscribe", &json!({ "channel": "cache-a" }));
+    let mut busy = [(); 2].map(|()| TestClient::connect(address, "/busy"));
+    let mut last = 0;
+    for recover in [false, true, false, true] {
+        let mut late = TestClient::of_app(address);
+        let occupy = |socket: &mut TestClient| socket.0.send_text("occupy the worker").unwrap();
+        occupy(&mut busy[0]);
+        is_busy.recv_timeout(TIMEOUT).unwrap();
+        occupy(&mut busy[1]);
+        late.send("pusher:subscribe", &json!({ "channel": "cache-a", "recover": recover }));
+        release.send(()).unwrap();
+        is_busy.recv_timeout(TIMEOUT).unwrap();
+        (0..2).for_each(|at| publish(last + 1 + at));
+        release.send(()).unwrap();
+        let mut events = late.events_through(last + 2);
+        publish(last + 3);
+        events.extend(late.events_through(last + 3));
+        let rises = events.windows(2).all(|pair| pair[0] < pair[1]);
+        assert!(rises && events.ends_with(&[last + 2, last + 3]), "with recovery: {recover}: {events:?}");
+        let expected: Vec<u32> = (last + 1..=last + 3).collect();
+        assert_eq!(early.events_through(last + 3), expected);
+        last += 3;
+    }
+    drop((early, busy));
+    stop.stop_now();
+    running.join().unwrap();
+    hub.shut_down();
+}

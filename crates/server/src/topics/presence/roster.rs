@@ -1,0 +1,185 @@
+//! The members of a topic in order of their ids.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// A member of a topic, with its connections.
+#[derive(Debug)]
+pub(super) struct JoinedMember {
+    pub(super) info: Arc<[u8]>,
+    /// Restored connections and those of other servers included.
+    pub(super) connections: usize,
+    /// Restored connections that have not returned yet.
+    pub(super) restored: usize,
+    /// Connections of other servers.
+    pub(super) remote: usize,
+}
+
+/// Members in order of their ids. Most topics have few members: a list of five takes half of the memory of a tree, whose
+/// smallest node has capacity for eleven.
+#[derive(Debug)]
+pub(super) enum Roster {
+    /// In order, without spare capacity.
+    Few(Vec<(Arc<str>, JoinedMember)>),
+    Many(BTreeMap<Arc<str>, JoinedMember>),
+}
+
+/// Maximum number of members in a list.
+const FEW: usize = 16;
+
+impl Default for Roster {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl Roster {
+    pub(super) const EMPTY: Self = Self::Few(Vec::new());
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Few(list) => list.len(),
+            Self::Many(tree) => tree.len(),
+        }
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<&JoinedMember> {
+        match self {
+            Self::Few(list) => find(list, id).ok().map(|at| &list[at].1),
+            Self::Many(tree) => tree.get(id),
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut JoinedMember> {
+        match self {
+            Self::Few(list) => find(list, id).ok().map(|at| &mut list[at].1),
+            Self::Many(tree) => tree.get_mut(id),
+        }
+    }
+
+    /// Adds a member that is absent.
+    pub(super) fn insert(&mut self, id: Arc<str>, member: JoinedMember) {
+        match self {
+            Self::Few(list) if list.len() < FEW => {
+                let at = find(list, &id).unwrap_or_else(|at| at);
+                list.reserve_exact(1);
+                list.insert(at, (id, member));
+            }
+            Self::Few(list) => {
+                let mut tree: BTreeMap<_, _> = std::mem::take(list).into_iter().collect();
+                tree.insert(id, member);
+                *self = Self::Many(tree);
+            }
+            Self::Many(tree) => _ = tree.insert(id, member),
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &str) -> Option<JoinedMember> {
+        match self {
+            Self::Few(list) => {
+                let (_, removed) = list.remove(find(list, id).ok()?);
+                list.shrink_to_fit();
+                Some(removed)
+            }
+            Self::Many(tree) => {
+                let removed = tree.remove(id);
+                if tree.is_empty() {
+                    *self = Self::EMPTY;
+                }
+                removed
+            }
+        }
+    }
+
+    /// Returns the members after an id, or from the first.
+    pub(super) fn after(&self, after: Option<&str>) -> impl Iterator<Item = (&Arc<str>, &JoinedMember)> {
+        let (list, tree) = match self {
+            Self::Few(list) => {
+                let start = after.map_or(0, |after| list.partition_point(|(id, _)| **id <= *after));
+                (&list[start..], None)
+            }
+            Self::Many(tree) => {
+                let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+                (&[][..], Some(tree.range::<str, _>((start, Bound::Unbounded))))
+            }
+        };
+        list.iter().map(|(id, member)| (id, member)).chain(tree.into_iter().flatten())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &JoinedMember)> {
+        self.after(None)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Arc<str>, &mut JoinedMember)> {
+        let (list, tree) = match self {
+            Self::Few(list) => (&mut list[..], None),
+            Self::Many(tree) => (&mut [][..], Some(tree.iter_mut())),
+        };
+        list.iter_mut().map(|(id, member)| (&*id, member)).chain(tree.into_iter().flatten())
+    }
+}
+
+fn find(list: &[(Arc<str>, JoinedMember)], id: &str) -> Result<usize, usize> {
+    list.binary_search_by(|(known, _)| (**known).cmp(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(connections: usize) -> JoinedMember {
+        JoinedMember { info: Arc::default(), connections, restored: 0, remote: 0 }
+    }
+
+    #[test]
+    fn rosters_of_all_sizes_are_maps_in_order() {
+        let (mut roster, mut expected) = (Roster::default(), BTreeMap::new());
+        let mut state = 7_u64;
+        for step in 0..4_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // The number of members rises beyond that of a list, and falls to zero, several times.
+            let grows = (step / 250) % 2 == 0;
+            let id: Arc<str> = format!("{}", (state >> 33) % (3 * FEW as u64)).into();
+            match (roster.get(&id).is_some(), grows) {
+                (false, true) => {
+                    roster.insert(id.clone(), member(step));
+                    expected.insert(id.clone(), step);
+                }
+                (true, false) => {
+                    let removed = roster.remove(&id).map(|member| member.connections);
+                    assert_eq!(removed, expected.remove(&id));
+                }
+                _ => assert!(grows || roster.remove(&id).is_none()),
+            }
+            assert_eq!(roster.len(), expected.len());
+            assert_eq!(roster.get(&id).map(|member| member.connections), expected.get(&id).copied());
+            let known = |(id, member): (&Arc<str>, &JoinedMember)| (id.clone(), member.connections);
+            assert!(roster.iter().map(known).eq(expected.clone()));
+            let range = expected.range::<str, _>((Bound::Excluded(&*id), Bound::Unbounded));
+            assert!(roster.after(Some(&id)).map(known).eq(range.map(|(id, count)| (id.clone(), *count))));
+        }
+    }
+
+    #[test]
+    fn small_rosters_have_no_spare_capacity() {
+        let mut roster = Roster::default();
+        let capacity = |roster: &Roster| match roster {
+            Roster::Few(list) => Some(list.capacity()),
+            Roster::Many(_) => None,
+        };
+        for number in 0..FEW {
+            roster.insert(number.to_string().into(), member(1));
+            assert_eq!(capacity(&roster), Some(number + 1));
+        }
+        roster.remove("3");
+        assert_eq!(capacity(&roster), Some(FEW - 1));
+        (20..30).for_each(|number| roster.insert(number.to_string().into(), member(1)));
+        assert_eq!(capacity(&roster), None);
+        (0..30).for_each(|number| _ = roster.remove(&number.to_string()));
+        assert_eq!(capacity(&roster), Some(0), "a topic that was large is small again");
+        roster.insert("a".into(), member(1));
+        roster.iter_mut().for_each(|(_, member)| member.connections = 9);
+        assert_eq!(roster.get_mut("a").map(|member| member.connections), Some(9));
+    }
+}
