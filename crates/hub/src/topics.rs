@@ -16,6 +16,7 @@ pub(crate) mod presence;
 mod recoverable;
 pub(crate) mod shared_keys;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -37,7 +38,7 @@ use crate::connections::ConnectionRegistry;
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
 use crate::protocol::pusher::LiveApps;
-use crate::protocol::pusher::encode::encode;
+use crate::protocol::pusher::encode::ChannelPublication;
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
@@ -85,15 +86,15 @@ pub(crate) enum TopicForm {
 impl TopicForm {
     /// The name of the topic in the server below. Of a topic that only apps reach, the name of the events is that of the
     /// presence: the server below stores it once.
-    pub(crate) fn topic(self, name: &str) -> String {
+    pub(crate) fn topic(self, name: &str) -> Cow<'_, str> {
         let prefix = match self {
             Self::Plain => "r.",
             Self::Framed => "j.",
-            Self::Event if is_reserved(name) => "",
+            Self::Event if is_reserved(name) => return name.into(),
             Self::Event => "p.",
             Self::RecoverableEvent => "q.",
         };
-        [prefix, name].concat()
+        [prefix, name].concat().into()
     }
 }
 
@@ -179,7 +180,7 @@ impl TopicPublisher for Topics {
     }
 
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(Self::publisher(self).publish_except(topic, message, except))
+        Self::publish_except(self, topic, message, except).unwrap_or(0)
     }
 
     fn publisher(&self) -> Publisher {
@@ -306,13 +307,37 @@ impl HubTopics {
         include_self: bool,
         socket: Option<u128>,
     ) -> usize {
+        let publication = ChannelPublication::new(content);
+        self.publish_to(out, topic, &publication, (include_self, socket))
+    }
+
+    /// Publishes an event to the topics of its channels. The event is made once for all.
+    pub(crate) fn publish_to_channels(
+        &self,
+        out: &mut impl TopicPublisher,
+        topics: impl Iterator<Item = String>,
+        event: &ChannelPublication<'_>,
+    ) {
+        for topic in topics {
+            self.publish_to(out, &topic, event, (true, None));
+        }
+    }
+
+    fn publish_to(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        publication: &ChannelPublication<'_>,
+        (include_self, socket): (bool, Option<u128>),
+    ) -> usize {
         self.count(topic);
         let authority = self.read_authority();
         let source = PublicationSource { origin: PublicationOrigin::Local, socket };
-        let reached = self.publish_framed(&authority, out, topic, content, source);
+        let reached = self.publish_framed(&authority, out, topic, publication, source);
         drop(authority);
-        let reached = reached + self.publish_plain(out, topic, content, include_self);
+        let reached = reached + self.publish_plain(out, topic, publication, include_self);
         if let Some(nodes) = self.other_nodes() {
+            let content = publication.content();
             match self.apps.is_cached(topic) {
                 // A node that has its first subscriber later answers with the last event.
                 true => nodes.publish_to_all(topic, content),
@@ -339,7 +364,7 @@ impl HubTopics {
             let message = content.framed(topic, Some(position));
             reached(out.publish_at(&TopicForm::Framed.topic(topic), position, &message));
         }
-        self.publish_plain(out, topic, content, true);
+        self.publish_plain(out, topic, &ChannelPublication::new(content), true);
     }
 
     /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
@@ -354,14 +379,14 @@ impl HubTopics {
         &self,
         out: &mut impl TopicPublisher,
         topic: &str,
-        content: &MessageContent,
+        publication: &ChannelPublication<'_>,
         include_self: bool,
     ) -> usize {
-        let reached = self.publish_event(out, topic, content, include_self);
+        let reached = self.publish_event(out, topic, publication, include_self);
         if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
             return reached;
         }
-        let (topic, message) = (TopicForm::Plain.topic(topic), content.plain());
+        let (topic, message) = (TopicForm::Plain.topic(topic), publication.content().plain());
         reached
             + if include_self {
                 out.publish(&topic, &message)
@@ -376,7 +401,7 @@ impl HubTopics {
         &self,
         out: &mut impl TopicPublisher,
         topic: &str,
-        content: &MessageContent,
+        publication: &ChannelPublication<'_>,
         include_self: bool,
     ) -> usize {
         let Some(target) = self.apps.target(topic) else { return 0 };
@@ -384,7 +409,7 @@ impl HubTopics {
         if !has_subscribers && !target.is_cache {
             return 0;
         }
-        let event = encode(&target.channel, content);
+        let event = publication.encode(&target.channel);
         if target.is_cache && !event.is_of_client {
             target.retain(&event.message);
         }
@@ -423,10 +448,10 @@ impl HubTopics {
         authority: &Authority,
         out: &mut impl TopicPublisher,
         topic: &str,
-        content: &MessageContent,
+        publication: &ChannelPublication<'_>,
         source: PublicationSource,
     ) -> usize {
-        let origin = source.origin;
+        let (content, origin) = (publication.content(), source.origin);
         if let Some(successor) = &authority.successor {
             let has_history = self.has_history(topic);
             let is_forwarded = successor.forward(topic, content, has_history, source);
@@ -457,8 +482,8 @@ impl HubTopics {
             assigned = position;
             content.framed(topic, position)
         });
-        reached
-            + self.publish_recoverable(&out.publisher(), channel, (topic, content), assigned, source.socket)
+        let publication = (topic, publication);
+        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, source.socket)
     }
 
     /// Counts a new subscription.

@@ -3,14 +3,15 @@
 //! The protocol's form of a topic assigns the position of a message. The event has the same position, so that it stays valid
 //! after a hot restart.
 
+use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sinews_server::{Position, Publisher};
 
-use super::{HubTopics, MessageContent, TopicForm, reached};
-use crate::protocol::pusher::encode::encode;
+use super::{HubTopics, TopicForm, reached};
+use crate::protocol::pusher::encode::ChannelPublication;
 
 /// Locks that keep the order of two forms equal. A topic takes one during a publication.
 #[derive(Debug, Default)]
@@ -21,13 +22,13 @@ const ORDER_LOCKS: usize = 16;
 
 /// A channel with a history, locked for one publication.
 pub(super) struct RecoverableChannel<'a> {
-    channel: String,
+    channel: Cow<'a, str>,
     _order: MutexGuard<'a, ()>,
 }
 
 impl HubTopics {
     /// Locks the channel that a topic is, if it is one and has a history. Call it before the position is assigned.
-    pub(super) fn recoverable_channel(&self, topic: &str) -> Option<RecoverableChannel<'_>> {
+    pub(super) fn recoverable_channel<'a>(&'a self, topic: &'a str) -> Option<RecoverableChannel<'a>> {
         if !self.has_history(topic) {
             return None;
         }
@@ -43,12 +44,12 @@ impl HubTopics {
         &self,
         out: &Publisher,
         channel: Option<RecoverableChannel<'_>>,
-        (topic, content): (&str, &MessageContent),
+        (topic, publication): (&str, &ChannelPublication<'_>),
         position: Option<Position>,
         socket: Option<u128>,
     ) -> usize {
         let (Some(channel), Some(position)) = (channel, position) else { return 0 };
-        let event = encode(&channel.channel, content).with_position(position, socket);
+        let event = publication.encode(&channel.channel).with_position(position, socket);
         let except = event.socket_id.and_then(|id| self.apps.socket(id));
         let topic = TopicForm::RecoverableEvent.topic(topic);
         // Earlier events may be missing, or of another epoch. The name was checked.

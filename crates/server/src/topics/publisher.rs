@@ -18,7 +18,7 @@ use super::keyed::write::{KeyError, KeyWrite, KeyWritten};
 use super::name::{self, InvalidTopic};
 use super::observer::SubscriptionObserver;
 use super::presence::member::PresenceSnapshot;
-use crate::mail::{Mail, MailedPublication};
+use crate::mail::Mail;
 
 /// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
 ///
@@ -60,7 +60,7 @@ impl Publisher {
             return self.publish_with(topic, |_| message.clone());
         }
         name::check(topic)?;
-        self.publish_without_history(topic, message)
+        self.publish_without_history(topic, message, None)
     }
 
     /// Publishes to every subscriber of a topic without history, except one: for example the connection whose request
@@ -79,14 +79,14 @@ impl Publisher {
             return self.publish(topic, message);
         }
         name::check(topic)?;
-        self.publish_to_all_except(topic, message, except)
+        self.publish_without_history(topic, message, Some(except))
     }
 
-    fn publish_to_all_except(
+    fn publish_without_history(
         &self,
         topic: &str,
         message: &Prepared,
-        except: SubscriberId,
+        except: Option<SubscriberId>,
     ) -> Result<usize, PublishError> {
         let exact = self.directory.find(topic);
         let patterns = self.directory.matching(topic);
@@ -95,22 +95,7 @@ impl Publisher {
         }
         let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
         let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
-        into_result(recipients.post_each(&self.posts, None, |shard| {
-            let except = (shard == except.shard).then_some(except.conn);
-            let (topic, message) = (name.clone(), message.clone());
-            Mail::Publish(MailedPublication { topic, message, position: None, except, version: 0 })
-        }))
-    }
-
-    fn publish_without_history(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
-        let exact = self.directory.find(topic);
-        let patterns = self.directory.matching(topic);
-        if exact.is_none() && patterns.is_empty() {
-            return Ok(0);
-        }
-        let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
-        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
-        into_result(recipients.post(message, &self.posts, None))
+        into_result(recipients.post(message, &self.posts, None, except))
     }
 
     /// Publishes a message built from its position in the topic
@@ -170,10 +155,7 @@ impl Publisher {
                 return into_result(done);
             }
         }
-        match except {
-            Some(except) => self.publish_to_all_except(topic, message, except),
-            None => self.publish_without_history(topic, message),
-        }
+        self.publish_without_history(topic, message, except)
     }
 
     /// Sets the position of the last message of a topic with history, for callers that store earlier messages

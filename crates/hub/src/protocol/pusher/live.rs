@@ -1,5 +1,6 @@
 //! The apps in force, which a reload replaces, and their state, which remains.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -141,10 +142,12 @@ impl LiveApps {
     }
 
     /// The app and the channel of a topic.
-    fn channel_of(&self, topic: &str) -> Option<(Arc<LiveApp>, String)> {
+    fn channel_of<'a>(&self, topic: &'a str) -> Option<(Arc<LiveApp>, Cow<'a, str>)> {
         match channel_of_topic(topic) {
-            Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel.into_owned())),
-            Some(PusherTopic::User { app, id }) => Some((self.app(app)?, super::encode::user_channel(&id))),
+            Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel)),
+            Some(PusherTopic::User { app, id }) => {
+                Some((self.app(app)?, super::encode::user_channel(&id).into()))
+            }
             None if self.has_topics.load(Ordering::Acquire) => self.read(|table| {
                 // No prefix is below another one.
                 let found = topic
@@ -153,14 +156,14 @@ impl LiveApps {
                 let (id, channel) = found?;
                 let app = table.live.get(id)?.clone();
                 channel::check_channel(channel, app.options.limits.channel_name).ok()?;
-                Some((app, channel.to_owned()))
+                Some((app, channel.into()))
             }),
             None => None,
         }
     }
 
     /// The channel that a topic is: whether it may have subscribers, and how to encode an event for it.
-    pub(crate) fn target(&self, topic: &str) -> Option<EventTarget> {
+    pub(crate) fn target<'a>(&self, topic: &'a str) -> Option<EventTarget<'a>> {
         let (app, channel) = self.channel_of(topic)?;
         Some(EventTarget { app, is_cache: ChannelKind::of(&channel).is_cache, channel })
     }
@@ -262,13 +265,13 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// A channel to which an event is published.
-pub(crate) struct EventTarget {
+pub(crate) struct EventTarget<'a> {
     app: Arc<LiveApp>,
-    pub(crate) channel: String,
+    pub(crate) channel: Cow<'a, str>,
     pub(crate) is_cache: bool,
 }
 
-impl EventTarget {
+impl EventTarget<'_> {
     /// Retains the event of a cache channel.
     pub(crate) fn retain(&self, message: &Prepared) {
         self.lock_cache().insert(&self.channel, message.clone(), self.bounds(), Instant::now());
@@ -335,8 +338,8 @@ mod tests {
         assert!(second.add_connection() && !second.add_connection(), "the first connection counts");
         assert_eq!([0, 0, 0].map(|now| second.take_request(now)), [true, true, false]);
         let channel = |topic| live.target(topic).map(|target| (target.channel, target.is_cache));
-        assert_eq!(channel("chat.cache-a"), Some(("cache-a".to_owned(), true)));
-        assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".to_owned(), false)));
+        assert_eq!(channel("chat.cache-a"), Some(("cache-a".into(), true)));
+        assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".into(), false)));
         assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
         let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
         let known = || target.retained().map(|(message, _)| message.payload().to_vec());

@@ -61,8 +61,11 @@ fn of_hex(text: &str) -> Option<[u8; SIGNATURE_LEN]> {
 
 fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for digit in bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
+        text.push(char::from(DIGITS[usize::from(digit)]));
+    }
+    text
 }
 
 /// Checks `auth`, which is `KEY:SIGNATURE`, with the key of the connection.
@@ -123,16 +126,26 @@ impl SignedRequest<'_> {
             _ => {}
         }
         let signature = field("auth_signature")?;
-        if self.texts().any(|text| key.verifies(text.as_bytes(), signature)) {
-            Ok(())
-        } else {
-            Err("auth_signature is not the signature of this request".to_owned())
+        // Some libraries write spaces as `+`.
+        let is_signed = self.signs(key, &fields, signature)
+            || self.query.contains('+')
+                && self.fields(true).is_ok_and(|fields| self.signs(key, &fields, signature));
+        match is_signed {
+            true => Ok(()),
+            false => Err("auth_signature is not the signature of this request".to_owned()),
         }
+    }
+
+    /// Whether a signature is that of the request with these fields.
+    fn signs(&self, key: &AppKey, fields: &QueryFields<'_>, signature: &str) -> bool {
+        let query = signed_query(fields, self.query.len());
+        let text = |path: &str| [self.method, "\n", path, "\n", &query].concat();
+        self.paths().iter().any(|path| key.verifies(text(path).as_bytes(), signature))
     }
 
     /// The paths that a library may have signed: as received, or before it was escaped, and with or without the prefix.
     fn paths(&self) -> Vec<Cow<'_, str>> {
-        let decoded = percent_decode_str(self.path).decode_utf8_lossy();
+        let decoded = decoded(self.path, false);
         let is_escaped = decoded != self.path;
         let mut paths = vec![Cow::Borrowed(self.path)];
         paths.extend(Some(decoded).filter(|_| is_escaped));
@@ -147,54 +160,58 @@ impl SignedRequest<'_> {
         paths
     }
 
-    /// The texts that a library may have signed: some write spaces as `+`.
-    fn texts(&self) -> impl Iterator<Item = String> {
-        let has_plus = self.query.contains('+');
-        self.paths().into_iter().flat_map(move |path| {
-            let text =
-                |plus_is_space| format!("{}\n{path}\n{}", self.method, self.signed_query(plus_is_space));
-            [Some(text(false)), has_plus.then(|| text(true))].into_iter().flatten().collect::<Vec<_>>()
-        })
-    }
-
-    /// The fields of the query in order, without the signature. Values are not escaped.
-    fn signed_query(&self, plus_is_space: bool) -> String {
-        // Without a field, no signature is valid.
-        let fields = self.fields(plus_is_space).unwrap_or_default();
-        let pairs = fields.iter().filter(|(key, _)| **key != "auth_signature");
-        let pairs: Vec<String> = pairs.map(|(key, value)| format!("{key}={value}")).collect();
-        pairs.join("&")
-    }
-
     /// The decoded fields. The elements of an array, `a[]` or `a[0]`, are joined with a comma.
     ///
     /// # Errors
     /// A field is repeated, also in another case: the signature would cover one of the values, and the request could use
     /// the other one.
-    fn fields(&self, plus_is_space: bool) -> Result<BTreeMap<String, String>, String> {
-        let decoded = |text: &str| {
-            let text = if plus_is_space { text.replace('+', " ") } else { text.to_owned() };
-            percent_decode_str(&text).decode_utf8_lossy().into_owned()
-        };
-        let mut fields = BTreeMap::<String, String>::new();
+    fn fields(&self, plus_is_space: bool) -> Result<QueryFields<'_>, String> {
+        let mut fields = QueryFields::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (mut key, value) = (decoded(key).to_lowercase(), decoded(value));
+            let (mut key, value) = (decoded(key, plus_is_space), decoded(value, plus_is_space));
+            if key.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii()) {
+                key = key.to_lowercase().into();
+            }
             let is_array = key.ends_with(']');
             if let Some(begin) = key.find('[').filter(|_| is_array) {
-                key.truncate(begin);
+                key = key[..begin].to_owned().into();
             }
             match fields.get_mut(&key) {
-                Some(known) if is_array => {
-                    known.push(',');
-                    known.push_str(&value);
-                }
+                Some(known) if is_array => *known = [&**known, ",", &value].concat().into(),
                 Some(_) => return Err(format!("the query repeats {}", brief(&key))),
                 None => drop(fields.insert(key, value)),
             }
         }
         Ok(fields)
     }
+}
+
+/// The decoded fields of a query, in order.
+type QueryFields<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
+
+/// Decodes a part of a target.
+fn decoded(text: &str, plus_is_space: bool) -> Cow<'_, str> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return text.into();
+    }
+    if plus_is_space && text.contains('+') {
+        let spaced = text.replace('+', " ");
+        return percent_decode_str(&spaced).decode_utf8_lossy().into_owned().into();
+    }
+    percent_decode_str(text).decode_utf8_lossy()
+}
+
+/// The fields of a query as they are signed: in order, without the signature. Values are not escaped.
+fn signed_query(fields: &QueryFields<'_>, capacity: usize) -> String {
+    let mut query = String::with_capacity(capacity);
+    for (key, value) in fields.iter().filter(|(key, _)| **key != "auth_signature") {
+        let separator = if query.is_empty() { "" } else { "&" };
+        for part in [separator, key, "=", value] {
+            query.push_str(part);
+        }
+    }
+    query
 }
 
 #[cfg(test)]

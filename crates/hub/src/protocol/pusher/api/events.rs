@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use sinews_server::{Publisher, Request};
+use sinews_server::{Request, Topics};
 
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
@@ -15,7 +15,7 @@ use crate::json::read_object;
 use crate::protocol::pusher::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, topic_of, topic_of_user,
 };
-use crate::protocol::pusher::encode::{INTERNAL_EVENT, parse_socket_id, server_event};
+use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::protocol::pusher::live::LiveApp;
 
 /// An event of a request.
@@ -27,12 +27,16 @@ struct EventBody<'a> {
     data: &'a RawValue,
     #[serde(borrow)]
     channel: Option<Cow<'a, str>>,
-    channels: Option<Vec<String>>,
+    #[serde(borrow)]
+    channels: Option<Vec<ChannelName<'a>>>,
     #[serde(borrow)]
     socket_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
     info: Option<Cow<'a, str>>,
 }
+
+#[derive(Deserialize)]
+struct ChannelName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct PusherBatch<'a> {
@@ -63,12 +67,11 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Reques
     };
     let event: EventBody<'_> = read(body)?;
     let checked = check(app, &event)?;
-    let publisher = request.publisher();
-    publish(context, app, &checked, &publisher);
+    publish(context, app, &checked, request.topics());
     if checked.info == ChannelInfo::default() {
         return Ok(success(&json!({})));
     }
-    let mut channels = Map::new();
+    let (mut channels, publisher) = (Map::new(), request.publisher());
     for channel in checked.channels {
         channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
     }
@@ -109,13 +112,13 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
     }
     let checked: Vec<CheckedEvent<'_>> =
         batch.iter().map(|event| check(app, event)).collect::<Result<_, _>>()?;
-    let publisher = request.publisher();
     for event in &checked {
-        publish(context, app, event, &publisher);
+        publish(context, app, event, request.topics());
     }
     if checked.iter().all(|event| event.info == ChannelInfo::default()) {
         return Ok(success(&json!({})));
     }
+    let publisher = request.publisher();
     let info = |event: &CheckedEvent<'_>| {
         event.channels.first().map_or_else(
             || json!({}),
@@ -141,10 +144,7 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     if !event.data.get().starts_with('"') {
         return Err(ApiError::bad("data is not a string"));
     }
-    // The string without its quotes. Escapes count as the characters that they stand for, unless one stands for no character,
-    // such as half of a surrogate pair.
-    let raw = event.data.get();
-    let size = serde_json::from_str::<Cow<'_, str>>(raw).map_or(raw.len() - 2, |data| data.len());
+    let size = size_of(event.data.get(), limits.event_data);
     if size > limits.event_data {
         let text = format!("event data of {size} bytes exceeds the limit of {}", limits.event_data);
         return Err(ApiError::new(413, text));
@@ -154,7 +154,7 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     }
     let mut channels: Vec<&str> = match (&event.channel, &event.channels) {
         (Some(channel), None) => vec![channel],
-        (None, Some(channels)) => channels.iter().map(|channel| &**channel).collect(),
+        (None, Some(channels)) => channels.iter().map(|ChannelName(channel)| &**channel).collect(),
         _ => return Err(ApiError::bad("either channel or channels is required")),
     };
     if channels.is_empty() || channels.len() > limits.event_channels {
@@ -180,6 +180,16 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     Ok(CheckedEvent { event, channels, info })
 }
 
+/// The size of a string of JSON, without its quotes. Escapes count as the characters that they stand for, unless one stands
+/// for no character, such as half of a surrogate pair; they are decoded if the size exceeds a limit with them only.
+fn size_of(string: &str, limit: usize) -> usize {
+    let escaped = string.len() - 2;
+    match escaped > limit {
+        true => serde_json::from_str::<Cow<'_, str>>(string).map_or(escaped, |data| data.len()),
+        false => escaped,
+    }
+}
+
 /// Checks the channel of an event: also that of a user.
 fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     match channel.strip_prefix(USER_CHANNEL) {
@@ -190,14 +200,12 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
 }
 
 /// Publishes an event to its channels.
-fn publish(context: &AppApi, app: &LiveApp, checked: &CheckedEvent<'_>, publisher: &Publisher) {
+fn publish(context: &AppApi, app: &LiveApp, checked: &CheckedEvent<'_>, out: &mut Topics) {
     let CheckedEvent { event, channels, .. } = checked;
-    let content = server_event(&event.name, event.data.get(), event.socket_id.as_deref());
-    for channel in channels {
-        let topic = match channel.strip_prefix(USER_CHANNEL) {
-            Some(user) => topic_of_user(&app.options.id, user),
-            None => topic_of(app.options.topic_space(), channel),
-        };
-        context.hub.publish(&mut publisher.clone(), &topic, &content, true);
-    }
+    let published = ChannelPublication::of_server(&event.name, event.data.get(), event.socket_id.as_deref());
+    let topics = channels.iter().map(|channel| match channel.strip_prefix(USER_CHANNEL) {
+        Some(user) => topic_of_user(&app.options.id, user),
+        None => topic_of(app.options.topic_space(), channel),
+    });
+    context.hub.publish_to_channels(out, topics, &published);
 }
