@@ -29,6 +29,7 @@ pub(crate) mod idempotency;
 pub(crate) mod json;
 pub(crate) mod key_replicas;
 mod local;
+pub(crate) mod missed;
 pub(crate) mod options;
 mod pattern_state;
 pub(crate) mod quota;

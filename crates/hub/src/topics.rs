@@ -57,6 +57,8 @@ pub(crate) struct HubTopics {
     rates: Mutex<HashMap<String, u64>>,
     /// The topics that have a history.
     histories: PatternSwitch,
+    /// The topics that are stored in streams.
+    durable: PatternSwitch,
     /// Orders the publications of channels with a history in both of their forms with positions.
     orders: OrderLocks,
     connections: Arc<ConnectionRegistry>,
@@ -226,6 +228,11 @@ impl HubTopics {
         Self { histories, ..Self::default() }
     }
 
+    /// Sets the topics that are stored in streams.
+    pub(crate) fn with_durable(self, durable: PatternSwitch) -> Self {
+        Self { durable, ..self }
+    }
+
     /// Sets the apps whose channels are topics.
     pub(crate) fn with_apps(self, apps: Arc<LiveApps>) -> Self {
         Self { apps, ..self }
@@ -257,9 +264,15 @@ impl HubTopics {
         !is_reserved(topic) && self.histories.is_on(topic)
     }
 
-    /// Whether the protocol's form has subscribers or a history.
+    /// Whether a topic is stored in a stream.
+    pub(crate) fn is_durable(&self, topic: &str) -> bool {
+        !is_reserved(topic) && self.durable.is_on(topic)
+    }
+
+    /// Whether a form with positions may have subscribers, or the topic has a history.
     fn is_framed(&self, topic: &str) -> bool {
-        !is_reserved(topic) && (self.framed.load(Ordering::Acquire) > 0 || self.has_history(topic))
+        let is_framed = || self.framed.load(Ordering::Acquire) > 0 || self.has_history(topic);
+        !is_reserved(topic) && (is_framed() || self.is_durable(topic))
     }
 
     /// Makes this server a node of a cluster. The first call sets it.
@@ -311,19 +324,8 @@ impl HubTopics {
         self.publish_to(out, topic, &publication, (include_self, socket))
     }
 
-    /// Publishes an event to the topics of its channels. The event is made once for all.
-    pub(crate) fn publish_to_channels(
-        &self,
-        out: &mut impl TopicPublisher,
-        topics: impl Iterator<Item = String>,
-        event: &ChannelPublication<'_>,
-    ) {
-        for topic in topics {
-            self.publish_to(out, &topic, event, (true, None));
-        }
-    }
-
-    fn publish_to(
+    /// Publishes as [`publish_from`](Self::publish_from) does, an event that is made once for all of its channels.
+    pub(crate) fn publish_to(
         &self,
         out: &mut impl TopicPublisher,
         topic: &str,
@@ -364,7 +366,9 @@ impl HubTopics {
             let message = content.framed(topic, Some(position));
             reached(out.publish_at(&TopicForm::Framed.topic(topic), position, &message));
         }
-        self.publish_plain(out, topic, &ChannelPublication::new(content), true);
+        let publication = ChannelPublication::new(content);
+        self.relay_recoverable(out, topic, &publication, position);
+        self.publish_plain(out, topic, &publication, true);
     }
 
     /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
@@ -471,6 +475,12 @@ impl HubTopics {
                 predecessor.send_or_cut(published(topic, content, None, origin));
             }
             return 0;
+        }
+        if self.is_durable(topic) {
+            if let Some(predecessor) = predecessor {
+                predecessor.send_or_cut(published(topic, content, None, origin));
+            }
+            return self.publish_unstored(&out.publisher(), topic, publication, source.socket);
         }
         let channel = self.recoverable_channel(topic);
         let mut assigned = None;

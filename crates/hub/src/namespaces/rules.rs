@@ -14,6 +14,8 @@ pub(crate) struct HubRules {
     pub(crate) rules: Vec<TopicRule>,
     /// The topics that have a history.
     pub(crate) histories: PatternSwitch,
+    /// The durable topics.
+    pub(crate) durable: PatternSwitch,
 }
 
 impl HubRules {
@@ -51,7 +53,7 @@ impl HubRules {
         for at in 0..list.len() {
             add_rules(&list, at, &durable, &mut rules);
         }
-        Ok(Self { rules, histories })
+        Ok(Self { rules, histories, durable })
     }
 }
 
@@ -176,7 +178,7 @@ fn add_rules(list: &[Namespace], at: usize, durable: &PatternSwitch, rules: &mut
     }
     if durable.is_on(pattern) {
         // Its own namespace, or a less specific one, makes it durable.
-        return rules.push(follow::rule(pattern));
+        return rules.extend([follow::rule(pattern), follow::event_rule(pattern)]);
     }
     let history = |rule: TopicRule, messages: Option<usize>, namespace: &Namespace| match messages {
         None => rule,

@@ -8,6 +8,7 @@ mod channel;
 mod client;
 mod client_events;
 mod code;
+mod durable;
 pub(crate) mod encode;
 mod handshake;
 mod health;
@@ -37,19 +38,35 @@ pub use self::webhook::PusherWebhook;
 use crate::cluster::Cluster;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
+use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
+
+/// Services that clients and the HTTP API share.
+struct PusherServices {
+    hub: Arc<HubTopics>,
+    /// Stores the durable topics.
+    store: Option<Arc<StreamService>>,
+}
+
+impl PusherServices {
+    /// The store, if a topic is durable.
+    fn durable_store(&self, topic: &str) -> Option<&Arc<StreamService>> {
+        self.store.as_ref().filter(|_| self.hub.is_durable(topic))
+    }
+}
 
 /// Adds the routes of clients and of the HTTP API.
 pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
     (live, hub): (&LivePolicy, &Arc<HubTopics>),
-    (cluster, check): (Option<&Arc<Cluster>>, &HealthCheck),
+    (store, cluster, check): (Option<&Arc<StreamService>>, Option<&Arc<Cluster>>, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
+    let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: store.cloned() });
     let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
-        let (apps, hub) = (Arc::clone(&apps), Arc::clone(hub));
+        let (apps, services) = (Arc::clone(&apps), Arc::clone(&services));
         socket_route(options, move |request| {
             if apps.is_empty() {
                 return Err(
@@ -57,7 +74,7 @@ pub(crate) fn add_to(
                 );
             }
             let handshake = read(&apps, request);
-            Ok(Box::new(PusherClient::new(handshake, Arc::clone(&hub))))
+            Ok(Box::new(PusherClient::new(handshake, Arc::clone(&services))))
         })
     };
     let mut router = router;
@@ -68,7 +85,7 @@ pub(crate) fn add_to(
             .websocket(&format!("{prefix}/app"), route(|_, _| handshake::unknown_path()));
     }
     let router = health::add_to(router, &apps, check);
-    api::add_to(router, live, hub, cluster, prefix)
+    api::add_to(router, live, (&services, cluster), prefix)
 }
 
 /// Maximum length of a prefix of paths.

@@ -215,7 +215,9 @@ impl HubTopics {
         }
         self.count(topic);
         let publication = ChannelPublication::new(content);
-        if self.is_framed(topic) {
+        if self.is_durable(topic) {
+            self.publish_unstored(out, topic, &publication, None);
+        } else if self.is_framed(topic) {
             let channel = self.recoverable_channel(topic);
             let mut assigned = None;
             TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), |position| {
@@ -254,9 +256,15 @@ impl HubTopics {
                 let channel = self.recoverable_channel(topic);
                 // No caller needs the number of subscribers, and a full mailbox recovers from the history.
                 let _ = out.publish_at(&framed, position, &message);
+                if self.is_durable(topic) {
+                    self.relay_recoverable(out, topic, &publication, position);
+                }
                 self.publish_recoverable(out, channel, (topic, &publication), Some(position), source.socket);
             }
             None if super::is_reserved(topic) => {}
+            None if self.is_durable(topic) => {
+                self.publish_unstored(out, topic, &publication, source.socket);
+            }
             None => {
                 TopicPublisher::publish(out, &framed, &message);
             }

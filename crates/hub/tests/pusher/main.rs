@@ -14,6 +14,7 @@ mod client;
 mod cluster;
 mod connection;
 mod dashboard;
+mod durable;
 mod events;
 mod faults;
 mod load;

@@ -82,6 +82,21 @@ impl Publisher {
         self.publish_without_history(topic, message, Some(except))
     }
 
+    /// Publishes past the history of a topic, to every subscriber but one: the message has no position, and later
+    /// subscribers do not receive it. Otherwise as [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_unretained(
+        &self,
+        topic: &str,
+        message: &Prepared,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, PublishError> {
+        name::check(topic)?;
+        self.publish_without_history(topic, message, except)
+    }
+
     fn publish_without_history(
         &self,
         topic: &str,

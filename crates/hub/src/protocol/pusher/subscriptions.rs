@@ -1,7 +1,7 @@
 //! Subscriptions of a client.
 
 use serde_json::json;
-use sinews_server::{Context, Member, PresenceError};
+use sinews_server::{Context, InvalidTopic, Member, PresenceError};
 
 use super::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
@@ -83,9 +83,7 @@ impl PusherClient {
             None => self.try_subscribe(connection, data, cx),
         };
         if let Err(error) = subscribed {
-            self.apps().counters.reject(PusherRejection::Subscription);
-            connection.app.count_rejection();
-            send(cx, &error.message(channel));
+            self.reject_subscription(connection, channel, &error, cx);
         }
     }
 
@@ -110,17 +108,73 @@ impl PusherClient {
         let mut recovery = ChannelRecovery::default();
         if !known {
             let topic = topic_of(connection.app.options.topic_space(), channel);
-            recovery = self.add_subscription(connection, (&presence, &topic), (member, recover), cx)?;
+            let added = self.add_subscription(connection, (&presence, &topic), (member, recover), cx)?;
+            connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
+            match (added, recover) {
+                (Some(added), _) => recovery = added,
+                (None, Some(request)) => {
+                    if let Some(store) = &self.services.store {
+                        self.start_recovery(connection, (channel, &topic), request, store);
+                    }
+                    self.continue_recoveries(connection, cx);
+                    return Ok(());
+                }
+                (None, None) => {}
+            }
         }
-        connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
+        self.acknowledge(connection, channel, (recover.is_some(), recovery), cx)
+    }
+
+    /// Answers a subscription that has waited for the events that the client has missed.
+    pub(super) fn finish_recovery(
+        &self,
+        connection: &mut PusherConnection,
+        channel: &str,
+        recovery: Result<ChannelRecovery, InvalidTopic>,
+        cx: &mut Context<'_>,
+    ) {
+        let recovery = recovery.map_err(|error| SubscriptionError::limit(error.to_string(), FULL));
+        let answered = match recovery {
+            Ok(recovery) => self.acknowledge(connection, channel, (true, recovery), cx),
+            Err(error) => {
+                self.unsubscribe(connection, channel, cx);
+                Err(error)
+            }
+        };
+        if let Err(error) = answered {
+            self.reject_subscription(connection, channel, &error, cx);
+        }
+    }
+
+    fn reject_subscription(
+        &self,
+        connection: &PusherConnection,
+        channel: &str,
+        error: &SubscriptionError,
+        cx: &mut Context<'_>,
+    ) {
+        self.apps().counters.reject(PusherRejection::Subscription);
+        connection.app.count_rejection();
+        send(cx, &error.message(channel));
+    }
+
+    /// Acknowledges a subscription, and sends the events that the client has missed, or the last event of a cache channel.
+    fn acknowledge(
+        &self,
+        connection: &PusherConnection,
+        channel: &str,
+        (recovers, recovery): (bool, ChannelRecovery),
+        cx: &mut Context<'_>,
+    ) -> Result<(), SubscriptionError> {
+        let (kind, presence) = (ChannelKind::of(channel), presence_of(&connection.app.options.id, channel));
         let members = match kind.is_presence() {
             true => Some(cx.watch_members(&presence).map_err(limit_of)?.1),
             false => None,
         };
         let ack = encode::subscription_succeeded(channel, members.as_deref());
-        match recover {
-            Some(_) => send(cx, &recovery.acknowledge(ack)),
-            None => send(cx, &ack),
+        match recovers {
+            true => send(cx, &recovery.acknowledge(ack)),
+            false => send(cx, &ack),
         }
         if let Some(missed) = &recovery.missed {
             for event in missed {
@@ -129,7 +183,7 @@ impl PusherClient {
             }
         } else if kind.is_cache {
             let cached = connection.app.cached(channel);
-            if let Some(nodes) = self.hub.other_nodes() {
+            if let Some(nodes) = self.hub().other_nodes() {
                 let topic = topic_of(connection.app.options.topic_space(), channel);
                 let retained = cached.as_ref().map(|event| event.at);
                 nodes.request_cached_event(&topic, retained, connection.app.options.limits.cache_time);
@@ -148,27 +202,31 @@ impl PusherClient {
     /// Reports that a cache channel has no event, if anything wants to know it.
     fn report_cache_miss(&self, app: &LiveApp, channel: &str) {
         let kind = WebhookEventKind::CacheMiss;
-        let events = self.hub.events().filter(|events| events.wants(kind) && app.note_miss(channel));
+        let events = self.hub().events().filter(|events| events.wants(kind) && app.note_miss(channel));
         if let Some(events) = events {
             events.emit(EventDetail::CacheMiss { topic: presence_of(&app.options.id, channel).into() });
         }
     }
 
-    /// Registers a subscription.
+    /// Registers a subscription; `None` if the events that the client has missed must be read from a stream.
     fn add_subscription(
         &self,
         connection: &mut PusherConnection,
         (presence, topic): (&str, &str),
         (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
         cx: &mut Context<'_>,
-    ) -> Result<ChannelRecovery, SubscriptionError> {
+    ) -> Result<Option<ChannelRecovery>, SubscriptionError> {
         let options = &connection.app.options;
-        let recover = recover.filter(|_| self.hub.has_history(topic));
+        let is_durable = self.services.durable_store(topic).is_some();
+        let recover = recover.filter(|_| is_durable || self.hub().has_history(topic));
         let (form, subscribed) = match recover {
-            Some(request) => (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request)),
+            Some(_) if is_durable => (TopicForm::RecoverableEvent, Ok(None)),
+            Some(request) => {
+                (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request).map(Some))
+            }
             None => {
                 let subscribed = cx.subscribe(&TopicForm::Event.topic(topic));
-                (TopicForm::Event, subscribed.map(|()| ChannelRecovery::default()))
+                (TopicForm::Event, subscribed.map(|()| Some(ChannelRecovery::default())))
             }
         };
         let recovery = subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
@@ -188,7 +246,7 @@ impl PusherClient {
             cx.unsubscribe(&form.topic(topic));
             return Err(error);
         }
-        self.hub.count_subscriber(form);
+        self.hub().count_subscriber(form);
         connection.channels += 1;
         Ok(recovery)
     }
@@ -198,20 +256,23 @@ impl PusherClient {
         let Some((presence, _)) = connection.subscribed(channel, cx) else { return };
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
+        if let Some(recoveries) = &mut connection.recoveries {
+            recoveries.retain(|pending| pending.channel() != channel);
+        }
         let topic = connection.take_topic(channel);
         for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
             cx.unsubscribe(&form.topic(&topic));
         }
         cx.leave(&presence);
         connection.channels -= 1;
-        self.hub.uncount_subscriber(TopicForm::Event);
+        self.hub().uncount_subscriber(TopicForm::Event);
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.
     pub(super) fn end_subscriptions(&self, connection: &mut PusherConnection) {
         let of_user = connection.user.take().is_some_and(|user| user.is_subscribed);
         for _ in 0..connection.channels + u16::from(of_user) {
-            self.hub.uncount_subscriber(TopicForm::Event);
+            self.hub().uncount_subscriber(TopicForm::Event);
         }
     }
 }

@@ -3,15 +3,20 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, join_all};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use sinews_server::{Request, Topics};
+use sinews_server::{Answer, Request, Response, Topics};
 
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
+use crate::api::streams::{StoredPublication, append_to_topic, error_response};
+use crate::auth::Rights;
 use crate::brief::brief_error;
-use crate::json::read_object;
+use crate::json::{borrowed, read_object};
+use crate::problem::Problem;
 use crate::protocol::pusher::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, topic_of, topic_of_user,
 };
@@ -25,13 +30,13 @@ struct EventBody<'a> {
     name: Cow<'a, str>,
     #[serde(borrow)]
     data: &'a RawValue,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "borrowed")]
     channel: Option<Cow<'a, str>>,
     #[serde(borrow)]
     channels: Option<Vec<ChannelName<'a>>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "borrowed")]
     socket_id: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "borrowed")]
     info: Option<Cow<'a, str>>,
 }
 
@@ -67,15 +72,15 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Reques
     };
     let event: EventBody<'_> = read(body)?;
     let checked = check(app, &event)?;
-    publish(context, app, &checked, request.topics());
+    let stored = publish(context, app, &checked, request.topics());
     if checked.info == ChannelInfo::default() {
-        return Ok(success(&json!({})));
+        return Ok(answer(success(&json!({})), stored));
     }
     let (mut channels, publisher) = (Map::new(), request.publisher());
     for channel in checked.channels {
         channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
     }
-    Ok(success(&json!({ "channels": channels })))
+    Ok(answer(success(&json!({ "channels": channels })), stored))
 }
 
 /// The parameters of a request without a body.
@@ -112,11 +117,12 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
     }
     let checked: Vec<CheckedEvent<'_>> =
         batch.iter().map(|event| check(app, event)).collect::<Result<_, _>>()?;
+    let mut stored = Vec::new();
     for event in &checked {
-        publish(context, app, event, request.topics());
+        stored.extend(publish(context, app, event, request.topics()));
     }
     if checked.iter().all(|event| event.info == ChannelInfo::default()) {
-        return Ok(success(&json!({})));
+        return Ok(answer(success(&json!({})), stored));
     }
     let publisher = request.publisher();
     let info = |event: &CheckedEvent<'_>| {
@@ -129,7 +135,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
         )
     };
     let infos: Vec<Value> = checked.iter().map(info).collect();
-    Ok(success(&json!({ "batch": infos })))
+    Ok(answer(success(&json!({ "batch": infos })), stored))
 }
 
 /// Checks an event against the limits of the app.
@@ -199,13 +205,43 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     }
 }
 
-/// Publishes an event to its channels.
-fn publish(context: &AppApi, app: &LiveApp, checked: &CheckedEvent<'_>, out: &mut Topics) {
+/// An append to the stream of a durable topic.
+type StoredEvent = BoxFuture<'static, Result<StoredPublication, Problem>>;
+
+/// Publishes an event to its channels. Returns the appends to the streams of channels that are durable topics: their
+/// subscribers receive the event from the stream.
+fn publish(
+    context: &AppApi,
+    app: &LiveApp,
+    checked: &CheckedEvent<'_>,
+    out: &mut Topics,
+) -> Vec<StoredEvent> {
     let CheckedEvent { event, channels, .. } = checked;
     let published = ChannelPublication::of_server(&event.name, event.data.get(), event.socket_id.as_deref());
-    let topics = channels.iter().map(|channel| match channel.strip_prefix(USER_CHANNEL) {
-        Some(user) => topic_of_user(&app.options.id, user),
-        None => topic_of(app.options.topic_space(), channel),
-    });
-    context.hub.publish_to_channels(out, topics, &published);
+    let (services, mut stored) = (&context.services, Vec::new());
+    for channel in channels {
+        let topic = match channel.strip_prefix(USER_CHANNEL) {
+            Some(user) => topic_of_user(&app.options.id, user),
+            None => topic_of(app.options.topic_space(), channel),
+        };
+        match services.durable_store(&topic) {
+            Some(store) => {
+                let content = (published.content().clone(), None);
+                stored.push(append_to_topic(store, &topic, content, Rights::all()).boxed());
+            }
+            None => drop(services.hub.publish_to(out, &topic, &published, (true, None))),
+        }
+    }
+    stored
+}
+
+/// Answers when the events of durable topics are stored; if one is not, with its problem.
+fn answer(response: Response, stored: Vec<StoredEvent>) -> Answer {
+    if stored.is_empty() {
+        return response.into();
+    }
+    Answer::later(async move {
+        let failed = join_all(stored).await.into_iter().find_map(Result::err);
+        failed.map_or(response, |problem| error_response(&problem))
+    })
 }

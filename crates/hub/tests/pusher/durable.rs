@@ -1,0 +1,226 @@
+//! Channels that are durable topics: events are stored, and recovered from the stream.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sinews_hub::{Hub, StreamOptions};
+
+use crate::client::{Client, api, app, data_of, policy, request, trigger};
+use crate::support::TestHub;
+
+/// A directory of streams, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sinews-pusher-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server whose channels are durable topics.
+fn start(directory: &Path) -> TestHub {
+    let app = app().with_topics("stored").with_client_events(true);
+    let streams = StreamOptions::in_directory(directory).with_topics(["stored.>".to_owned()]);
+    TestHub::built(Hub::builder().access(policy([app])).streams(streams))
+}
+
+/// Subscribes with `recover`; returns the position, and whether the recovery is complete.
+fn recover(client: &mut Client, channel: &str, recover: &Value) -> (Option<String>, bool) {
+    let auth = client.auth(channel);
+    client.send("pusher:subscribe", json!({ "channel": channel, "auth": auth, "recover": recover }));
+    let message = client.receive();
+    assert_eq!(message["event"], "pusher_internal:subscription_succeeded", "{message}");
+    let position = message["position"].as_str().map(str::to_owned);
+    (position, message["recovered"].as_bool().expect("recovered"))
+}
+
+/// The data and the position of the next event.
+fn next(client: &mut Client) -> (Value, String) {
+    let message = client.receive();
+    assert_eq!(message["event"], "e", "{message}");
+    (data_of(&message), message["position"].as_str().unwrap_or_default().to_owned())
+}
+
+fn sequence(position: &str) -> u64 {
+    position.split_once('-').unwrap().1.parse().unwrap()
+}
+
+/// Triggers an event that a connection does not receive.
+fn trigger_except(hub: &TestHub, channel: &str, data: &str, client: &Client) {
+    let body = json!({ "name": "e", "channel": channel, "data": data, "socket_id": client.socket_id });
+    assert_eq!(api(hub, "POST", "/apps/3/events", "", &body.to_string()), (200, json!({})));
+}
+
+#[test]
+fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart() {
+    let directory = Directory::new("restart");
+    let hub = start(&directory.0);
+    let mut client = Client::new(&hub);
+    assert_eq!(recover(&mut client, "a", &json!(true)), (None, false), "there is no stream yet");
+    trigger(&hub, "a", "e", "1");
+    let (data, position) = next(&mut client);
+    assert_eq!((data, sequence(&position)), (json!(1), 1));
+    client.end();
+    // One event of the API, and one of another protocol.
+    trigger(&hub, "a", "e", "2");
+    assert_eq!(hub.publish_as("stored.a", "application/json", br#"{"event":"e","data":3}"#), 200);
+    let behind = |hub: &TestHub, position: &str, expected: &[i32]| {
+        let mut client = Client::new(hub);
+        let (end, recovered) = recover(&mut client, "a", &json!({ "position": position }));
+        assert!(recovered);
+        assert_eq!(sequence(&end.unwrap()), 3);
+        for data in expected {
+            assert_eq!(next(&mut client).0, *data);
+        }
+        client
+    };
+    behind(&hub, &position, &[2, 3]).ping();
+    drop(hub);
+    let hub = start(&directory.0);
+    let mut client = behind(&hub, &position, &[2, 3]);
+    trigger(&hub, "a", "e", "4");
+    let (data, last) = next(&mut client);
+    assert_eq!((data, sequence(&last)), (json!(4), 4));
+    // A later subscriber knows where it starts.
+    let mut other = Client::new(&hub);
+    assert_eq!(recover(&mut other, "a", &json!(true)), (Some(last.clone()), false));
+    // Positions beyond the end, and of another stream.
+    for unknown in [last.replace("-4", "-5"), "1-1".to_owned()] {
+        let mut client = Client::new(&hub);
+        let recovered = recover(&mut client, "a", &json!({ "position": unknown }));
+        assert_eq!(recovered, (Some(last.clone()), false), "{unknown}");
+        client.ping();
+    }
+}
+
+#[test]
+fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_event_once() {
+    const EVENTS: u64 = 300;
+    let directory = Directory::new("during");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "0");
+    let mut client = Client::new(&hub);
+    let (position, _) = recover(&mut client, "a", &json!(true));
+    let mut position = position.unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (1..=EVENTS).for_each(|number| trigger(&hub, "a", "e", &number.to_string())));
+        let mut last = 0;
+        while last < EVENTS {
+            for _ in 0..10.min(EVENTS - last) {
+                let (data, at) = next(&mut client);
+                assert_eq!((data, sequence(&at)), (json!(last + 1), last + 2));
+                (last, position) = (last + 1, at);
+            }
+            client = Client::new(&hub);
+            let (_, recovered) = recover(&mut client, "a", &json!({ "position": position }));
+            assert!(recovered, "{position}");
+        }
+    });
+}
+
+#[test]
+fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_again() {
+    let directory = Directory::new("excluded");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "1");
+    let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
+    let (position, _) = recover(&mut client, "a", &json!(true));
+    plain.subscribe("a");
+    recover(&mut other, "a", &json!(true));
+    trigger_except(&hub, "a", "2", &client);
+    trigger_except(&hub, "a", "3", &plain);
+    trigger(&hub, "a", "e", "4");
+    let received = |client: &mut Client, expected: &[i32]| {
+        expected.iter().for_each(|data| assert_eq!(client.expect("e").1, *data));
+    };
+    received(&mut client, &[3, 4]);
+    received(&mut plain, &[2, 4]);
+    received(&mut other, &[2, 3, 4]);
+    let mut again = Client::new(&hub);
+    let behind = json!({ "position": position, "socket_id": client.socket_id });
+    assert!(recover(&mut again, "a", &behind).1);
+    received(&mut again, &[3, 4]);
+    again.ping();
+}
+
+#[test]
+fn client_events_of_durable_channels_are_delivered_and_not_stored() {
+    let directory = Directory::new("client-events");
+    let hub = start(&directory.0);
+    let channel = "private-a";
+    trigger(&hub, channel, "e", "1");
+    let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
+    let (position, _) = recover(&mut client, channel, &json!(true));
+    recover(&mut other, channel, &json!(true));
+    plain.subscribe(channel);
+    client.trigger("client-e", channel, json!("hello"));
+    for client in [&mut plain, &mut other] {
+        let message = client.receive();
+        assert_eq!((&message["event"], &message["position"]), (&json!("client-e"), &Value::Null));
+    }
+    trigger(&hub, channel, "e", "2");
+    let (data, at) = next(&mut other);
+    assert_eq!((data, sequence(&at)), (json!(2), 2), "a client event takes no position");
+    assert_eq!(next(&mut client), (json!(2), at), "a client does not receive its own event");
+    let mut again = Client::new(&hub);
+    assert!(recover(&mut again, channel, &json!({ "position": position })).1);
+    assert_eq!(next(&mut again).0, 2);
+}
+
+#[test]
+fn clients_of_other_protocols_cannot_forge_stored_events() {
+    let directory = Directory::new("forged");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "1");
+    let mut client = Client::new(&hub);
+    let (position, _) = recover(&mut client, "a", &json!(true));
+    let forged = json!({
+        "event": "pusher_internal:member_added", "data": "{}", "socket_id": client.socket_id, "user_id": "1",
+    });
+    assert_eq!(hub.publish_as("stored.a", "application/json", forged.to_string().as_bytes()), 200);
+    let target = "/streams/stored.a?key=sinews-channel-event";
+    let (status, answer) = request(&hub, "POST", target, &forged.to_string());
+    assert_eq!(status, 422, "{answer}");
+    let mut again = Client::new(&hub);
+    assert!(recover(&mut again, "a", &json!({ "position": position })).1);
+    for client in [&mut client, &mut again] {
+        assert_eq!(client.expect("message"), ("a".to_owned(), forged.clone()));
+        client.ping();
+    }
+}
+
+#[test]
+fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
+    let directory = Directory::new("limits");
+    let hub = start(&directory.0);
+    for first in (0..=1_000).step_by(10) {
+        let batch: Vec<Value> = (first..1_001.min(first + 10))
+            .map(|number: i32| json!({ "name": "e", "channel": "a", "data": number.to_string() }))
+            .collect();
+        let body = json!({ "batch": batch }).to_string();
+        assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
+    }
+    let mut client = Client::new(&hub);
+    let (end, _) = recover(&mut client, "a", &json!(true));
+    let end = end.unwrap();
+    let at = |sequence: u64| end.replace("-1001", &format!("-{sequence}"));
+    client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    assert_eq!(recover(&mut client, "a", &json!({ "position": at(0) })), (Some(end.clone()), false));
+    client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    assert_eq!(recover(&mut client, "a", &json!({ "position": at(1) })), (Some(end.clone()), true));
+    for number in 1..=1_000 {
+        assert_eq!(next(&mut client).0, number);
+    }
+    client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    trigger(&hub, "a", "e", "1");
+    client.ping();
+}
