@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use sinews_hub::{Hub, StreamOptions};
+use sinews_hub::{ClusterOptions, Hub, StreamOptions};
 
+use crate::broker::{FakeBroker, WireProtocol};
 use crate::client::{Client, api, app, data_of, policy, request, trigger};
+use crate::memory_broker::MemoryBroker;
 use crate::support::TestHub;
 
 /// A directory of streams, removed at the end.
@@ -223,4 +225,58 @@ fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
     client.send("pusher:unsubscribe", json!({ "channel": "a" }));
     trigger(&hub, "a", "e", "1");
     client.ping();
+}
+
+#[test]
+fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_later() {
+    let (store, broker) = (MemoryBroker::default(), FakeBroker::start(WireProtocol::Redis));
+    let directories = ["node-1", "node-2", "node-3"].map(Directory::new);
+    let start = |at: usize| {
+        let app = app().with_topics("stored").with_client_events(true);
+        let streams = StreamOptions::at_broker(store.shared(), "memory", "")
+            .with_directory(&directories[at].0)
+            .with_topics(["stored.>".to_owned()]);
+        let cluster = ClusterOptions::parse(&broker.url()).unwrap();
+        TestHub::built(Hub::builder().access(policy([app])).streams(streams).cluster(cluster))
+    };
+    let nodes = [start(0), start(1)];
+    let channel = "private-a";
+    let mut client = Client::new(&nodes[0]);
+    recover(&mut client, channel, &json!(true));
+    trigger(&nodes[1], channel, "e", "1");
+    let (data, position) = next(&mut client);
+    assert_eq!(data, 1);
+    let mut witness = Client::new(&nodes[1]);
+    assert_eq!(recover(&mut witness, channel, &json!(true)), (Some(position.clone()), false));
+    broker.wait_for("sinews.t.stored.private-a", 2);
+    client.trigger("client-e", channel, json!("hello"));
+    assert_eq!(witness.expect("client-e").1, "hello");
+    let own = json!({ "position": position, "socket_id": client.socket_id });
+    trigger_except(&nodes[0], channel, "2", &client);
+    client.end();
+    trigger(&nodes[0], channel, "e", "3");
+    let (first, second) = (next(&mut witness), next(&mut witness));
+    assert_eq!((&first.0, &second.0), (&json!(2), &json!(3)));
+    assert_eq!(sequence(&second.1), sequence(&position) + 2, "positions are those of the stream");
+    // At the other node, and at a node that has followed the stream at no time before.
+    let late = start(2);
+    for node in [&nodes[1], &late] {
+        let mut client = Client::new(node);
+        assert_eq!(recover(&mut client, channel, &own), (Some(second.1.clone()), true));
+        assert_eq!(next(&mut client), second, "not the event that it was excluded from");
+        client.ping();
+        let mut other = Client::new(node);
+        assert!(recover(&mut other, channel, &json!({ "position": position })).1);
+        assert_eq!((next(&mut other), next(&mut other)), (first.clone(), second.clone()));
+        other.ping();
+    }
+    // The events of a node that has ended are at the others.
+    let [first, _second] = nodes;
+    drop(first);
+    let mut client = Client::new(&late);
+    assert!(recover(&mut client, channel, &json!({ "position": position })).1);
+    assert_eq!((next(&mut client).0, next(&mut client).0), (json!(2), json!(3)));
+    trigger(&late, channel, "e", "4");
+    assert_eq!(next(&mut client).0, 4);
+    assert_eq!(next(&mut witness).0, 4);
 }

@@ -18,6 +18,7 @@ mod durable;
 mod events;
 mod faults;
 mod load;
+mod memory_broker;
 #[path = "../../../../fuzz/src/pusher/model.rs"]
 #[allow(dead_code, reason = "the fuzz target uses the rest")]
 mod model;
