@@ -152,7 +152,7 @@ fn excluded_subscribers_of_all_threads_receive_the_other_messages_in_order() {
     let (route, _events) = scripted(move |event, cx| {
         if let HandlerEvent::Open = event {
             known.lock().unwrap().push(cx.subscriber_id());
-            TOPICS.map(|topic| cx.subscribe(topic).unwrap());
+            TOPICS.iter().for_each(|topic| cx.subscribe(topic).unwrap());
             cx.send_text(std::thread::current().name().unwrap()).unwrap();
         }
     });
