@@ -38,7 +38,8 @@ impl MissedRecords {
     ) -> Result<Option<Self>, Problem> {
         ready(Arc::clone(&store), topic.clone(), after.map(ReplayFrom::After)).await?;
         let Some(relay) = store.relay(&topic)? else { return Ok(None) };
-        let after = after.filter(|after| after.epoch == relay.epoch());
+        // A position without a message is that before the first one.
+        let after = after.filter(|after| after.epoch == relay.epoch() || after.sequence == 0);
         let missed = Self {
             relay,
             next: after.map_or(0, |after| after.sequence),

@@ -66,8 +66,15 @@ fn trigger_except(hub: &TestHub, channel: &str, data: &str, client: &Client) {
 fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart() {
     let directory = Directory::new("restart");
     let hub = start(&directory.0);
+    // There is no stream yet.
     let mut client = Client::new(&hub);
-    assert_eq!(recover(&mut client, "a", &json!(true)), (None, false), "there is no stream yet");
+    let (before, recovered) = recover(&mut client, "a", &json!(true));
+    let before = before.unwrap();
+    assert_eq!((sequence(&before), recovered), (0, false));
+    client.end();
+    let mut client = Client::new(&hub);
+    let (again, recovered) = recover(&mut client, "a", &json!({ "position": before }));
+    assert_eq!((sequence(&again.unwrap()), recovered), (0, true));
     trigger(&hub, "a", "e", "1");
     let (data, position) = next(&mut client);
     assert_eq!((data, sequence(&position)), (json!(1), 1));
@@ -88,6 +95,7 @@ fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart
     behind(&hub, &position, &[2, 3]).ping();
     drop(hub);
     let hub = start(&directory.0);
+    behind(&hub, &before, &[1, 2, 3]).ping();
     let mut client = behind(&hub, &position, &[2, 3]);
     trigger(&hub, "a", "e", "4");
     let (data, last) = next(&mut client);

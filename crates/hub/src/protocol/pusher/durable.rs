@@ -80,7 +80,7 @@ impl PusherClient {
             let Poll::Ready(read) = read else { return Poll::Pending };
             let missed = match read {
                 Ok(Some(missed)) => missed,
-                Ok(None) => break,
+                Ok(None) => return Poll::Ready(pending.subscribe_to_new_topic(&form, cx)),
                 Err(problem) => {
                     let topic = brief(&pending.topic);
                     tracing::warn!(
@@ -119,6 +119,20 @@ impl PusherClient {
 impl PendingRecovery {
     pub(super) fn channel(&self) -> &str {
         &self.channel
+    }
+
+    /// Subscribes to a topic that has no stream yet: its position is before the first event.
+    fn subscribe_to_new_topic(
+        &self,
+        form: &str,
+        cx: &mut Context<'_>,
+    ) -> Result<ChannelRecovery, InvalidTopic> {
+        let position = cx.subscribe_from(form, ReplayFrom::Last(0))?.position;
+        let RecoverRequest::After { position: after, .. } = self.request else {
+            return Ok(ChannelRecovery { position: Some(position), missed: None });
+        };
+        let has_missed_none = after.sequence == 0 && position.sequence == 0;
+        Ok(ChannelRecovery { position: Some(position), missed: has_missed_none.then(Vec::new) })
     }
 
     /// The events of the records, without those of the client's earlier connection; `None` if some are missing.
