@@ -238,7 +238,7 @@ fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
 #[test]
 fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_later() {
     let (store, broker) = (MemoryBroker::default(), FakeBroker::start(WireProtocol::Redis));
-    let directories = ["node-1", "node-2", "node-3"].map(Directory::new);
+    let directories = ["node-1", "node-2", "node-3", "node-4"].map(Directory::new);
     let start = |at: usize| {
         let app = app().with_topics("stored").with_client_events(true);
         let streams = StreamOptions::at_broker(store.shared(), "memory", "")
@@ -278,13 +278,61 @@ fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_la
         assert_eq!((next(&mut other), next(&mut other)), (first.clone(), second.clone()));
         other.ping();
     }
+    // An event is published while a node reads the missed ones.
+    let later = start(3);
+    store.repeat_at_fetch("stored.private-a");
+    let mut client = Client::new(&later);
+    assert!(recover(&mut client, channel, &json!({ "position": position })).1);
+    assert!(!store.repeats_at_fetch("stored.private-a"), "the node has fetched them");
+    let again = (
+        json!(3),
+        second.1.replace(&format!("-{}", sequence(&second.1)), &format!("-{}", sequence(&second.1) + 1)),
+    );
+    assert_eq!([next(&mut client), next(&mut client), next(&mut client)], [first, second, again.clone()]);
+    assert_eq!(next(&mut witness), again);
     // The events of a node that has ended are at the others.
-    let [first, _second] = nodes;
-    drop(first);
+    let [ended, _other] = nodes;
+    drop(ended);
     let mut client = Client::new(&late);
     assert!(recover(&mut client, channel, &json!({ "position": position })).1);
-    assert_eq!((next(&mut client).0, next(&mut client).0), (json!(2), json!(3)));
+    assert_eq!([next(&mut client).0, next(&mut client).0, next(&mut client).0], [2, 3, 3]);
     trigger(&late, channel, "e", "4");
     assert_eq!(next(&mut client).0, 4);
     assert_eq!(next(&mut witness).0, 4);
+}
+
+#[test]
+fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
+    const CHANNELS: usize = 24;
+    const EVENTS: usize = 50;
+    let directory = Directory::new("many");
+    let hub = start(&directory.0);
+    let channel = |at: usize| format!("c-{at}");
+    for at in 0..CHANNELS {
+        for first in (0..EVENTS).step_by(10) {
+            let event = |number: usize| json!({ "name": "e", "channel": channel(at), "data": format!("{number:8000}") });
+            let batch: Vec<Value> = (first..first + 10).map(event).collect();
+            let body = json!({ "batch": batch }).to_string();
+            assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
+        }
+    }
+    let mut client = Client::new(&hub);
+    let recover = json!({ "position": "0-0" });
+    for at in 0..CHANNELS {
+        client.send("pusher:subscribe", json!({ "channel": channel(at), "recover": recover }));
+    }
+    let mut received = std::collections::BTreeMap::<String, usize>::new();
+    for _ in 0..CHANNELS * (EVENTS + 1) {
+        let message = client.receive();
+        let channel = message["channel"].as_str().unwrap().to_owned();
+        if message["event"] == "pusher_internal:subscription_succeeded" {
+            assert_eq!((&message["recovered"], received.insert(channel, 0)), (&json!(true), None));
+            continue;
+        }
+        let number = received.get_mut(&channel).expect("an acknowledgement");
+        assert_eq!(message["data"].as_str().unwrap().trim(), number.to_string(), "{channel}");
+        *number += 1;
+    }
+    assert!(received.len() == CHANNELS && received.values().all(|count| *count == EVENTS), "{received:?}");
+    client.ping();
 }

@@ -314,6 +314,15 @@ impl Handler for PusherClient {
         self.state = ClientState::Open(connection);
     }
 
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
+        else {
+            return;
+        };
+        self.continue_recoveries(&mut connection, cx);
+        self.state = ClientState::Open(connection);
+    }
+
     fn deadline(&self) -> Option<Instant> {
         match &self.state {
             ClientState::Open(connection) => {

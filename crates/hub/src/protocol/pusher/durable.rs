@@ -33,6 +33,9 @@ type Reading = Pin<Box<dyn Future<Output = Result<Option<MissedRecords>, Problem
 /// Limits of the missed events, in events and in bytes.
 const LIMITS: (usize, usize) = (HISTORY_MAX, HISTORY_BYTES_MAX);
 
+/// Maximum number of channels of a connection whose events are read at a time: it bounds the memory of their events.
+const READS_AT_ONCE: usize = 4;
+
 /// Maximum number of reads of one recovery: each reads what was published during the previous one.
 const READS_MAX: u32 = 16;
 
@@ -55,16 +58,20 @@ impl PusherClient {
         connection.recoveries.get_or_insert_default().push(pending);
     }
 
-    /// Answers the subscriptions whose missed events are read.
+    /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
+    /// While the client's queue is long, the others wait until it has drained.
     pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
         let Some(mut recoveries) = connection.recoveries.take() else { return };
-        recoveries.retain_mut(|pending| match self.poll_recovery(pending, cx) {
-            Poll::Pending => true,
-            Poll::Ready(recovery) => {
-                self.finish_recovery(connection, &pending.channel, recovery, cx);
-                false
+        let mut at = 0;
+        while at < recoveries.len().min(READS_AT_ONCE) && cx.buffered() <= cx.config().high_water() {
+            match self.poll_recovery(&mut recoveries[at], cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(recovery) => {
+                    let pending = recoveries.remove(at);
+                    self.finish_recovery(connection, &pending.channel, recovery, cx);
+                }
             }
-        });
+        }
         connection.recoveries = Some(recoveries).filter(|recoveries| !recoveries.is_empty());
     }
 
