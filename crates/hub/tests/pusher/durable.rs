@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, Hub, StreamOptions};
@@ -9,7 +10,7 @@ use sinews_hub::{ClusterOptions, Hub, StreamOptions};
 use crate::broker::{FakeBroker, WireProtocol};
 use crate::client::{Client, api, app, data_of, policy, request, trigger};
 use crate::memory_broker::MemoryBroker;
-use crate::support::TestHub;
+use crate::support::{TIMEOUT, TestHub};
 
 /// A directory of streams, removed at the end.
 struct Directory(PathBuf);
@@ -52,6 +53,20 @@ fn next(client: &mut Client) -> (Value, String) {
     (data_of(&message), message["position"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Waits until subscribers of a channel have received the events up to this sequence: an event is stored first. Returns
+/// the position.
+fn until_published(hub: &TestHub, channel: &str, end: u64) -> String {
+    let begin = Instant::now();
+    loop {
+        let (position, _) = recover(&mut Client::new(hub), channel, &json!(true));
+        if let Some(position) = position.filter(|position| sequence(position) == end) {
+            return position;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{channel} has not reached {end}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
 fn sequence(position: &str) -> u64 {
     position.split_once('-').unwrap().1.parse().unwrap()
 }
@@ -82,6 +97,7 @@ fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart
     // One event of the API, and one of another protocol.
     trigger(&hub, "a", "e", "2");
     assert_eq!(hub.publish_as("stored.a", "application/json", br#"{"event":"e","data":3}"#), 200);
+    until_published(&hub, "a", 3);
     let behind = |hub: &TestHub, position: &str, expected: &[i32]| {
         let mut client = Client::new(hub);
         let (end, recovered) = recover(&mut client, "a", &json!({ "position": position }));
@@ -118,6 +134,7 @@ fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_e
     let directory = Directory::new("during");
     let hub = start(&directory.0);
     trigger(&hub, "a", "e", "0");
+    until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
     let (position, _) = recover(&mut client, "a", &json!(true));
     let mut position = position.unwrap();
@@ -142,6 +159,7 @@ fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_agai
     let directory = Directory::new("excluded");
     let hub = start(&directory.0);
     trigger(&hub, "a", "e", "1");
+    until_published(&hub, "a", 1);
     let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
     let (position, _) = recover(&mut client, "a", &json!(true));
     plain.subscribe("a");
@@ -168,6 +186,7 @@ fn client_events_of_durable_channels_are_delivered_and_not_stored() {
     let hub = start(&directory.0);
     let channel = "private-a";
     trigger(&hub, channel, "e", "1");
+    until_published(&hub, channel, 1);
     let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
     let (position, _) = recover(&mut client, channel, &json!(true));
     recover(&mut other, channel, &json!(true));
@@ -191,6 +210,7 @@ fn clients_of_other_protocols_cannot_forge_stored_events() {
     let directory = Directory::new("forged");
     let hub = start(&directory.0);
     trigger(&hub, "a", "e", "1");
+    until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
     let (position, _) = recover(&mut client, "a", &json!(true));
     let forged = json!({
@@ -219,9 +239,9 @@ fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
         let body = json!({ "batch": batch }).to_string();
         assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
     }
+    let end = until_published(&hub, "a", 1_001);
     let mut client = Client::new(&hub);
-    let (end, _) = recover(&mut client, "a", &json!(true));
-    let end = end.unwrap();
+    recover(&mut client, "a", &json!(true));
     let at = |sequence: u64| end.replace("-1001", &format!("-{sequence}"));
     client.send("pusher:unsubscribe", json!({ "channel": "a" }));
     assert_eq!(recover(&mut client, "a", &json!({ "position": at(0) })), (Some(end.clone()), false));

@@ -1,10 +1,10 @@
 //! Events: one for many channels, and batches.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{join_all, try_join_all};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -12,8 +12,8 @@ use sinews_server::{Answer, Request, Response, Topics};
 
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
-use crate::api::streams::{StoredPublication, append_to_topic, error_response};
-use crate::auth::Rights;
+use crate::api::streams::{append_to_topic, error_response};
+use crate::auth::{Action, Rights};
 use crate::brief::brief_error;
 use crate::json::{borrowed, read_object};
 use crate::problem::Problem;
@@ -22,6 +22,8 @@ use crate::protocol::pusher::channel::{
 };
 use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::protocol::pusher::live::LiveApp;
+use crate::streams::service::StreamService;
+use crate::topics::MessageContent;
 
 /// An event of a request.
 #[derive(Deserialize)]
@@ -74,13 +76,13 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Reques
     let checked = check(app, &event)?;
     let stored = publish(context, app, &checked, request.topics());
     if checked.info == ChannelInfo::default() {
-        return Ok(answer(success(&json!({})), stored));
+        return Ok(answer(context, success(&json!({})), stored));
     }
     let (mut channels, publisher) = (Map::new(), request.publisher());
     for channel in checked.channels {
         channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
     }
-    Ok(answer(success(&json!({ "channels": channels })), stored))
+    Ok(answer(context, success(&json!({ "channels": channels })), stored))
 }
 
 /// The parameters of a request without a body.
@@ -122,7 +124,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
         stored.extend(publish(context, app, event, request.topics()));
     }
     if checked.iter().all(|event| event.info == ChannelInfo::default()) {
-        return Ok(answer(success(&json!({})), stored));
+        return Ok(answer(context, success(&json!({})), stored));
     }
     let publisher = request.publisher();
     let info = |event: &CheckedEvent<'_>| {
@@ -135,7 +137,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
         )
     };
     let infos: Vec<Value> = checked.iter().map(info).collect();
-    Ok(answer(success(&json!({ "batch": infos })), stored))
+    Ok(answer(context, success(&json!({ "batch": infos })), stored))
 }
 
 /// Checks an event against the limits of the app.
@@ -205,11 +207,11 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     }
 }
 
-/// An append to the stream of a durable topic.
-type StoredEvent = BoxFuture<'static, Result<StoredPublication, Problem>>;
+/// An event for a channel that is a durable topic, and its topic.
+type StoredEvent = (String, MessageContent);
 
-/// Publishes an event to its channels. Returns the appends to the streams of channels that are durable topics: their
-/// subscribers receive the event from the stream.
+/// Publishes an event to its channels. Returns the events of channels that are durable topics: their subscribers receive them
+/// from the stream.
 fn publish(
     context: &AppApi,
     app: &LiveApp,
@@ -225,10 +227,7 @@ fn publish(
             None => topic_of(app.options.topic_space(), channel),
         };
         match services.durable_store(&topic) {
-            Some(store) => {
-                let content = (published.content().clone(), None);
-                stored.push(append_to_topic(store, &topic, content, Rights::all()).boxed());
-            }
+            Some(_) => stored.push((topic, published.content().clone())),
             None => drop(services.hub.publish_to(out, &topic, &published, (true, None))),
         }
     }
@@ -236,12 +235,29 @@ fn publish(
 }
 
 /// Answers when the events of durable topics are stored; if one is not, with its problem.
-fn answer(response: Response, stored: Vec<StoredEvent>) -> Answer {
-    if stored.is_empty() {
-        return response.into();
+fn answer(context: &AppApi, response: Response, stored: Vec<StoredEvent>) -> Answer {
+    match &context.services.store {
+        Some(store) if !stored.is_empty() => {
+            let stored = store_events(Arc::clone(store), stored);
+            Answer::later(async move {
+                match stored.await {
+                    Ok(()) => response,
+                    Err(problem) => error_response(&problem),
+                }
+            })
+        }
+        _ => response.into(),
     }
-    Answer::later(async move {
-        let failed = join_all(stored).await.into_iter().find_map(Result::err);
-        failed.map_or(response, |problem| error_response(&problem))
-    })
+}
+
+/// Appends events to the streams of their topics, in order.
+async fn store_events(store: Arc<StreamService>, events: Vec<StoredEvent>) -> Result<(), Problem> {
+    // First all streams are opened: an event whose stream is being opened would be appended behind a later event.
+    let topics: BTreeSet<&str> = events.iter().map(|(topic, _)| &**topic).collect();
+    let opening = |topic| store.opening(topic, Action::Publish, &Rights::all());
+    try_join_all(topics.into_iter().filter_map(opening)).await?;
+    let append =
+        |(topic, content): StoredEvent| append_to_topic(&store, &topic, (content, None), Rights::all());
+    let appends: Vec<_> = events.into_iter().map(append).collect();
+    join_all(appends).await.into_iter().try_for_each(|stored| stored.map(drop))
 }
