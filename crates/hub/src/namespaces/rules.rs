@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(is_on(vec![], &[], None), (true, false, 2));
         assert_eq!(is_on(vec![Namespace::new(">").with_history(0)], &[], None), (false, false, 2));
         assert_eq!(is_on(vec![], &[("sinews.>", 5)], None), (true, true, 2));
-        assert_eq!(is_on(vec![], &[], Some(&[">"])), (false, false, 1));
+        assert_eq!(is_on(vec![], &[], Some(&[">"])), (false, false, 2), "two forms have positions");
         // Other namespaces decide other topics, or other options.
         assert_eq!(
             is_on(vec![Namespace::new("sinews.chat.lobby").with_history(0)], &[], None),
