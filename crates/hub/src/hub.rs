@@ -265,7 +265,9 @@ impl HubBuilder {
         let (access, built) = self.resolve()?;
         let streams = self.streams;
         let patterns = built.histories.patterns();
-        let topics = HubTopics::new(built.histories).with_apps(Arc::clone(access.live_apps()));
+        let topics = HubTopics::new(built.histories)
+            .with_durable(built.durable)
+            .with_apps(Arc::clone(access.live_apps()));
         let mut cluster = None;
         if let Some(options) = self.cluster {
             let predecessor = self.predecessor_node.as_deref();
@@ -366,7 +368,7 @@ impl Hub {
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, store, cluster);
         let readiness = Readiness::new(&router, store, cluster);
         let (apps, check) = ((&self.live, &self.topics), Arc::new(move || readiness.answer()) as _);
-        let router = pusher::add_to(router, &self.options, apps, (cluster, &check));
+        let router = pusher::add_to(router, &self.options, apps, (store, cluster, &check));
         api::v1::add_to(router, &self.live, &self.topics, (store, cluster), &self.info)
     }
 

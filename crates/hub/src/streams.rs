@@ -30,6 +30,7 @@ pub(crate) mod json;
 pub(crate) mod key_faults;
 pub(crate) mod key_replicas;
 mod local;
+pub(crate) mod missed;
 pub(crate) mod options;
 mod pattern_state;
 pub(crate) mod quota;

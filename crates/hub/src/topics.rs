@@ -17,6 +17,7 @@ pub(crate) mod presence;
 mod recoverable;
 pub(crate) mod shared_keys;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -37,6 +38,7 @@ use crate::connections::ConnectionRegistry;
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
 use crate::protocol::pusher::LiveApps;
+use crate::protocol::pusher::encode::ChannelPublication;
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
@@ -55,6 +57,8 @@ pub(crate) struct HubTopics {
     rates: Mutex<HashMap<String, u64>>,
     /// The topics that have a history.
     histories: PatternSwitch,
+    /// The topics that are stored in streams.
+    durable: PatternSwitch,
     /// Orders the publications of channels with a history in both of their forms with positions.
     recoverable_channels: TopicLocks,
     /// Orders the publications and the new subscriptions of cache channels.
@@ -86,15 +90,15 @@ pub(crate) enum TopicForm {
 impl TopicForm {
     /// The name of the topic in the server below. Of a topic that only apps reach, the name of the events is that of the
     /// presence: the server below stores it once.
-    pub(crate) fn topic(self, name: &str) -> String {
+    pub(crate) fn topic(self, name: &str) -> Cow<'_, str> {
         let prefix = match self {
             Self::Plain => "r.",
             Self::Framed => "j.",
-            Self::Event if is_reserved(name) => "",
+            Self::Event if is_reserved(name) => return name.into(),
             Self::Event => "p.",
             Self::RecoverableEvent => "q.",
         };
-        [prefix, name].concat()
+        [prefix, name].concat().into()
     }
 }
 
@@ -180,7 +184,7 @@ impl TopicPublisher for Topics {
     }
 
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(Self::publisher(self).publish_except(topic, message, except))
+        Self::publish_except(self, topic, message, except).unwrap_or(0)
     }
 
     fn publisher(&self) -> Publisher {
@@ -226,6 +230,11 @@ impl HubTopics {
         Self { histories, ..Self::default() }
     }
 
+    /// Sets the topics that are stored in streams.
+    pub(crate) fn with_durable(self, durable: PatternSwitch) -> Self {
+        Self { durable, ..self }
+    }
+
     /// Sets the apps whose channels are topics.
     pub(crate) fn with_apps(self, apps: Arc<LiveApps>) -> Self {
         Self { apps, ..self }
@@ -257,9 +266,15 @@ impl HubTopics {
         !is_reserved(topic) && self.histories.is_on(topic)
     }
 
-    /// Whether the protocol's form has subscribers or a history.
+    /// Whether a topic is stored in a stream.
+    pub(crate) fn is_durable(&self, topic: &str) -> bool {
+        !is_reserved(topic) && self.durable.is_on(topic)
+    }
+
+    /// Whether a form with positions may have subscribers, or the topic has a history.
     fn is_framed(&self, topic: &str) -> bool {
-        !is_reserved(topic) && (self.framed.load(Ordering::Acquire) > 0 || self.has_history(topic))
+        let is_framed = || self.framed.load(Ordering::Acquire) > 0 || self.has_history(topic);
+        !is_reserved(topic) && (is_framed() || self.is_durable(topic))
     }
 
     /// Makes this server a node of a cluster. The first call sets it.
@@ -307,15 +322,28 @@ impl HubTopics {
         include_self: bool,
         socket: Option<u128>,
     ) -> usize {
+        let publication = ChannelPublication::new(content);
+        self.publish_to(out, topic, &publication, (include_self, socket))
+    }
+
+    /// Publishes as [`publish_from`](Self::publish_from) does, an event that is made once for all of its channels.
+    pub(crate) fn publish_to(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        publication: &ChannelPublication<'_>,
+        (include_self, socket): (bool, Option<u128>),
+    ) -> usize {
         self.count(topic);
         let channel = self.channel(topic);
         let is_cached = channel.as_ref().is_some_and(PublishedChannel::is_cache);
         let authority = self.read_authority();
         let source = PublicationSource { origin: PublicationOrigin::Local, socket };
-        let reached = self.publish_framed(&authority, out, topic, content, source);
+        let reached = self.publish_framed(&authority, out, topic, publication, source);
         drop(authority);
-        let reached = reached + self.publish_plain(out, (topic, channel), content, include_self);
+        let reached = reached + self.publish_plain(out, (topic, channel), publication, include_self);
         if let Some(nodes) = self.other_nodes() {
+            let content = publication.content();
             match is_cached {
                 // A node that has its first subscriber later answers with the last event.
                 true => nodes.publish_to_all(topic, content),
@@ -343,7 +371,9 @@ impl HubTopics {
             let message = content.framed(topic, Some(position));
             reached(out.publish_at(&TopicForm::Framed.topic(topic), position, &message));
         }
-        self.publish_plain(out, (topic, channel), content, true);
+        let publication = ChannelPublication::new(content);
+        self.relay_recoverable(out, topic, &publication, position);
+        self.publish_plain(out, (topic, channel), &publication, true);
     }
 
     /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
@@ -358,14 +388,14 @@ impl HubTopics {
         &self,
         out: &mut impl TopicPublisher,
         (topic, channel): (&str, Option<PublishedChannel<'_>>),
-        content: &MessageContent,
+        publication: &ChannelPublication<'_>,
         include_self: bool,
     ) -> usize {
-        let reached = self.publish_event(out, (topic, channel.as_ref()), content, include_self);
+        let reached = self.publish_event(out, (topic, channel.as_ref()), publication, include_self);
         if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
             return reached;
         }
-        let (topic, message) = (TopicForm::Plain.topic(topic), content.plain());
+        let (topic, message) = (TopicForm::Plain.topic(topic), publication.content().plain());
         reached
             + if include_self {
                 out.publish(&topic, &message)
@@ -380,10 +410,10 @@ impl HubTopics {
         authority: &Authority,
         out: &mut impl TopicPublisher,
         topic: &str,
-        content: &MessageContent,
+        publication: &ChannelPublication<'_>,
         source: PublicationSource,
     ) -> usize {
-        let origin = source.origin;
+        let (content, origin) = (publication.content(), source.origin);
         if let Some(successor) = &authority.successor {
             let has_history = self.has_history(topic);
             let is_forwarded = successor.forward(topic, content, has_history, source);
@@ -404,6 +434,12 @@ impl HubTopics {
             }
             return 0;
         }
+        if self.is_durable(topic) {
+            if let Some(predecessor) = predecessor {
+                predecessor.send_or_cut(published(topic, content, None, origin));
+            }
+            return self.publish_unstored(&out.publisher(), topic, publication, source.socket);
+        }
         let channel = self.recoverable_channel(topic);
         let mut assigned = None;
         let reached = out.publish_with(&TopicForm::Framed.topic(topic), |position| {
@@ -414,8 +450,8 @@ impl HubTopics {
             assigned = position;
             content.framed(topic, position)
         });
-        reached
-            + self.publish_recoverable(&out.publisher(), channel, (topic, content), assigned, source.socket)
+        let publication = (topic, publication);
+        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, source.socket)
     }
 
     /// Counts a new subscription.

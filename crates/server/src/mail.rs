@@ -36,9 +36,13 @@ pub(crate) struct MailedPublication {
 }
 
 impl Mail {
-    pub(crate) fn publish(topic: &Arc<str>, message: &Prepared) -> Self {
+    pub(crate) fn publish(
+        topic: &Arc<str>,
+        (message, version): (&Prepared, u64),
+        except: Option<ConnId>,
+    ) -> Self {
         let (topic, message) = (topic.clone(), message.clone());
-        Self::Publish(MailedPublication { topic, message, position: None, except: None, version: 0 })
+        Self::Publish(MailedPublication { topic, message, position: None, except, version })
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct HubRules {
     pub(crate) rules: Vec<TopicRule>,
     /// The topics that have a history.
     pub(crate) histories: PatternSwitch,
+    /// The durable topics.
+    pub(crate) durable: PatternSwitch,
 }
 
 impl HubRules {
@@ -51,7 +53,7 @@ impl HubRules {
         for at in 0..list.len() {
             add_rules(&list, at, &durable, &mut rules);
         }
-        Ok(Self { rules, histories })
+        Ok(Self { rules, histories, durable })
     }
 }
 
@@ -176,7 +178,7 @@ fn add_rules(list: &[Namespace], at: usize, durable: &PatternSwitch, rules: &mut
     }
     if durable.is_on(pattern) {
         // Its own namespace, or a less specific one, makes it durable.
-        return rules.push(follow::rule(pattern));
+        return rules.extend([follow::rule(pattern), follow::event_rule(pattern)]);
     }
     let history = |rule: TopicRule, messages: Option<usize>, namespace: &Namespace| match messages {
         None => rule,
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(is_on(vec![], &[], None), (true, false, 2));
         assert_eq!(is_on(vec![Namespace::new(">").with_history(0)], &[], None), (false, false, 2));
         assert_eq!(is_on(vec![], &[("sinews.>", 5)], None), (true, true, 2));
-        assert_eq!(is_on(vec![], &[], Some(&[">"])), (false, false, 1));
+        assert_eq!(is_on(vec![], &[], Some(&[">"])), (false, false, 2), "two forms have positions");
         // Other namespaces decide other topics, or other options.
         assert_eq!(
             is_on(vec![Namespace::new("sinews.chat.lobby").with_history(0)], &[], None),

@@ -8,6 +8,7 @@ mod channel;
 mod client;
 mod client_events;
 mod code;
+mod durable;
 pub(crate) mod encode;
 mod handshake;
 mod health;
@@ -18,6 +19,7 @@ mod metrics;
 mod position;
 mod recovery;
 pub(crate) mod report;
+mod services;
 mod signature;
 mod socket_ids;
 mod subscriptions;
@@ -36,10 +38,12 @@ pub(crate) use self::live::{EventTarget, LiveApps};
 pub(crate) use self::metrics::PusherMetrics;
 #[cfg(test)]
 pub(crate) use self::position::end_of;
+use self::services::PusherServices;
 pub use self::webhook::PusherWebhook;
 use crate::cluster::Cluster;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
+use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 
 /// Adds the routes of clients and of the HTTP API.
@@ -47,12 +51,13 @@ pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
     (live, hub): (&LivePolicy, &Arc<HubTopics>),
-    (cluster, check): (Option<&Arc<Cluster>>, &HealthCheck),
+    (store, cluster, check): (Option<&Arc<StreamService>>, Option<&Arc<Cluster>>, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
+    let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: store.cloned() });
     let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
-        let (apps, hub) = (Arc::clone(&apps), Arc::clone(hub));
+        let (apps, services) = (Arc::clone(&apps), Arc::clone(&services));
         socket_route(options, move |request| {
             if apps.is_empty() {
                 return Err(
@@ -60,7 +65,7 @@ pub(crate) fn add_to(
                 );
             }
             let handshake = read(&apps, request);
-            Ok(Box::new(PusherClient::new(handshake, Arc::clone(&hub))))
+            Ok(Box::new(PusherClient::new(handshake, Arc::clone(&services))))
         })
     };
     let mut router = router;
@@ -71,7 +76,7 @@ pub(crate) fn add_to(
             .websocket(&format!("{prefix}/app"), route(|_, _| handshake::unknown_path()));
     }
     let router = health::add_to(router, &apps, check);
-    api::add_to(router, live, hub, cluster, prefix)
+    api::add_to(router, live, (&services, cluster), prefix)
 }
 
 /// Maximum length of a prefix of paths.

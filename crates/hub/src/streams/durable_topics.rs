@@ -463,7 +463,11 @@ pub(super) fn record_of(
     idempotency_key: Option<&str>,
     limits: &RecordLimits,
 ) -> Result<Records, Problem> {
-    let key = idempotency_key.map_or_else(Vec::new, |key| [IDEMPOTENCY_PREFIX, key.as_bytes()].concat());
+    let key = match (content, idempotency_key) {
+        (MessageContent::Event(_), _) => EVENT_KEY.to_vec(),
+        (_, Some(key)) => [IDEMPOTENCY_PREFIX, key.as_bytes()].concat(),
+        (_, None) => Vec::new(),
+    };
     let (value, kind) = match content {
         MessageContent::Text(bytes) => (Cow::Borrowed(&**bytes), ValueKind::Text),
         MessageContent::Binary(bytes) => (Cow::Borrowed(&**bytes), ValueKind::Bytes),
@@ -478,13 +482,17 @@ pub(super) fn record_of(
     builder.finish().ok_or_else(|| problem(code::MALFORMED, "the publication is empty"))
 }
 
+/// The key of a record that is an event of an app's server. No client can append a record with this key to a durable topic,
+/// so that the fields of its event can be relied on.
+pub(super) const EVENT_KEY: &[u8] = b"sinews-channel-event";
+
 /// The content of a record. Its declared kind was not checked.
 pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {
     let bytes = Bytes::copy_from_slice(record.value);
     match (record.kind, std::str::from_utf8(record.value)) {
         (ValueKind::Text, Ok(_)) => MessageContent::Text(bytes),
         (ValueKind::Json, Ok(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
-            MessageContent::Json(bytes)
+            if record.key == EVENT_KEY { MessageContent::Event(bytes) } else { MessageContent::Json(bytes) }
         }
         _ => MessageContent::Binary(bytes),
     }

@@ -238,7 +238,11 @@ impl DurableSubscription {
 
 /// Waits until the stream of a topic exists, and until this node has reached the position of the client. Another node,
 /// or the stream itself, may have delivered more records than this node has.
-async fn ready(store: Arc<StreamService>, topic: String, start: Option<ReplayFrom>) -> Result<(), Problem> {
+pub(super) async fn ready(
+    store: Arc<StreamService>,
+    topic: String,
+    start: Option<ReplayFrom>,
+) -> Result<(), Problem> {
     if let Some(opening) = store.opening_of_topic(&topic) {
         opening.await?;
     }
@@ -267,6 +271,12 @@ pub(crate) fn rule(pattern: &str) -> TopicRule {
     TopicRule::new(pattern)
         .with_history(HistoryPolicy::new(RELAY_HISTORY))
         .with_slow_consumer(SlowConsumer::DropNewest)
+}
+
+/// Delivery rule of the server below for the events of channels that are durable topics. A client of an app cannot notice a
+/// dropped event, so that its connection is closed.
+pub(crate) fn event_rule(pattern: &str) -> TopicRule {
+    TopicRule::new(TopicForm::RecoverableEvent.topic(pattern)).with_history(HistoryPolicy::new(RELAY_HISTORY))
 }
 
 /// Messages of each topic that are retained in memory for workers whose mailbox is full. They exceed the number that
@@ -314,7 +324,7 @@ fn joined(first: &ReadResult, mut next: ReadResult) -> ReadResult {
 
 impl TopicRelay {
     /// Waits until the log has written an accepted record, or has failed.
-    async fn written(&self, offset: u64) {
+    pub(super) async fn written(&self, offset: u64) {
         poll_fn(|cx| match self.partition().watch(PartitionEvent::Readable(offset), cx.waker()) {
             false if self.is_accepted(offset) => Poll::Pending,
             _ => Poll::Ready(()),

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::broker::BrokerStore;
 use super::carrier::WorkerCarrier;
 use super::durable_keys::{DurableKeys, STREAM_PREFIX};
-use super::durable_topics::{self, DurableTopics, TopicRelay};
+use super::durable_topics::{self, DurableTopics, EVENT_KEY, TopicRelay};
 use super::errors::{not_open, unusable};
 use super::groups::ActiveGroups;
 use super::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
@@ -480,11 +480,18 @@ impl StreamService {
         self.store.deduplication()
     }
 
-    /// Rejects records of a client that would count as publications with an idempotency key.
+    /// Rejects records of a client that would count as publications with an idempotency key, or as events of an app's server.
     pub(crate) fn check_keys(&self, stream: &Stream, records: &Records) -> Result<(), Problem> {
-        if self.topics.is_durable(stream.name()) && records.have_idempotency_key() {
+        if !self.topics.is_durable(stream.name()) {
+            return Ok(());
+        }
+        if records.have_idempotency_key() {
             let prefix = String::from_utf8_lossy(IDEMPOTENCY_PREFIX);
             return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
+        }
+        if records.iter().flatten().any(|record| record.key == EVENT_KEY) {
+            let key = String::from_utf8_lossy(EVENT_KEY);
+            return Err(problem(code::TOPIC, format!("the key {key} of records is reserved")));
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use sinews_server::{Position, Publisher, TopicSnapshot};
 use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
 use crate::auth::Revocation;
 use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead};
-use crate::protocol::pusher::encode::socket_id_text;
+use crate::protocol::pusher::encode::{ChannelPublication, socket_id_text};
 
 /// The predecessor and the successor of this process, if there are any.
 #[derive(Debug, Default)]
@@ -200,10 +200,11 @@ impl HubTopics {
         let channel = self.channel(topic);
         let origin =
             if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
+        let publication = ChannelPublication::new(content);
         let authority = self.read_authority();
-        self.publish_framed(&authority, out, topic, content, PublicationSource { origin, socket });
+        self.publish_framed(&authority, out, topic, &publication, PublicationSource { origin, socket });
         drop(authority);
-        self.publish_plain(out, (topic, channel), content, true);
+        self.publish_plain(out, (topic, channel), &publication, true);
     }
 
     /// Delivers a message of another node of the cluster.
@@ -216,7 +217,10 @@ impl HubTopics {
             return;
         }
         self.count(topic);
-        if self.is_framed(topic) {
+        let publication = ChannelPublication::new(content);
+        if self.is_durable(topic) {
+            self.publish_unstored(out, topic, &publication, None);
+        } else if self.is_framed(topic) {
             let channel = self.recoverable_channel(topic);
             let mut assigned = None;
             TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), |position| {
@@ -227,10 +231,10 @@ impl HubTopics {
                 assigned = position;
                 content.framed(topic, position)
             });
-            self.publish_recoverable(out, channel, (topic, content), assigned, None);
+            self.publish_recoverable(out, channel, (topic, &publication), assigned, None);
         }
         drop(authority);
-        self.publish_plain(out, (topic, event_channel), content, true);
+        self.publish_plain(out, (topic, event_channel), &publication, true);
     }
 
     /// Delivers a message that the successor has published.
@@ -249,16 +253,22 @@ impl HubTopics {
             source = from;
         }
         let origin = source.origin;
-        let message = content.framed(topic, position);
+        let (message, publication) = (content.framed(topic, position), ChannelPublication::new(content));
         let framed = TopicForm::Framed.topic(topic);
         match position {
             Some(position) => {
                 let channel = self.recoverable_channel(topic);
                 // No caller needs the number of subscribers, and a full mailbox recovers from the history.
                 let _ = out.publish_at(&framed, position, &message);
-                self.publish_recoverable(out, channel, (topic, content), Some(position), source.socket);
+                if self.is_durable(topic) {
+                    self.relay_recoverable(out, topic, &publication, position);
+                }
+                self.publish_recoverable(out, channel, (topic, &publication), Some(position), source.socket);
             }
             None if super::is_reserved(topic) => {}
+            None if self.is_durable(topic) => {
+                self.publish_unstored(out, topic, &publication, source.socket);
+            }
             None => {
                 TopicPublisher::publish(out, &framed, &message);
             }
@@ -269,7 +279,7 @@ impl HubTopics {
         drop(authority);
         if origin == PublicationOrigin::Successor {
             self.count(topic);
-            self.publish_plain(out, (topic, event_channel), content, true);
+            self.publish_plain(out, (topic, event_channel), &publication, true);
         }
     }
 
@@ -286,7 +296,7 @@ impl HubTopics {
         let Some(successor) = authority.successor.take() else { return false };
         // Publish the unconfirmed messages in order, before any other.
         for (source, topic, content) in successor.lock().take().unwrap_or_default() {
-            self.publish_framed(&authority, out, &topic, &content, source);
+            self.publish_framed(&authority, out, &topic, &ChannelPublication::new(&content), source);
         }
         true
     }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use sinews_server::{Prepared, Publisher};
 
-use super::{HubTopics, MessageContent, TopicForm, TopicPublisher, reached};
+use super::{HubTopics, TopicForm, TopicPublisher, reached};
 use crate::protocol::pusher::EventTarget;
-use crate::protocol::pusher::encode::encode;
+use crate::protocol::pusher::encode::ChannelPublication;
 
 /// Locks of topics. A topic takes one during a publication.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl TopicLocks {
 
 /// A channel during a publication.
 pub(super) struct PublishedChannel<'a> {
-    target: EventTarget,
+    target: EventTarget<'a>,
     /// Of a cache channel.
     _order: Option<MutexGuard<'a, ()>>,
 }
@@ -49,7 +49,7 @@ impl HubTopics {
     }
 
     /// The channel that a topic is, if it is one. Call it before any form is published.
-    pub(super) fn channel(&self, topic: &str) -> Option<PublishedChannel<'_>> {
+    pub(super) fn channel<'a>(&'a self, topic: &'a str) -> Option<PublishedChannel<'a>> {
         let target = self.apps.target(topic)?;
         let order = target.is_cache.then(|| self.cache_channels.lock(topic));
         Some(PublishedChannel { target, _order: order })
@@ -61,7 +61,7 @@ impl HubTopics {
         &self,
         out: &mut impl TopicPublisher,
         (topic, channel): (&str, Option<&PublishedChannel<'_>>),
-        content: &MessageContent,
+        publication: &ChannelPublication<'_>,
         include_self: bool,
     ) -> usize {
         let Some(PublishedChannel { target, .. }) = channel else { return 0 };
@@ -69,7 +69,7 @@ impl HubTopics {
         if !has_subscribers && !target.is_cache {
             return 0;
         }
-        let event = encode(&target.channel, content);
+        let event = publication.encode(&target.channel);
         let is_retained = target.is_cache && !event.is_of_client;
         let version = is_retained.then(|| self.apps.retain(target, &event.message));
         let topic = TopicForm::Event.topic(topic);

@@ -1,24 +1,27 @@
-//! Events of channels with a history: published with their positions, for clients that recover.
+//! Events of channels with a history, and of channels that are durable topics: published with their positions, for clients
+//! that recover.
 //!
-//! The protocol's form of a topic assigns the position of a message. The event has the same position, so that it stays valid
-//! after a hot restart.
+//! The protocol's form of a topic with a history assigns the position of a message. The event has the same position, so that
+//! it stays valid after a hot restart. The position in a durable topic is that of its stream.
 
+use std::borrow::Cow;
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
-use sinews_server::{Position, Publisher};
+use sinews_server::{Position, Prepared, Publisher, SubscriberId};
 
-use super::{HubTopics, MessageContent, TopicForm, reached};
-use crate::protocol::pusher::encode::encode;
+use super::{HubTopics, TopicForm, reached};
+use crate::protocol::pusher::encode::ChannelPublication;
 
 /// A channel with a history, locked for one publication.
 pub(super) struct RecoverableChannel<'a> {
-    channel: String,
+    channel: Cow<'a, str>,
     _order: MutexGuard<'a, ()>,
 }
 
 impl HubTopics {
     /// Locks the channel that a topic is, if it is one and has a history. Call it before the position is assigned.
-    pub(super) fn recoverable_channel(&self, topic: &str) -> Option<RecoverableChannel<'_>> {
+    pub(super) fn recoverable_channel<'a>(&'a self, topic: &'a str) -> Option<RecoverableChannel<'a>> {
         if !self.has_history(topic) {
             return None;
         }
@@ -31,17 +34,71 @@ impl HubTopics {
         &self,
         out: &Publisher,
         channel: Option<RecoverableChannel<'_>>,
-        (topic, content): (&str, &MessageContent),
+        (topic, publication): (&str, &ChannelPublication<'_>),
         position: Option<Position>,
         socket: Option<u128>,
     ) -> usize {
         let (Some(channel), Some(position)) = (channel, position) else { return 0 };
-        let event = encode(&channel.channel, content).with_position(position, socket);
-        let except = event.socket_id.and_then(|id| self.apps.socket(id));
+        let (event, except) = self.positioned(publication, &channel.channel, (position, socket));
         let topic = TopicForm::RecoverableEvent.topic(topic);
         // Earlier events may be missing, or of another epoch. The name was checked.
         let before = Position { sequence: position.sequence.saturating_sub(1), ..position };
         let _ = out.advance_to(&topic, before);
-        reached(out.publish_at_except(&topic, position, &event.message, except))
+        reached(out.publish_at_except(&topic, position, &event, except))
+    }
+
+    /// Publishes an event of a durable topic at its position in the stream, while the relay of the topic is locked. Later
+    /// subscribers start in the stream.
+    pub(super) fn relay_recoverable(
+        &self,
+        out: &Publisher,
+        topic: &str,
+        publication: &ChannelPublication<'_>,
+        position: Position,
+    ) {
+        let Some(channel) = self.subscribed_channel(topic) else { return };
+        let (event, except) = self.positioned(publication, &channel, (position, None));
+        reached(out.publish_at_except(&TopicForm::RecoverableEvent.topic(topic), position, &event, except));
+    }
+
+    /// Publishes an event of a client in a durable topic, which does not store it, in the forms with positions: without a
+    /// position. Returns the number of subscriptions that it reaches.
+    pub(super) fn publish_unstored(
+        &self,
+        out: &Publisher,
+        topic: &str,
+        publication: &ChannelPublication<'_>,
+        socket: Option<u128>,
+    ) -> usize {
+        let mut count = 0;
+        if self.framed.load(Ordering::Acquire) > 0 {
+            let message = publication.content().framed(topic, None);
+            count += reached(out.publish_unretained(&TopicForm::Framed.topic(topic), &message, None));
+        }
+        if let Some(channel) = self.subscribed_channel(topic) {
+            let event = publication.encode(&channel);
+            let except = event.socket_id.or(socket).and_then(|id| self.apps.socket(id));
+            let form = TopicForm::RecoverableEvent.topic(topic);
+            count += reached(out.publish_unretained(&form, &event.message, except));
+        }
+        count
+    }
+
+    /// The channel that a topic is, if any channel has subscribers.
+    fn subscribed_channel<'a>(&self, topic: &'a str) -> Option<Cow<'a, str>> {
+        let has_subscribers = self.channel_events.load(Ordering::Acquire) > 0;
+        Some(self.apps.target(topic).filter(|_| has_subscribers)?.channel)
+    }
+
+    /// An event with its position, and the connection that does not receive it.
+    fn positioned(
+        &self,
+        publication: &ChannelPublication<'_>,
+        channel: &str,
+        (position, socket): (Position, Option<u128>),
+    ) -> (Prepared, Option<SubscriberId>) {
+        let event = publication.encode(channel).with_position(position, socket);
+        let except = event.socket_id.and_then(|id| self.apps.socket(id));
+        (event.message, except)
     }
 }

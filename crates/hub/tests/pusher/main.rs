@@ -14,9 +14,11 @@ mod client;
 mod cluster;
 mod connection;
 mod dashboard;
+mod durable;
 mod events;
 mod faults;
 mod load;
+mod memory_broker;
 #[path = "../../../../fuzz/src/pusher/model.rs"]
 #[allow(dead_code, reason = "the fuzz target uses the rest")]
 mod model;

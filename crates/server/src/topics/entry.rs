@@ -155,34 +155,26 @@ impl Recipients<'_> {
         entries.map(|entry| entry.subscribers_on(shard)).sum()
     }
 
-    /// Publishes to the threads with subscribers, except one thread. Returns how many subscriptions are reached, and
-    /// how many are not, since their thread's mailbox is full.
+    /// Publishes to the threads with subscribers, except one thread, and except a connection. Returns how many
+    /// subscriptions are reached, and how many are not, since their thread's mailbox is full.
     pub(crate) fn post(
         &self,
-        message: &Prepared,
+        (message, version): (&Prepared, u64),
         posts: &[Post<Mail>],
-        except: Option<usize>,
-    ) -> (usize, usize) {
-        self.post_each(posts, except, |_| Mail::publish(self.name, message))
-    }
-
-    /// As [`post`](Self::post), with a mail of its own for each thread.
-    pub(crate) fn post_each(
-        &self,
-        posts: &[Post<Mail>],
-        except: Option<usize>,
-        mail: impl Fn(usize) -> Mail,
+        except_thread: Option<usize>,
+        except: Option<SubscriberId>,
     ) -> (usize, usize) {
         let (mut reached, mut lost) = (0, 0);
         for (shard, post) in posts.iter().enumerate() {
-            if Some(shard) == except {
+            if Some(shard) == except_thread {
                 continue;
             }
             let count = self.count_on(shard);
             if count == 0 {
                 continue;
             }
-            match post.send(mail(shard)) {
+            let except = except.filter(|except| except.shard == shard).map(|except| except.conn);
+            match post.send(Mail::publish(self.name, (message, version), except)) {
                 Ok(()) => reached += count,
                 Err(_) => lost += count,
             }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
-use super::entry::Recipients;
+use super::entry::{Recipients, SubscriberId};
 use super::history::policy::Position;
 use super::name::InvalidTopic;
 use super::presence::undelivered::UpdateTurn;
@@ -38,7 +38,12 @@ impl Topics {
     ) -> usize {
         if self.has_history(topic, name) {
             return self
-                .publish_with_history(topic, name, |position| make(Some(position)), except)
+                .publish_with_history(
+                    topic,
+                    name,
+                    |position| make(Some(position)),
+                    except.map(|conn| SubscriberId { shard: self.shard, conn }),
+                )
                 .unwrap_or(0);
         }
         self.publish_resolved(topic, name, &make(None), except)
@@ -69,6 +74,22 @@ impl Topics {
         Ok(self.publish_resolved(topic, name, message, except))
     }
 
+    /// Publishes to every subscriber on every thread, except a connection of any thread: for example the connection
+    /// whose request led to the message. Messages of this thread keep their order, with an exception and without. Returns
+    /// the number of matching subscriptions; those of an exception on another thread count.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_except(
+        &mut self,
+        name: &str,
+        message: &Prepared,
+        except: SubscriberId,
+    ) -> Result<usize, InvalidTopic> {
+        let topic = self.resolve(name)?;
+        Ok(self.publish_resolved_except(topic, name, message, Some(except)))
+    }
+
     /// Publishes to a topic that was just resolved.
     pub(crate) fn publish_resolved(
         &mut self,
@@ -76,6 +97,17 @@ impl Topics {
         name: &str,
         message: &Prepared,
         except: Option<ConnId>,
+    ) -> usize {
+        let except = except.map(|conn| SubscriberId { shard: self.shard, conn });
+        self.publish_resolved_except(topic, name, message, except)
+    }
+
+    fn publish_resolved_except(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        message: &Prepared,
+        except: Option<SubscriberId>,
     ) -> usize {
         if self.has_history(topic, name)
             && let Some(reached) = self.publish_with_history(topic, name, |_| message.clone(), except)
@@ -87,7 +119,7 @@ impl Topics {
             let Some(entry) = self.directory.find(name) else { return 0 };
             self.published = true;
             let recipients = Recipients { name: &entry.name, exact: Some(&entry), patterns: &[] };
-            let (reached, lost) = self.post(recipients, message);
+            let (reached, lost) = self.post(recipients, message, except);
             self.counters.lost += lost as u64;
             return reached;
         };
@@ -102,10 +134,12 @@ impl Topics {
             Some(&*found.entry)
         };
         let patterns = found.route.as_ref().map_or(&[][..], |route| &route.all);
-        let (mut reached, lost) = self.post(Recipients { name: &found.entry.name, exact, patterns }, message);
+        let recipients = Recipients { name: &found.entry.name, exact, patterns };
+        let (mut reached, lost) = self.post(recipients, message, except);
         reached += found.subscribers.len();
         reached +=
             self.local(local).iter().map(|pattern| self.topics[*pattern].subscribers.len()).sum::<usize>();
+        let except = except.filter(|except| except.shard == self.shard).map(|except| except.conn);
         reached -= except.map_or(0, |conn| self.matching_subscriptions(local, conn));
         self.counters.lost += lost as u64;
         self.push(Publication { topic: local, message: message.clone(), except, sequence: 0 });
@@ -148,9 +182,14 @@ impl Topics {
         })
     }
 
-    /// Sends a publication to the other threads.
-    pub(super) fn post(&self, recipients: Recipients<'_>, message: &Prepared) -> (usize, usize) {
-        let (reached, lost) = recipients.post(message, &self.posts, Some(self.shard));
+    /// Sends a publication to the other threads, except a connection.
+    fn post(
+        &self,
+        recipients: Recipients<'_>,
+        message: &Prepared,
+        except: Option<SubscriberId>,
+    ) -> (usize, usize) {
+        let (reached, lost) = recipients.post((message, 0), &self.posts, Some(self.shard), except);
         if lost > 0 {
             tracing::warn!(
                 topic = &**recipients.name,

@@ -18,7 +18,7 @@ use super::keyed::write::{KeyError, KeyWrite, KeyWritten};
 use super::name::{self, InvalidTopic};
 use super::observer::SubscriptionObserver;
 use super::presence::member::PresenceSnapshot;
-use crate::mail::{Mail, MailedPublication};
+use crate::mail::Mail;
 
 /// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
 ///
@@ -82,6 +82,21 @@ impl Publisher {
         self.publish_to_all(topic, message, 0, Some(except))
     }
 
+    /// Publishes past the history of a topic, to every subscriber but one: the message has no position, and later
+    /// subscribers do not receive it. Otherwise as [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_unretained(
+        &self,
+        topic: &str,
+        message: &Prepared,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, PublishError> {
+        name::check(topic)?;
+        self.publish_to_all(topic, message, 0, except)
+    }
+
     /// Publishes a version of a topic without history to every subscriber, except those of this version or a later one
     /// ([`Context::subscribe_after`](crate::Context::subscribe_after)), and except one. The versions of a topic must rise
     /// from one publication to the next: a caller with several threads locks the topic. In a topic with history, the
@@ -117,11 +132,7 @@ impl Publisher {
         }
         let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
         let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
-        into_result(recipients.post_each(&self.posts, None, |shard| {
-            let except = except.filter(|except| shard == except.shard).map(|except| except.conn);
-            let (topic, message) = (name.clone(), message.clone());
-            Mail::Publish(MailedPublication { topic, message, position: None, except, version })
-        }))
+        into_result(recipients.post((message, version), &self.posts, None, except))
     }
 
     /// Publishes a message built from its position in the topic

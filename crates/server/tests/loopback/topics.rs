@@ -1,12 +1,12 @@
 //! Topics over several threads.
 
-use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 use sinews_proto::Role;
 use sinews_server::{
-    DeflateConfig, EngineConfig, Kind, Overflow, Prepared, PublishError, Response, Router, Server,
-    ServerOptions, TopicConfig, WebSocketRoute,
+    DeflateConfig, EngineConfig, HistoryPolicy, Kind, Overflow, Prepared, PublishError, Request, Response,
+    Router, Server, ServerOptions, TopicConfig, TopicRule, WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reply, negotiate};
 
@@ -142,6 +142,49 @@ fn publisher_gets_an_error_for_a_full_mailbox() {
     peer.expect(&Reply::text("one"));
     assert_eq!(publisher.publish("all", &Prepared::text("three")), Ok(1));
     peer.expect(&Reply::text("three"));
+}
+
+#[test]
+fn excluded_subscribers_of_all_threads_receive_the_other_messages_in_order() {
+    const TOPICS: [&str; 2] = ["all", "kept"];
+    let ids = Arc::new(Mutex::new(Vec::new()));
+    let known = Arc::clone(&ids);
+    let (route, _events) = scripted(move |event, cx| {
+        if let HandlerEvent::Open = event {
+            known.lock().unwrap().push(cx.subscriber_id());
+            TOPICS.iter().for_each(|topic| cx.subscribe(topic).unwrap());
+            cx.send_text(std::thread::current().name().unwrap()).unwrap();
+        }
+    });
+    let publish = move |request: &mut Request<'_>| {
+        let (topic, number) = (request.param("topic").unwrap(), request.param("number").unwrap());
+        let except = ids.lock().unwrap()[number.parse::<usize>().unwrap()];
+        for round in 0..3 {
+            let message = |kind: &str| Prepared::text(format!("{kind} {round}"));
+            let reached = request.topics().publish_except(&topic, &message("others"), except).unwrap();
+            let all = request.topics().publish(&topic, &message("all"), None).unwrap();
+            // A subscriber of another thread counts.
+            assert!((all - 1..=all).contains(&reached), "{reached} of {all}");
+        }
+        assert!(request.topics().publish_except("a.*", &Prepared::text(""), except).is_err());
+        Response::text("")
+    };
+    let router = Router::new().websocket("/member", route).post("/{topic}/{number}", publish);
+    let history = TopicRule::new("kept").with_history(HistoryPolicy::new(10));
+    let server = Running::server(Server::new(router).threads(THREADS).topic_rule(history));
+    let mut crowd = crowd(&server);
+    for topic in TOPICS {
+        for number in 0..crowd.len() {
+            server.connect().send(post(&format!("/{topic}/{number}"), "")).answer();
+            for (at, peer) in crowd.iter_mut().enumerate() {
+                for round in 0..3 {
+                    for kind in ["others", "all"].into_iter().filter(|kind| at != number || *kind == "all") {
+                        peer.expect(&Reply::text(format!("{kind} {round}")));
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -13,15 +13,15 @@ use sinews_server::{Answer, Request, Response, Router};
 
 use super::live::{LiveApp, LiveApps};
 use super::metrics::PusherRejection;
+use super::services::PusherServices;
 use super::signature::SignedRequest;
 use crate::cluster::Cluster;
 use crate::policy::LivePolicy;
-use crate::topics::HubTopics;
 
 /// What the operations share.
 pub(super) struct AppApi {
     apps: Arc<LiveApps>,
-    hub: Arc<HubTopics>,
+    services: Arc<PusherServices>,
     cluster: Option<Arc<Cluster>>,
     /// The prefix of paths, empty for none.
     prefix: Box<str>,
@@ -47,21 +47,20 @@ impl ApiError {
 }
 
 /// An answer with a value.
-fn success(value: &Value) -> Answer {
-    Response::json(value.to_string()).into()
+fn success(value: &Value) -> Response {
+    Response::json(crate::json::encode(value))
 }
 
 /// Adds the routes.
 pub(super) fn add_to(
     router: Router,
     live: &LivePolicy,
-    hub: &Arc<HubTopics>,
-    cluster: Option<&Arc<Cluster>>,
+    (services, cluster): (&Arc<PusherServices>, Option<&Arc<Cluster>>),
     prefix: Option<&str>,
 ) -> Router {
     let apps = Arc::clone(live.policy().live_apps());
     let (cluster, prefix) = (cluster.cloned(), prefix.unwrap_or_default());
-    let context = Arc::new(AppApi { apps, hub: Arc::clone(hub), cluster, prefix: prefix.into() });
+    let context = Arc::new(AppApi { apps, services: Arc::clone(services), cluster, prefix: prefix.into() });
     let router = add_below("", router, &context);
     if prefix.is_empty() { router } else { add_below(prefix, router, &context) }
 }

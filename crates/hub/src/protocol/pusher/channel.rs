@@ -91,7 +91,9 @@ pub(super) const DOT: char = '%';
 
 /// The presence of a channel: its members, or the number of its subscribers.
 pub(super) fn presence_of(app: &str, channel: &str) -> String {
-    format!("{RESERVED}.{app}.c.{}", channel.replace('.', "%"))
+    let dotless: Cow<'_, str> =
+        if channel.contains('.') { channel.replace('.', "%").into() } else { channel.into() };
+    [RESERVED, ".", app, ".c.", &dotless].concat()
 }
 
 /// Begin of the names of all channels' presence.

@@ -11,12 +11,14 @@ use super::app::PusherApp;
 use super::channel::{DOT, PusherTopic, channel_of_topic, presence_of, topic_of};
 use super::client_events::ClientEventRate;
 use super::code;
+use super::durable::PendingRecovery;
 use super::encode::{self, CLIENT_EVENT, error, socket_id_text};
 use super::handshake::{AppHandshake, ConnectionRejection};
 use super::incoming::{PusherMessage, SubscribeData, read_data};
 use super::live::{LiveApp, LiveApps};
 use super::liveness::Liveness;
 use super::metrics::PusherRejection;
+use super::services::PusherServices;
 use super::signature::AppKey;
 use super::subscriptions::FormerTopic;
 use super::users::SignedInUser;
@@ -28,7 +30,7 @@ use crate::topics::HubTopics;
 
 /// The handler of one client.
 pub(super) struct PusherClient {
-    pub(super) hub: Arc<HubTopics>,
+    pub(super) services: Arc<PusherServices>,
     state: ClientState,
 }
 
@@ -50,6 +52,9 @@ pub(super) struct PusherConnection {
     pub(super) user: Option<Box<SignedInUser>>,
     pub(super) client_events: ClientEventRate,
     pub(super) liveness: Liveness,
+    /// Subscriptions that wait for the events that the client has missed: at most one for each channel.
+    #[allow(clippy::box_collection, reason = "few connections have any")]
+    pub(super) recoveries: Option<Box<Vec<PendingRecovery>>>,
 }
 
 /// What the present configuration of the app lacks. Few connections outlive a configuration.
@@ -62,12 +67,16 @@ pub(super) struct FormerConfiguration {
 }
 
 impl PusherClient {
-    pub(super) fn new(handshake: AppHandshake, hub: Arc<HubTopics>) -> Self {
-        Self { hub, state: ClientState::Opening(Box::new(handshake)) }
+    pub(super) fn new(handshake: AppHandshake, services: Arc<PusherServices>) -> Self {
+        Self { services, state: ClientState::Opening(Box::new(handshake)) }
+    }
+
+    pub(super) fn hub(&self) -> &HubTopics {
+        &self.services.hub
     }
 
     pub(super) fn apps(&self) -> &LiveApps {
-        self.hub.apps()
+        self.hub().apps()
     }
 
     /// Closes the connection with an error, and counts it.
@@ -118,6 +127,7 @@ impl PusherClient {
             user: None,
             client_events: ClientEventRate::default(),
             liveness: Liveness::new(self.apps().now()),
+            recoveries: None,
         })
     }
 
@@ -281,7 +291,11 @@ impl Handler for PusherClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        let ClientState::Open(connection) = &self.state else { return };
+        let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
+        else {
+            return;
+        };
+        self.continue_recoveries(&mut connection, cx);
         let registered = connection.user.as_ref().and_then(|user| user.connection.as_ref());
         for command in registered.map_or_else(Vec::new, |registered| registered.take_commands()) {
             match command {
@@ -298,6 +312,16 @@ impl Handler for PusherClient {
                 }
             }
         }
+        self.state = ClientState::Open(connection);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
+        else {
+            return;
+        };
+        self.continue_recoveries(&mut connection, cx);
+        self.state = ClientState::Open(connection);
     }
 
     fn deadline(&self) -> Option<Instant> {

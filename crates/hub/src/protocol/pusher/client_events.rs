@@ -37,7 +37,7 @@ impl PusherClient {
         };
         let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
-        self.hub.publish_from(cx, &topic, &content, false, Some(connection.socket_id()));
+        self.hub().publish_from(cx, &topic, &content, false, Some(connection.socket_id()));
         self.report_client_event(connection, (&topic, &channel), &content, user_id.as_deref());
     }
 
@@ -50,7 +50,7 @@ impl PusherClient {
         user_id: Option<&str>,
     ) {
         let kind = WebhookEventKind::ClientMessage;
-        let Some(events) = self.hub.events().filter(|events| events.wants(kind)) else { return };
+        let Some(events) = self.hub().events().filter(|events| events.wants(kind)) else { return };
         let own_topic = presence_of(&connection.app.options.id, channel);
         let detail = |topic: &str, connection| EventDetail::ClientMessage {
             topic: topic.into(),

@@ -1,6 +1,7 @@
 //! Messages to clients.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -35,11 +36,6 @@ struct EventFields<'a> {
     /// The connection that does not receive the event.
     #[serde(borrow)]
     socket_id: Option<Cow<'a, str>>,
-}
-
-/// Encodes an event of an app's server: its data is the JSON of a string, as received.
-pub(super) fn server_event(name: &str, data: &str, socket_id: Option<&str>) -> MessageContent {
-    event_content(name, Some(data), None, socket_id)
 }
 
 /// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id.
@@ -101,58 +97,134 @@ impl EncodedEvent {
     }
 }
 
-/// Encodes a publication to a channel. Publications of other protocols are events if they are objects with an `event`, and
-/// otherwise events with the name `message`.
-pub(crate) fn encode(channel: &str, content: &MessageContent) -> EncodedEvent {
-    let (bytes, is_trusted) = match content {
-        MessageContent::Event(bytes) => (bytes, true),
-        MessageContent::Json(bytes) => (bytes, false),
-        MessageContent::Text(_) | MessageContent::Binary(_) => return encode_unnamed(channel, content),
-    };
-    let Ok(mut fields) = read_object::<EventFields<'_>>(bytes) else {
-        return encode_unnamed(channel, content);
-    };
-    if !is_trusted {
-        if fields.event.starts_with("pusher") {
-            return encode_unnamed(channel, content);
-        }
-        (fields.user_id, fields.socket_id) = (None, None);
+/// A publication to one or more topics, with its event, which is made once for all channels.
+pub(crate) struct ChannelPublication<'a> {
+    content: Cow<'a, MessageContent>,
+    event: OnceCell<EventParts>,
+}
+
+/// An event without its channel.
+struct EventParts {
+    /// The JSON object, without a channel.
+    text: String,
+    /// Where the field of the channel begins.
+    channel_at: usize,
+    socket_id: Option<u128>,
+    is_of_client: bool,
+}
+
+impl<'a> ChannelPublication<'a> {
+    pub(crate) fn new(content: &'a MessageContent) -> Self {
+        Self { content: Cow::Borrowed(content), event: OnceCell::new() }
     }
-    let data = fields.data.map_or("", RawValue::get);
-    let user_id = fields.user_id.map(RawValue::get);
-    let text = event_text(&fields.event, Some(channel), data, user_id);
-    EncodedEvent {
-        message: Prepared::text(text),
-        socket_id: fields.socket_id.and_then(|id| parse_socket_id(&id)),
-        is_of_client: fields.event.starts_with(CLIENT_EVENT),
+
+    /// An event of an app's server: its data is the JSON of a string, as received.
+    pub(super) fn of_server(name: &str, data: &str, socket_id: Option<&str>) -> Self {
+        let content = event_content(name, Some(data), None, socket_id);
+        let parts = EventParts {
+            socket_id: socket_id.and_then(parse_socket_id),
+            is_of_client: name.starts_with(CLIENT_EVENT),
+            ..EventParts::new(name, data, None)
+        };
+        Self { content: Cow::Owned(content), event: parts.into() }
+    }
+
+    pub(crate) fn content(&self) -> &MessageContent {
+        &self.content
+    }
+
+    /// Encodes the event for a channel.
+    pub(crate) fn encode(&self, channel: &str) -> EncodedEvent {
+        let EventParts { text, channel_at, socket_id, is_of_client } =
+            self.event.get_or_init(|| EventParts::of(&self.content));
+        let (head, tail) = text.split_at(*channel_at);
+        let mut text = String::with_capacity(text.len() + CHANNEL_FIELD.len() + channel.len() + 2);
+        text.push_str(head);
+        push_channel(&mut text, channel);
+        text.push_str(tail);
+        EncodedEvent { message: Prepared::text(text), socket_id: *socket_id, is_of_client: *is_of_client }
     }
 }
 
-/// Encodes a payload that is no event.
-fn encode_unnamed(channel: &str, content: &MessageContent) -> EncodedEvent {
-    let plain = content.plain();
-    let text = match plain.kind() {
-        Kind::Text => String::from_utf8_lossy(plain.payload()).into_owned(),
-        Kind::Binary => {
-            use base64::Engine as _;
-            base64::engine::general_purpose::STANDARD.encode(plain.payload())
+const CHANNEL_FIELD: &str = ",\"channel\":";
+
+impl EventParts {
+    /// Parses a publication. Publications of other protocols are events if they are objects with an `event`, and
+    /// otherwise events with the name `message`.
+    fn of(content: &MessageContent) -> Self {
+        let (bytes, is_trusted) = match content {
+            MessageContent::Event(bytes) => (bytes, true),
+            MessageContent::Json(bytes) => (bytes, false),
+            MessageContent::Text(_) | MessageContent::Binary(_) => return Self::unnamed(content),
+        };
+        let Ok(mut fields) = read_object::<EventFields<'_>>(bytes) else {
+            return Self::unnamed(content);
+        };
+        if !is_trusted {
+            if fields.event.starts_with("pusher") {
+                return Self::unnamed(content);
+            }
+            (fields.user_id, fields.socket_id) = (None, None);
         }
-    };
-    let mut data = String::with_capacity(text.len() + 2);
-    push_json(&mut data, &text);
-    let message = Prepared::text(event_text(UNNAMED, Some(channel), &data, None));
-    EncodedEvent { message, socket_id: None, is_of_client: false }
+        let data = fields.data.map_or("", RawValue::get);
+        let user_id = fields.user_id.map(RawValue::get);
+        let socket_id = fields.socket_id.and_then(|id| parse_socket_id(&id));
+        Self {
+            socket_id,
+            is_of_client: fields.event.starts_with(CLIENT_EVENT),
+            ..Self::new(&fields.event, data, user_id)
+        }
+    }
+
+    /// A payload that is no event.
+    fn unnamed(content: &MessageContent) -> Self {
+        let plain = content.plain();
+        let text = match plain.kind() {
+            Kind::Text => String::from_utf8_lossy(plain.payload()).into_owned(),
+            Kind::Binary => {
+                use base64::Engine as _;
+                base64::engine::general_purpose::STANDARD.encode(plain.payload())
+            }
+        };
+        let mut data = String::with_capacity(text.len() + 2);
+        push_json(&mut data, &text);
+        Self::new(UNNAMED, &data, None)
+    }
+
+    /// An event with the JSON of its data, empty for none, and of the id of its sender.
+    fn new(event: &str, data: &str, user_id: Option<&str>) -> Self {
+        let mut text = String::with_capacity(48 + event.len() + data.len());
+        push_name(&mut text, event);
+        let channel_at = text.len();
+        push_data(&mut text, data, user_id);
+        Self { text, channel_at, socket_id: None, is_of_client: false }
+    }
 }
 
-/// Encodes an event with the JSON of its data; empty for none.
-fn event_text(event: &str, channel: Option<&str>, data: &str, user_id: Option<&str>) -> String {
+/// Encodes an event of the protocol with the JSON of its data; empty for none.
+fn event_text(event: &str, channel: Option<&str>, data: &str) -> String {
     let mut text = String::with_capacity(48 + event.len() + channel.map_or(0, str::len) + data.len());
-    text.push_str("{\"event\":");
-    push_json(&mut text, event);
+    push_name(&mut text, event);
     if let Some(channel) = channel {
-        text.push_str(",\"channel\":");
-        push_json(&mut text, channel);
+        push_channel(&mut text, channel);
     }
+    push_data(&mut text, data, None);
+    text
+}
+
+/// Begins an event.
+fn push_name(text: &mut String, event: &str) {
+    text.push_str("{\"event\":");
+    push_json(text, event);
+}
+
+fn push_channel(text: &mut String, channel: &str) {
+    text.push_str(CHANNEL_FIELD);
+    push_json(text, channel);
+}
+
+/// Ends an event, with the JSON of its data, empty for none, and of the id of its sender.
+fn push_data(text: &mut String, data: &str, user_id: Option<&str>) {
     if !data.is_empty() {
         text.push_str(",\"data\":");
         text.push_str(data);
@@ -162,7 +234,6 @@ fn event_text(event: &str, channel: Option<&str>, data: &str, user_id: Option<&s
         text.push_str(user_id);
     }
     text.push('}');
-    text
 }
 
 /// Encodes an event whose data is a string of JSON.
@@ -174,12 +245,12 @@ pub(super) fn nested(event: &str, channel: Option<&str>, data: &Value) -> String
 pub(super) fn nested_text(event: &str, channel: Option<&str>, data: &str) -> String {
     let mut quoted = String::with_capacity(data.len() + data.len() / 8 + 2);
     push_json(&mut quoted, data);
-    event_text(event, channel, &quoted, None)
+    event_text(event, channel, &quoted)
 }
 
 /// Encodes an event whose data is an object.
 pub(super) fn object(event: &str, channel: Option<&str>, data: &Value) -> String {
-    event_text(event, channel, &data.to_string(), None)
+    event_text(event, channel, &data.to_string())
 }
 
 /// Encodes `pusher:error`.
@@ -292,16 +363,22 @@ pub(crate) fn parse_socket_id(text: &str) -> Option<u128> {
 mod tests {
     use super::*;
 
+    fn encode(channel: &str, content: &MessageContent) -> EncodedEvent {
+        ChannelPublication::new(content).encode(channel)
+    }
+
     fn text(event: &EncodedEvent) -> String {
         String::from_utf8(event.message.payload().to_vec()).unwrap()
     }
 
     #[test]
     fn pusher_8_1_data_is_passed_on_byte_for_byte() {
-        let content = server_event("e", r#""{\"a\": 1}\u00fc""#, Some("1.2"));
-        let event = encode("private-a", &content);
-        assert_eq!(text(&event), r#"{"event":"e","channel":"private-a","data":"{\"a\": 1}\u00fc"}"#);
-        assert_eq!((event.socket_id, event.is_of_client), (Some(1 << 64 | 2), false));
+        let published = ChannelPublication::of_server("e", r#""{\"a\": 1}\u00fc""#, Some("1.2"));
+        // Also at another node, which receives the content.
+        for event in [published.encode("private-a"), encode("private-a", published.content())] {
+            assert_eq!(text(&event), r#"{"event":"e","channel":"private-a","data":"{\"a\": 1}\u00fc"}"#);
+            assert_eq!((event.socket_id, event.is_of_client), (Some(1 << 64 | 2), false));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The apps in force, which a reload replaces, and their state, which remains.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -141,10 +142,12 @@ impl LiveApps {
     }
 
     /// The app and the channel of a topic.
-    fn channel_of(&self, topic: &str) -> Option<(Arc<LiveApp>, String)> {
+    fn channel_of<'a>(&self, topic: &'a str) -> Option<(Arc<LiveApp>, Cow<'a, str>)> {
         match channel_of_topic(topic) {
-            Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel.into_owned())),
-            Some(PusherTopic::User { app, id }) => Some((self.app(app)?, super::encode::user_channel(&id))),
+            Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel)),
+            Some(PusherTopic::User { app, id }) => {
+                Some((self.app(app)?, super::encode::user_channel(&id).into()))
+            }
             None if self.has_topics.load(Ordering::Acquire) => self.read(|table| {
                 // No prefix is below another one.
                 let found = topic
@@ -153,21 +156,21 @@ impl LiveApps {
                 let (id, channel) = found?;
                 let app = table.live.get(id)?.clone();
                 channel::check_channel(channel, app.options.limits.channel_name).ok()?;
-                Some((app, channel.to_owned()))
+                Some((app, channel.into()))
             }),
             None => None,
         }
     }
 
     /// Retains the event of a cache channel. Returns its version.
-    pub(crate) fn retain(&self, target: &EventTarget, message: &Prepared) -> u64 {
+    pub(crate) fn retain(&self, target: &EventTarget<'_>, message: &Prepared) -> u64 {
         let version = self.next_version();
         target.insert(message, version, Instant::now());
         version
     }
 
     /// Retains an event of this age, unless it is known or there is a later one. Returns its version if it is retained.
-    pub(crate) fn restore(&self, target: &EventTarget, message: &Prepared, age: Duration) -> Option<u64> {
+    pub(crate) fn restore(&self, target: &EventTarget<'_>, message: &Prepared, age: Duration) -> Option<u64> {
         let now = Instant::now();
         let at = now.checked_sub(age)?;
         // The same event arrives at each node at another time.
@@ -185,7 +188,7 @@ impl LiveApps {
     }
 
     /// The channel that a topic is: whether it may have subscribers, and how to encode an event for it.
-    pub(crate) fn target(&self, topic: &str) -> Option<EventTarget> {
+    pub(crate) fn target<'a>(&self, topic: &'a str) -> Option<EventTarget<'a>> {
         let (app, channel) = self.channel_of(topic)?;
         Some(EventTarget { app, is_cache: ChannelKind::of(&channel).is_cache, channel })
     }
@@ -269,13 +272,13 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// A channel to which an event is published.
-pub(crate) struct EventTarget {
+pub(crate) struct EventTarget<'a> {
     app: Arc<LiveApp>,
-    pub(crate) channel: String,
+    pub(crate) channel: Cow<'a, str>,
     pub(crate) is_cache: bool,
 }
 
-impl EventTarget {
+impl EventTarget<'_> {
     fn insert(&self, message: &Prepared, version: u64, at: Instant) {
         self.lock_cache().insert(&self.channel, (message.clone(), version), self.bounds(), at);
     }
@@ -326,8 +329,8 @@ mod tests {
         assert!(second.add_connection() && !second.add_connection(), "the first connection counts");
         assert_eq!([0, 0, 0].map(|now| second.take_request(now)), [true, true, false]);
         let channel = |topic| live.target(topic).map(|target| (target.channel, target.is_cache));
-        assert_eq!(channel("chat.cache-a"), Some(("cache-a".to_owned(), true)));
-        assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".to_owned(), false)));
+        assert_eq!(channel("chat.cache-a"), Some(("cache-a".into(), true)));
+        assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".into(), false)));
         assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
         let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
         let known = || target.retained().map(|(message, _)| message.payload().to_vec());

@@ -1,7 +1,6 @@
 //! Signatures: HMAC-SHA256 in lower-case hexadecimal, compared in constant time.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use md5::{Digest, Md5};
 use percent_encoding::percent_decode_str;
@@ -61,8 +60,11 @@ fn of_hex(text: &str) -> Option<[u8; SIGNATURE_LEN]> {
 
 fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for digit in bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
+        text.push(char::from(DIGITS[usize::from(digit)]));
+    }
+    text
 }
 
 /// Checks `auth`, which is `KEY:SIGNATURE`, with the key of the connection.
@@ -116,23 +118,47 @@ impl SignedRequest<'_> {
             ));
         }
         match fields.get("body_md5") {
-            Some(digest) if *digest != to_hex(&Md5::digest(self.body)) => {
+            Some(digest) if digest != to_hex(&Md5::digest(self.body)) => {
                 return Err("body_md5 is not the MD5 of the body".to_owned());
             }
             None if !self.body.is_empty() => return Err("the query has no body_md5".to_owned()),
             _ => {}
         }
         let signature = field("auth_signature")?;
-        if self.texts().any(|text| key.verifies(text.as_bytes(), signature)) {
-            Ok(())
-        } else {
-            Err("auth_signature is not the signature of this request".to_owned())
+        // Some libraries write spaces as `+`.
+        let is_signed = self.signs(key, &fields, signature)
+            || self.query.contains('+')
+                && self.fields(true).is_ok_and(|fields| self.signs(key, &fields, signature));
+        match is_signed {
+            true => Ok(()),
+            false => Err("auth_signature is not the signature of this request".to_owned()),
         }
+    }
+
+    /// Whether a signature is that of the request with these fields.
+    fn signs(&self, key: &AppKey, fields: &QueryFields<'_>, signature: &str) -> bool {
+        self.paths().iter().any(|path| key.verifies(self.text(path, fields).as_bytes(), signature))
+    }
+
+    /// The text that is signed. The signature is not part of it, and values are not escaped.
+    fn text(&self, path: &str, fields: &QueryFields<'_>) -> String {
+        let mut text = String::with_capacity(self.method.len() + path.len() + self.query.len() + 2);
+        for part in [self.method, "\n", path, "\n"] {
+            text.push_str(part);
+        }
+        let mut separator = "";
+        for (key, value) in fields.0.iter().filter(|(key, _)| *key != "auth_signature") {
+            for part in [separator, key, "=", value] {
+                text.push_str(part);
+            }
+            separator = "&";
+        }
+        text
     }
 
     /// The paths that a library may have signed: as received, or before it was escaped, and with or without the prefix.
     fn paths(&self) -> Vec<Cow<'_, str>> {
-        let decoded = percent_decode_str(self.path).decode_utf8_lossy();
+        let decoded = decoded(self.path, false);
         let is_escaped = decoded != self.path;
         let mut paths = vec![Cow::Borrowed(self.path)];
         paths.extend(Some(decoded).filter(|_| is_escaped));
@@ -147,59 +173,83 @@ impl SignedRequest<'_> {
         paths
     }
 
-    /// The texts that a library may have signed: some write spaces as `+`.
-    fn texts(&self) -> impl Iterator<Item = String> {
-        let has_plus = self.query.contains('+');
-        self.paths().into_iter().flat_map(move |path| {
-            let text =
-                |plus_is_space| format!("{}\n{path}\n{}", self.method, self.signed_query(plus_is_space));
-            [Some(text(false)), has_plus.then(|| text(true))].into_iter().flatten().collect::<Vec<_>>()
-        })
-    }
-
-    /// The fields of the query in order, without the signature. Values are not escaped.
-    fn signed_query(&self, plus_is_space: bool) -> String {
-        // Without a field, no signature is valid.
-        let fields = self.fields(plus_is_space).unwrap_or_default();
-        let pairs = fields.iter().filter(|(key, _)| **key != "auth_signature");
-        let pairs: Vec<String> = pairs.map(|(key, value)| format!("{key}={value}")).collect();
-        pairs.join("&")
-    }
-
     /// The decoded fields. The elements of an array, `a[]` or `a[0]`, are joined with a comma.
     ///
     /// # Errors
     /// A field is repeated, also in another case: the signature would cover one of the values, and the request could use
     /// the other one.
-    fn fields(&self, plus_is_space: bool) -> Result<BTreeMap<String, String>, String> {
-        let decoded = |text: &str| {
-            let text = if plus_is_space { text.replace('+', " ") } else { text.to_owned() };
-            percent_decode_str(&text).decode_utf8_lossy().into_owned()
-        };
-        let mut fields = BTreeMap::<String, String>::new();
+    fn fields(&self, plus_is_space: bool) -> Result<QueryFields<'_>, String> {
+        let mut fields = QueryFields(Vec::with_capacity(6));
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (mut key, value) = (decoded(key).to_lowercase(), decoded(value));
+            let (mut key, value) = (decoded(key, plus_is_space), decoded(value, plus_is_space));
+            if key.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii()) {
+                key = key.to_lowercase().into();
+            }
             let is_array = key.ends_with(']');
             if let Some(begin) = key.find('[').filter(|_| is_array) {
-                key.truncate(begin);
+                key = key[..begin].to_owned().into();
             }
-            match fields.get_mut(&key) {
-                Some(known) if is_array => {
-                    known.push(',');
-                    known.push_str(&value);
+            match fields.find(&key) {
+                Ok(at) if is_array => {
+                    let known = &mut fields.0[at].1;
+                    *known = [&**known, ",", &value].concat().into();
                 }
-                Some(_) => return Err(format!("the query repeats {}", brief(&key))),
-                None => drop(fields.insert(key, value)),
+                Ok(_) => return Err(format!("the query repeats {}", brief(&key))),
+                Err(_) if fields.0.len() == FIELDS_MAX => {
+                    return Err(format!("the query has more than {FIELDS_MAX} fields"));
+                }
+                Err(at) => fields.0.insert(at, (key, value)),
             }
         }
         Ok(fields)
     }
 }
 
+/// Maximum number of fields of a query; the elements of an array are one.
+const FIELDS_MAX: usize = 100;
+
+/// The decoded fields of a query, in order.
+struct QueryFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl QueryFields<'_> {
+    fn find(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| (**known).cmp(key))
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.find(key).ok().map(|at| &*self.0[at].1)
+    }
+}
+
+/// Decodes a part of a target.
+fn decoded(text: &str, plus_is_space: bool) -> Cow<'_, str> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return text.into();
+    }
+    if plus_is_space && text.contains('+') {
+        let spaced = text.replace('+', " ");
+        return percent_decode_str(&spaced).decode_utf8_lossy().into_owned().into();
+    }
+    percent_decode_str(text).decode_utf8_lossy()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_a_query_are_limited_and_arrays_are_one() {
+        let verify = |query: &str| {
+            let request = SignedRequest { method: "GET", path: "/", query, body: b"", prefix: "" };
+            request.verify(|_| None, 0).unwrap_err()
+        };
+        let fields = |name: fn(usize) -> String, count| (0..count).map(name).collect::<Vec<_>>().join("&");
+        let missing = "the query has no auth_key, which signs the request";
+        assert_eq!(verify(&fields(|at| format!("f{at}=1"), 100)), missing);
+        assert_eq!(verify(&fields(|at| format!("f{at}=1"), 101)), "the query has more than 100 fields");
+        assert_eq!(verify(&fields(|at| format!("a[{at}]=1"), 1_000)), missing);
+    }
 
     fn key() -> AppKey {
         AppKey::new("278d425bdf160c739803".to_owned(), "7ad3773142a6692b25b8")

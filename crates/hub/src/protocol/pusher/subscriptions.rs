@@ -1,13 +1,16 @@
 //! Subscriptions of a client.
 
+use std::task::Poll;
+
 use serde_json::json;
-use sinews_server::{Context, Member, PresenceError};
+use sinews_server::{Context, InvalidTopic, Member, PresenceError};
 
 use super::cache::CachedEvent;
 use super::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
 };
 use super::client::{PusherClient, PusherConnection, send};
+use super::durable::PendingRecovery;
 use super::encode::{self, object, socket_id_text};
 use super::incoming::{SignedMember, SubscribeData, read_member};
 use super::live::LiveApp;
@@ -54,6 +57,9 @@ impl SubscriptionError {
     }
 }
 
+/// Maximum number of channels of a connection whose events are read at a time: it bounds the memory of their events.
+const READS_AT_ONCE: usize = 4;
+
 /// Status of a channel or a connection that is full.
 const FULL: u16 = 4100;
 
@@ -84,9 +90,7 @@ impl PusherClient {
             None => self.try_subscribe(connection, data, cx),
         };
         if let Err(error) = subscribed {
-            self.apps().counters.reject(PusherRejection::Subscription);
-            connection.app.count_rejection();
-            send(cx, &error.message(channel));
+            self.reject_subscription(connection, channel, &error, cx);
         }
     }
 
@@ -111,22 +115,101 @@ impl PusherClient {
         let topic = topic_of(connection.app.options.topic_space(), channel);
         let mut recovery = ChannelRecovery::default();
         // No event is published between the last one and the subscription.
-        let order = kind.is_cache.then(|| self.hub.lock_cache_channel(&topic));
+        let order = kind.is_cache.then(|| self.hub().lock_cache_channel(&topic));
         let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
         if !known {
-            let last = last.as_ref().map(|event| event.version);
-            recovery = self.add_subscription(connection, (&presence, &topic, last), (member, recover), cx)?;
+            let after = last.as_ref().map(|event| event.version);
+            let added =
+                self.add_subscription(connection, (&presence, &topic, after), (member, recover), cx)?;
+            connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
+            match (added, recover) {
+                (Some(added), _) => recovery = added,
+                (None, Some(request)) => {
+                    drop(order);
+                    if let Some(store) = &self.services.store {
+                        let pending = PendingRecovery::new((channel, &topic), request, store);
+                        connection.recoveries.get_or_insert_default().push(pending);
+                    }
+                    self.continue_recoveries(connection, cx);
+                    return Ok(());
+                }
+                (None, None) => {}
+            }
         }
         drop(order);
-        connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
+        self.acknowledge(connection, channel, (recover.is_some(), recovery, last), cx)
+    }
+
+    /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
+    /// While the client's queue is long, the others wait until it has drained.
+    pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
+        let Some(mut recoveries) = connection.recoveries.take() else { return };
+        let mut at = 0;
+        while at < recoveries.len().min(READS_AT_ONCE) && cx.buffered() <= cx.config().high_water() {
+            match recoveries[at].poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(recovery) => {
+                    let pending = recoveries.remove(at);
+                    self.finish_recovery(connection, &pending.channel, recovery, cx);
+                }
+            }
+        }
+        connection.recoveries = Some(recoveries).filter(|recoveries| !recoveries.is_empty());
+    }
+
+    /// Answers a subscription that has waited for the events that the client has missed.
+    fn finish_recovery(
+        &self,
+        connection: &mut PusherConnection,
+        channel: &str,
+        recovery: Result<ChannelRecovery, InvalidTopic>,
+        cx: &mut Context<'_>,
+    ) {
+        let recovery = recovery.map_err(|error| SubscriptionError::limit(error.to_string(), FULL));
+        let answered = match recovery {
+            Ok(recovery) => {
+                let last = connection.app.cached(channel);
+                self.acknowledge(connection, channel, (true, recovery, last), cx)
+            }
+            Err(error) => {
+                self.unsubscribe(connection, channel, cx);
+                Err(error)
+            }
+        };
+        if let Err(error) = answered {
+            self.reject_subscription(connection, channel, &error, cx);
+        }
+    }
+
+    fn reject_subscription(
+        &self,
+        connection: &PusherConnection,
+        channel: &str,
+        error: &SubscriptionError,
+        cx: &mut Context<'_>,
+    ) {
+        self.apps().counters.reject(PusherRejection::Subscription);
+        connection.app.count_rejection();
+        send(cx, &error.message(channel));
+    }
+
+    /// Acknowledges a subscription, and sends the events that the client has missed, or the last event of a cache channel.
+    fn acknowledge(
+        &self,
+        connection: &PusherConnection,
+        channel: &str,
+        (recovers, recovery, last): (bool, ChannelRecovery, Option<CachedEvent>),
+        cx: &mut Context<'_>,
+    ) -> Result<(), SubscriptionError> {
+        let (kind, presence) = (ChannelKind::of(channel), presence_of(&connection.app.options.id, channel));
         let members = match kind.is_presence() {
             true => Some(cx.watch_members(&presence).map_err(limit_of)?.1),
             false => None,
         };
         let ack = encode::subscription_succeeded(channel, members.as_deref());
-        match recover {
-            Some(_) => send(cx, &recovery.acknowledge(ack)),
-            None => send(cx, &ack),
+        match recovers {
+            true => send(cx, &recovery.acknowledge(ack)),
+            false => send(cx, &ack),
         }
         if let Some(missed) = &recovery.missed {
             for event in missed {
@@ -134,6 +217,7 @@ impl PusherClient {
                 let _ = cx.queue_prepared(event, true);
             }
         } else if kind.is_cache {
+            let topic = topic_of(connection.app.options.topic_space(), channel);
             self.send_last_event(&connection.app, (channel, &topic), last, cx);
         }
         Ok(())
@@ -147,7 +231,7 @@ impl PusherClient {
         last: Option<CachedEvent>,
         cx: &mut Context<'_>,
     ) {
-        if let Some(nodes) = self.hub.other_nodes() {
+        if let Some(nodes) = self.hub().other_nodes() {
             let retained = last.as_ref().map(|event| event.at);
             nodes.request_cached_event(topic, retained, app.options.limits.cache_time);
         }
@@ -163,31 +247,36 @@ impl PusherClient {
     /// Reports that a cache channel has no event, if anything wants to know it.
     fn report_cache_miss(&self, app: &LiveApp, channel: &str) {
         let kind = WebhookEventKind::CacheMiss;
-        let events = self.hub.events().filter(|events| events.wants(kind) && app.note_miss(channel));
+        let events = self.hub().events().filter(|events| events.wants(kind) && app.note_miss(channel));
         if let Some(events) = events {
             events.emit(EventDetail::CacheMiss { topic: presence_of(&app.options.id, channel).into() });
         }
     }
 
-    /// Registers a subscription. Of a cache channel, it begins after the version of the last event.
+    /// Registers a subscription; `None` if the events that the client has missed must be read from a stream. Of a cache channel,
+    /// it begins after the version of the last event.
     fn add_subscription(
         &self,
         connection: &mut PusherConnection,
         (presence, topic, last): (&str, &str, Option<u64>),
         (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
         cx: &mut Context<'_>,
-    ) -> Result<ChannelRecovery, SubscriptionError> {
+    ) -> Result<Option<ChannelRecovery>, SubscriptionError> {
         let options = &connection.app.options;
-        let recover = recover.filter(|_| self.hub.has_history(topic));
+        let is_durable = self.services.durable_store(topic).is_some();
+        let recover = recover.filter(|_| is_durable || self.hub().has_history(topic));
         let (form, subscribed) = match recover {
-            Some(request) => (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request)),
+            Some(_) if is_durable => (TopicForm::RecoverableEvent, Ok(None)),
+            Some(request) => {
+                (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request).map(Some))
+            }
             None => {
                 let form = TopicForm::Event.topic(topic);
                 let subscribed = match last {
                     Some(version) => cx.subscribe_after(&form, version),
                     None => cx.subscribe(&form),
                 };
-                (TopicForm::Event, subscribed.map(|()| ChannelRecovery::default()))
+                (TopicForm::Event, subscribed.map(|()| Some(ChannelRecovery::default())))
             }
         };
         let recovery = subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
@@ -207,7 +296,7 @@ impl PusherClient {
             cx.unsubscribe(&form.topic(topic));
             return Err(error);
         }
-        self.hub.count_subscriber(form);
+        self.hub().count_subscriber(form);
         connection.channels += 1;
         Ok(recovery)
     }
@@ -217,20 +306,23 @@ impl PusherClient {
         let Some((presence, _)) = connection.subscribed(channel, cx) else { return };
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
+        if let Some(recoveries) = &mut connection.recoveries {
+            recoveries.retain(|pending| *pending.channel != *channel);
+        }
         let topic = connection.take_topic(channel);
         for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
             cx.unsubscribe(&form.topic(&topic));
         }
         cx.leave(&presence);
         connection.channels -= 1;
-        self.hub.uncount_subscriber(TopicForm::Event);
+        self.hub().uncount_subscriber(TopicForm::Event);
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.
     pub(super) fn end_subscriptions(&self, connection: &mut PusherConnection) {
         let of_user = connection.user.take().is_some_and(|user| user.is_subscribed);
         for _ in 0..connection.channels + u16::from(of_user) {
-            self.hub.uncount_subscriber(TopicForm::Event);
+            self.hub().uncount_subscriber(TopicForm::Event);
         }
     }
 }

@@ -10,6 +10,7 @@ use sinews_session::{Prepared, Tx};
 use super::append::PublishOrigin;
 use super::policy::{Position, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
+use crate::topics::entry::SubscriberId;
 use crate::topics::name::{self, InvalidTopic};
 use crate::topics::registry::{Publication, Topic, Topics};
 use crate::topics::throttle::backlog::{Backlog, DropReason};
@@ -93,19 +94,21 @@ impl Topics {
         topic: Option<usize>,
         name: &str,
         make: impl FnOnce(Position) -> Prepared,
-        except: Option<ConnId>,
+        except: Option<SubscriberId>,
     ) -> Option<usize> {
         let patterns = match topic.and_then(|topic| self.topics.get(topic)?.route.as_ref()) {
             Some(route) => &*route.all,
             None => &[],
         };
-        let from = PublishOrigin { posts: &self.posts, except: except.map(|conn| (self.shard, conn)) };
+        let from =
+            PublishOrigin { posts: &self.posts, except: except.map(|except| (except.shard, except.conn)) };
         let (reached, lost) = self.directory.publish_with_history(name, patterns, make, from)?;
         self.published = true;
         // The message arrives by mail.
         self.mailed += 1;
         self.counters.published += 1;
         self.counters.lost += lost as u64;
+        let except = except.filter(|except| except.shard == self.shard).map(|except| except.conn);
         let own = except.zip(topic).map_or(0, |(conn, topic)| self.matching_subscriptions(topic, conn));
         Some(reached.saturating_sub(own))
     }

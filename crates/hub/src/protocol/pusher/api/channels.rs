@@ -76,7 +76,7 @@ pub(super) fn list(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) ->
         }
         channels.insert(channel.into_owned(), attributes);
     }
-    Ok(success(&json!({ "channels": channels })))
+    Ok(success(&json!({ "channels": channels })).into())
 }
 
 /// The channel that the path names.
@@ -102,7 +102,7 @@ pub(super) fn get(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> 
             json!({ "data": message["data"], "ttl": ttl })
         });
     }
-    Ok(success(&answer))
+    Ok(success(&answer).into())
 }
 
 /// `GET /apps/{id}/channels/{name}/users`.
@@ -125,5 +125,5 @@ pub(super) fn users(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -
         user
     };
     let users: Vec<Value> = members.iter().map(user).collect();
-    Ok(success(&json!({ "users": users })))
+    Ok(success(&json!({ "users": users })).into())
 }

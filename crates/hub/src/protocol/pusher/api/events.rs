@@ -1,22 +1,29 @@
 //! Events: one for many channels, and batches.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures_util::future::{join_all, try_join_all};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use sinews_server::{Publisher, Request};
+use sinews_server::{Answer, Request, Response, Topics};
 
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
+use crate::api::streams::{append_to_topic, error_response};
+use crate::auth::{Action, Rights};
 use crate::brief::brief_error;
-use crate::json::read_object;
+use crate::json::{borrowed, read_object};
+use crate::problem::Problem;
 use crate::protocol::pusher::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, topic_of, topic_of_user,
 };
-use crate::protocol::pusher::encode::{INTERNAL_EVENT, parse_socket_id, server_event};
+use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::protocol::pusher::live::LiveApp;
+use crate::streams::service::StreamService;
+use crate::topics::MessageContent;
 
 /// An event of a request.
 #[derive(Deserialize)]
@@ -25,14 +32,18 @@ struct EventBody<'a> {
     name: Cow<'a, str>,
     #[serde(borrow)]
     data: &'a RawValue,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "borrowed")]
     channel: Option<Cow<'a, str>>,
-    channels: Option<Vec<String>>,
     #[serde(borrow)]
+    channels: Option<Vec<ChannelName<'a>>>,
+    #[serde(borrow, default, deserialize_with = "borrowed")]
     socket_id: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "borrowed")]
     info: Option<Cow<'a, str>>,
 }
+
+#[derive(Deserialize)]
+struct ChannelName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct PusherBatch<'a> {
@@ -63,16 +74,15 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Reques
     };
     let event: EventBody<'_> = read(body)?;
     let checked = check(app, &event)?;
-    let publisher = request.publisher();
-    publish(context, app, &checked, &publisher);
+    let stored = publish(context, app, &checked, request.topics());
     if checked.info == ChannelInfo::default() {
-        return Ok(success(&json!({})));
+        return Ok(answer(context, success(&json!({})), stored));
     }
-    let mut channels = Map::new();
+    let (mut channels, publisher) = (Map::new(), request.publisher());
     for channel in checked.channels {
         channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
     }
-    Ok(success(&json!({ "channels": channels })))
+    Ok(answer(context, success(&json!({ "channels": channels })), stored))
 }
 
 /// The parameters of a request without a body.
@@ -109,13 +119,14 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
     }
     let checked: Vec<CheckedEvent<'_>> =
         batch.iter().map(|event| check(app, event)).collect::<Result<_, _>>()?;
-    let publisher = request.publisher();
+    let mut stored = Vec::new();
     for event in &checked {
-        publish(context, app, event, &publisher);
+        stored.extend(publish(context, app, event, request.topics()));
     }
     if checked.iter().all(|event| event.info == ChannelInfo::default()) {
-        return Ok(success(&json!({})));
+        return Ok(answer(context, success(&json!({})), stored));
     }
+    let publisher = request.publisher();
     let info = |event: &CheckedEvent<'_>| {
         event.channels.first().map_or_else(
             || json!({}),
@@ -126,7 +137,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
         )
     };
     let infos: Vec<Value> = checked.iter().map(info).collect();
-    Ok(success(&json!({ "batch": infos })))
+    Ok(answer(context, success(&json!({ "batch": infos })), stored))
 }
 
 /// Checks an event against the limits of the app.
@@ -141,10 +152,7 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     if !event.data.get().starts_with('"') {
         return Err(ApiError::bad("data is not a string"));
     }
-    // The string without its quotes. Escapes count as the characters that they stand for, unless one stands for no character,
-    // such as half of a surrogate pair.
-    let raw = event.data.get();
-    let size = serde_json::from_str::<Cow<'_, str>>(raw).map_or(raw.len() - 2, |data| data.len());
+    let size = size_of(event.data.get(), limits.event_data);
     if size > limits.event_data {
         let text = format!("event data of {size} bytes exceeds the limit of {}", limits.event_data);
         return Err(ApiError::new(413, text));
@@ -154,7 +162,7 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     }
     let mut channels: Vec<&str> = match (&event.channel, &event.channels) {
         (Some(channel), None) => vec![channel],
-        (None, Some(channels)) => channels.iter().map(|channel| &**channel).collect(),
+        (None, Some(channels)) => channels.iter().map(|ChannelName(channel)| &**channel).collect(),
         _ => return Err(ApiError::bad("either channel or channels is required")),
     };
     if channels.is_empty() || channels.len() > limits.event_channels {
@@ -180,6 +188,16 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     Ok(CheckedEvent { event, channels, info })
 }
 
+/// The size of a string of JSON, without its quotes. Escapes count as the characters that they stand for, unless one stands
+/// for no character, such as half of a surrogate pair; they are decoded if the size exceeds a limit with them only.
+fn size_of(string: &str, limit: usize) -> usize {
+    let escaped = string.len() - 2;
+    match escaped > limit {
+        true => serde_json::from_str::<Cow<'_, str>>(string).map_or(escaped, |data| data.len()),
+        false => escaped,
+    }
+}
+
 /// Checks the channel of an event: also that of a user.
 fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     match channel.strip_prefix(USER_CHANNEL) {
@@ -189,15 +207,57 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     }
 }
 
-/// Publishes an event to its channels.
-fn publish(context: &AppApi, app: &LiveApp, checked: &CheckedEvent<'_>, publisher: &Publisher) {
+/// An event for a channel that is a durable topic, and its topic.
+type StoredEvent = (String, MessageContent);
+
+/// Publishes an event to its channels. Returns the events of channels that are durable topics: their subscribers receive them
+/// from the stream.
+fn publish(
+    context: &AppApi,
+    app: &LiveApp,
+    checked: &CheckedEvent<'_>,
+    out: &mut Topics,
+) -> Vec<StoredEvent> {
     let CheckedEvent { event, channels, .. } = checked;
-    let content = server_event(&event.name, event.data.get(), event.socket_id.as_deref());
+    let published = ChannelPublication::of_server(&event.name, event.data.get(), event.socket_id.as_deref());
+    let (services, mut stored) = (&context.services, Vec::new());
     for channel in channels {
         let topic = match channel.strip_prefix(USER_CHANNEL) {
             Some(user) => topic_of_user(&app.options.id, user),
             None => topic_of(app.options.topic_space(), channel),
         };
-        context.hub.publish(&mut publisher.clone(), &topic, &content, true);
+        match services.durable_store(&topic) {
+            Some(_) => stored.push((topic, published.content().clone())),
+            None => drop(services.hub.publish_to(out, &topic, &published, (true, None))),
+        }
     }
+    stored
+}
+
+/// Answers when the events of durable topics are stored; if one is not, with its problem.
+fn answer(context: &AppApi, response: Response, stored: Vec<StoredEvent>) -> Answer {
+    match &context.services.store {
+        Some(store) if !stored.is_empty() => {
+            let stored = store_events(Arc::clone(store), stored);
+            Answer::later(async move {
+                match stored.await {
+                    Ok(()) => response,
+                    Err(problem) => error_response(&problem),
+                }
+            })
+        }
+        _ => response.into(),
+    }
+}
+
+/// Appends events to the streams of their topics, in order.
+async fn store_events(store: Arc<StreamService>, events: Vec<StoredEvent>) -> Result<(), Problem> {
+    // First all streams are opened: an event whose stream is being opened would be appended behind a later event.
+    let topics: BTreeSet<&str> = events.iter().map(|(topic, _)| &**topic).collect();
+    let opening = |topic| store.opening(topic, Action::Publish, &Rights::all());
+    try_join_all(topics.into_iter().filter_map(opening)).await?;
+    let append =
+        |(topic, content): StoredEvent| append_to_topic(&store, &topic, (content, None), Rights::all());
+    let appends: Vec<_> = events.into_iter().map(append).collect();
+    join_all(appends).await.into_iter().try_for_each(|stored| stored.map(drop))
 }

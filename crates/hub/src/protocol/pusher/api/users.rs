@@ -16,7 +16,7 @@ use crate::protocol::pusher::users::subject;
 /// `GET /apps/{id}/connections`, over all nodes.
 pub(super) fn connections(context: &Arc<AppApi>, app: &LiveApp, _: &mut Request<'_>) -> ApiAnswer {
     let own = app.connections();
-    let Some(cluster) = &context.cluster else { return Ok(success(&json!({ "connections": own }))) };
+    let Some(cluster) = &context.cluster else { return Ok(success(&json!({ "connections": own })).into()) };
     let others = cluster.request(&NodeCommand::AppConnections { app: app.options.id.clone() });
     Ok(Answer::later(async move {
         // Connections of a node that does not answer are not counted.
@@ -46,8 +46,8 @@ fn close_all(
     let user =
         user.ok_or_else(|| ApiError::bad("a user's id has 1 to 128 bytes and no control characters"))?;
     let selector = ConnectionSelector::User(subject(&app.options.id, &user));
-    context.hub.connections().close_all(&selector, code, reason);
-    let Some(cluster) = &context.cluster else { return Ok(success(&json!({}))) };
+    context.services.hub.connections().close_all(&selector, code, reason);
+    let Some(cluster) = &context.cluster else { return Ok(success(&json!({})).into()) };
     let (code, reason) = (code.as_u16(), reason.to_owned());
     let others = cluster.request(&NodeCommand::Disconnect { selector, code, reason });
     Ok(Answer::later(async move {

@@ -1,0 +1,118 @@
+//! Recovery in channels that are durable topics. The missed events are read from the stream, whose positions are the same at
+//! all nodes and after a restart; meanwhile the subscription has no answer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll};
+
+use sinews_server::{Context, InvalidTopic, Prepared, ReplayFrom};
+
+use super::encode::ChannelPublication;
+use super::recovery::{ChannelRecovery, RecoverRequest};
+use crate::brief::brief;
+use crate::problem::Problem;
+use crate::streams::missed::MissedRecords;
+use crate::streams::service::StreamService;
+use crate::topics::TopicForm;
+use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX};
+
+/// A subscription that waits for the events that its client has missed.
+pub(super) struct PendingRecovery {
+    pub(super) channel: Box<str>,
+    topic: Box<str>,
+    request: RecoverRequest,
+    store: Arc<StreamService>,
+    reading: Reading,
+    /// Reads so far.
+    reads: u32,
+}
+
+type Reading = Pin<Box<dyn Future<Output = Result<Option<MissedRecords>, Problem>>>>;
+
+/// Limits of the missed events, in events and in bytes.
+const LIMITS: (usize, usize) = (HISTORY_MAX, HISTORY_BYTES_MAX);
+
+/// Maximum number of reads of one recovery: each reads what was published during the previous one.
+const READS_MAX: u32 = 16;
+
+impl PendingRecovery {
+    /// Prepares to read the events that the client has missed. The first poll begins.
+    pub(super) fn new(
+        (channel, topic): (&str, &str),
+        request: RecoverRequest,
+        store: &Arc<StreamService>,
+    ) -> Self {
+        let after = match request {
+            RecoverRequest::Live => None,
+            RecoverRequest::After { position, .. } => Some(position),
+        };
+        let reading = MissedRecords::read(Arc::clone(store), topic.to_owned(), after, LIMITS);
+        let (channel, topic) = (channel.into(), topic.into());
+        Self { channel, topic, request, store: Arc::clone(store), reading: Box::pin(reading), reads: 1 }
+    }
+
+    /// Subscribes behind the missed events when they are read.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
+        let form = TopicForm::RecoverableEvent.topic(&self.topic);
+        let waker = cx.waker();
+        loop {
+            let read = self.reading.as_mut().poll(&mut task::Context::from_waker(&waker));
+            let Poll::Ready(read) = read else { return Poll::Pending };
+            let missed = match read {
+                Ok(Some(missed)) => missed,
+                Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&form, cx)),
+                Err(problem) => {
+                    let topic = brief(&self.topic);
+                    tracing::warn!(
+                        topic,
+                        problem = problem.text,
+                        "cannot read the missed events of a channel"
+                    );
+                    break;
+                }
+            };
+            match missed.subscribe(&form, cx) {
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(Some(position)) => {
+                    let missed = self.missed_events(missed);
+                    return Poll::Ready(Ok(ChannelRecovery { position: Some(position), missed }));
+                }
+                Ok(None) if self.reads == READS_MAX => break,
+                Ok(None) => {
+                    self.reads += 1;
+                    let store = Arc::clone(&self.store);
+                    self.reading = Box::pin(async move { missed.read_on(&store, LIMITS).await.map(Some) });
+                }
+            }
+        }
+        // New events have positions, and nothing is recovered.
+        let subscribed = cx.subscribe_from(&form, ReplayFrom::Last(0));
+        Poll::Ready(subscribed.map(|_| ChannelRecovery::default()))
+    }
+
+    /// Subscribes to a topic that has no stream yet: its position is before the first event.
+    fn subscribe_to_new_topic(
+        &self,
+        form: &str,
+        cx: &mut Context<'_>,
+    ) -> Result<ChannelRecovery, InvalidTopic> {
+        let position = cx.subscribe_from(form, ReplayFrom::Last(0))?.position;
+        let RecoverRequest::After { position: after, .. } = self.request else {
+            return Ok(ChannelRecovery { position: Some(position), missed: None });
+        };
+        let has_missed_none = after.sequence == 0 && position.sequence == 0;
+        Ok(ChannelRecovery { position: Some(position), missed: has_missed_none.then(Vec::new) })
+    }
+
+    /// The events of the records, without those of the client's earlier connection; `None` if some are missing.
+    fn missed_events(&self, missed: MissedRecords) -> Option<Vec<Prepared>> {
+        let RecoverRequest::After { socket_id: own, .. } = self.request else { return None };
+        let events = missed.into_records()?.into_iter().filter_map(|(position, content)| {
+            let event = ChannelPublication::new(&content).encode(&self.channel);
+            let is_own = own.is_some() && event.socket_id == own;
+            (!is_own).then(|| event.with_position(position, None).message)
+        });
+        Some(events.collect())
+    }
+}

@@ -1,0 +1,109 @@
+//! The records of a durable topic that a subscriber has missed, read at once. A subscriber that may take longer
+//! [follows](super::follow) the log.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use sinews_server::{Context, InvalidTopic, Position, ReplayFrom};
+
+use super::durable_topics::{TopicRelay, content_of};
+use super::fetch::READ_BYTES;
+use super::follow::ready;
+use super::records_from::records_from;
+use super::service::StreamService;
+use super::store::ReadFailure;
+use crate::problem::Problem;
+use crate::topics::MessageContent;
+
+/// The records behind a position.
+pub(crate) struct MissedRecords {
+    relay: Arc<TopicRelay>,
+    /// The first offset that was not read.
+    next: u64,
+    records: Vec<(Position, MessageContent)>,
+    /// Size of the records in bytes.
+    bytes: usize,
+    /// No record between the position and `next` is missing.
+    is_complete: bool,
+}
+
+impl MissedRecords {
+    /// Reads the records behind a position, at most as many as the limits of messages and bytes, when this node has reached
+    /// the position. `None` if the topic has no stream yet.
+    pub(crate) async fn read(
+        store: Arc<StreamService>,
+        topic: String,
+        after: Option<Position>,
+        limits: (usize, usize),
+    ) -> Result<Option<Self>, Problem> {
+        ready(Arc::clone(&store), topic.clone(), after.map(ReplayFrom::After)).await?;
+        let Some(relay) = store.relay(&topic)? else { return Ok(None) };
+        // A position without a message is that before the first one.
+        let after = after.filter(|after| after.epoch == relay.epoch() || after.sequence == 0);
+        let missed = Self {
+            relay,
+            next: after.map_or(0, |after| after.sequence),
+            records: Vec::new(),
+            bytes: 0,
+            is_complete: after.is_some(),
+        };
+        missed.read_on(&store, limits).await.map(Some)
+    }
+
+    /// Reads on, up to the records that are published.
+    pub(crate) async fn read_on(
+        mut self,
+        store: &StreamService,
+        (most, most_bytes): (usize, usize),
+    ) -> Result<Self, Problem> {
+        let end = *self.relay.relayed();
+        let mut source = store.source(self.relay.stream(), 0)?;
+        self.is_complete &= self.next <= end;
+        while self.is_complete && self.next < end {
+            match poll_fn(|cx| source.poll_read(self.next, READ_BYTES, cx.waker())).await {
+                Ok(Some(read)) => {
+                    let mut records = records_from(&read.batches, self.next);
+                    for record in records.by_ref().take_while(|record| record.offset < end) {
+                        self.bytes += record.value.len();
+                        self.records.push((self.relay.position(record.offset + 1), content_of(&record)));
+                    }
+                    self.is_complete =
+                        records.damaged().is_none() && self.records.len() <= most && self.bytes <= most_bytes;
+                    self.next = read.next.min(end);
+                }
+                Ok(None) if self.relay.is_accepted(self.next) => self.relay.written(self.next).await,
+                // A stream begins there: no record is missing.
+                Err(ReadFailure::Gap(to)) if to <= store.first_offset() => self.next = to,
+                Ok(None) | Err(ReadFailure::Gap(_) | ReadFailure::Ahead(_)) => self.is_complete = false,
+                Err(ReadFailure::Failed(problem)) => return Err(problem),
+            }
+        }
+        if !self.is_complete {
+            self.records = Vec::new();
+        }
+        Ok(self)
+    }
+
+    /// Subscribes a connection to a form of the topic behind these records, and returns the position there; if they are
+    /// incomplete, behind the last published record. `None` if more records were published meanwhile: read on.
+    pub(crate) fn subscribe(
+        &self,
+        form: &str,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Position>, InvalidTopic> {
+        // While this is locked, the relay does not publish.
+        let relayed = self.relay.relayed();
+        if self.is_complete && self.next < *relayed {
+            return Ok(None);
+        }
+        let position = self.relay.position(*relayed);
+        cx.topics().publisher().advance_to(form, position)?;
+        cx.subscribe_from(form, ReplayFrom::After(position))?;
+        Ok(Some(position))
+    }
+
+    /// The records; `None` if some are missing.
+    pub(crate) fn into_records(self) -> Option<Vec<(Position, MessageContent)>> {
+        self.is_complete.then_some(self.records)
+    }
+}

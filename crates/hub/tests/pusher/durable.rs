@@ -1,0 +1,358 @@
+//! Channels that are durable topics: events are stored, and recovered from the stream.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sinews_hub::{ClusterOptions, Hub, StreamOptions};
+
+use crate::broker::{FakeBroker, WireProtocol};
+use crate::client::{Client, api, app, data_of, policy, request, trigger};
+use crate::memory_broker::MemoryBroker;
+use crate::support::{TIMEOUT, TestHub};
+
+/// A directory of streams, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sinews-pusher-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server whose channels are durable topics.
+fn start(directory: &Path) -> TestHub {
+    let app = app().with_topics("stored").with_client_events(true);
+    let streams = StreamOptions::in_directory(directory).with_topics(["stored.>".to_owned()]);
+    TestHub::built(Hub::builder().access(policy([app])).streams(streams))
+}
+
+/// Subscribes with `recover`; returns the position, and whether the recovery is complete.
+fn recover(client: &mut Client, channel: &str, recover: &Value) -> (Option<String>, bool) {
+    let auth = client.auth(channel);
+    client.send("pusher:subscribe", json!({ "channel": channel, "auth": auth, "recover": recover }));
+    let message = client.receive();
+    assert_eq!(message["event"], "pusher_internal:subscription_succeeded", "{message}");
+    let position = message["position"].as_str().map(str::to_owned);
+    (position, message["recovered"].as_bool().expect("recovered"))
+}
+
+/// The data and the position of the next event.
+fn next(client: &mut Client) -> (Value, String) {
+    let message = client.receive();
+    assert_eq!(message["event"], "e", "{message}");
+    (data_of(&message), message["position"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Waits until subscribers of a channel have received the events up to this sequence: an event is stored first. Returns
+/// the position.
+fn until_published(hub: &TestHub, channel: &str, end: u64) -> String {
+    let begin = Instant::now();
+    loop {
+        let (position, _) = recover(&mut Client::new(hub), channel, &json!(true));
+        if let Some(position) = position.filter(|position| sequence(position) == end) {
+            return position;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{channel} has not reached {end}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn sequence(position: &str) -> u64 {
+    position.split_once('-').unwrap().1.parse().unwrap()
+}
+
+/// Triggers an event that a connection does not receive.
+fn trigger_except(hub: &TestHub, channel: &str, data: &str, client: &Client) {
+    let body = json!({ "name": "e", "channel": channel, "data": data, "socket_id": client.socket_id });
+    assert_eq!(api(hub, "POST", "/apps/3/events", "", &body.to_string()), (200, json!({})));
+}
+
+#[test]
+fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart() {
+    let directory = Directory::new("restart");
+    let hub = start(&directory.0);
+    // There is no stream yet.
+    let mut client = Client::new(&hub);
+    let (before, recovered) = recover(&mut client, "a", &json!(true));
+    let before = before.unwrap();
+    assert_eq!((sequence(&before), recovered), (0, false));
+    client.end();
+    let mut client = Client::new(&hub);
+    let (again, recovered) = recover(&mut client, "a", &json!({ "position": before }));
+    assert_eq!((sequence(&again.unwrap()), recovered), (0, true));
+    trigger(&hub, "a", "e", "1");
+    let (data, position) = next(&mut client);
+    assert_eq!((data, sequence(&position)), (json!(1), 1));
+    client.end();
+    // One event of the API, and one of another protocol.
+    trigger(&hub, "a", "e", "2");
+    assert_eq!(hub.publish_as("stored.a", "application/json", br#"{"event":"e","data":3}"#), 200);
+    until_published(&hub, "a", 3);
+    let behind = |hub: &TestHub, position: &str, expected: &[i32]| {
+        let mut client = Client::new(hub);
+        let (end, recovered) = recover(&mut client, "a", &json!({ "position": position }));
+        assert!(recovered);
+        assert_eq!(sequence(&end.unwrap()), 3);
+        for data in expected {
+            assert_eq!(next(&mut client).0, *data);
+        }
+        client
+    };
+    behind(&hub, &position, &[2, 3]).ping();
+    drop(hub);
+    let hub = start(&directory.0);
+    behind(&hub, &before, &[1, 2, 3]).ping();
+    let mut client = behind(&hub, &position, &[2, 3]);
+    trigger(&hub, "a", "e", "4");
+    let (data, last) = next(&mut client);
+    assert_eq!((data, sequence(&last)), (json!(4), 4));
+    // A later subscriber knows where it starts.
+    let mut other = Client::new(&hub);
+    assert_eq!(recover(&mut other, "a", &json!(true)), (Some(last.clone()), false));
+    // Positions beyond the end, and of another stream.
+    for unknown in [last.replace("-4", "-5"), "1-1".to_owned()] {
+        let mut client = Client::new(&hub);
+        let recovered = recover(&mut client, "a", &json!({ "position": unknown }));
+        assert_eq!(recovered, (Some(last.clone()), false), "{unknown}");
+        client.ping();
+    }
+}
+
+#[test]
+fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_event_once() {
+    const EVENTS: u64 = 300;
+    let directory = Directory::new("during");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "0");
+    until_published(&hub, "a", 1);
+    let mut client = Client::new(&hub);
+    let (position, _) = recover(&mut client, "a", &json!(true));
+    let mut position = position.unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (1..=EVENTS).for_each(|number| trigger(&hub, "a", "e", &number.to_string())));
+        let mut last = 0;
+        while last < EVENTS {
+            for _ in 0..10.min(EVENTS - last) {
+                let (data, at) = next(&mut client);
+                assert_eq!((data, sequence(&at)), (json!(last + 1), last + 2));
+                (last, position) = (last + 1, at);
+            }
+            client = Client::new(&hub);
+            let (_, recovered) = recover(&mut client, "a", &json!({ "position": position }));
+            assert!(recovered, "{position}");
+        }
+    });
+}
+
+#[test]
+fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_again() {
+    let directory = Directory::new("excluded");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "1");
+    until_published(&hub, "a", 1);
+    let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
+    let (position, _) = recover(&mut client, "a", &json!(true));
+    plain.subscribe("a");
+    recover(&mut other, "a", &json!(true));
+    trigger_except(&hub, "a", "2", &client);
+    trigger_except(&hub, "a", "3", &plain);
+    trigger(&hub, "a", "e", "4");
+    let received = |client: &mut Client, expected: &[i32]| {
+        expected.iter().for_each(|data| assert_eq!(client.expect("e").1, *data));
+    };
+    received(&mut client, &[3, 4]);
+    received(&mut plain, &[2, 4]);
+    received(&mut other, &[2, 3, 4]);
+    let mut again = Client::new(&hub);
+    let behind = json!({ "position": position, "socket_id": client.socket_id });
+    assert!(recover(&mut again, "a", &behind).1);
+    received(&mut again, &[3, 4]);
+    again.ping();
+}
+
+#[test]
+fn client_events_of_durable_channels_are_delivered_and_not_stored() {
+    let directory = Directory::new("client-events");
+    let hub = start(&directory.0);
+    let channel = "private-a";
+    trigger(&hub, channel, "e", "1");
+    until_published(&hub, channel, 1);
+    let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
+    let (position, _) = recover(&mut client, channel, &json!(true));
+    recover(&mut other, channel, &json!(true));
+    plain.subscribe(channel);
+    client.trigger("client-e", channel, json!("hello"));
+    for client in [&mut plain, &mut other] {
+        let message = client.receive();
+        assert_eq!((&message["event"], &message["position"]), (&json!("client-e"), &Value::Null));
+    }
+    trigger(&hub, channel, "e", "2");
+    let (data, at) = next(&mut other);
+    assert_eq!((data, sequence(&at)), (json!(2), 2), "a client event takes no position");
+    assert_eq!(next(&mut client), (json!(2), at), "a client does not receive its own event");
+    let mut again = Client::new(&hub);
+    assert!(recover(&mut again, channel, &json!({ "position": position })).1);
+    assert_eq!(next(&mut again).0, 2);
+}
+
+#[test]
+fn clients_of_other_protocols_cannot_forge_stored_events() {
+    let directory = Directory::new("forged");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "1");
+    until_published(&hub, "a", 1);
+    let mut client = Client::new(&hub);
+    let (position, _) = recover(&mut client, "a", &json!(true));
+    let forged = json!({
+        "event": "pusher_internal:member_added", "data": "{}", "socket_id": client.socket_id, "user_id": "1",
+    });
+    assert_eq!(hub.publish_as("stored.a", "application/json", forged.to_string().as_bytes()), 200);
+    let target = "/streams/stored.a?key=sinews-channel-event";
+    let (status, answer) = request(&hub, "POST", target, &forged.to_string());
+    assert_eq!(status, 422, "{answer}");
+    let mut again = Client::new(&hub);
+    assert!(recover(&mut again, "a", &json!({ "position": position })).1);
+    for client in [&mut client, &mut again] {
+        assert_eq!(client.expect("message"), ("a".to_owned(), forged.clone()));
+        client.ping();
+    }
+}
+
+#[test]
+fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
+    let directory = Directory::new("limits");
+    let hub = start(&directory.0);
+    for first in (0..=1_000).step_by(10) {
+        let batch: Vec<Value> = (first..1_001.min(first + 10))
+            .map(|number: i32| json!({ "name": "e", "channel": "a", "data": number.to_string() }))
+            .collect();
+        let body = json!({ "batch": batch }).to_string();
+        assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
+    }
+    let end = until_published(&hub, "a", 1_001);
+    let mut client = Client::new(&hub);
+    recover(&mut client, "a", &json!(true));
+    let at = |sequence: u64| end.replace("-1001", &format!("-{sequence}"));
+    client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    assert_eq!(recover(&mut client, "a", &json!({ "position": at(0) })), (Some(end.clone()), false));
+    client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    assert_eq!(recover(&mut client, "a", &json!({ "position": at(1) })), (Some(end.clone()), true));
+    for number in 1..=1_000 {
+        assert_eq!(next(&mut client).0, number);
+    }
+    client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    trigger(&hub, "a", "e", "1");
+    client.ping();
+}
+
+#[test]
+fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_later() {
+    let (store, broker) = (MemoryBroker::default(), FakeBroker::start(WireProtocol::Redis));
+    let directories = ["node-1", "node-2", "node-3", "node-4"].map(Directory::new);
+    let start = |at: usize| {
+        let app = app().with_topics("stored").with_client_events(true);
+        let streams = StreamOptions::at_broker(store.shared(), "memory", "")
+            .with_directory(&directories[at].0)
+            .with_topics(["stored.>".to_owned()]);
+        let cluster = ClusterOptions::parse(&broker.url()).unwrap();
+        TestHub::built(Hub::builder().access(policy([app])).streams(streams).cluster(cluster))
+    };
+    let nodes = [start(0), start(1)];
+    let channel = "private-a";
+    let mut client = Client::new(&nodes[0]);
+    recover(&mut client, channel, &json!(true));
+    trigger(&nodes[1], channel, "e", "1");
+    let (data, position) = next(&mut client);
+    assert_eq!(data, 1);
+    let mut witness = Client::new(&nodes[1]);
+    assert_eq!(recover(&mut witness, channel, &json!(true)), (Some(position.clone()), false));
+    broker.wait_for("sinews.t.stored.private-a", 2);
+    client.trigger("client-e", channel, json!("hello"));
+    assert_eq!(witness.expect("client-e").1, "hello");
+    let own = json!({ "position": position, "socket_id": client.socket_id });
+    trigger_except(&nodes[0], channel, "2", &client);
+    client.end();
+    trigger(&nodes[0], channel, "e", "3");
+    let (first, second) = (next(&mut witness), next(&mut witness));
+    assert_eq!((&first.0, &second.0), (&json!(2), &json!(3)));
+    assert_eq!(sequence(&second.1), sequence(&position) + 2, "positions are those of the stream");
+    // At the other node, and at a node that has followed the stream at no time before.
+    let late = start(2);
+    for node in [&nodes[1], &late] {
+        let mut client = Client::new(node);
+        assert_eq!(recover(&mut client, channel, &own), (Some(second.1.clone()), true));
+        assert_eq!(next(&mut client), second, "not the event that it was excluded from");
+        client.ping();
+        let mut other = Client::new(node);
+        assert!(recover(&mut other, channel, &json!({ "position": position })).1);
+        assert_eq!((next(&mut other), next(&mut other)), (first.clone(), second.clone()));
+        other.ping();
+    }
+    // An event is published while a node reads the missed ones.
+    let later = start(3);
+    store.repeat_at_fetch("stored.private-a");
+    let mut client = Client::new(&later);
+    assert!(recover(&mut client, channel, &json!({ "position": position })).1);
+    assert!(!store.repeats_at_fetch("stored.private-a"), "the node has fetched them");
+    let again = (
+        json!(3),
+        second.1.replace(&format!("-{}", sequence(&second.1)), &format!("-{}", sequence(&second.1) + 1)),
+    );
+    assert_eq!([next(&mut client), next(&mut client), next(&mut client)], [first, second, again.clone()]);
+    assert_eq!(next(&mut witness), again);
+    // The events of a node that has ended are at the others.
+    let [ended, _other] = nodes;
+    drop(ended);
+    let mut client = Client::new(&late);
+    assert!(recover(&mut client, channel, &json!({ "position": position })).1);
+    assert_eq!([next(&mut client).0, next(&mut client).0, next(&mut client).0], [2, 3, 3]);
+    trigger(&late, channel, "e", "4");
+    assert_eq!(next(&mut client).0, 4);
+    assert_eq!(next(&mut witness).0, 4);
+}
+
+#[test]
+fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
+    const CHANNELS: usize = 24;
+    const EVENTS: usize = 50;
+    let directory = Directory::new("many");
+    let hub = start(&directory.0);
+    let channel = |at: usize| format!("c-{at}");
+    for at in 0..CHANNELS {
+        for first in (0..EVENTS).step_by(10) {
+            let event = |number: usize| json!({ "name": "e", "channel": channel(at), "data": format!("{number:8000}") });
+            let batch: Vec<Value> = (first..first + 10).map(event).collect();
+            let body = json!({ "batch": batch }).to_string();
+            assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
+        }
+    }
+    let mut client = Client::new(&hub);
+    let recover = json!({ "position": "0-0" });
+    for at in 0..CHANNELS {
+        client.send("pusher:subscribe", json!({ "channel": channel(at), "recover": recover }));
+    }
+    let mut received = std::collections::BTreeMap::<String, usize>::new();
+    for _ in 0..CHANNELS * (EVENTS + 1) {
+        let message = client.receive();
+        let channel = message["channel"].as_str().unwrap().to_owned();
+        if message["event"] == "pusher_internal:subscription_succeeded" {
+            assert_eq!((&message["recovered"], received.insert(channel, 0)), (&json!(true), None));
+            continue;
+        }
+        let number = received.get_mut(&channel).expect("an acknowledgement");
+        assert_eq!(message["data"].as_str().unwrap().trim(), number.to_string(), "{channel}");
+        *number += 1;
+    }
+    assert!(received.len() == CHANNELS && received.values().all(|count| *count == EVENTS), "{received:?}");
+    client.ping();
+}

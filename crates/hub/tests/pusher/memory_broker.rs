@@ -1,0 +1,145 @@
+//! A broker in memory that several nodes share.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+use std::time::Duration;
+
+use sinews_stream::broker::{
+    BatchEncoder, Broker, BrokerError, BrokerHealth, BrokerResponse, FlushOutcome, LogSink,
+};
+use sinews_stream::record::Records;
+use sinews_stream::{AppendError, Durability, Partition, Pending, ReadResult, StartPosition};
+
+/// Each node has a connection of its own.
+#[derive(Clone, Default)]
+pub(crate) struct MemoryBroker(Arc<Mutex<BTreeMap<String, StoredStream>>>);
+
+#[derive(Default)]
+struct StoredStream {
+    /// Publications, and the offset of the first record of each.
+    stored: Vec<(u64, Records)>,
+    next: u64,
+    sinks: Vec<LogSink>,
+    /// Publish the last records again during the next fetch.
+    repeats_at_fetch: bool,
+}
+
+impl StoredStream {
+    /// Calls a function for each record from an offset on.
+    fn for_each(&self, from: u64, mut take: impl FnMut(&sinews_stream::record::Record<'_>)) {
+        for (first, records) in &self.stored {
+            for (offset, mut record) in (*first..).zip(records.iter().flatten()) {
+                record.offset = offset;
+                if offset >= from {
+                    take(&record);
+                }
+            }
+        }
+    }
+}
+
+impl StoredStream {
+    fn append(&mut self, records: Records) -> Pending {
+        let (first, (completer, pending)) = (self.next, Pending::channel(records.count()));
+        self.next += u64::from(records.count());
+        // The sinks of nodes that have ended take no more.
+        self.sinks.retain_mut(|sink| {
+            for (offset, mut record) in (first..).zip(records.iter().flatten()) {
+                record.offset = offset;
+                assert!(sink.push(&record));
+            }
+            sink.flush(Waker::noop()).is_ok()
+        });
+        self.stored.push((first, records));
+        completer.reached(Durability::Broker, first);
+        pending
+    }
+}
+
+impl MemoryBroker {
+    pub(crate) fn shared(&self) -> Arc<dyn Broker> {
+        Arc::new(self.clone())
+    }
+
+    /// Publishes the last records of a stream again while a node fetches older ones.
+    pub(crate) fn repeat_at_fetch(&self, stream: &str) {
+        self.0.lock().unwrap().get_mut(stream).expect("the stream").repeats_at_fetch = true;
+    }
+
+    /// Whether no fetch has come since [`repeat_at_fetch`](Self::repeat_at_fetch).
+    pub(crate) fn repeats_at_fetch(&self, stream: &str) -> bool {
+        self.0.lock().unwrap()[stream].repeats_at_fetch
+    }
+}
+
+impl Broker for MemoryBroker {
+    fn publish(&self, stream: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
+        let mut streams = self.0.lock().unwrap();
+        Ok(streams.entry(stream.to_owned()).or_default().append(records))
+    }
+
+    fn watch_queue_space(&self, _: &Waker) -> bool {
+        true
+    }
+
+    fn follow(&self, stream: &str, _: u32, from: StartPosition, sink: Partition) {
+        let mut streams = self.0.lock().unwrap();
+        let stream = streams.entry(stream.to_owned()).or_default();
+        let mut sink = LogSink::new(sink);
+        let from = match sink.start_position(from) {
+            StartPosition::Offset(offset) => offset,
+            StartPosition::Latest => stream.next,
+            StartPosition::Earliest | StartPosition::Time(_) => 0,
+        };
+        stream.for_each(from, |record| assert!(sink.push(record)));
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        stream.sinks.push(sink);
+    }
+
+    fn fetch(&self, stream: &str, _: u32, from: u64, _: usize) -> BrokerResponse<ReadResult> {
+        let mut batches = BatchEncoder::new(from);
+        if let Some(stream) = self.0.lock().unwrap().get_mut(stream) {
+            stream.for_each(from, |record| batches.push(record));
+            if std::mem::take(&mut stream.repeats_at_fetch) {
+                let (_, last) = stream.stored.last().expect("records").clone();
+                stream.append(last);
+            }
+        }
+        BrokerResponse::ready(Ok(batches.finish()))
+    }
+
+    fn offset_range(&self, stream: &str, _: u32) -> BrokerResponse<(u64, u64)> {
+        BrokerResponse::ready(Ok((0, self.0.lock().unwrap().get(stream).map_or(0, |stream| stream.next))))
+    }
+
+    fn partitions(&self, _: &str) -> BrokerResponse<u32> {
+        BrokerResponse::ready(Ok(1))
+    }
+
+    fn streams(&self) -> BrokerResponse<Vec<String>> {
+        BrokerResponse::ready(Ok(self.0.lock().unwrap().keys().cloned().collect()))
+    }
+
+    fn first_offset(&self) -> u64 {
+        0
+    }
+
+    fn creates_partitions(&self) -> bool {
+        true
+    }
+
+    fn commit(&self, _: &str, _: u32, _: &str, _: u64) -> BrokerResponse<()> {
+        BrokerResponse::ready(Err(BrokerError::failed("no groups")))
+    }
+
+    fn committed(&self, _: &str, _: u32, _: &str) -> BrokerResponse<Option<u64>> {
+        BrokerResponse::ready(Ok(None))
+    }
+
+    fn health(&self) -> BrokerHealth {
+        BrokerHealth::new(true, None, 0)
+    }
+
+    fn close(&self, _: Duration) {}
+}
