@@ -1,11 +1,13 @@
 //! One connection: QUIC's streams on one side, HTTP/3 on the other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{
-    Connection, ConnectionHandle, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId, WriteError,
+    Connection, ConnectionError, ConnectionHandle, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId,
+    WriteError,
 };
 use sinews_http::h3::{
     Config, Event, FieldBuffer, H3Code, H3Connection, H3SendError, QuicStreamId, StreamSignal,
@@ -27,14 +29,53 @@ pub trait Http3App {
         let _ = (exchanges, session, payload);
     }
 
-    /// Content that was queued for closed windows has left, on all streams.
-    fn handle_drained(&mut self, exchanges: &mut Exchanges<'_>) {
+    /// The handshake is complete: no event of the connection came before.
+    ///
+    /// # Errors
+    /// The reason why the application rejects the connection, which closes with H3_EXCESSIVE_LOAD and has no further event.
+    fn handle_start(&mut self, exchanges: &mut Exchanges<'_>) -> Result<(), &'static str> {
+        let _ = exchanges;
+        Ok(())
+    }
+
+    /// Content that was queued for a closed window has left, in part or whole: [`Exchanges::queued_on`].
+    fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
+        let _ = (exchanges, stream);
+    }
+
+    /// All events of a datagram, a timeout or a call are handled. The place to send more.
+    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
         let _ = exchanges;
     }
 
-    /// A connection has ended, with its reason for a log. No event follows.
-    fn handle_end(&mut self, connection: ConnectionKey, reason: &str) {
-        let _ = (connection, reason);
+    /// A connection has ended, with its reason for a log; or its handshake has failed. No event follows.
+    fn handle_end(&mut self, connection: ConnectionKey, cause: LinkEnd, reason: &str) {
+        let _ = (connection, cause, reason);
+    }
+}
+
+/// Cause of the end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkEnd {
+    /// The client closed it.
+    Client,
+    /// This side closed it.
+    Server,
+    /// The client violated QUIC or HTTP/3, or exceeded a limit.
+    Violation,
+    /// The client was silent, or reset the connection.
+    Lost,
+}
+
+impl LinkEnd {
+    fn of(error: &ConnectionError) -> Self {
+        match error {
+            ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) => Self::Client,
+            ConnectionError::LocallyClosed => Self::Server,
+            ConnectionError::TimedOut | ConnectionError::Reset => Self::Lost,
+            _ => Self::Violation,
+        }
     }
 }
 
@@ -64,6 +105,12 @@ struct StreamQueues {
     paused: BTreeSet<StreamId>,
     /// Streams that it reads again.
     resumed: Vec<StreamId>,
+    /// The application reads no stream.
+    all_paused: bool,
+    /// Streams with content meanwhile.
+    waiting: BTreeSet<StreamId>,
+    /// The application closes the connection.
+    close: Option<(H3Code, &'static str)>,
 }
 
 #[derive(Default)]
@@ -108,6 +155,34 @@ impl Http3Link {
         now.saturating_duration_since(self.started)
     }
 
+    /// The time of the next call of [`expire`](Self::expire). `handshake_timeout` bounds the handshake.
+    pub(crate) fn timeout(&mut self, handshake_timeout: Duration) -> Option<Instant> {
+        let handshake = (!self.is_connected && !self.is_ended).then(|| self.started + handshake_timeout);
+        self.quic.poll_timeout().into_iter().chain(handshake).min()
+    }
+
+    pub(crate) fn expire(&mut self, handshake_timeout: Duration, app: &mut dyn Http3App, now: Instant) {
+        self.quic.handle_timeout(now);
+        if !self.is_connected && !self.is_ended && self.started + handshake_timeout <= now {
+            self.end(H3Code::H3_NO_ERROR, "handshake timeout", LinkEnd::Lost, app, now);
+        }
+    }
+
+    /// Closes the connection.
+    pub(crate) fn end(
+        &mut self,
+        code: H3Code,
+        reason: &'static str,
+        cause: LinkEnd,
+        app: &mut dyn Http3App,
+        now: Instant,
+    ) {
+        if !std::mem::replace(&mut self.is_ended, true) {
+            self.quic.close(now, varint(code.get()), Bytes::from_static(reason.as_bytes()));
+            app.handle_end(self.key, cause, reason);
+        }
+    }
+
     /// Handles all events of QUIC.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         while let Some(event) = self.quic.poll() {
@@ -118,10 +193,15 @@ impl Http3Link {
                     if let Some(control) = self.streams.control {
                         self.http.set_control_stream(http_id(control));
                     }
+                    if let Err(reason) = app.handle_start(&mut self.exchanges(now)) {
+                        self.is_ended = true;
+                        let code = varint(H3Code::H3_EXCESSIVE_LOAD.get());
+                        return self.quic.close(now, code, Bytes::from_static(reason.as_bytes()));
+                    }
                 }
                 QuicEvent::ConnectionLost { reason } => {
                     self.is_ended = true;
-                    app.handle_end(self.key, &reason.to_string());
+                    app.handle_end(self.key, LinkEnd::of(&reason), &reason.to_string());
                     return;
                 }
                 QuicEvent::Stream(StreamEvent::Opened { dir }) => {
@@ -134,9 +214,7 @@ impl Http3Link {
                 QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id, app, fields, now),
                 QuicEvent::Stream(StreamEvent::Writable { id }) => {
                     self.streams.flush(&mut self.quic, id);
-                    if self.streams.outgoing.is_empty() {
-                        app.handle_drained(&mut self.exchanges(now));
-                    }
+                    app.handle_writable(&mut self.exchanges(now), http_id(id));
                 }
                 QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
                     self.streams.forget(id);
@@ -151,7 +229,23 @@ impl Http3Link {
                 return;
             }
         }
-        self.settle(app, fields, now);
+        loop {
+            self.settle(app, fields, now);
+            if self.is_ended || !self.is_connected {
+                return;
+            }
+            app.handle_settled(&mut self.exchanges(now));
+            if !self.has_changed() {
+                return;
+            }
+        }
+    }
+
+    /// Whether calls of the application are to be executed.
+    fn has_changed(&self) -> bool {
+        let streams = &self.streams;
+        let is_full = streams.outgoing_bytes > streams.max_queued;
+        self.http.has_signals() || !streams.resumed.is_empty() || streams.close.is_some() || is_full
     }
 
     /// Lends the connection to the application, outside of an event.
@@ -179,12 +273,16 @@ impl Http3Link {
         self.is_ended = true;
         let reason = Bytes::from_static(error.reason().as_bytes());
         self.quic.close(now, varint(error.code().get()), reason);
-        app.handle_end(self.key, &error.to_string());
+        app.handle_end(self.key, LinkEnd::Violation, &error.to_string());
     }
 
     /// Passes received bytes of a stream to HTTP/3, until there are none or the stream is held.
     fn read(&mut self, stream: StreamId, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         while !self.is_ended && !self.streams.paused.contains(&stream) {
+            if self.streams.all_paused {
+                self.streams.waiting.insert(stream);
+                return;
+            }
             let (chunk, ends) = match self.streams.held.remove(&stream) {
                 Some(rest) => (rest, false),
                 None if self.http.is_held(http_id(stream)) => return,
@@ -272,11 +370,12 @@ impl Http3Link {
             self.http.write_control(&mut out);
             self.streams.send(&mut self.quic, control, out.into(), false);
         }
-        if self.streams.outgoing_bytes > self.streams.max_queued && !self.is_ended {
-            self.is_ended = true;
-            let reason = Bytes::from_static(b"queue of outgoing content is full");
-            self.quic.close(now, varint(H3Code::H3_EXCESSIVE_LOAD.get()), reason);
-            app.handle_end(self.key, "queue of outgoing content is full (max_queued)");
+        if let Some((code, reason)) = self.streams.close.take() {
+            self.end(code, reason, LinkEnd::Server, app, now);
+        }
+        if self.streams.outgoing_bytes > self.streams.max_queued {
+            let reason = "queue of outgoing content is full (max_queued)";
+            self.end(H3Code::H3_EXCESSIVE_LOAD, reason, LinkEnd::Violation, app, now);
         }
     }
 
@@ -434,6 +533,14 @@ impl Exchanges<'_> {
         }
     }
 
+    /// Stops or continues to read all streams.
+    pub fn pause_all_reads(&mut self, paused: bool) {
+        self.streams.all_paused = paused;
+        if !paused {
+            self.streams.resumed.extend(std::mem::take(&mut self.streams.waiting));
+        }
+    }
+
     /// Ends a session of WebTransport with a code and a reason.
     ///
     /// # Errors
@@ -455,10 +562,57 @@ impl Exchanges<'_> {
         self.http.reset(stream, code);
     }
 
-    /// Bytes that wait for windows of the client. Send less while the number is high; [`Http3App::handle_drained`] reports
-    /// that none is left.
+    /// Bytes that wait for windows of the client, on all streams.
     #[must_use]
     pub const fn queued(&self) -> usize {
         self.streams.outgoing_bytes
+    }
+
+    /// Whether bytes of a stream wait for a window of the client. Send more after [`Http3App::handle_writable`].
+    #[must_use]
+    pub fn is_blocked(&self, stream: QuicStreamId) -> bool {
+        self.streams.outgoing.contains_key(&quic_id(stream))
+    }
+
+    /// The client's address, which changes as it migrates.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.quic.remote_address()
+    }
+
+    /// Streams whose sent content the client has not acknowledged, or whose response is not complete; and the number of frames
+    /// with content that were sent, which shows progress.
+    #[must_use]
+    pub fn unacknowledged(&mut self) -> (usize, u64) {
+        // The control stream never ends.
+        let streams = self.quic.streams().send_streams().saturating_sub(1);
+        (streams, self.quic.stats().frame_tx.stream)
+    }
+
+    /// Whether a field section has arrived in part. Bound the time of the rest.
+    #[must_use]
+    pub const fn awaits_section(&self) -> bool {
+        self.http.awaits_section()
+    }
+
+    /// Bytes of memory of the state of HTTP/3, without QUIC.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.http.memory() + self.streams.outgoing_bytes
+    }
+
+    /// Requests that were reset without an event since the last call. For metrics.
+    pub fn take_rejected(&mut self) -> u32 {
+        self.http.take_rejected()
+    }
+
+    /// Rejects further requests, and tells the client. Open ones continue.
+    pub fn shut_down(&mut self) {
+        self.http.shut_down_now();
+    }
+
+    /// Closes the connection after the event or call, without its streams. [`Http3App::handle_end`] follows.
+    pub fn close(&mut self, code: H3Code, reason: &'static str) {
+        self.streams.close.get_or_insert((code, reason));
     }
 }

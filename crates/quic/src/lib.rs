@@ -13,7 +13,7 @@ mod endpoint;
 mod ids;
 mod limits;
 
-pub use connection::{ConnectionKey, Exchanges, Http3App};
+pub use connection::{ConnectionKey, Exchanges, Http3App, LinkEnd};
 pub use endpoint::{Outgoing, QuicEndpoint};
 pub use ids::{ConnectionRoutes, WorkerRoute};
 pub use limits::{QuicLimits, QuicSetupError};

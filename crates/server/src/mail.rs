@@ -8,6 +8,7 @@ use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
 use crate::topics::{KeyedTopic, Position};
+use crate::worker::MailedDatagram;
 
 /// Mail to a shard.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) enum Mail {
     Presence { topic: Arc<str>, due: Instant },
     /// This shard has the connection with the largest queues, and the memory limit is exceeded.
     Shed,
+    /// A datagram of a connection of this shard.
+    Datagram(Box<MailedDatagram>),
 }
 
 /// Publication in transit between threads.

@@ -2,6 +2,7 @@
 
 mod bind_error;
 mod keyed;
+mod quic;
 
 use std::fmt;
 use std::io;
@@ -14,10 +15,12 @@ use std::time::{Duration, Instant};
 
 use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
 use sinews_proto::Time;
+use sinews_quic::QuicEndpoint;
 
 pub use self::bind_error::BindError;
 use self::bind_error::BindFault;
 use self::keyed::KeyedSetup;
+use self::quic::ThreadEndpoints;
 use crate::appends::{AppendQueue, Appender};
 use crate::client::TrustedProxies;
 use crate::date::Date;
@@ -36,7 +39,7 @@ use crate::topics::{
     Directory, EncodeUpdate, PresenceInterval, PresenceIntervals, PresenceMessage, PresenceTable,
     PresenceUpdate, Publisher, TopicConfig, TopicRule, TopicRules, Topics,
 };
-use crate::worker::{StopTimes, Worker, WorkerSetup};
+use crate::worker::{QuicRouting, StopTimes, Worker, WorkerSetup};
 
 /// Configuration of a server that is not bound yet.
 ///
@@ -258,15 +261,26 @@ impl Server {
     /// [`BindError`] names the address or the setting at fault, or reports that an event loop could not be created.
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
-        let BoundListeners { addresses, files, by_thread, listener_fds } = self.bind_listeners()?;
+        let routing = quic::routing(self.threads);
+        let BoundListeners { addresses, files, by_thread, endpoints, listener_fds } =
+            self.bind_listeners(&routing)?;
+        if endpoints.iter().any(|endpoints| !endpoints.is_empty()) {
+            self.advertise_http3();
+        }
         let mut listener_protocols: Vec<Arc<[ListenerProtocol]>> = Vec::new();
-        let mut make = |bound: Vec<(Listener, ListenerProtocol)>| {
+        let mut endpoints_of: Vec<Vec<QuicEndpoint>> = Vec::new();
+        let mut make = |(bound, quic): (Vec<(Listener, ListenerProtocol)>, ThreadEndpoints)| {
             let (listeners, expected): (_, Vec<ListenerProtocol>) = bound.into_iter().unzip();
             listener_protocols.push(expected.into());
-            Engine::new(self.engine.clone(), listeners)
+            let mut engine = Engine::new(self.engine.clone(), listeners)?;
+            let (sockets, endpoints): (Vec<_>, Vec<_>) = quic.into_iter().unzip();
+            sockets.into_iter().try_for_each(|socket| engine.add_datagrams(socket).map(drop))?;
+            endpoints_of.push(endpoints);
+            Ok(engine)
         };
         let engines: Vec<Engine<Worker>> = by_thread
             .into_iter()
+            .zip(endpoints)
             .map(&mut make)
             .collect::<io::Result<_>>()
             .map_err(|error| BindError { fault: BindFault::Loop, error })?;
@@ -294,8 +308,9 @@ impl Server {
             .into_iter()
             .zip(counters)
             .zip(listener_protocols)
+            .zip(endpoints_of)
             .enumerate()
-            .map(|(at, ((engine, counters), listener_protocols))| {
+            .map(|(at, (((engine, counters), listener_protocols), endpoints))| {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let services = Services {
                     http: Arc::clone(&http),
@@ -309,6 +324,7 @@ impl Server {
                     epoch: Instant::now(),
                     stopping: false,
                     encrypted: false,
+                    http3_port: None,
                 };
                 let setup = WorkerSetup {
                     router: Arc::clone(&router),
@@ -318,6 +334,8 @@ impl Server {
                     appends: AppendQueue::new(engine.post()),
                     number: at,
                     listener_protocols,
+                    endpoints,
+                    routing: Arc::clone(&routing),
                 };
                 (engine, setup)
             })
@@ -333,22 +351,28 @@ struct BoundListeners {
     addresses: Vec<SocketAddr>,
     files: Vec<SocketFile>,
     by_thread: Vec<Vec<(Listener, ListenerProtocol)>>,
+    endpoints: Vec<ThreadEndpoints>,
     listener_fds: ListenerFds,
 }
 
 impl Server {
     /// Binds every address for every thread.
-    fn bind_listeners(&mut self) -> Result<BoundListeners, BindError> {
+    fn bind_listeners(&mut self, routing: &QuicRouting) -> Result<BoundListeners, BindError> {
         let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
         let mut by_thread: Vec<Vec<(Listener, ListenerProtocol)>> =
             (0..self.threads).map(|_| Vec::new()).collect();
-        for Listen { target, protocol } in std::mem::take(&mut self.listens) {
-            let bound = target.bind(self.threads, self.inherited.take(&target));
-            let bound = bound.and_then(|bound| {
+        let mut endpoints: Vec<ThreadEndpoints> = (0..self.threads).map(|_| Vec::new()).collect();
+        for Listen { target, mut protocol } in std::mem::take(&mut self.listens) {
+            let inherited = self.inherited.take(&target);
+            let bound = self.bind_address(&target, &mut protocol, inherited);
+            let bound = bound.and_then(|(bound, sockets)| {
                 kept.add(
                     &target,
                     if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
                 )?;
+                for (thread, socket) in sockets.into_iter().enumerate() {
+                    endpoints[thread].push((socket, self.endpoint(&protocol, routing, thread)?));
+                }
                 Ok(bound)
             });
             let bound = bound.map_err(|error| BindError { fault: BindFault::Listen(target), error })?;
@@ -358,7 +382,7 @@ impl Server {
                 by_thread[at % self.threads].push((listener, protocol.clone()));
             }
         }
-        Ok(BoundListeners { addresses, files, by_thread, listener_fds: ListenerFds::new(kept) })
+        Ok(BoundListeners { addresses, files, by_thread, endpoints, listener_fds: ListenerFds::new(kept) })
     }
 
     fn check(&self) -> Result<(), BindError> {
