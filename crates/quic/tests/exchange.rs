@@ -306,7 +306,7 @@ fn shutdown_finishes_requests_and_accepts_no_more() {
     server.shut_down(app, *now);
     world.run(&mut client, "GOAWAY", |_, client| client.go_away == Some(4));
     let stream = StreamId::from(VarInt::from_u32(open as u32));
-    client.send(stream, Bytes::new(), false);
+    client.send(stream, Bytes::new(), true);
     world.run(&mut client, "rest", |_, client| client.responses.get(&open).is_some_and(|answer| answer.2));
     assert_eq!(client.responses[&open].1, b"first");
     assert_eq!(world.server.requests(), 0);

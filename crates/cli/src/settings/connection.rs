@@ -32,6 +32,11 @@ settings! {
         /// Serve HTTP/2 too: by ALPN over TLS, and in clear text to clients that begin with it. Requests, WebSockets (RFC
         /// 8441) and Server-Sent Events share its connections.
         http2: bool { default: "false" }
+
+        /// Serve HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port, which answers of
+        /// earlier versions announce. Requests, WebSockets (RFC 9220) and Server-Sent Events share its connections. Requires
+        /// {tls.certificate}; listen addresses that expect a PROXY header have no HTTP/3.
+        http3: bool { default: "false" }
     }
 }
 
@@ -45,6 +50,7 @@ impl HttpSettings {
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
             .with_handler_timeout(self.handler_timeout)
             .with_http2(self.http2)
+            .with_http3(self.http3)
     }
 }
 
@@ -132,15 +138,21 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhttp2 = true\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp3 = true\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
         let flags =
             [&flags[..], &["--websocket-max-outbound", "7k", "--http-handler-timeout", "8s"]].concat();
-        let settings = settings(&flags, file).unwrap();
+        assert_eq!(
+            settings(&flags, file).unwrap_err(),
+            "http3 in [http] requires tls.certificate: QUIC includes TLS"
+        );
+        let file = format!("{file}\n[tls]\ncertificate = \"a\"\nkey = \"b\"");
+        let settings = settings(&flags, &file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
             .with_http2(true)
+            .with_http3(true)
             .with_head_timeout(Duration::from_secs(2))
             .with_keep_alive_timeout(Duration::from_secs(3))
             .with_min_upload_rate(0, UPLOAD_GRACE)

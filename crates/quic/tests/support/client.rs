@@ -1,6 +1,6 @@
 //! A client of quinn-proto with the client's side of HTTP/3, without a socket.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ pub(crate) struct QuicClient {
     pub(crate) headers: HashMap<u64, Vec<(String, String)>>,
     /// Codes of streams that the server has reset.
     pub(crate) resets: HashMap<u64, u64>,
+    /// Streams that the client does not read.
+    pub(crate) unread: HashSet<u64>,
     server: SocketAddr,
 }
 
@@ -58,6 +60,7 @@ impl QuicClient {
             responses: HashMap::new(),
             headers: HashMap::new(),
             resets: HashMap::new(),
+            unread: HashSet::new(),
             datagrams: Vec::new(),
             lost: None,
             go_away: None,
@@ -122,7 +125,7 @@ impl QuicClient {
     }
 
     pub(crate) fn read(&mut self, stream: StreamId) {
-        loop {
+        while !self.unread.contains(&stream.into()) {
             let mut reader = self.quic.recv_stream(stream);
             let Ok(mut chunks) = reader.read(true) else { return };
             let next = chunks.next(usize::MAX);
@@ -166,7 +169,10 @@ impl QuicClient {
     }
 
     pub(crate) fn send(&mut self, stream: StreamId, bytes: Bytes, ends: bool) {
-        self.pending.push((stream, bytes));
+        // An empty piece is the end.
+        if !bytes.is_empty() {
+            self.pending.push((stream, bytes));
+        }
         if ends {
             self.pending.push((stream, Bytes::new()));
         }

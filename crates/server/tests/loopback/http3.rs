@@ -3,6 +3,7 @@
 mod content;
 #[path = "../../../quic/tests/support/client.rs"]
 mod quic_client;
+mod sockets;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
