@@ -143,10 +143,8 @@ mod tests {
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
         let flags =
             [&flags[..], &["--websocket-max-outbound", "7k", "--http-handler-timeout", "8s"]].concat();
-        assert_eq!(
-            settings(&flags, file).unwrap_err(),
-            "http3 in [http] requires tls.certificate: QUIC includes TLS"
-        );
+        let without_tls = settings(&flags, file).unwrap_err();
+        assert_eq!(without_tls, "sinews.toml:4: http.http3 requires tls.certificate: QUIC includes TLS");
         let file = format!("{file}\n[tls]\ncertificate = \"a\"\nkey = \"b\"");
         let settings = settings(&flags, &file).unwrap();
         let http = HttpConfig::default()
