@@ -119,11 +119,27 @@ pub(crate) fn run_aioquic() -> Outcome {
     Ok(count + run_quic(&out)?)
 }
 
-/// Runs the client of aioquic, and WebTransport of Chromium, against the example `serve` of `sinews-quic`.
+/// Runs the client of aioquic against `sinews serve` with HTTP/3.
+pub(crate) fn run_http3(binary: &Path, backend: Backend) -> Outcome {
+    let mut client = match tools::python(&["http3_client.py", "serve"]) {
+        Ok(command) => command,
+        Err(missing) => return Ok(missing.report("http3")),
+    };
+    let out = process::target().join(format!("xtask/http/http3-{}", backend.name()));
+    let certificate = Certificate::make(&out)?;
+    let options = ["--backend", backend.name(), "--http-http3", "--threads", "2"];
+    let mut server = Server::start_tls(binary, &options, &certificate, &out.join("serve.log"))?;
+    let address = server.address();
+    client.arg(address.ip().to_string()).arg(address.port().to_string());
+    let count = tools::run_checks("http3, aioquic", &mut client, &out.join("client.log"));
+    Ok(count + outlived(&mut server))
+}
+
+/// Runs aioquic, and WebTransport of Chromium, against the example `serve` of `sinews-quic`, which echoes.
 fn run_quic(out: &Path) -> Outcome {
     let (Ok(mut make), Ok(mut client), Ok(mut browser)) = (
         tools::python(&["webtransport.py", "certificate"]),
-        tools::python(&["http3_client.py"]),
+        tools::python(&["http3_client.py", "example"]),
         tools::python(&["webtransport.py", "check"]),
     ) else {
         return Err("Python was there before".to_owned());
@@ -139,7 +155,7 @@ fn run_quic(out: &Path) -> Outcome {
     let mut server = Server::start_announced(&mut serve, &out.join("serve.log"))?;
     let address = server.address();
     client.arg(address.ip().to_string()).arg(address.port().to_string());
-    let count = tools::run_checks("http3, aioquic", &mut client, &out.join("client.log"));
+    let count = tools::run_checks("http3, aioquic with the example", &mut client, &out.join("client.log"));
     browser.arg(address.to_string()).arg(out);
     let count = count + tools::run_checks("http3, Chromium", &mut browser, &out.join("browser.log"));
     Ok(count + outlived(&mut server))
