@@ -49,7 +49,7 @@ impl QuicClient {
         let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3")));
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
         let (handle, quic) = endpoint.connect(now, config, to, "localhost").expect("a valid name");
-        QuicClient {
+        Self {
             endpoint,
             handle,
             quic,

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::num::NonZeroU16;
-use std::sync::Arc;
 
 use sinews_engine::{DatagramSocket, Listener};
 use sinews_http::h3;
@@ -92,8 +91,3 @@ fn advertise(request: &Request<'_>, response: &mut Response) {
 
 /// QUIC closes a silent connection no later.
 const IDLE_MAX: std::time::Duration = std::time::Duration::from_secs(86_400);
-
-/// Creates the routing of the workers.
-pub(super) fn routing(threads: usize) -> Arc<QuicRouting> {
-    Arc::new(QuicRouting::new(threads))
-}

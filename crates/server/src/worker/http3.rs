@@ -1,6 +1,5 @@
 //! HTTP/3: datagrams and events of the endpoints of QUIC, and what connections send.
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,19 +12,9 @@ use super::Worker;
 use super::conn::ConnProtocol;
 use crate::framing::h3::{H3Conn, H3Streams, SocketInput};
 use crate::framing::streams::RequestStreams as _;
-use crate::mail::Mail;
+use crate::mail::{Mail, MailedDatagram};
 use crate::metrics::{ConnMemory, ConnectionEnd};
 use crate::shared::WorkerShared;
-
-/// A datagram that another worker has received.
-#[derive(Debug)]
-pub(crate) struct MailedDatagram {
-    listener: usize,
-    payload: Bytes,
-    from: SocketAddr,
-    local: Option<IpAddr>,
-    ecn: u8,
-}
 
 /// The worker as the application of an endpoint, which is lent.
 struct Http3Events<'a> {

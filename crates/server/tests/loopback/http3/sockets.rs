@@ -186,7 +186,7 @@ fn each_socket_counts_as_a_connection() {
 fn publications_reach_sockets_of_all_versions() {
     let route = || {
         let (route, _) = scripted(|event, cx| match event {
-            HandlerEvent::Open => drop(cx.subscribe("news").unwrap()),
+            HandlerEvent::Open => cx.subscribe("news").unwrap(),
             HandlerEvent::Message(_, payload) => {
                 let message = sinews_server::Prepared::text(String::from_utf8_lossy(payload));
                 cx.publish("news", &message).unwrap();
