@@ -186,6 +186,10 @@ impl Worker {
         let before = std::mem::replace(&mut http3.armed, deadline);
         let memory = ConnMemory::new(http3.memory.0, http3.memory.1);
         self.quic.arm(conn, before, deadline);
+        if self.quic.changed.last() == Some(&conn) {
+            // All of its changes are applied.
+            self.quic.changed.pop();
+        }
         let memory = self.large_conns.counted_memory(conn, memory);
         let Some(found) = self.conn_mut(conn) else { return };
         let before = std::mem::replace(&mut found.memory, memory);
@@ -303,7 +307,11 @@ impl Worker {
                 });
             }
             let Some(outgoing) = next else { break };
-            let Some(socket) = io.datagram_socket(listener) else { break };
+            let Some(socket) = io.datagram_socket(listener) else {
+                // The sockets are closed: nothing can leave any more.
+                next = None;
+                break;
+            };
             let batch = DatagramBatch::new(outgoing.destination, &out[..outgoing.len]);
             let batch = batch.with_segment(outgoing.segment).with_source(outgoing.source);
             match socket.send(&batch.with_ecn(outgoing.ecn)) {
