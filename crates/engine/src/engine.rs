@@ -121,7 +121,9 @@ impl<A: App> Engine<A> {
         self.wait(app, max_wait).inspect_err(|_| self.in_turn = false)?;
         self.io.begin_turn();
         self.backend.deliver(app, &mut self.io);
-        self.deliver_datagrams(app);
+        if self.io.datagrams.len() > 0 {
+            self.deliver_datagrams(app);
+        }
         if let Some(mut burst) = self.inbox.take() {
             app.mail(&mut self.io, &mut burst);
             self.inbox.finish(burst);
@@ -155,8 +157,10 @@ impl<A: App> Engine<A> {
         app.end_turn(&mut self.io);
         self.io.close_all_if_stopping();
         self.backend.execute_commands(app, &mut self.io);
-        for (index, socket) in self.io.datagrams.take_closed() {
-            Backend::<A>::unwatch_datagrams(&mut self.backend, index, &socket);
+        if self.io.datagrams.is_closing() {
+            for (index, socket) in self.io.datagrams.take_closed() {
+                Backend::<A>::unwatch_datagrams(&mut self.backend, index, &socket);
+            }
         }
     }
 

@@ -22,7 +22,8 @@ impl DatagramSockets {
         self.sockets.push(WatchedSocket { socket: Some(socket), ready: false });
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
         self.sockets.len()
     }
 
@@ -65,11 +66,14 @@ impl DatagramSockets {
         self.closing = true;
     }
 
+    #[inline]
+    pub(crate) const fn is_closing(&self) -> bool {
+        self.closing
+    }
+
     /// Takes the sockets to close.
     pub(crate) fn take_closed(&mut self) -> Vec<(usize, DatagramSocket)> {
-        if !std::mem::take(&mut self.closing) {
-            return Vec::new();
-        }
+        self.closing = false;
         let sockets = self.sockets.iter_mut().enumerate();
         sockets
             .filter_map(|(index, watched)| {
