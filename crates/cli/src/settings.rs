@@ -206,6 +206,7 @@ impl ServeSettings {
     fn merge(flags: &SettingFlags, file: &ConfigFile) -> Result<Self, String> {
         let settings = Self::resolve(&mut SettingResolver::new(flags, file))?;
         settings.check_threads()?;
+        settings.check_http3()?;
         settings.streams.check(&settings.names)?;
         settings.check_namespaces()?;
         settings.pusher.check()?;
@@ -224,6 +225,16 @@ impl ServeSettings {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// # Errors
+    /// Returns an error if HTTP/3 is enabled without TLS.
+    fn check_http3(&self) -> Result<(), String> {
+        if self.http.http3 && !self.tls.is_on() {
+            let (http3, certificate) = (self.name("http.http3"), self.name("tls.certificate"));
+            return Err(format!("{http3} requires {certificate}: QUIC includes TLS"));
+        }
+        Ok(())
     }
 
     /// Name under which a setting was given, for errors about its value.

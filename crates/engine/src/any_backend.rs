@@ -9,7 +9,7 @@ use crate::mail::Waker;
 use crate::poll::Poll;
 #[cfg(target_os = "linux")]
 use crate::ring::{Ring, RingUnavailable};
-use crate::{App, EngineConfig, Io, Listener, SendChain};
+use crate::{App, DatagramSocket, EngineConfig, Io, Listener, SendChain};
 
 /// The backend of an engine.
 #[expect(clippy::large_enum_variant, reason = "one per thread, and it never moves")]
@@ -108,6 +108,14 @@ impl<A: App> Backend<A> for AnyBackend<A::Chain> {
 
     fn execute_commands(&mut self, app: &mut A, io: &mut Io) {
         each!(self, one => one.execute_commands(app, io))
+    }
+
+    fn watch_datagrams(&mut self, index: usize, socket: &DatagramSocket) -> io::Result<()> {
+        each!(self, one => Backend::<A>::watch_datagrams(one, index, socket))
+    }
+
+    fn unwatch_datagrams(&mut self, index: usize, socket: &DatagramSocket) {
+        each!(self, one => Backend::<A>::unwatch_datagrams(one, index, socket));
     }
 
     fn flush(&mut self) -> io::Result<()> {

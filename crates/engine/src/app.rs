@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 
-use crate::{Append, ConnId, Io};
+use crate::{Append, ConnId, DatagramSocket, Io};
 
 /// An application on a loop. One value per thread; every callback runs on that thread, one at a time.
 ///
@@ -139,6 +139,19 @@ pub trait App: Sized {
 
     /// The loop's second timer, set by [`Io::set_batch_timer`], has expired. It is now unset.
     fn batch_timer(&mut self, io: &mut Io) {
+        let _ = io;
+    }
+
+    /// A socket of [`Engine::add_datagrams`](crate::Engine::add_datagrams) may have datagrams. The application receives a bounded
+    /// number, and returns whether more may be available: then the next turn calls again, without a wait. Default: receives and
+    /// drops them.
+    fn datagrams(&mut self, io: &mut Io, index: usize, socket: &mut DatagramSocket) -> bool {
+        let _ = (io, index);
+        socket.receive(|_| ()).is_ok_and(|datagrams| datagrams > 0)
+    }
+
+    /// The loop's third timer, set by [`Io::set_datagram_timer`], has expired. It is now unset.
+    fn datagram_timer(&mut self, io: &mut Io) {
         let _ = io;
     }
 

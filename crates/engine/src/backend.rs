@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{App, Io};
+use crate::{App, DatagramSocket, Io};
 
 /// Executes the commands recorded in [`Io`] and delivers the kernel's events.
 ///
@@ -32,6 +32,12 @@ pub(crate) trait Backend<A: App> {
     /// Executes commands at the end of a turn: closes, resumes, sends. Commands recorded during the sends
     /// are left to the next turn, except for closes.
     fn execute_commands(&mut self, app: &mut A, io: &mut Io);
+
+    /// Reports from now on when a datagram socket becomes readable.
+    fn watch_datagrams(&mut self, index: usize, socket: &DatagramSocket) -> io::Result<()>;
+
+    /// Ends the reports of a datagram socket, which is closed next.
+    fn unwatch_datagrams(&mut self, index: usize, socket: &DatagramSocket);
 
     /// Submits queued operations, when the next wait may be far away.
     fn flush(&mut self) -> io::Result<()> {

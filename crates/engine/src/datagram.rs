@@ -1,3 +1,5 @@
+mod sockets;
+
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -5,6 +7,8 @@ use std::{array, fmt};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
+
+pub(crate) use self::sockets::DatagramSockets;
 
 /// A UDP socket of one worker, which never blocks. One call receives several datagrams (`recvmmsg`, generic receive offload)
 /// or sends several (generic segmentation offload), where the kernel can.

@@ -7,7 +7,7 @@ use crate::any_backend::AnyBackend;
 use crate::backend::Backend;
 use crate::config::BackendChoice;
 use crate::mail::MailInbox;
-use crate::{App, EngineConfig, Io, Listener, Post, Stats, StatsReader};
+use crate::{App, DatagramSocket, EngineConfig, Io, Listener, Post, Stats, StatsReader};
 
 /// One loop: its sockets, timers and mailbox. It may be created on one thread and run on another; the
 /// thread of the first turn must run all turns.
@@ -42,6 +42,19 @@ impl<A: App> Engine<A> {
         let (backend, waker) = AnyBackend::new(&config, listeners)?;
         io.appends_files = backend.choice() == BackendChoice::Uring;
         Ok(Self { io, backend, inbox: MailInbox::new(waker, config.mailbox), begun: false, in_turn: false })
+    }
+
+    /// Adds a datagram socket, which [`App::datagrams`] reads. Returns its index: sockets are counted from 0. The loop
+    /// continues until [`Io::close_datagrams`] or [`Io::stop`].
+    ///
+    /// # Errors
+    ///
+    /// Errors of the system, when it cannot watch the socket.
+    pub fn add_datagrams(&mut self, socket: DatagramSocket) -> io::Result<usize> {
+        let index = self.io.datagrams.len();
+        Backend::<A>::watch_datagrams(&mut self.backend, index, &socket)?;
+        self.io.datagrams.add(socket);
+        Ok(index)
     }
 
     /// The active backend: the configured one, or its fallback.
@@ -108,6 +121,9 @@ impl<A: App> Engine<A> {
         self.wait(app, max_wait).inspect_err(|_| self.in_turn = false)?;
         self.io.begin_turn();
         self.backend.deliver(app, &mut self.io);
+        if self.io.datagrams.len() > 0 {
+            self.deliver_datagrams(app);
+        }
         if let Some(mut burst) = self.inbox.take() {
             app.mail(&mut self.io, &mut burst);
             self.inbox.finish(burst);
@@ -120,6 +136,9 @@ impl<A: App> Engine<A> {
         }
         if self.io.take_batch_due() {
             app.batch_timer(&mut self.io);
+        }
+        if self.io.take_datagram_due() {
+            app.datagram_timer(&mut self.io);
         }
         if app.pending_sends() >= GATHER_MIN {
             self.gather(app).inspect_err(|_| self.in_turn = false)?;
@@ -138,6 +157,21 @@ impl<A: App> Engine<A> {
         app.end_turn(&mut self.io);
         self.io.close_all_if_stopping();
         self.backend.execute_commands(app, &mut self.io);
+        if self.io.datagrams.is_closing() {
+            for (index, socket) in self.io.datagrams.take_closed() {
+                Backend::<A>::unwatch_datagrams(&mut self.backend, index, &socket);
+            }
+        }
+    }
+
+    /// Passes readable datagram sockets to the application.
+    fn deliver_datagrams(&mut self, app: &mut A) {
+        let mut next = 0;
+        while let Some((index, mut socket)) = self.io.datagrams.take_ready(next) {
+            next = index + 1;
+            let has_more = app.datagrams(&mut self.io, index, &mut socket);
+            self.io.datagrams.put_back(index, socket, has_more);
+        }
     }
 
     /// Delivers the input that has arrived during this turn.

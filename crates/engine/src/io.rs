@@ -9,10 +9,11 @@ use bytes::Bytes;
 
 use crate::connect::ConnectRequest;
 use crate::cpu;
+use crate::datagram::DatagramSockets;
 use crate::slots::{ConnectionSlot, ReadState, Slots, WriteState};
 use crate::stats::EngineCounters;
 use crate::wheel::Wheel;
-use crate::{App, Append, CloseReason, ConnId, ConnectOptions, Remote, Stats};
+use crate::{App, Append, CloseReason, ConnId, ConnectOptions, DatagramSocket, Remote, Stats};
 
 /// The loop as seen by its application: commands, the turn's time, counters.
 ///
@@ -54,6 +55,8 @@ pub struct Io {
     pending_accepts: usize,
     app_timer: Option<Instant>,
     batch_timer: Option<Instant>,
+    datagram_timer: Option<Instant>,
+    pub(crate) datagrams: DatagramSockets,
     /// End of the last turn, if it is timed, and the thread's CPU time at that point.
     turn_ended: Option<(Instant, Option<Duration>)>,
     /// Time of the last read of the thread's CPU time, since tick zero.
@@ -210,6 +213,30 @@ impl Io {
         self.batch_timer = Some(at);
     }
 
+    /// Sets or moves a third timer of the loop, for the deadlines of a protocol over datagrams
+    /// ([`App::datagram_timer`](crate::App::datagram_timer)).
+    pub fn set_datagram_timer(&mut self, at: Instant) {
+        self.datagram_timer = Some(at);
+    }
+
+    /// Clears the third timer.
+    pub fn clear_datagram_timer(&mut self) {
+        self.datagram_timer = None;
+    }
+
+    /// A datagram socket of the loop, for sends. `None` within [`App::datagrams`](crate::App::datagrams) of that socket, and
+    /// after [`close_datagrams`](Self::close_datagrams).
+    #[must_use]
+    pub fn datagram_socket(&self, index: usize) -> Option<&DatagramSocket> {
+        self.datagrams.get(index)
+    }
+
+    /// Closes the datagram sockets at the end of the turn. Until then the loop continues, even without listeners and
+    /// connections.
+    pub fn close_datagrams(&mut self) {
+        self.datagrams.close();
+    }
+
     /// Closes the listeners at the end of the turn. The loop continues until the last connection has closed
     /// or [`stop`](Self::stop). Connections that the kernel has accepted by then are still
     /// [`accepted`](crate::App::accepted). The kernel resets the connections in its backlog, unless another
@@ -230,6 +257,7 @@ impl Io {
         self.runs_until_stopped = false;
         self.stopping = true;
         self.stopped = true;
+        self.datagrams.close();
     }
 
     /// Starts an append; [`App::appended`](crate::App::appended) reports its completion. The loop continues
@@ -254,6 +282,7 @@ impl Io {
     pub fn is_ending(&self) -> bool {
         let has_work =
             self.accepting || self.runs_until_stopped || self.pending_accepts > 0 || self.slots.len() > 0;
+        let has_work = has_work || self.datagrams.is_open();
         self.stopped || !has_work
     }
 
@@ -294,6 +323,8 @@ impl Io {
             pending_accepts: 0,
             app_timer: None,
             batch_timer: None,
+            datagram_timer: None,
+            datagrams: DatagramSockets::default(),
             turn_ended: None,
             cpu_read: Duration::ZERO,
             wheel: Wheel::new(),
@@ -335,14 +366,15 @@ impl Io {
     /// Whether no further event can happen.
     pub(crate) fn finished(&self) -> bool {
         let arrived = self.pending_accepts == 0 || self.stopped;
-        !self.accepting && !self.runs_until_stopped && self.slots.len() == 0 && arrived && self.appending == 0
+        let is_empty = self.slots.len() == 0 && !self.datagrams.is_open();
+        !self.accepting && !self.runs_until_stopped && is_empty && arrived && self.appending == 0
     }
 
     /// Whether commands were recorded after the backend had executed its list: the next turn must not wait.
     pub(crate) fn has_commands(&self) -> bool {
         let none = self.sends.is_empty() && self.resumes.is_empty() && self.closes.is_empty();
         let waits = !self.connects.is_empty() || !self.appends.is_empty() || !self.broadcasts.is_empty();
-        self.stopping || !none || waits || !self.unsent_limits.is_empty()
+        self.stopping || !none || waits || !self.unsent_limits.is_empty() || self.datagrams.have_work()
     }
 
     /// The maximum sleep for the timers.
@@ -351,7 +383,10 @@ impl Io {
             let at = Duration::from_millis(tick.saturating_mul(TICK_MS));
             at.saturating_sub(self.elapsed)
         });
-        let own = [self.app_timer, self.batch_timer].into_iter().flatten().min();
+        let mut own = [self.app_timer, self.batch_timer].into_iter().flatten().min();
+        if let Some(at) = self.datagram_timer {
+            own = Some(own.map_or(at, |own| own.min(at)));
+        }
         let app = own.map(|at| at.saturating_duration_since(self.now));
         match (wheel, app) {
             (Some(wheel), Some(app)) => Some(wheel.min(app)),
@@ -417,6 +452,10 @@ impl Io {
 
     pub(crate) fn take_batch_due(&mut self) -> bool {
         self.batch_timer.take_if(|at| *at <= self.now).is_some()
+    }
+
+    pub(crate) fn take_datagram_due(&mut self) -> bool {
+        self.datagram_timer.take_if(|at| *at <= self.now).is_some()
     }
 
     pub(crate) fn take_app_due(&mut self) -> bool {

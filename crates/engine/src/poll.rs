@@ -11,17 +11,21 @@ mod connect;
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use mio::event::Event;
 use mio::net::TcpStream;
-use mio::{Events, Token, Waker};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Token, Waker};
 use socket2::SockRef;
 
 use self::accept::PollAcceptors;
 use crate::backend::Backend;
 use crate::slots::{ReadState, WriteState};
-use crate::{App, CloseReason, ConnId, EngineConfig, Flow, Io, LargeBuffer, Listener, SendChain};
+use crate::{
+    App, CloseReason, ConnId, DatagramSocket, EngineConfig, Flow, Io, LargeBuffer, Listener, SendChain,
+};
 
 pub(crate) struct Poll<C> {
     poll: mio::Poll,
@@ -124,6 +128,18 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
             self.acceptors.close();
         }
     }
+
+    fn watch_datagrams(&mut self, index: usize, socket: &DatagramSocket) -> io::Result<()> {
+        let token = Token(FIRST_DATAGRAMS + index);
+        self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)
+    }
+
+    fn unwatch_datagrams(&mut self, _: usize, socket: &DatagramSocket) {
+        // Another process may have the socket too, which would keep it registered.
+        if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&socket.as_raw_fd())) {
+            tracing::warn!(%error, "cannot deregister a datagram socket");
+        }
+    }
 }
 
 impl<C: SendChain> Poll<C> {
@@ -167,6 +183,8 @@ impl<C: SendChain> Poll<C> {
                 if link.mark_readable(event, io, conn) {
                     self.readable.push(conn);
                 }
+            } else if let Some(index) = token.checked_sub(FIRST_DATAGRAMS) {
+                io.datagrams.mark_ready(index);
             }
         }
     }
@@ -437,6 +455,9 @@ fn send<C: SendChain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<
 }
 
 const WAKER: Token = Token(0);
+
+/// Token of the first datagram socket: beyond those of connections, whose number is below 2^31.
+const FIRST_DATAGRAMS: usize = 1 << (usize::BITS - 1);
 
 /// Events per poll; further events follow in the next turn.
 const EVENTS_PER_TURN: usize = 1024;

@@ -51,7 +51,7 @@ pub(crate) use self::unavailable::RingUnavailable;
 use self::uring::Uring;
 pub(crate) use self::wake::RingWaker;
 use crate::backend::Backend;
-use crate::{App, ConnectionOrigin, EngineConfig, Io, Listener, SendChain};
+use crate::{App, ConnectionOrigin, DatagramSocket, EngineConfig, Io, Listener, SendChain};
 
 impl<A: App, K: RingKernel> Backend<A> for Ring<A::Chain, K> {
     fn start(&mut self) -> io::Result<()> {
@@ -134,6 +134,15 @@ impl<A: App, K: RingKernel> Backend<A> for Ring<A::Chain, K> {
         io.set_pending_accepts(self.acceptors.pending_accepts());
     }
 
+    fn watch_datagrams(&mut self, index: usize, socket: &DatagramSocket) -> io::Result<()> {
+        self.kernel.watch_datagrams(Token::numbered(OpKind::Datagrams, index as u32), socket);
+        Ok(())
+    }
+
+    fn unwatch_datagrams(&mut self, index: usize, _: &DatagramSocket) {
+        self.kernel.cancel(Token::numbered(OpKind::Datagrams, index as u32));
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         if self.kernel.consumed() == self.kernel.queued() {
             return Ok(());
@@ -201,9 +210,21 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
             Some(OpKind::Close) => self.closed(app, io, completion),
             Some(OpKind::Append) => self.appended(app, io, completion),
             Some(OpKind::Sync) => self.synced(app, io, completion),
+            Some(OpKind::Datagrams) => self.datagrams_readable(io, completion),
             Some(OpKind::Wake) => io.stats.wakes.add(1),
             Some(OpKind::Nothing | OpKind::Fire | OpKind::Share | OpKind::Send) => {}
             None => tracing::error!(?completion, "the ring returned a completion with an unknown token"),
+        }
+    }
+
+    /// A datagram socket is readable, or its poll has ended: the kernel ends it when the completion queue overflows.
+    fn datagrams_readable(&mut self, io: &mut Io, completion: &Completion) {
+        let index = completion.token.index();
+        io.datagrams.mark_ready(index);
+        if !completion.more
+            && let Some(socket) = io.datagrams.get(index)
+        {
+            self.kernel.watch_datagrams(completion.token, socket);
         }
     }
 

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sinews_engine::{DatagramBatch, DatagramSocket};
 use sinews_http::h3::{Config, Event, QuicStreamId};
 use sinews_quic::{
-    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, QuicEndpoint, QuicLimits, WorkerRoute,
+    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits, WorkerRoute,
 };
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Http3App for EchoStreams {
         let _ = exchanges.send_datagram(session, payload);
     }
 
-    fn handle_end(&mut self, connection: ConnectionKey, _: &str) {
+    fn handle_end(&mut self, connection: ConnectionKey, _: LinkEnd, _: &str) {
         self.bodies.retain(|(key, _), _| *key != connection);
         self.sessions.retain(|(key, _), _| *key != connection);
     }

@@ -1,42 +1,14 @@
 //! One connection: QUIC's streams on one side, HTTP/3 on the other.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quinn_proto::{
-    Connection, ConnectionHandle, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId, WriteError,
-};
-use sinews_http::h3::{
-    Config, Event, FieldBuffer, H3Code, H3Connection, H3SendError, QuicStreamId, StreamSignal,
-};
+use quinn_proto::{Connection, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId};
+use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
+use crate::app::{Http3App, LinkEnd};
+use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
 use crate::limits::varint;
-
-/// A connection of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConnectionKey(pub(crate) ConnectionHandle);
-
-/// The application of an endpoint.
-pub trait Http3App {
-    /// Handles an event of HTTP/3.
-    fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>);
-
-    /// Handles a datagram of a session of WebTransport.
-    fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
-        let _ = (exchanges, session, payload);
-    }
-
-    /// Content that was queued for closed windows has left, on all streams.
-    fn handle_drained(&mut self, exchanges: &mut Exchanges<'_>) {
-        let _ = exchanges;
-    }
-
-    /// A connection has ended, with its reason for a log. No event follows.
-    fn handle_end(&mut self, connection: ConnectionKey, reason: &str) {
-        let _ = (connection, reason);
-    }
-}
 
 /// A connection of HTTP/3 over QUIC.
 pub(crate) struct Http3Link {
@@ -47,37 +19,6 @@ pub(crate) struct Http3Link {
     is_connected: bool,
     pub(crate) is_ended: bool,
     started: Instant,
-}
-
-/// Bytes between both layers.
-#[derive(Default)]
-struct StreamQueues {
-    /// The unidirectional stream of HTTP/3's control frames.
-    control: Option<StreamId>,
-    /// Bytes for streams with closed windows.
-    outgoing: BTreeMap<StreamId, OutgoingQueue>,
-    outgoing_bytes: usize,
-    max_queued: usize,
-    /// The rest of a chunk of a held stream.
-    held: BTreeMap<StreamId, Bytes>,
-    /// Streams that the application does not read.
-    paused: BTreeSet<StreamId>,
-    /// Streams that it reads again.
-    resumed: Vec<StreamId>,
-}
-
-#[derive(Default)]
-struct OutgoingQueue {
-    chunks: VecDeque<Bytes>,
-    ends: bool,
-}
-
-fn http_id(stream: StreamId) -> QuicStreamId {
-    QuicStreamId::new(stream.into())
-}
-
-fn quic_id(stream: QuicStreamId) -> StreamId {
-    StreamId::from(varint(stream.get()))
 }
 
 impl Http3Link {
@@ -108,6 +49,34 @@ impl Http3Link {
         now.saturating_duration_since(self.started)
     }
 
+    /// The time of the next call of [`expire`](Self::expire). `handshake_timeout` bounds the handshake.
+    pub(crate) fn timeout(&mut self, handshake_timeout: Duration) -> Option<Instant> {
+        let handshake = (!self.is_connected && !self.is_ended).then(|| self.started + handshake_timeout);
+        self.quic.poll_timeout().into_iter().chain(handshake).min()
+    }
+
+    pub(crate) fn expire(&mut self, handshake_timeout: Duration, app: &mut dyn Http3App, now: Instant) {
+        self.quic.handle_timeout(now);
+        if !self.is_connected && !self.is_ended && self.started + handshake_timeout <= now {
+            self.end(H3Code::H3_NO_ERROR, "handshake timeout", LinkEnd::Lost, app, now);
+        }
+    }
+
+    /// Closes the connection.
+    pub(crate) fn end(
+        &mut self,
+        code: H3Code,
+        reason: &'static str,
+        cause: LinkEnd,
+        app: &mut dyn Http3App,
+        now: Instant,
+    ) {
+        if !std::mem::replace(&mut self.is_ended, true) {
+            self.quic.close(now, varint(code.get()), Bytes::from_static(reason.as_bytes()));
+            app.handle_end(self.key, cause, reason);
+        }
+    }
+
     /// Handles all events of QUIC.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         while let Some(event) = self.quic.poll() {
@@ -118,10 +87,15 @@ impl Http3Link {
                     if let Some(control) = self.streams.control {
                         self.http.set_control_stream(http_id(control));
                     }
+                    if let Err(reason) = app.handle_start(&mut self.exchanges(now)) {
+                        self.is_ended = true;
+                        let code = varint(H3Code::H3_EXCESSIVE_LOAD.get());
+                        return self.quic.close(now, code, Bytes::from_static(reason.as_bytes()));
+                    }
                 }
                 QuicEvent::ConnectionLost { reason } => {
                     self.is_ended = true;
-                    app.handle_end(self.key, &reason.to_string());
+                    app.handle_end(self.key, LinkEnd::of(&reason), &reason.to_string());
                     return;
                 }
                 QuicEvent::Stream(StreamEvent::Opened { dir }) => {
@@ -134,9 +108,7 @@ impl Http3Link {
                 QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id, app, fields, now),
                 QuicEvent::Stream(StreamEvent::Writable { id }) => {
                     self.streams.flush(&mut self.quic, id);
-                    if self.streams.outgoing.is_empty() {
-                        app.handle_drained(&mut self.exchanges(now));
-                    }
+                    app.handle_writable(&mut self.exchanges(now), http_id(id));
                 }
                 QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
                     self.streams.forget(id);
@@ -151,7 +123,23 @@ impl Http3Link {
                 return;
             }
         }
-        self.settle(app, fields, now);
+        loop {
+            self.settle(app, fields, now);
+            if self.is_ended || !self.is_connected {
+                return;
+            }
+            app.handle_settled(&mut self.exchanges(now));
+            if !self.has_changed() {
+                return;
+            }
+        }
+    }
+
+    /// Whether calls of the application are to be executed.
+    fn has_changed(&self) -> bool {
+        let streams = &self.streams;
+        let is_full = streams.outgoing_bytes > streams.max_queued;
+        self.http.has_signals() || !streams.resumed.is_empty() || streams.close.is_some() || is_full
     }
 
     /// Lends the connection to the application, outside of an event.
@@ -179,12 +167,16 @@ impl Http3Link {
         self.is_ended = true;
         let reason = Bytes::from_static(error.reason().as_bytes());
         self.quic.close(now, varint(error.code().get()), reason);
-        app.handle_end(self.key, &error.to_string());
+        app.handle_end(self.key, LinkEnd::Violation, &error.to_string());
     }
 
     /// Passes received bytes of a stream to HTTP/3, until there are none or the stream is held.
     fn read(&mut self, stream: StreamId, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         while !self.is_ended && !self.streams.paused.contains(&stream) {
+            if self.streams.all_paused {
+                self.streams.waiting.insert(stream);
+                return;
+            }
             let (chunk, ends) = match self.streams.held.remove(&stream) {
                 Some(rest) => (rest, false),
                 None if self.http.is_held(http_id(stream)) => return,
@@ -272,11 +264,12 @@ impl Http3Link {
             self.http.write_control(&mut out);
             self.streams.send(&mut self.quic, control, out.into(), false);
         }
-        if self.streams.outgoing_bytes > self.streams.max_queued && !self.is_ended {
-            self.is_ended = true;
-            let reason = Bytes::from_static(b"queue of outgoing content is full");
-            self.quic.close(now, varint(H3Code::H3_EXCESSIVE_LOAD.get()), reason);
-            app.handle_end(self.key, "queue of outgoing content is full (max_queued)");
+        if let Some((code, reason)) = self.streams.close.take() {
+            self.end(code, reason, LinkEnd::Server, app, now);
+        }
+        if self.streams.outgoing_bytes > self.streams.max_queued {
+            let reason = "queue of outgoing content is full (max_queued)";
+            self.end(H3Code::H3_EXCESSIVE_LOAD, reason, LinkEnd::Violation, app, now);
         }
     }
 
@@ -287,178 +280,5 @@ impl Http3Link {
     /// Announces the end of the connection to its client.
     pub(crate) fn shut_down(&mut self) {
         self.http.shut_down_now();
-    }
-}
-
-impl StreamQueues {
-    /// Sends bytes as far as the windows permit, and queues the rest.
-    fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
-        let queue = self.outgoing.entry(stream).or_default();
-        self.outgoing_bytes += bytes.len();
-        if !bytes.is_empty() {
-            queue.chunks.push_back(bytes);
-        }
-        queue.ends |= ends;
-        self.flush(quic, stream);
-    }
-
-    fn flush(&mut self, quic: &mut Connection, stream: StreamId) {
-        let Some(queue) = self.outgoing.get_mut(&stream) else { return };
-        let mut writer = quic.send_stream(stream);
-        let mut is_open = true;
-        while is_open && !queue.chunks.is_empty() {
-            match writer.write_chunks(queue.chunks.make_contiguous()) {
-                Ok(written) => {
-                    self.outgoing_bytes -= written.bytes;
-                    queue.chunks.drain(..written.chunks);
-                }
-                Err(WriteError::Blocked) => return,
-                Err(_) => is_open = false,
-            }
-        }
-        if queue.ends && is_open {
-            let _ = writer.finish();
-        }
-        self.forget(stream);
-    }
-
-    /// Drops the queue of a stream.
-    fn forget(&mut self, stream: StreamId) {
-        if let Some(queue) = self.outgoing.remove(&stream) {
-            self.outgoing_bytes -= queue.chunks.iter().map(Bytes::len).sum::<usize>();
-        }
-    }
-}
-
-/// Calls of an application on a connection.
-pub struct Exchanges<'a> {
-    quic: &'a mut Connection,
-    http: &'a mut H3Connection,
-    streams: &'a mut StreamQueues,
-    key: ConnectionKey,
-    now: Instant,
-    out: Vec<u8>,
-}
-
-impl Exchanges<'_> {
-    /// The connection.
-    #[must_use]
-    pub const fn connection(&self) -> ConnectionKey {
-        self.key
-    }
-
-    /// The time of the event.
-    #[must_use]
-    pub const fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// Sends the head of a response. `ends`: it has no content.
-    ///
-    /// # Errors
-    /// [`H3SendError`].
-    pub fn send_head<'f>(
-        &mut self,
-        stream: QuicStreamId,
-        status: u16,
-        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
-        ends: bool,
-    ) -> Result<(), H3SendError> {
-        self.http.send_head(stream, status, fields, ends, &mut self.out)?;
-        let head = std::mem::take(&mut self.out);
-        self.streams.send(self.quic, quic_id(stream), head.into(), ends);
-        Ok(())
-    }
-
-    /// Sends content, which is not copied. `ends`: the response ends after it.
-    ///
-    /// # Errors
-    /// [`H3SendError`].
-    pub fn send_data(&mut self, stream: QuicStreamId, data: Bytes, ends: bool) -> Result<(), H3SendError> {
-        let header = self.http.start_data(stream, data.len(), ends)?;
-        self.streams.send(self.quic, quic_id(stream), Bytes::copy_from_slice(header.as_bytes()), false);
-        self.streams.send(self.quic, quic_id(stream), data, ends);
-        Ok(())
-    }
-
-    /// Opens a stream of a session of WebTransport. `None`: the client permits no further stream now.
-    ///
-    /// # Errors
-    /// [`H3SendError`].
-    pub fn open_session_stream(
-        &mut self,
-        session: QuicStreamId,
-        is_unidirectional: bool,
-    ) -> Result<Option<QuicStreamId>, H3SendError> {
-        let dir = if is_unidirectional { Dir::Uni } else { Dir::Bi };
-        let Some(stream) = self.quic.streams().open(dir) else { return Ok(None) };
-        match self.http.open_session_stream(http_id(stream), session) {
-            Ok(prefix) => {
-                let prefix = Bytes::copy_from_slice(prefix.as_bytes());
-                self.streams.send(self.quic, stream, prefix, false);
-                Ok(Some(http_id(stream)))
-            }
-            Err(error) => {
-                let _ = self.quic.send_stream(stream).reset(varint(H3Code::WEBTRANSPORT_SESSION_GONE.get()));
-                Err(error)
-            }
-        }
-    }
-
-    /// Sends bytes on a stream of a session, without frames. `ends`: our side of the stream ends after them.
-    pub fn send_bytes(&mut self, stream: QuicStreamId, bytes: Bytes, ends: bool) {
-        self.streams.send(self.quic, quic_id(stream), bytes, ends);
-    }
-
-    /// Sends a datagram of a session. One that is too large for the path, or has no room, is dropped.
-    ///
-    /// # Errors
-    /// [`H3SendError`].
-    pub fn send_datagram(&mut self, session: QuicStreamId, payload: &[u8]) -> Result<(), H3SendError> {
-        let prefix = self.http.datagram_prefix(session)?;
-        let datagram = [prefix.as_bytes(), payload].concat();
-        let _ = self.quic.datagrams().send(datagram.into(), true);
-        Ok(())
-    }
-
-    /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still
-    /// bring content.
-    pub fn pause_reads(&mut self, stream: QuicStreamId) {
-        self.streams.paused.insert(quic_id(stream));
-    }
-
-    /// Reads a stream again.
-    pub fn resume_reads(&mut self, stream: QuicStreamId) {
-        if self.streams.paused.remove(&quic_id(stream)) {
-            self.streams.resumed.push(quic_id(stream));
-        }
-    }
-
-    /// Ends a session of WebTransport with a code and a reason.
-    ///
-    /// # Errors
-    /// [`H3SendError`].
-    pub fn close_session(
-        &mut self,
-        session: QuicStreamId,
-        code: u32,
-        reason: &str,
-    ) -> Result<(), H3SendError> {
-        self.http.close_session(session, code, reason, &mut self.out)?;
-        let capsule = std::mem::take(&mut self.out);
-        self.streams.send(self.quic, quic_id(session), capsule.into(), true);
-        Ok(())
-    }
-
-    /// Ends a stream early.
-    pub fn reset(&mut self, stream: QuicStreamId, code: H3Code) {
-        self.http.reset(stream, code);
-    }
-
-    /// Bytes that wait for windows of the client. Send less while the number is high; [`Http3App::handle_drained`] reports
-    /// that none is left.
-    #[must_use]
-    pub const fn queued(&self) -> usize {
-        self.streams.outgoing_bytes
     }
 }

@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
-use sinews_http::h3::{Config, FieldBuffer};
+use sinews_http::h3::{Config, FieldBuffer, H3Code};
 
-use crate::connection::{ConnectionKey, Exchanges, Http3App, Http3Link};
+use crate::app::{Http3App, LinkEnd};
+use crate::connection::Http3Link;
+use crate::exchanges::{ConnectionKey, Exchanges};
 use crate::ids::{ConnectionRoutes, WorkerRoute};
 use crate::limits::{self, QuicLimits, QuicSetupError};
 
@@ -44,6 +46,7 @@ pub struct QuicEndpoint {
     /// Answers without a connection: Retry, version negotiation, stateless reset, refusal.
     responses: Vec<(Transmit, Vec<u8>)>,
     is_closing: bool,
+    refused: u64,
 }
 
 /// Datagrams of one send with segmentation offload: Linux takes 64.
@@ -78,6 +81,7 @@ impl QuicEndpoint {
             fields: FieldBuffer::new(),
             responses: Vec::new(),
             is_closing: false,
+            refused: 0,
         })
     }
 
@@ -91,6 +95,11 @@ impl QuicEndpoint {
     #[must_use]
     pub const fn handshakes(&self) -> usize {
         self.handshakes
+    }
+
+    /// Number of connections refused since the last call, for a limit of connections or handshakes.
+    pub fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
     }
 
     /// Number of open requests and sessions. After [`shut_down`](Self::shut_down) it falls to 0.
@@ -132,7 +141,10 @@ impl QuicEndpoint {
 
     fn accept(&mut self, incoming: Incoming, app: &mut dyn Http3App, now: Instant) {
         let mut response = Vec::new();
-        if self.is_closing || self.links.len() >= self.limits.max_connections {
+        let is_full =
+            self.links.len() >= self.limits.max_connections || self.handshakes >= self.limits.max_handshakes;
+        if self.is_closing || is_full {
+            self.refused += u64::from(is_full);
             let transmit = self.quic.refuse(incoming, &mut response);
             return self.respond(transmit, response);
         }
@@ -171,7 +183,7 @@ impl QuicEndpoint {
             }
         }
         let (is_connected, is_drained) = (link.is_connected(), link.quic.is_drained());
-        let timeout = link.quic.poll_timeout().filter(|_| !is_drained);
+        let timeout = link.timeout(self.limits.handshake_timeout).filter(|_| !is_drained);
         self.set_timeout(handle.0, timeout);
         if !was_connected && (is_connected || is_drained) {
             self.handshakes -= 1;
@@ -184,16 +196,17 @@ impl QuicEndpoint {
         }
     }
 
-    /// Lends a connection outside of an event, for example to send a publication. `None`: it exists no longer.
-    pub fn with_connection<T>(
+    /// Lends a connection outside of an event, for example to send a publication; [`Http3App::handle_settled`] follows. `None`:
+    /// it exists no longer.
+    pub fn with_connection<A: Http3App, T>(
         &mut self,
         connection: ConnectionKey,
-        app: &mut dyn Http3App,
+        app: &mut A,
         now: Instant,
-        call: impl FnOnce(&mut Exchanges<'_>) -> T,
+        call: impl FnOnce(&mut A, &mut Exchanges<'_>) -> T,
     ) -> Option<T> {
         let link = self.links.get_mut(&connection.0).filter(|link| !link.is_ended)?;
-        let result = call(&mut link.exchanges(now));
+        let result = call(app, &mut link.exchanges(now));
         self.drive(connection.0, app, now);
         Some(result)
     }
@@ -227,7 +240,7 @@ impl QuicEndpoint {
             self.timeout_of.remove(&handle);
             let handle = ConnectionHandle(handle);
             if let Some(link) = self.links.get_mut(&handle) {
-                link.quic.handle_timeout(now);
+                link.expire(self.limits.handshake_timeout, app, now);
                 self.drive(handle, app, now);
             }
         }
@@ -240,16 +253,23 @@ impl QuicEndpoint {
             out.extend_from_slice(&bytes[..transmit.size]);
             return Some(outgoing(&transmit));
         }
-        while let Some(&handle) = self.changed.first() {
-            let link = self.links.get_mut(&ConnectionHandle(handle));
-            if let Some(transmit) = link.and_then(|link| link.quic.poll_transmit(now, SEGMENTS_MAX, out)) {
-                return Some(outgoing(&transmit));
+        while let Some(handle) = self.changed.first().copied().map(ConnectionHandle) {
+            if let Some(transmit) = self.transmit_of(handle, out, now) {
+                return Some(transmit);
             }
-            // Sending moves timeouts, and may need identifiers.
-            self.drive(ConnectionHandle(handle), app, now);
-            self.changed.remove(&handle);
+            // Sending moves timeouts, may need identifiers, and the application may send more.
+            self.drive(handle, app, now);
+            if let Some(transmit) = self.transmit_of(handle, out, now) {
+                return Some(transmit);
+            }
+            self.changed.remove(&handle.0);
         }
         None
+    }
+
+    fn transmit_of(&mut self, handle: ConnectionHandle, out: &mut Vec<u8>, now: Instant) -> Option<Outgoing> {
+        let link = self.links.get_mut(&handle)?;
+        link.quic.poll_transmit(now, SEGMENTS_MAX, out).map(|transmit| outgoing(&transmit))
     }
 
     /// Accepts no more connections, and tells the clients to send no more requests.
@@ -259,6 +279,18 @@ impl QuicEndpoint {
         for handle in handles {
             if let Some(link) = self.links.get_mut(&handle) {
                 link.shut_down();
+            }
+            self.drive(handle, app, now);
+        }
+    }
+
+    /// Closes all connections at once, and accepts no more.
+    pub fn close(&mut self, reason: &'static str, app: &mut dyn Http3App, now: Instant) {
+        self.is_closing = true;
+        let handles: Vec<ConnectionHandle> = self.links.keys().copied().collect();
+        for handle in handles {
+            if let Some(link) = self.links.get_mut(&handle) {
+                link.end(H3Code::H3_NO_ERROR, reason, LinkEnd::Server, app, now);
             }
             self.drive(handle, app, now);
         }

@@ -15,6 +15,8 @@ use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
 pub struct QuicLimits {
     pub(crate) max_connections: usize,
     pub(crate) retry_at: usize,
+    pub(crate) max_handshakes: usize,
+    pub(crate) handshake_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) stream_window: u32,
     pub(crate) connection_window: u32,
@@ -30,6 +32,8 @@ impl QuicLimits {
         Self {
             max_connections: 10_000,
             retry_at: 100,
+            max_handshakes: 1000,
+            handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(30),
             stream_window: 65_535,
             connection_window: 1 << 20,
@@ -51,6 +55,21 @@ impl QuicLimits {
     #[must_use]
     pub const fn with_retry_at(mut self, handshakes: usize) -> Self {
         self.retry_at = handshakes;
+        self
+    }
+
+    /// Sets the maximum of unfinished handshakes; the endpoint refuses further connections. Default: 1,000, of which all but
+    /// the first [`retry_at`](Self::with_retry_at) are of clients that have proved their address.
+    #[must_use]
+    pub const fn with_max_handshakes(mut self, handshakes: usize) -> Self {
+        self.max_handshakes = handshakes;
+        self
+    }
+
+    /// Sets the time for a handshake. Default: 10 s.
+    #[must_use]
+    pub const fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = timeout;
         self
     }
 

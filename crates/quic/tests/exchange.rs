@@ -1,23 +1,24 @@
 //! Both sides in memory, with a simulated clock: the endpoint, and a client of quinn-proto with the client's side of HTTP/3.
 
+#[path = "support/client.rs"]
+mod client;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::crypto::rustls::QuicClientConfig;
-use quinn_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
-    Event as QuicEvent, StreamEvent, StreamId, VarInt,
-};
+use quinn_proto::{Connection, Dir, StreamId, VarInt};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
-use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId, RequestTarget};
+use sinews_http::h3::{Config, Event, QuicStreamId, RequestTarget};
 use sinews_quic::{
-    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, QuicEndpoint, QuicLimits, WorkerRoute,
+    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits, WorkerRoute,
 };
 use sinews_testkit::{CountingAllocator, measure};
+
+use self::client::QuicClient;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -70,25 +71,9 @@ impl Http3App for EchoApp {
         exchanges.send_datagram(session, payload).expect("an open session");
     }
 
-    fn handle_end(&mut self, _: ConnectionKey, reason: &str) {
+    fn handle_end(&mut self, _: ConnectionKey, _: LinkEnd, reason: &str) {
         self.ends.push(reason.to_owned());
     }
-}
-
-/// A client with one connection.
-struct QuicClient {
-    endpoint: Endpoint,
-    handle: ConnectionHandle,
-    quic: Connection,
-    http: H3Connection,
-    fields: FieldBuffer,
-    control: Option<StreamId>,
-    /// Bytes for closed windows.
-    pending: Vec<(StreamId, Bytes)>,
-    responses: HashMap<u64, (u16, Vec<u8>, bool)>,
-    datagrams: Vec<Vec<u8>>,
-    lost: Option<String>,
-    go_away: Option<u64>,
 }
 
 struct Pair {
@@ -134,30 +119,7 @@ impl Pair {
     }
 
     fn connect(&self, roots: rustls::RootCertStore, alpn: &str) -> QuicClient {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .expect("TLS 1.3")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-        let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3")));
-        let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
-        let to = SERVER.parse().expect("an address");
-        let (handle, quic) = endpoint.connect(self.now, config, to, "localhost").expect("a valid name");
-        QuicClient {
-            endpoint,
-            handle,
-            quic,
-            http: H3Connection::client(Config::new().with_max_sessions(1)),
-            fields: FieldBuffer::new(),
-            control: None,
-            pending: Vec::new(),
-            responses: HashMap::new(),
-            datagrams: Vec::new(),
-            lost: None,
-            go_away: None,
-        }
+        QuicClient::connect(SERVER.parse().expect("an address"), roots, alpn, self.now)
     }
 
     /// Passes datagrams both ways until none is left. Returns whether one was passed.
@@ -216,139 +178,6 @@ impl Pair {
     }
 }
 
-impl QuicClient {
-    fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        let mut datagrams = Vec::new();
-        let mut out = Vec::new();
-        while let Some(transmit) = self.quic.poll_transmit(now, 1, &mut out) {
-            datagrams.push(out[..transmit.size].to_vec());
-            out.clear();
-        }
-        datagrams
-    }
-
-    fn receive(&mut self, datagram: &[u8], now: Instant) {
-        let server = SERVER.parse().expect("an address");
-        let event = self.endpoint.handle(now, server, None, None, BytesMut::from(datagram), &mut Vec::new());
-        if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
-            self.quic.handle_event(event);
-            self.drive(now);
-        }
-    }
-
-    fn drive(&mut self, now: Instant) {
-        while let Some(event) = self.quic.poll_endpoint_events() {
-            if let Some(event) = self.endpoint.handle_event(self.handle, event) {
-                self.quic.handle_event(event);
-            }
-        }
-        while let Some(event) = self.quic.poll() {
-            match event {
-                QuicEvent::Connected => {
-                    self.control = self.quic.streams().open(Dir::Uni);
-                    let mut out = Vec::new();
-                    self.http.write_control(&mut out);
-                    self.send(self.control.expect("a permitted stream"), out.into(), false);
-                }
-                QuicEvent::ConnectionLost { reason } => self.lost = Some(reason.to_string()),
-                QuicEvent::Stream(StreamEvent::Opened { dir }) => {
-                    while let Some(stream) = self.quic.streams().accept(dir) {
-                        let id = QuicStreamId::new(stream.into());
-                        self.http.open(id, Duration::ZERO).expect("a valid stream");
-                        self.read(stream);
-                    }
-                }
-                QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id),
-                QuicEvent::Stream(StreamEvent::Writable { .. }) => self.flush(),
-                QuicEvent::DatagramReceived => {
-                    while let Some(datagram) = self.quic.datagrams().recv() {
-                        let (_, payload) =
-                            self.http.receive_datagram(&datagram).expect("valid").expect("a session");
-                        self.datagrams.push(payload.to_vec());
-                    }
-                }
-                _ => {}
-            }
-        }
-        let _ = now;
-    }
-
-    fn read(&mut self, stream: StreamId) {
-        loop {
-            let mut reader = self.quic.recv_stream(stream);
-            let Ok(mut chunks) = reader.read(true) else { return };
-            let next = chunks.next(usize::MAX);
-            let _ = chunks.finalize();
-            let (bytes, ends) = match next {
-                Ok(Some(chunk)) => (chunk.bytes, false),
-                Ok(None) => (Bytes::new(), true),
-                Err(_) => return,
-            };
-            let (id, mut input) = (QuicStreamId::new(stream.into()), &bytes[..]);
-            while let Some(event) = self
-                .http
-                .receive(id, &mut input, ends, &mut self.fields, Duration::ZERO)
-                .expect("a valid server")
-            {
-                match event {
-                    Event::Response { stream, head } => {
-                        self.responses.insert(stream.get(), (head.status(), Vec::new(), false));
-                    }
-                    Event::Data { stream, data } => {
-                        self.responses.entry(stream.get()).or_default().1.extend_from_slice(data);
-                    }
-                    Event::GoAway { id } => self.go_away = Some(id),
-                    Event::End { stream } => self.responses.entry(stream.get()).or_default().2 = true,
-                    _ => {}
-                }
-            }
-            if ends {
-                return;
-            }
-        }
-    }
-
-    fn send(&mut self, stream: StreamId, bytes: Bytes, ends: bool) {
-        self.pending.push((stream, bytes));
-        if ends {
-            self.pending.push((stream, Bytes::new()));
-        }
-        self.flush();
-    }
-
-    /// Sends pending bytes; an empty piece is the end of a stream.
-    fn flush(&mut self) {
-        let mut blocked = Vec::new();
-        for (stream, bytes) in std::mem::take(&mut self.pending) {
-            if blocked.iter().any(|(id, _)| *id == stream) {
-                blocked.push((stream, bytes));
-                continue;
-            }
-            let mut writer = self.quic.send_stream(stream);
-            if bytes.is_empty() {
-                writer.finish().expect("an open stream");
-                continue;
-            }
-            let written = writer.write(&bytes).unwrap_or(0);
-            if written < bytes.len() {
-                blocked.push((stream, bytes.slice(written..)));
-            }
-        }
-        self.pending = blocked;
-    }
-
-    fn ask(&mut self, target: &RequestTarget<'_>, body: &[u8], ends: bool) -> u64 {
-        let stream = self.quic.streams().open(Dir::Bi).expect("a permitted stream");
-        let (id, mut out) = (QuicStreamId::new(stream.into()), Vec::new());
-        self.http.send_request(id, target, [], ends && body.is_empty(), &mut out).expect("a new stream");
-        if !body.is_empty() {
-            self.http.send_data(id, body, ends, &mut out).expect("an open stream");
-        }
-        self.send(stream, out.into(), ends);
-        id.get()
-    }
-}
-
 fn connected(limits: QuicLimits) -> (Pair, QuicClient) {
     let (mut world, roots) = Pair::new(limits);
     let mut client = world.connect(roots, "h3");
@@ -374,7 +203,7 @@ fn requests_are_answered_and_content_exceeds_the_windows() {
     assert_eq!((world.app.requests, world.server.connections(), world.server.handshakes()), (4, 1, 0));
     let Pair { server, app, now, .. } = &mut world;
     let key = app.last.expect("a request");
-    assert_eq!(server.with_connection(key, app, *now, |exchanges| exchanges.queued()), Some(0));
+    assert_eq!(server.with_connection(key, app, *now, |_, exchanges| exchanges.queued()), Some(0));
 }
 
 #[test]
@@ -393,7 +222,7 @@ fn paused_streams_close_their_window_and_no_other() {
     // The rest of one datagram, although the window takes 65,535 bytes.
     assert!(received.len() < 2000, "{} bytes", received.len());
     let Pair { server, app, now, .. } = &mut world;
-    let resumed = server.with_connection(key, app, *now, |exchanges| exchanges.resume_reads(stream));
+    let resumed = server.with_connection(key, app, *now, |_, exchanges| exchanges.resume_reads(stream));
     assert_eq!(resumed, Some(()));
     world.run(&mut client, "rest", |_, client| client.responses.get(&paused).is_some_and(|answer| answer.2));
     assert_eq!(client.responses[&paused].1.len(), body.len());
@@ -477,7 +306,7 @@ fn shutdown_finishes_requests_and_accepts_no_more() {
     server.shut_down(app, *now);
     world.run(&mut client, "GOAWAY", |_, client| client.go_away == Some(4));
     let stream = StreamId::from(VarInt::from_u32(open as u32));
-    client.send(stream, Bytes::new(), false);
+    client.send(stream, Bytes::new(), true);
     world.run(&mut client, "rest", |_, client| client.responses.get(&open).is_some_and(|answer| answer.2));
     assert_eq!(client.responses[&open].1, b"first");
     assert_eq!(world.server.requests(), 0);

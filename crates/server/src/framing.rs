@@ -2,3 +2,5 @@
 
 pub(crate) mod h1;
 pub(crate) mod h2;
+pub(crate) mod h3;
+pub(crate) mod streams;

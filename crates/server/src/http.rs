@@ -20,6 +20,7 @@ pub struct HttpConfig {
     pub(crate) handler_timeout: Duration,
     pub(crate) high_water: usize,
     pub(crate) http2: bool,
+    pub(crate) http3: bool,
     pub(crate) http2_max_streams: u32,
     pub(crate) http2_ping_interval: Option<Duration>,
     pub(crate) http2_ping_timeout: Duration,
@@ -39,6 +40,7 @@ impl Default for HttpConfig {
             handler_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
             http2: false,
+            http3: false,
             http2_max_streams: 128,
             http2_ping_interval: Some(Duration::from_secs(30)),
             http2_ping_timeout: Duration::from_secs(20),
@@ -111,6 +113,18 @@ impl HttpConfig {
     #[must_use]
     pub fn with_http2(mut self, enabled: bool) -> Self {
         self.http2 = enabled;
+        self
+    }
+
+    /// Serves HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port of a listener with TLS,
+    /// unless the listener expects a PROXY header. Answers of earlier versions over TLS announce it by `Alt-Svc`. Requests meet
+    /// the same routes, hooks, limits and timeouts. WebSockets by extended CONNECT (RFC 9220) and
+    /// [streaming responses](crate::StreamingResponse) share the connection with requests; each counts as a connection in
+    /// [`Limits`](crate::Limits). After [`StopHandle::hand_over`](crate::StopHandle::hand_over), connections of HTTP/3 are closed
+    /// at once. Default: `false`.
+    #[must_use]
+    pub fn with_http3(mut self, enabled: bool) -> Self {
+        self.http3 = enabled;
         self
     }
 

@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +54,15 @@ pub(crate) struct ListenerProtocol {
     pub(crate) tls: Option<TlsConfig>,
     /// Connections carry messages instead of HTTP.
     pub(crate) messages: Option<Arc<MessageRoute>>,
+    /// Port of HTTP/3, if it is bound.
+    pub(crate) http3_port: Option<NonZeroU16>,
+}
+
+impl ListenerProtocol {
+    /// Returns whether HTTP/3 is served beside: QUIC includes TLS, and a proxy does not pass it on.
+    pub(crate) const fn carries_http3(&self) -> bool {
+        self.tls.is_some() && !self.proxy && self.messages.is_none()
+    }
 }
 
 impl Listen {

@@ -1,9 +1,11 @@
 //! Mail between threads.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
+use bytes::Bytes;
 use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
@@ -20,6 +22,8 @@ pub(crate) enum Mail {
     Presence { topic: Arc<str>, due: Instant },
     /// This shard has the connection with the largest queues, and the memory limit is exceeded.
     Shed,
+    /// A datagram of a connection of this shard.
+    Datagram(Box<MailedDatagram>),
 }
 
 /// Publication in transit between threads.
@@ -33,6 +37,16 @@ pub(crate) struct MailedPublication {
     pub(crate) except: Option<ConnId>,
     /// Its version in the topic, if later subscribers do not receive it; otherwise 0.
     pub(crate) version: u64,
+}
+
+/// A datagram that another worker has received.
+#[derive(Debug)]
+pub(crate) struct MailedDatagram {
+    pub(crate) listener: usize,
+    pub(crate) payload: Bytes,
+    pub(crate) from: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) ecn: u8,
 }
 
 impl Mail {

@@ -1,7 +1,9 @@
 //! Server configuration, bind, threads and stop.
 
 mod bind_error;
+mod bound;
 mod keyed;
+mod quic;
 
 use std::fmt;
 use std::io;
@@ -12,11 +14,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
+use sinews_engine::{self as engine, BackendChoice, Engine, Post};
 use sinews_proto::Time;
 
 pub use self::bind_error::BindError;
 use self::bind_error::BindFault;
+use self::bound::{BoundListeners, ThreadLoop, check_backends, start_loops};
 use self::keyed::KeyedSetup;
 use crate::appends::{AppendQueue, Appender};
 use crate::client::TrustedProxies;
@@ -24,7 +27,7 @@ use crate::date::Date;
 use crate::http::HttpConfig;
 use crate::inherit::{ListenerFds, Listeners};
 use crate::limits::{Gate, Limits};
-use crate::listen::{Listen, ListenerProtocol, SocketFile};
+use crate::listen::{Listen, SocketFile};
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Monitor, ShardCounters, Sources};
 use crate::pool::{BlockingConfig, BlockingPool};
@@ -36,7 +39,7 @@ use crate::topics::{
     Directory, EncodeUpdate, PresenceInterval, PresenceIntervals, PresenceMessage, PresenceTable,
     PresenceUpdate, Publisher, TopicConfig, TopicRule, TopicRules, Topics,
 };
-use crate::worker::{StopTimes, Worker, WorkerSetup};
+use crate::worker::{QuicRouting, StopTimes, Worker, WorkerSetup};
 
 /// Configuration of a server that is not bound yet.
 ///
@@ -258,27 +261,20 @@ impl Server {
     /// [`BindError`] names the address or the setting at fault, or reports that an event loop could not be created.
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
-        let BoundListeners { addresses, files, by_thread, listener_fds } = self.bind_listeners()?;
-        let mut listener_protocols: Vec<Arc<[ListenerProtocol]>> = Vec::new();
-        let mut make = |bound: Vec<(Listener, ListenerProtocol)>| {
-            let (listeners, expected): (_, Vec<ListenerProtocol>) = bound.into_iter().unzip();
-            listener_protocols.push(expected.into());
-            Engine::new(self.engine.clone(), listeners)
-        };
-        let engines: Vec<Engine<Worker>> = by_thread
-            .into_iter()
-            .map(&mut make)
-            .collect::<io::Result<_>>()
+        let routing = Arc::new(QuicRouting::new(self.threads));
+        let BoundListeners { addresses, files, threads, listener_fds } = self.bind_listeners(&routing)?;
+        let loops = start_loops(&self.engine, threads)
             .map_err(|error| BindError { fault: BindFault::Loop, error })?;
-        check_backends(&engines, !files.is_empty())?;
-        let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
+        check_backends(&loops, !files.is_empty())?;
+        let posts: Arc<[Post<Mail>]> = loops.iter().map(|thread| thread.engine.post()).collect();
         let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence);
         let presence = presence.with_intervals(self.presence_intervals);
-        let keyed = self.keyed.into_table(engines.len(), self.topics.keyed);
+        let keyed = self.keyed.into_table(loops.len(), self.topics.keyed);
         let directory = Directory::with_state(&self.topics, TopicRules::new(self.rules), presence, keyed);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
         let monitor = router.monitor();
-        let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.stats_reader())).collect();
+        let counted: Vec<_> =
+            loops.iter().map(|thread| (Arc::default(), thread.engine.stats_reader())).collect();
         let counters: Vec<Arc<ShardCounters>> =
             counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
         let proxies = Arc::new(self.proxies);
@@ -290,12 +286,11 @@ impl Server {
             directory: Arc::clone(&directory),
         });
         let (pool, unused) = (BlockingPool::new(self.blocking), self.inherited);
-        let workers = engines
+        let workers = loops
             .into_iter()
             .zip(counters)
-            .zip(listener_protocols)
             .enumerate()
-            .map(|(at, ((engine, counters), listener_protocols))| {
+            .map(|(at, (ThreadLoop { engine, protocols, endpoints }, counters))| {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let services = Services {
                     http: Arc::clone(&http),
@@ -309,6 +304,7 @@ impl Server {
                     epoch: Instant::now(),
                     stopping: false,
                     encrypted: false,
+                    http3_port: None,
                 };
                 let setup = WorkerSetup {
                     router: Arc::clone(&router),
@@ -317,7 +313,9 @@ impl Server {
                     stop: Arc::clone(&stop),
                     appends: AppendQueue::new(engine.post()),
                     number: at,
-                    listener_protocols,
+                    listener_protocols: protocols,
+                    endpoints,
+                    routing: Arc::clone(&routing),
                 };
                 (engine, setup)
             })
@@ -328,39 +326,7 @@ impl Server {
     }
 }
 
-/// Bound listeners of a server.
-struct BoundListeners {
-    addresses: Vec<SocketAddr>,
-    files: Vec<SocketFile>,
-    by_thread: Vec<Vec<(Listener, ListenerProtocol)>>,
-    listener_fds: ListenerFds,
-}
-
 impl Server {
-    /// Binds every address for every thread.
-    fn bind_listeners(&mut self) -> Result<BoundListeners, BindError> {
-        let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
-        let mut by_thread: Vec<Vec<(Listener, ListenerProtocol)>> =
-            (0..self.threads).map(|_| Vec::new()).collect();
-        for Listen { target, protocol } in std::mem::take(&mut self.listens) {
-            let bound = target.bind(self.threads, self.inherited.take(&target));
-            let bound = bound.and_then(|bound| {
-                kept.add(
-                    &target,
-                    if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
-                )?;
-                Ok(bound)
-            });
-            let bound = bound.map_err(|error| BindError { fault: BindFault::Listen(target), error })?;
-            addresses.extend(bound.address);
-            files.extend(bound.file);
-            for (at, listener) in bound.listeners.into_iter().enumerate() {
-                by_thread[at % self.threads].push((listener, protocol.clone()));
-            }
-        }
-        Ok(BoundListeners { addresses, files, by_thread, listener_fds: ListenerFds::new(kept) })
-    }
-
     fn check(&self) -> Result<(), BindError> {
         if self.listens.is_empty() {
             return Err(BindError::invalid(
@@ -380,19 +346,6 @@ impl Server {
         let invalid = |(path, fault)| BindError::invalid(format!("`Config` of the route {path}: {fault}"));
         self.router.check().map_err(invalid)
     }
-}
-
-/// Threads share the socket of a path, and its blocking mode: a ring needs a blocking socket, a readiness loop a
-/// non-blocking one.
-fn check_backends(engines: &[Engine<Worker>], shares_sockets: bool) -> Result<(), BindError> {
-    let mut backends = engines.iter().map(Engine::backend);
-    let first = backends.next();
-    if shares_sockets && backends.any(|backend| Some(backend) != first) {
-        let what = "io_uring was permitted to some threads only, which cannot share a Unix socket: choose \
-                    `BackendChoice::Poll`";
-        return Err(BindError::invalid(what.to_owned()));
-    }
-    Ok(())
 }
 
 /// Server with bound addresses; connections wait until it runs.

@@ -1,5 +1,6 @@
 //! State of a worker that its connections share. The worker lends it to one connection at a time.
 
+use std::num::NonZeroU16;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,13 +50,16 @@ pub(crate) struct Services {
     pub(crate) stopping: bool,
     /// Whether the connection that was lent last uses TLS.
     pub(crate) encrypted: bool,
+    /// Port of HTTP/3 beside the connection with TLS that was lent last.
+    pub(crate) http3_port: Option<NonZeroU16>,
 }
 
 impl Services {
     /// Returns the part that a handler of requests may use.
     pub(crate) fn handler_resources(&mut self, elapsed: Duration) -> HandlerResources<'_> {
-        let Self { topics, tasks, proxies, encrypted, .. } = self;
-        HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted }
+        let Self { topics, tasks, proxies, encrypted, http3_port, .. } = self;
+        let http3_port = http3_port.filter(|_| *encrypted);
+        HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted, http3_port }
     }
 
     /// Counts and reports an exceeded limit.

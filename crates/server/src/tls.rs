@@ -10,6 +10,8 @@
 
 mod certificates;
 
+use std::num::NonZeroU16;
+
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus,
@@ -22,6 +24,7 @@ pub use self::certificates::{Certificates, InvalidTls, TlsConfig};
 /// TLS state of one connection.
 pub(crate) struct TlsConn {
     connection: UnbufferedServerConnection,
+    http3_port: Option<NonZeroU16>,
     /// Outbound records.
     wire: Outbound,
     /// Partial record, or partial handshake message.
@@ -48,12 +51,13 @@ enum State {
 
 impl TlsConn {
     /// Returns `None` if the configuration is unusable.
-    pub(crate) fn new(config: &TlsConfig, http2: bool) -> Option<Self> {
+    pub(crate) fn new(config: &TlsConfig, http2: bool, http3_port: Option<NonZeroU16>) -> Option<Self> {
         let connection = UnbufferedServerConnection::new(config.current(http2))
             .inspect_err(|error| tracing::error!(%error, "invalid TLS configuration"))
             .ok()?;
         Some(Self {
             connection,
+            http3_port,
             wire: Outbound::default(),
             partial: Vec::new(),
             plain: None,
@@ -62,6 +66,11 @@ impl TlsConn {
             end_reported: false,
             failed: false,
         })
+    }
+
+    /// Returns the port of HTTP/3 beside the listener.
+    pub(crate) const fn http3_port(&self) -> Option<NonZeroU16> {
+        self.http3_port
     }
 
     /// Returns whether the handshake is complete.

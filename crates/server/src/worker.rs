@@ -9,10 +9,13 @@ mod conn;
 mod delivery;
 mod http;
 mod http2;
+mod http3;
 mod keyed;
 mod large_conns;
 mod memory;
+mod parent;
 mod publish;
+mod quic;
 mod runs;
 mod sockets;
 mod stop;
@@ -28,12 +31,15 @@ use std::time::{Duration, Instant};
 use sinews_engine::{self as engine, ConnId, Io};
 use sinews_http::h2::FieldBuffer;
 use sinews_proto::Time;
+use sinews_quic::QuicEndpoint;
 use sinews_session::Resources;
 
 use self::conn::{ClientConn, ConnProtocol, settle_http, settle_http2, settle_websocket};
 use self::delivery::DeliveryState;
 use self::http::end_body;
 use self::large_conns::LargeConns;
+pub(crate) use self::quic::QuicRouting;
+use self::quic::QuicState;
 use self::sockets::StreamSockets;
 pub(crate) use self::stop_state::StopTimes;
 use self::stop_state::{StopPhase, StopState};
@@ -49,6 +55,7 @@ pub(crate) struct Worker {
     /// By the index of the connection.
     conns: Vec<Option<ClientConn>>,
     sockets: StreamSockets,
+    quic: QuicState,
     shared: WorkerShared,
     appends: Appends,
     /// Number of this thread.
@@ -81,14 +88,18 @@ pub(crate) struct WorkerSetup {
     pub(crate) appends: Arc<AppendQueue>,
     pub(crate) number: usize,
     pub(crate) listener_protocols: Arc<[ListenerProtocol]>,
+    /// One for each datagram socket of the loop.
+    pub(crate) endpoints: Vec<QuicEndpoint>,
+    pub(crate) routing: Arc<QuicRouting>,
 }
 
 impl Worker {
     pub(crate) fn new(setup: WorkerSetup) -> Self {
-        let WorkerSetup { router, services, stop_times, stop, appends, number, listener_protocols } = setup;
+        let WorkerSetup { router, services, stop_times, stop, appends, number, .. } = setup;
         Self {
             conns: Vec::new(),
             sockets: StreamSockets::default(),
+            quic: QuicState::new(setup.routing, setup.endpoints),
             turn: services.epoch,
             shared: WorkerShared {
                 router: Rc::new(router),
@@ -101,7 +112,7 @@ impl Worker {
             stop: StopState::new(stop_times, stop),
             delivery: DeliveryState::default(),
             large_conns: LargeConns::default(),
-            listener_protocols,
+            listener_protocols: setup.listener_protocols,
             plaintext: Vec::new(),
             scratch: Vec::new(),
             rejecting: 0,
@@ -125,14 +136,14 @@ impl Worker {
     fn conn_mut(&mut self, conn: ConnId) -> Option<&mut ClientConn> {
         match self.conns.get_mut(conn.index()) {
             Some(found) => found.as_mut().filter(|found| found.id == conn),
-            None => self.sockets.conn_mut(conn),
+            None => self.sockets.conn_mut(conn).or_else(|| self.quic.conns.get(conn)),
         }
     }
 
     fn conn_ref(&self, conn: ConnId) -> Option<&ClientConn> {
         match self.conns.get(conn.index()) {
             Some(found) => found.as_ref().filter(|found| found.id == conn),
-            None => self.sockets.conn_ref(conn),
+            None => self.sockets.conn_ref(conn).or_else(|| self.quic.conns.get_ref(conn)),
         }
     }
 
@@ -140,9 +151,15 @@ impl Worker {
     fn lend(&mut self, conn: ConnId) -> Option<(&mut ConnProtocol, &mut WorkerShared)> {
         let found = match self.conns.get_mut(conn.index()) {
             Some(found) => found.as_mut().filter(|found| found.id == conn)?,
-            None => self.sockets.conn_mut(conn)?,
+            None => self.sockets.conn_mut(conn).or_else(|| self.quic.conns.get(conn))?,
         };
-        self.shared.services.encrypted = found.tls.is_some();
+        self.shared.services.encrypted = match &found.tls {
+            Some(tls) => {
+                self.shared.services.http3_port = tls.http3_port();
+                true
+            }
+            None => matches!(found.protocol, ConnProtocol::Http3(_)),
+        };
         Some((&mut found.protocol, &mut self.shared))
     }
 
@@ -208,7 +225,7 @@ impl Worker {
                 settle_http2(http2, io, conn, &mut self.shared);
                 ConnMemory::new(http2.outbound.len(), http2.incomplete())
             }
-            ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
+            ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
         };
         let memory = self.large_conns.counted_memory(conn, found.settle_tls(memory));
         if found.is_unused() {

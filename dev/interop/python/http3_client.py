@@ -1,4 +1,7 @@
-"""The client of aioquic against a server of HTTP/3 that echoes: http3_client.py HOST PORT.
+"""The client of aioquic, with WebSockets of wsproto, against a server of HTTP/3:
+
+    http3_client.py serve HOST PORT    the server is `sinews serve`
+    http3_client.py example HOST PORT  the server is the example of `sinews-quic`, which echoes bodies and datagrams
 
 Prints `ok NAME` or `FAIL NAME: why` for each check.
 """
@@ -6,12 +9,16 @@ Prints `ok NAME` or `FAIL NAME: why` for each check.
 import asyncio
 import ssl
 import sys
+import zlib
 
 from aioquic.asyncio import QuicConnectionProtocol, connect
 from aioquic.h3 import events
 from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.events import ConnectionTerminated, QuicEvent
+from aioquic.quic.events import ConnectionTerminated, QuicEvent, StreamReset
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.extensions import PerMessageDeflate
 
 
 class Client(QuicConnectionProtocol):
@@ -21,16 +28,24 @@ class Client(QuicConnectionProtocol):
         self.waiting = {}
         self.seen = {}
         self.datagrams = asyncio.Queue()
+        self.sockets = {}
         self.ended = asyncio.get_running_loop().create_future()
 
     def quic_event_received(self, event: QuicEvent):
         if isinstance(event, ConnectionTerminated) and not self.ended.done():
             self.ended.set_result(event.error_code)
+        if isinstance(event, StreamReset) and event.stream_id in self.sockets:
+            self.sockets[event.stream_id].put_nowait(None)
         for seen in self.http.handle_event(event):
             if isinstance(seen, events.DatagramReceived):
                 self.datagrams.put_nowait(seen.data)
                 continue
             stream = seen.stream_id
+            if isinstance(seen, events.DataReceived) and stream in self.sockets:
+                self.sockets[stream].put_nowait(seen.data)
+                if seen.stream_ended:
+                    self.sockets[stream].put_nowait(None)
+                continue
             self.seen.setdefault(stream, []).append(seen)
             is_head = isinstance(seen, events.HeadersReceived)
             waiting = self.waiting.get(stream)
@@ -55,13 +70,115 @@ def fields(method, path, *further):
     return [(b":method", method), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", path), *further]
 
 
+class WebSocket:
+    """A WebSocket by extended CONNECT (RFC 9220)."""
+
+    @classmethod
+    async def open(cls, client, path, *further, deflate=False):
+        self = cls()
+        self.client, extension = client, PerMessageDeflate()
+        offer = [(b"sec-websocket-version", b"13"), *further]
+        if deflate:
+            offer.append((b"sec-websocket-extensions", f"permessage-deflate; {extension.offer()}".encode()))
+        connect = fields(b"CONNECT", path, *offer)
+        connect.insert(1, (b":protocol", b"websocket"))
+        self.received = asyncio.Queue()
+        client.sockets[client._quic.get_next_available_stream_id()] = self.received
+        self.stream, self.status, _ = await client.ask(connect, ends=False)
+        agreed = dict(client.seen[self.stream][0].headers).get(b"sec-websocket-extensions")
+        if deflate:
+            assert agreed is not None, "no agreement"
+            extension.finalize(agreed.decode())
+        self.protocol = Connection(ConnectionType.CLIENT, [extension] if deflate else [])
+        return self
+
+    def send(self, event):
+        self.client.http.send_data(self.stream, self.protocol.send(event), False)
+        self.client.transmit()
+
+    async def next(self):
+        """Returns the next whole message or control frame."""
+        pieces = []
+        while True:
+            for event in self.protocol.events():
+                if not isinstance(event, (TextMessage, BytesMessage)):
+                    return event
+                pieces.append(event.data)
+                if event.message_finished:
+                    return type(event)(data=type(event.data)().join(pieces))
+            data = await asyncio.wait_for(self.received.get(), 20)
+            assert data is not None, "the stream has ended"
+            self.protocol.receive_data(data)
+
+    async def end(self):
+        while await asyncio.wait_for(self.received.get(), 20) is not None:
+            pass
+
+
 async def get(client):
-    assert (await client.ask(fields(b"GET", b"/a")))[1:] == (200, b"")
+    assert (await client.ask(fields(b"GET", b"/healthz")))[1] == 200
 
 
 async def many(client):
-    answers = await asyncio.gather(*(client.ask(fields(b"GET", b"/a")) for _ in range(300)))
-    assert all(answer[1:] == (200, b"") for answer in answers)
+    answers = await asyncio.gather(*(client.ask(fields(b"GET", b"/healthz")) for _ in range(300)))
+    assert {answer[1] for answer in answers} == {200}
+
+
+async def page(client):
+    stream, status, plain = await client.ask(fields(b"GET", b"/"))
+    head = dict(client.seen[stream][0].headers)
+    assert (status, head[b"content-length"]) == (200, str(len(plain)).encode()), head
+    stream, status, packed = await client.ask(fields(b"GET", b"/", (b"accept-encoding", b"gzip")))
+    head = dict(client.seen[stream][0].headers)
+    assert (status, head[b"content-encoding"]) == (200, b"gzip"), head
+    assert zlib.decompress(packed, 31) == plain and len(packed) < len(plain)
+
+
+async def sockets_beside_requests(client):
+    sockets = [await WebSocket.open(client, b"/echo") for _ in range(8)]
+    for size in (0, 1, 125, 126, 65_535, 65_536, 1 << 20):
+        for number, opened in enumerate(sockets):
+            opened.send(BytesMessage(data=bytes([number]) * size))
+            opened.send(TextMessage(data="é" * (size // 8)))
+        await get(client)
+        for number, opened in enumerate(sockets):
+            assert (await opened.next()).data == bytes([number]) * size, size
+            assert (await opened.next()).data == "é" * (size // 8), size
+    for opened in sockets:
+        opened.send(Ping(payload=b"beat"))
+        assert bytes((await opened.next()).payload) == b"beat"
+
+
+async def compression(client):
+    opened = await WebSocket.open(client, b"/echo", deflate=True)
+    for number in range(20):
+        text = f"the same again {number} " * 2000
+        opened.send(TextMessage(data=text))
+        assert (await opened.next()).data == text
+
+
+async def closing(client):
+    first, second = [await WebSocket.open(client, b"/echo") for _ in range(2)]
+    first.send(CloseConnection(code=1000, reason="done"))
+    assert (await first.next()).code == 1000
+    await first.end()
+    # A frame without a mask.
+    client.http.send_data(second.stream, b"\x81\x01x", False)
+    client.transmit()
+    assert (await second.next()).code == 1002
+    await second.end()
+
+
+async def rejections(client):
+    for path, status in ((b"/nowhere", 404), (b"/healthz", 405)):
+        opened = await WebSocket.open(client, path)
+        assert opened.status == status, (path, opened.status)
+    # A browser is told by the close code.
+    opened = await WebSocket.open(client, b"/echo", (b"origin", b"https://elsewhere.example"))
+    assert (await opened.next()).code == 4403
+    connect = fields(b"CONNECT", b"/echo")
+    connect.insert(1, (b":protocol", b"connect-udp"))
+    assert (await client.ask(connect, ends=False))[1] == 501
 
 
 async def content(client):
@@ -73,12 +190,12 @@ async def content(client):
 
 async def key_update(client):
     client._quic.request_key_update()
-    assert (await client.ask(fields(b"GET", b"/after")))[1] == 200
+    await get(client)
 
 
 async def migration(client):
     client.change_connection_id()
-    assert (await client.ask(fields(b"GET", b"/after")))[1] == 200
+    await get(client)
 
 
 async def session(client):
@@ -98,19 +215,35 @@ async def violation(client):
     assert await asyncio.wait_for(client.ended, 5) == 0x105
 
 
-async def main(host, port):
+SERVE = (
+    get,
+    many,
+    page,
+    sockets_beside_requests,
+    compression,
+    closing,
+    rejections,
+    key_update,
+    migration,
+    violation,
+)
+EXAMPLE = (content, session)
+
+
+async def main(checks, host, port):
     failed = False
-    for check in (get, many, content, key_update, migration, session, violation):
+    for check in checks:
         configuration = QuicConfiguration(alpn_protocols=H3_ALPN, is_client=True, max_datagram_frame_size=65536)
         configuration.verify_mode = ssl.CERT_NONE
         try:
             async with connect(host, port, configuration=configuration, create_protocol=Client) as client:
                 await asyncio.wait_for(check(client), 60)
-            print(f"ok {check.__name__}")
+            print(f"ok {check.__name__.replace('_', ' ')}")
         except Exception as error:
             failed = True
-            print(f"FAIL {check.__name__}: {type(error).__name__} {error}")
+            print(f"FAIL {check.__name__.replace('_', ' ')}: {type(error).__name__} {error}")
     return failed
 
 
-sys.exit(asyncio.run(main(sys.argv[1], int(sys.argv[2]))))
+checks = {"serve": SERVE, "example": EXAMPLE}[sys.argv[1]]
+sys.exit(asyncio.run(main(checks, sys.argv[2], int(sys.argv[3]))))

@@ -127,11 +127,31 @@ pub(crate) fn run_aioquic() -> Outcome {
     Ok(count + run_quic(&out)?)
 }
 
-/// Runs the client of aioquic, and WebTransport of Chromium, against the example `serve` of `sinews-quic`.
+/// Runs the client of aioquic, and Chromium, against `sinews serve` with HTTP/3.
+pub(crate) fn run_http3(binary: &Path, backend: Backend) -> Outcome {
+    let clients = (tools::python(&["http3_client.py", "serve"]), tools::python(&["http3_browser.py"]));
+    let (mut client, mut browser) = match clients {
+        (Ok(client), Ok(browser)) => (client, browser),
+        (Err(missing), _) | (_, Err(missing)) => return Ok(missing.report("http3")),
+    };
+    let out = process::target().join(format!("xtask/http/http3-{}", backend.name()));
+    let certificate = Certificate::make(&out)?;
+    let options = ["--backend", backend.name(), "--http-http3", "--threads", "2"];
+    let mut server = Server::start_tls(binary, &options, &certificate, &out.join("serve.log"))?;
+    let address = server.address();
+    client.arg(address.ip().to_string()).arg(address.port().to_string());
+    let count = tools::run_checks("http3, aioquic", &mut client, &out.join("client.log"));
+    browser.arg(address.to_string()).arg(&certificate.certificate);
+    let log = out.join("browser.log");
+    let count = count + tools::run_checks("http3, a page in Chromium", &mut browser, &log);
+    Ok(count + outlived(&mut server))
+}
+
+/// Runs aioquic, and WebTransport of Chromium, against the example `serve` of `sinews-quic`, which echoes.
 fn run_quic(out: &Path) -> Outcome {
     let (Ok(mut make), Ok(mut client), Ok(mut browser)) = (
         tools::python(&["webtransport.py", "certificate"]),
-        tools::python(&["http3_client.py"]),
+        tools::python(&["http3_client.py", "example"]),
         tools::python(&["webtransport.py", "check"]),
     ) else {
         return Err("Python was there before".to_owned());
@@ -147,7 +167,7 @@ fn run_quic(out: &Path) -> Outcome {
     let mut server = Server::start_announced(&mut serve, &out.join("serve.log"))?;
     let address = server.address();
     client.arg(address.ip().to_string()).arg(address.port().to_string());
-    let count = tools::run_checks("http3, aioquic", &mut client, &out.join("client.log"));
+    let count = tools::run_checks("http3, aioquic with the example", &mut client, &out.join("client.log"));
     browser.arg(address.to_string()).arg(out);
     let count = count + tools::run_checks("http3, Chromium", &mut browser, &out.join("browser.log"));
     Ok(count + outlived(&mut server))

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
     /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
-    /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), client-js (the package `clients/js`) and openapi (a client generated from the
+    /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
@@ -140,7 +140,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
             count = count + http::run_curl(backend)?;
         }
     }
-    if wants(H2SPEC) || wants(HTTP2) {
+    if [H2SPEC, HTTP2, HTTP3].into_iter().any(wants) {
         let binary = server::binary(options.binary.as_deref())?;
         let permitted = options.backend.permitted(&binary)?;
         count = count + permitted.print_skipped();
@@ -150,6 +150,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
             }
             if wants(HTTP2) {
                 count = count + http::run_clients(&binary, backend)?;
+            }
+            if wants(HTTP3) {
+                count = count + http::run_http3(&binary, backend)?;
             }
         }
     }

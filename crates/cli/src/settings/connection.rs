@@ -44,6 +44,11 @@ settings! {
 
         /// Timeout of the answer to such a ping: any received byte counts. The connection then ends with all its streams.
         http2_ping_timeout: PositiveDuration { default: "20s" }
+
+        /// Serve HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port, which answers of
+        /// earlier versions announce. Requests, WebSockets (RFC 9220) and Server-Sent Events share its connections. Requires
+        /// {tls.certificate}; listen addresses that expect a PROXY header have no HTTP/3.
+        http3: bool { default: "false" }
     }
 }
 
@@ -57,6 +62,7 @@ impl HttpSettings {
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
             .with_handler_timeout(self.handler_timeout)
             .with_http2(self.http2)
+            .with_http3(self.http3)
             .with_http2_max_streams(self.http2_max_streams.get())
             .with_http2_ping_interval(self.http2_ping_interval)
             .with_http2_ping_timeout(self.http2_ping_timeout)
@@ -147,7 +153,7 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp2_max_streams = 200\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp3 = true\nhttp2_max_streams = 200\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
         let flags = [
@@ -162,10 +168,14 @@ mod tests {
             ],
         ]
         .concat();
-        let settings = settings(&flags, file).unwrap();
+        let without_tls = settings(&flags, file).unwrap_err();
+        assert_eq!(without_tls, "sinews.toml:4: http.http3 requires tls.certificate: QUIC includes TLS");
+        let file = format!("{file}\n[tls]\ncertificate = \"a\"\nkey = \"b\"");
+        let settings = settings(&flags, &file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
             .with_http2(true)
+            .with_http3(true)
             .with_http2_max_streams(200)
             .with_http2_ping_interval(None)
             .with_http2_ping_timeout(Duration::from_secs(4))

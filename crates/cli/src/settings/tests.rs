@@ -94,6 +94,7 @@ fn needs(key: &SettingKey, value: Option<&str>) -> String {
         "streams.directory" | "streams.store" => "",
         "tls.certificate" => "tls.key = \"a\"\n",
         "tls.key" => "tls.certificate = \"a\"\n",
+        "http.http3" => "tls.certificate = \"a\"\ntls.key = \"a\"\n",
         name if name.starts_with("streams.store_") => "streams.store = \"redis://a\"\n",
         name if name.starts_with("streams.") => "streams.directory = \"data\"\n",
         _ => "",

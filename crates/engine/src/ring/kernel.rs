@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::outgoing::OutgoingSocket;
 use super::token::Token;
-use crate::{Append, LargeBuffer, SendChain};
+use crate::{Append, DatagramSocket, LargeBuffer, SendChain};
 
 /// Accepts operations, completes them, and owns the receive buffers.
 ///
@@ -71,6 +71,9 @@ pub(crate) trait RingKernel {
 
     /// Reports poll(2) events of `file`, including errors.
     fn watch(&mut self, token: Token, file: u32);
+
+    /// Reports when a datagram socket becomes readable, until cancelled.
+    fn watch_datagrams(&mut self, token: Token, socket: &DatagramSocket);
 
     /// Sends the first unsent slices of `chain`, and returns the number of offered bytes.
     ///

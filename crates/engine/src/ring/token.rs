@@ -42,6 +42,8 @@ pub(crate) enum OpKind {
     Append,
     /// Syncs the file.
     Sync,
+    /// Polls a datagram socket, by its index.
+    Datagrams,
 }
 
 impl Token {
@@ -69,12 +71,12 @@ impl Token {
     /// `None`: an unknown token.
     pub(super) fn kind(self) -> Option<OpKind> {
         use OpKind::{
-            Accept, Append, Close, Connect, Discard, Fire, Install, Large, Name, Nothing, Receive, Send,
-            Share, Shutdown, Sync, Wake, Watch,
+            Accept, Append, Close, Connect, Datagrams, Discard, Fire, Install, Large, Name, Nothing, Receive,
+            Send, Share, Shutdown, Sync, Wake, Watch,
         };
         let all = [
             Nothing, Wake, Accept, Name, Discard, Install, Connect, Receive, Large, Watch, Fire, Share, Send,
-            Shutdown, Close, Append, Sync,
+            Shutdown, Close, Append, Sync, Datagrams,
         ];
         all.get((self.0 >> 56) as usize).copied()
     }

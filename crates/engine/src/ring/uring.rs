@@ -24,7 +24,7 @@ use super::setup;
 use super::token::Token;
 use super::unavailable::RingUnavailable;
 use super::wake::RingWaker;
-use crate::{Append, EngineConfig, LargeBuffer, Listener, SendChain};
+use crate::{Append, DatagramSocket, EngineConfig, LargeBuffer, Listener, SendChain};
 
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
@@ -344,6 +344,11 @@ impl RingKernel for Uring {
         // The peer's end, which has been received, is reported too, regardless of the mask: a multishot
         // poll reports it once.
         self.push(token, opcode::PollAdd::new(Fixed(file), libc::POLLERR as u32).multi(true).build());
+    }
+
+    fn watch_datagrams(&mut self, token: Token, socket: &DatagramSocket) {
+        let poll = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32);
+        self.push(token, poll.multi(true).build());
     }
 
     unsafe fn send<C: SendChain>(&mut self, token: Token, file: u32, chain: &C, wait: SendMode) -> u32 {

@@ -5,6 +5,7 @@ mod accepting;
 mod appending;
 mod closing;
 mod connecting;
+mod datagrams;
 mod large;
 mod load;
 mod mail;

@@ -278,6 +278,12 @@ impl H3Connection {
         self.signals.pop_front()
     }
 
+    /// Whether frames of QUIC, or bytes of the control stream, are queued.
+    #[must_use]
+    pub fn has_signals(&self) -> bool {
+        !self.signals.is_empty() || self.wants_write()
+    }
+
     /// Returns the number of requests that were reset without an event since the last call. For metrics.
     pub fn take_rejected(&mut self) -> u32 {
         mem::take(&mut self.rejected)

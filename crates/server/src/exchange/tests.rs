@@ -85,6 +85,7 @@ impl NumberedFraming {
             epoch: Instant::now(),
             stopping: false,
             encrypted: false,
+            http3_port: None,
         };
         let (waiting, pending, sent) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let conn = accept.0.unwrap();

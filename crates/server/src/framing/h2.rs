@@ -1,7 +1,7 @@
 //! HTTP/2: many exchanges and sockets at once on a connection.
 //!
 //! ```text
-//!   input ─▶ H2Connection: events ─┬▶ StreamExchange: Upload ─▶ Pending ─▶ Sending ─▶ frames
+//!   input ─▶ H2Connection: events ─┬▶ RequestStreams: exchanges ─▶ frames
 //!                                  └▶ socket: Session and Handler, of the worker ─▶ frames
 //! ```
 //!
@@ -12,7 +12,6 @@ mod answer;
 mod receive;
 mod sockets;
 
-use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
 
@@ -22,33 +21,18 @@ use sinews_http::h2::{Config, ErrorCode, H2Connection, StreamId};
 use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
-use self::sockets::SocketStream;
-pub(crate) use self::sockets::{OpenedSocket, SocketEvent};
-use crate::exchange::{PendingAnswer, RetainedRequest};
+pub(crate) use self::sockets::SocketEvent;
+use super::streams::{ExchangeTable, RequestStreams as _, SocketTable, StreamExchange, StreamStage};
 use crate::http::HttpConfig;
 use crate::metrics::Http2Fault;
-use crate::request::ResponseBody;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
 
 /// State of one HTTP/2 connection.
 pub(crate) struct H2Conn {
-    conn: ConnId,
     machine: H2Connection,
-    /// In the order of their streams.
-    exchanges: Vec<StreamExchange>,
-    /// The exchange that sends next.
-    next: usize,
-    /// In the order of their streams.
-    sockets: Vec<SocketStream>,
-    /// Streams of sockets with output, in the order of their turns.
-    ready: VecDeque<StreamId>,
-    /// Sockets whose output has moved to this connection, until it has left.
-    pub(crate) moved: Vec<ConnId>,
-    /// No later than the first deadline of a socket.
-    pub(crate) sockets_due: Time,
-    /// A socket whose answer is queued.
-    opened: Option<Box<OpenedSocket>>,
+    pub(crate) table: ExchangeTable<StreamId>,
+    pub(crate) sockets: SocketTable<StreamId>,
     /// Input that waits while reads are paused.
     buffer: BytesMut,
     pub(crate) outbound: Outbound,
@@ -57,12 +41,9 @@ pub(crate) struct H2Conn {
     closing: bool,
     /// The peer sends no further request.
     ended: bool,
-    has_request: bool,
     started: Time,
     /// When an incomplete header block began.
     block_since: Option<Time>,
-    /// When the last exchange ended.
-    idle_since: Time,
     /// Time of the last received bytes.
     last_input: Time,
     /// The peer has not answered a keepalive ping.
@@ -71,52 +52,6 @@ pub(crate) struct H2Conn {
     last_progress: Time,
     /// When the loop's timer fires.
     pub(crate) armed: Time,
-    pub(crate) peer: SocketAddr,
-}
-
-/// A request of a stream, and its answer.
-struct StreamExchange {
-    stream: StreamId,
-    /// The method is HEAD.
-    is_head: bool,
-    /// All of the request has arrived.
-    is_received: bool,
-    started: Time,
-    /// Time of the last received bytes, or of the last sent ones.
-    progress: Time,
-    stage: StreamStage,
-}
-
-enum StreamStage {
-    /// The request is being answered.
-    Answering,
-    Upload(Box<StreamUpload>),
-    Pending(Box<PendingAnswer>),
-    /// The rest of the body of the answer.
-    Sending(ResponseBody),
-}
-
-/// A request with the received part of its body.
-struct StreamUpload {
-    request: Box<RetainedRequest>,
-    body: Vec<u8>,
-    /// Bytes of the body that are not returned to the window of the stream.
-    held: usize,
-}
-
-impl StreamExchange {
-    fn deadline(&self, config: &HttpConfig) -> Time {
-        match &self.stage {
-            StreamStage::Answering => NEVER,
-            StreamStage::Pending(pending) => pending.since + config.handler_timeout,
-            StreamStage::Sending(_) => self.progress + config.write_timeout,
-            StreamStage::Upload(upload) => {
-                let whole = config.upload_deadline(self.started, upload.body.len());
-                // A peer whose window is closed by this side cannot send.
-                if upload.held > 0 { whole } else { whole.min(self.progress + config.body_idle_timeout) }
-            }
-        }
-    }
 }
 
 impl H2Conn {
@@ -127,45 +62,31 @@ impl H2Conn {
         let now = shared.services.now;
         shared.services.counters.http2_connections.add(1);
         Self {
-            conn,
             machine: H2Connection::server(config),
-            exchanges: Vec::new(),
-            next: 0,
-            sockets: Vec::new(),
-            ready: VecDeque::new(),
-            moved: Vec::new(),
-            sockets_due: NEVER,
-            opened: None,
+            table: ExchangeTable::new(conn, peer, now),
+            sockets: SocketTable::new(),
             buffer: BytesMut::new(),
             outbound: Outbound::default(),
             paused: false,
             closing: false,
             ended: false,
-            has_request: false,
             started: now,
             block_since: None,
-            idle_since: now,
             last_input: now,
             awaits_pong: false,
             last_progress: now,
             armed: NEVER,
-            peer,
         }
     }
 
     /// Returns the bytes of incomplete requests, and of the state of the connection.
     pub(crate) fn incomplete(&self) -> usize {
-        let uploads = self.exchanges.iter().map(|exchange| match &exchange.stage {
-            StreamStage::Upload(upload) => upload.request.len() + upload.body.capacity(),
-            _ => 0,
-        });
-        let sockets = self.sockets.capacity() * size_of::<SocketStream>();
-        self.buffer.capacity() + self.machine.memory() + sockets + uploads.sum::<usize>()
+        self.buffer.capacity() + self.machine.memory() + self.sockets.memory() + self.table.incomplete()
     }
 
     /// Returns whether the connection has neither exchanges nor sockets.
     fn is_idle(&self) -> bool {
-        self.exchanges.is_empty() && self.sockets.is_empty()
+        self.table.exchanges.is_empty() && self.sockets.is_empty()
     }
 
     /// Returns whether the last frame is queued.
@@ -176,7 +97,7 @@ impl H2Conn {
     /// Ends input: the peer has closed its side. Answers are finished.
     pub(crate) fn end(&mut self) {
         self.ended = true;
-        self.exchanges.retain(|exchange| exchange.is_received);
+        self.table.exchanges.retain(|exchange| exchange.is_received);
     }
 
     /// Starts a graceful stop: GOAWAY, then the open streams are finished.
@@ -186,14 +107,15 @@ impl H2Conn {
 
     /// Returns whether the completion of a send can wait: no state depends on it.
     pub(crate) fn finish_may_wait(&self) -> bool {
-        let is_sending = |exchange: &StreamExchange| matches!(exchange.stage, StreamStage::Sending(_));
+        let is_sending =
+            |exchange: &StreamExchange<StreamId>| matches!(exchange.stage, StreamStage::Sending(_));
         !self.paused
             && !self.is_finished()
             && !self.outbound.has_pending()
             && !self.machine.wants_write()
-            && self.ready.is_empty()
-            && self.moved.is_empty()
-            && !self.exchanges.iter().any(is_sending)
+            && !self.sockets.has_ready()
+            && self.sockets.moved.is_empty()
+            && !self.table.exchanges.iter().any(is_sending)
     }
 
     /// Moves control frames to the queue, unless a send is in flight.
@@ -225,10 +147,9 @@ impl H2Conn {
         first = first.min(self.ping_deadline(config));
         // An incomplete block has a deadline of its own.
         if self.is_idle() && self.block_since.is_none() {
-            let wait = if self.has_request { config.keep_alive_timeout } else { config.head_timeout };
-            return first.min(self.idle_since + wait);
+            return first.min(self.table.idle_deadline(config));
         }
-        self.exchanges.iter().map(|exchange| exchange.deadline(config)).fold(first, Time::min)
+        first.min(self.table.deadline(config))
     }
 
     /// Returns when a silent peer is pinged, or given up.
@@ -257,7 +178,7 @@ impl H2Conn {
         }
         if self.ping_deadline(&config) <= now {
             if self.awaits_pong {
-                tracing::debug!(peer = %self.peer, "HTTP/2 connection does not answer a ping");
+                tracing::debug!(peer = %self.table.peer, "HTTP/2 connection does not answer a ping");
                 shared.services.counters.http2_failed.add(Http2Fault::PingTimeout);
                 return true;
             }
@@ -272,7 +193,7 @@ impl H2Conn {
         } else if self.is_idle() && self.block_since.is_none() {
             self.close(ErrorCode::NO_ERROR, shared);
         } else {
-            self.time_out_streams(&config, shared);
+            self.time_out_streams(shared);
         }
         false
     }
@@ -283,7 +204,7 @@ impl H2Conn {
             shared.services.counters.http2_failed.add(code.into());
         }
         self.machine.shut_down_now(code);
-        self.exchanges.clear();
+        self.table.exchanges.clear();
         self.closing = true;
         self.last_progress = shared.services.now;
     }
@@ -324,18 +245,6 @@ impl H2Conn {
         buffer.advance(used);
         if !buffer.is_empty() && !self.closing {
             self.buffer = buffer;
-        }
-    }
-
-    fn position(&self, stream: StreamId) -> Option<usize> {
-        self.exchanges.binary_search_by_key(&stream.get(), |exchange| exchange.stream.get()).ok()
-    }
-
-    /// Removes an exchange that has ended.
-    fn remove(&mut self, at: usize, now: Time) {
-        self.exchanges.remove(at);
-        if self.is_idle() {
-            self.idle_since = now;
         }
     }
 }

@@ -36,6 +36,13 @@ pub(crate) struct ShardCounters {
     pub(crate) http2_websockets: Counter,
     pub(crate) http2_failed: ReasonCounters<Http2Fault>,
     pub(crate) http2_reset: ReasonCounters<Http2Fault>,
+    pub(crate) http3_connections: Counter,
+    pub(crate) http3_websockets: Counter,
+    pub(crate) http3_failed: Counter,
+    pub(crate) http3_reset: Counter,
+    pub(crate) http3_refused: Counter,
+    pub(crate) http3_datagrams_forwarded: Counter,
+    pub(crate) http3_datagrams_dropped: Counter,
     queued_bytes: Counter,
     incomplete_bytes: Counter,
     /// Memory class of the heaviest connection, for comparison.
@@ -135,6 +142,13 @@ impl ShardCounters {
         metrics.http2_websockets += self.http2_websockets.get();
         self.http2_failed.add_to(&mut metrics.http2_failed);
         self.http2_reset.add_to(&mut metrics.http2_reset);
+        metrics.http3_connections += self.http3_connections.get();
+        metrics.http3_websockets += self.http3_websockets.get();
+        metrics.http3_failed += self.http3_failed.get();
+        metrics.http3_reset += self.http3_reset.get();
+        metrics.http3_refused += self.http3_refused.get();
+        metrics.http3_datagrams_forwarded += self.http3_datagrams_forwarded.get();
+        metrics.http3_datagrams_dropped += self.http3_datagrams_dropped.get();
         metrics.queued_bytes += self.queued_bytes.get();
         metrics.incomplete_bytes += self.incomplete_bytes.get();
         self.limited.add_to(&mut metrics.limited);

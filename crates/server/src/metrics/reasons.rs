@@ -90,7 +90,7 @@ macro_rules! reason_enum {
 pub(crate) use reason_enum;
 
 reason_enum! {
-    /// How a TCP connection ended.
+    /// How a connection ended.
     ConnectionEnd {
         /// Both sides closed it in order.
         Finished = "finished",

@@ -10,9 +10,9 @@ use crate::limits::Limit;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// TCP connections accepted.
+    /// Connections accepted: of TCP, and of QUIC once their handshake is complete.
     pub accepted: u64,
-    /// TCP connections that have ended, by reason.
+    /// Connections that have ended, by reason.
     pub closed: ReasonCounts<ConnectionEnd>,
     /// Requests that became WebSockets.
     pub handshakes: u64,
@@ -53,6 +53,20 @@ pub struct Metrics {
     pub http2_failed: ReasonCounts<Http2Fault>,
     /// HTTP/2 streams reset for an error of the client.
     pub http2_reset: ReasonCounts<Http2Fault>,
+    /// Connections that spoke HTTP/3. `accepted` and `tls_handshakes` have them, too.
+    pub http3_connections: u64,
+    /// WebSockets opened on streams of HTTP/3. `handshakes` has them, too.
+    pub http3_websockets: u64,
+    /// HTTP/3 connections ended by an error of the client, or for a limit.
+    pub http3_failed: u64,
+    /// HTTP/3 streams reset for an error of the client.
+    pub http3_reset: u64,
+    /// QUIC connections refused before their handshake, for a limit of connections or of handshakes.
+    pub http3_refused: u64,
+    /// QUIC datagrams that arrived at a thread without their connection, and were passed to its thread.
+    pub http3_datagrams_forwarded: u64,
+    /// Such datagrams that were dropped, since the mailbox of the thread was full.
+    pub http3_datagrams_dropped: u64,
     /// Bytes in outbound queues of WebSockets and answers. A message counts once for each recipient, although it is
     /// in memory once.
     pub queued_bytes: u64,

@@ -48,10 +48,27 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
+    fn http3_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
+        let help = "Connections that spoke HTTP/3";
+        out.counter("sinews_http3_connections", help, None, self.http3_connections)?;
+        let help = "WebSockets opened on streams of HTTP/3";
+        out.counter("sinews_http3_websockets", help, None, self.http3_websockets)?;
+        let help = "HTTP/3 connections ended by an error of the client, or for a limit";
+        out.counter("sinews_http3_connections_failed", help, None, self.http3_failed)?;
+        let help = "HTTP/3 streams reset for an error of the client";
+        out.counter("sinews_http3_streams_reset", help, None, self.http3_reset)?;
+        let help = "QUIC connections refused for a limit of connections or of handshakes";
+        out.counter("sinews_http3_connections_refused", help, None, self.http3_refused)?;
+        let help = "QUIC datagrams that were passed to the thread of their connection";
+        out.counter("sinews_http3_datagrams_forwarded", help, None, self.http3_datagrams_forwarded)?;
+        let help = "QUIC datagrams that were dropped, since the mailbox of that thread was full";
+        out.counter("sinews_http3_datagrams_dropped", help, None, self.http3_datagrams_dropped)
+    }
+
     fn connections_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
-        out.gauge("sinews_connections", "Open TCP connections", None, self.connections())?;
-        out.counter("sinews_connections_accepted", "TCP connections accepted", None, self.accepted)?;
-        out.tally("sinews_connections_closed", "TCP connections that have ended", &self.closed)?;
+        out.gauge("sinews_connections", "Open connections", None, self.connections())?;
+        out.counter("sinews_connections_accepted", "Connections accepted", None, self.accepted)?;
+        out.tally("sinews_connections_closed", "Connections that have ended", &self.closed)?;
         out.gauge("sinews_websockets", "Open WebSockets", None, self.websockets())?;
         out.counter("sinews_tls_handshakes", "Completed TLS handshakes", None, self.tls_handshakes)?;
         let help = "Connections on which TLS failed";
@@ -64,6 +81,7 @@ impl Metrics {
         out.tally("sinews_http2_connections_failed", help, &self.http2_failed)?;
         let help = "HTTP/2 streams reset for an error of the client";
         out.tally("sinews_http2_streams_reset", help, &self.http2_reset)?;
+        self.http3_to(out)?;
         out.counter("sinews_handshakes", "Requests that became WebSockets", None, self.handshakes)?;
         let limited = self.limited.iter().map(|(limit, count)| (limit.name().to_owned(), count));
         let help = "Rejections and closes by exceeded limits of the server";

@@ -79,6 +79,8 @@ pub struct TlsConfig {
     config: Arc<ServerConfig>,
     /// Offers HTTP/2 too.
     http2_config: Arc<ServerConfig>,
+    /// Offers HTTP/3 only, for QUIC.
+    http3_config: Arc<ServerConfig>,
     resolver: Arc<Resolver>,
 }
 
@@ -97,7 +99,10 @@ impl TlsConfig {
         config.ticketer = Ticketer::new().map_err(|error| InvalidTls::new("the keys of tickets", &error))?;
         let mut http2_config = config.clone();
         http2_config.alpn_protocols.insert(0, b"h2".to_vec());
-        Ok(Self { config: Arc::new(config), http2_config: Arc::new(http2_config), resolver })
+        let mut http3_config = config.clone();
+        http3_config.alpn_protocols = vec![b"h3".to_vec()];
+        let [config, http2_config, http3_config] = [config, http2_config, http3_config].map(Arc::new);
+        Ok(Self { config, http2_config, http3_config, resolver })
     }
 
     /// Replaces the certificates for later handshakes. Open connections are not affected.
@@ -108,6 +113,11 @@ impl TlsConfig {
         let certificates = some(certificates)?;
         *self.resolver.0.write().unwrap_or_else(PoisonError::into_inner) = certificates;
         Ok(())
+    }
+
+    /// Returns the configuration of QUIC, without early data: a request in it could be repeated by others.
+    pub(crate) fn http3(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.http3_config)
     }
 
     pub(crate) fn current(&self, http2: bool) -> Arc<ServerConfig> {

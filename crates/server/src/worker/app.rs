@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sinews_engine::{self as engine, App, Append, ConnId, ConnectionOrigin, Io, LargeBuffer};
+use sinews_engine::{self as engine, App, Append, ConnId, ConnectionOrigin, DatagramSocket, Io, LargeBuffer};
 use sinews_session::Flow;
 
 use super::conn::{ClientConn, ConnProtocol, OutgoingChain, arm_for_handler};
@@ -64,6 +64,7 @@ impl App for Worker {
             ConnProtocol::WebSocket(websocket) => found.tls.is_none() && websocket.session.awaits_large(),
             ConnProtocol::Http(_)
             | ConnProtocol::Http2(_)
+            | ConnProtocol::Http3(_)
             | ConnProtocol::Rejected(_)
             | ConnProtocol::ProxyHeader(_) => false,
         })
@@ -125,6 +126,9 @@ impl App for Worker {
 
     fn end_turn(&mut self, io: &mut Io) {
         self.end_publications(io);
+        if self.quic.is_used() {
+            self.flush_http3(io);
+        }
     }
 
     fn continues_turn(&self) -> bool {
@@ -152,7 +156,8 @@ impl App for Worker {
                 http2.outbound.progressed(bytes);
                 http2.note_progress(now);
             }
-            Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => {}
+            Some((ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _))
+            | None => {}
         }
         self.settle_one(io, conn);
     }
@@ -174,7 +179,7 @@ impl App for Worker {
                 }
                 ConnProtocol::Http(http) => http.finish_may_wait(),
                 ConnProtocol::Http2(http2) => http2.finish_may_wait(),
-                ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
+                ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
             })
     }
 
@@ -197,15 +202,15 @@ impl App for Worker {
             match &removed.protocol {
                 ConnProtocol::Http(http) => self.shared.services.gate.release(http.peer.ip()),
                 ConnProtocol::Http2(http2) => {
-                    self.shared.services.gate.release(http2.peer.ip());
-                    let sockets = http2.sockets();
+                    self.shared.services.gate.release(http2.table.peer.ip());
+                    let sockets = http2.sockets.list();
                     self.remove_sockets(io, sockets);
                 }
                 ConnProtocol::WebSocket(websocket) => {
                     self.shared.services.gate.release(websocket.peer().ip())
                 }
                 ConnProtocol::Rejected(_) => self.rejecting -= 1,
-                ConnProtocol::ProxyHeader(_) => {}
+                ConnProtocol::Http3(_) | ConnProtocol::ProxyHeader(_) => {}
             }
         }
         // The handler may have published in `close`.
@@ -239,7 +244,7 @@ impl App for Worker {
             Some((ConnProtocol::Http(_), _)) => return self.http_timer(io, conn),
             Some((ConnProtocol::Http2(_), _)) => return self.http2_timer(io, conn),
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) => io.close(conn),
-            None => {}
+            Some((ConnProtocol::Http3(_), _)) | None => {}
         }
         self.settle(io, conn);
     }
@@ -271,6 +276,7 @@ impl App for Worker {
                 Mail::Keyed(topic) => self.shared.services.topics.keyed_notified(&topic, io.now()),
                 Mail::Presence { topic, due } => self.shared.services.topics.schedule_presence(topic, due),
                 Mail::Shed => self.shed(io),
+                Mail::Datagram(datagram) => self.receive_mailed(io, &datagram),
             }
         }
         self.shared.services.topics.note_mail_read();
@@ -288,8 +294,19 @@ impl App for Worker {
             Stop::No => {}
             Stop::HandedOver => self.start_handover(io),
             Stop::Graceful => self.announce_stop(io),
-            Stop::Now => io.stop(),
+            Stop::Now => {
+                self.close_http3(io, "server stops");
+                io.stop();
+            }
         }
+    }
+
+    fn datagrams(&mut self, io: &mut Io, index: usize, socket: &mut DatagramSocket) -> bool {
+        self.receive_datagrams(io, index, socket)
+    }
+
+    fn datagram_timer(&mut self, io: &mut Io) {
+        self.expire_http3(io);
     }
 }
 
@@ -311,7 +328,7 @@ impl Worker {
                 Flow::Continue
             }
             Some((ConnProtocol::ProxyHeader(_), _)) => return self.receive_proxy_header(io, conn, chunk),
-            None => Flow::Continue,
+            Some((ConnProtocol::Http3(_), _)) | None => Flow::Continue,
         };
         engine_flow(flow)
     }
@@ -325,7 +342,7 @@ impl Worker {
             Some((ConnProtocol::Http2(_), _)) => self.end_http2(io, conn),
             Some((ConnProtocol::Rejected(_), _)) => io.shutdown(conn),
             Some((ConnProtocol::ProxyHeader(_), _)) => io.close(conn),
-            None => {}
+            Some((ConnProtocol::Http3(_), _)) | None => {}
         }
         self.settle(io, conn);
     }
@@ -356,7 +373,7 @@ impl Worker {
             Some((ConnProtocol::Rejected(rejected), shared)) => {
                 rejected.outbound.finish(chain.0, &mut shared.resources)
             }
-            Some((ConnProtocol::ProxyHeader(_), _)) | None => {}
+            Some((ConnProtocol::Http3(_) | ConnProtocol::ProxyHeader(_), _)) | None => {}
         }
     }
 
@@ -376,6 +393,8 @@ impl Worker {
             }
             Some((ConnProtocol::Http(_), _)) => return self.poll_http(io, conn),
             Some((ConnProtocol::Http2(_), _)) => return self.poll_http2(io, conn),
+            // The connection is lent at the end of the turn.
+            Some((ConnProtocol::Http3(http3), _)) => http3.is_woken = true,
             // The connection has closed.
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => return,
         }

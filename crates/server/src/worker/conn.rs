@@ -9,6 +9,7 @@ use sinews_session::{Chain, TransportAction};
 
 use crate::framing::h1::H1Conn;
 use crate::framing::h2::H2Conn;
+use crate::framing::h3::H3Conn;
 use crate::http::HttpConfig;
 use crate::limits::RejectedConn;
 use crate::metrics::ConnMemory;
@@ -32,6 +33,7 @@ pub(super) struct ClientConn {
 pub(super) enum ConnProtocol {
     Http(Box<H1Conn>),
     Http2(Box<H2Conn>),
+    Http3(Box<H3Conn>),
     WebSocket(Box<WebSocketConn>),
     Rejected(Box<RejectedConn>),
     /// The PROXY header is pending.
@@ -47,7 +49,7 @@ impl ConnProtocol {
             Self::Http(http) => http.outbound.start(),
             Self::Http2(http2) => http2.outbound.start(),
             Self::Rejected(rejected) => rejected.outbound.start(),
-            Self::ProxyHeader(_) => None,
+            Self::Http3(_) | Self::ProxyHeader(_) => None,
         }
     }
 }
@@ -77,7 +79,7 @@ impl ClientConn {
             ConnProtocol::WebSocket(websocket) => websocket.has_finished(),
             ConnProtocol::Http(http) => http.is_finished(),
             ConnProtocol::Http2(http2) => http2.is_finished(),
-            ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
+            ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => false,
         };
         if last {
             tls.finish();
@@ -145,14 +147,14 @@ pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, config: 
 
 pub(super) fn settle_http2(http2: &mut H2Conn, io: &mut Io, conn: ConnId, shared: &mut WorkerShared) {
     http2.queue_control(shared);
-    if http2.outbound.wants_send() || http2.has_ready() {
+    if http2.outbound.wants_send() || http2.sockets.has_ready() {
         io.send(conn);
     }
     if http2.is_finished() {
         // Repeated calls have no effect.
         io.shutdown(conn);
     }
-    let deadline = http2.deadline(&shared.services.http).min(http2.sockets_due);
+    let deadline = http2.deadline(&shared.services.http).min(http2.sockets.due);
     arm(io, conn, &mut http2.armed, deadline, shared.services.epoch);
 }
 

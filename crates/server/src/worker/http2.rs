@@ -6,6 +6,7 @@ use sinews_session::{Chain, Flow};
 use super::Worker;
 use super::conn::ConnProtocol;
 use crate::framing::h2::{H2Conn, SocketEvent};
+use crate::framing::streams::RequestStreams as _;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
 
@@ -78,7 +79,7 @@ impl Worker {
         if let Some((http2, _)) = self.lend_http2(conn)
             && http2.has_failed()
         {
-            let sockets = http2.sockets();
+            let sockets = http2.sockets.list();
             self.remove_sockets(io, sockets);
         }
     }
@@ -95,7 +96,7 @@ impl Worker {
         let Some((http2, shared)) = self.lend_http2(conn) else { return };
         http2.note_progress(now);
         http2.send_pieces(shared);
-        for socket in std::mem::take(&mut http2.moved) {
+        for socket in std::mem::take(&mut http2.sockets.moved) {
             self.sent_socket(io, socket);
         }
         self.continue_http2(io, conn);
@@ -139,7 +140,7 @@ impl Worker {
     pub(super) fn end_http2(&mut self, io: &mut Io, conn: ConnId) {
         let Some((http2, _)) = self.lend_http2(conn) else { return };
         http2.end();
-        let sockets = http2.sockets();
+        let sockets = http2.sockets.list();
         self.end_sockets(io, sockets);
     }
 

@@ -95,7 +95,9 @@ impl Worker {
             bytes = memory.bytes(),
             "closed: largest outbound and input buffers of all connections, and max_memory is exceeded"
         );
-        if conn.stream_slot().is_some() {
+        if self.quic.conns.get_ref(conn).is_some() {
+            self.shed_http3(conn);
+        } else if conn.stream_slot().is_some() {
             self.remove_sockets(io, vec![conn]);
         } else {
             io.close(conn);
@@ -106,7 +108,7 @@ impl Worker {
     fn at(&self, index: usize) -> Option<&ClientConn> {
         match self.conns.get(index) {
             Some(found) => found.as_ref(),
-            None => self.sockets.at(index),
+            None => self.sockets.at(index).or_else(|| self.quic.conns.at(index)),
         }
     }
 }

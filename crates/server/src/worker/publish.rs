@@ -283,7 +283,8 @@ impl Worker {
             Some(ConnProtocol::WebSocket(websocket)) => websocket.session.wants_resume(),
             Some(ConnProtocol::Http(http)) => http.paused,
             Some(ConnProtocol::Http2(http2)) => http2.paused,
-            Some(ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_)) | None => false,
+            Some(ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_))
+            | None => false,
         }
     }
 
@@ -294,6 +295,7 @@ impl Worker {
             self.shared.services.topics.wake_shard();
         }
         io.pause(conn);
+        self.mark_http3(conn);
     }
 
     /// Resumes reads where they were paused.
@@ -315,6 +317,7 @@ impl Worker {
             Some((ConnProtocol::Http(_), _)) => self.resume_http(io, conn),
             Some((ConnProtocol::Http2(http2), _)) if !http2.paused => io.resume(conn),
             Some((ConnProtocol::Http2(_), _)) => self.resume_http2(io, conn),
+            Some((ConnProtocol::Http3(_), _)) => self.mark_http3(conn),
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => {}
         }
     }

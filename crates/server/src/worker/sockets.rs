@@ -1,20 +1,20 @@
-//! Sockets on streams of HTTP/2: WebSockets and bodies of streaming responses, many on one connection.
+//! Sockets on streams of HTTP/2 and HTTP/3: WebSockets and bodies of streaming responses, many on one connection.
 //!
 //! A socket has an id like a connection ([`ConnId::of_stream`]): topics, presence, wakers and limits know no
 //! difference. The loop ignores such ids: sends, timers and the end of a socket go through its connection.
 //!
 //! ```text
-//!   DATA ─▶ Session ─▶ Handler ─▶ Session: chain ─▶ ready ─▶ DATA frames, in turns ─▶ one send of the connection
+//!   DATA ─▶ Session ─▶ Handler ─▶ Session: chain ─▶ ready ─▶ DATA frames, in turns ─▶ sends of the connection
 //! ```
 
 use bytes::BytesMut;
 use sinews_engine::{ConnId, Io};
-use sinews_http::h2::{ErrorCode, StreamId};
 use sinews_session::{Chain, Flow, Outbound, TransportAction};
 
 use super::Worker;
 use super::conn::{ClientConn, ConnProtocol, arm_for_handler};
-use crate::framing::h2::{H2Conn, OpenedSocket};
+use super::parent::SocketParent;
+use crate::framing::streams::{OpenedSocket, RequestStreams, StreamKey, StreamReset};
 use crate::metrics::ConnMemory;
 use crate::shared::WorkerShared;
 use crate::socket::WebSocketConn;
@@ -33,13 +33,15 @@ struct StreamSocket {
     conn: ClientConn,
     /// Its connection.
     parent: ConnId,
-    stream: StreamId,
+    stream: StreamKey,
     /// Output of the session that moves to the connection as the windows permit.
     chain: Option<Box<Chain>>,
     /// Input that waits while publications of the socket are queued.
     input: BytesMut,
     /// Received bytes that are not returned to the window of the stream, since reads are paused.
     held: u32,
+    /// The window of the stream is kept closed.
+    is_held: bool,
     /// The peer sends no more; the session sees it after its input.
     remote_ended: bool,
     /// The session has seen the end.
@@ -51,7 +53,7 @@ struct StreamSocket {
 }
 
 impl StreamSockets {
-    fn add(&mut self, parent: ConnId, stream: StreamId, websocket: Box<WebSocketConn>) -> ConnId {
+    fn add(&mut self, parent: ConnId, stream: StreamKey, websocket: Box<WebSocketConn>) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             // Each socket takes a stream of a connection, and memory far beyond the bits of a slot.
@@ -68,6 +70,7 @@ impl StreamSockets {
             chain: None,
             input: BytesMut::new(),
             held: 0,
+            is_held: false,
             remote_ended: false,
             is_end_reported: false,
             ended: false,
@@ -108,6 +111,23 @@ impl StreamSockets {
     pub(super) fn at(&self, index: usize) -> Option<&ClientConn> {
         let slot = index.checked_sub(ConnId::of_stream(0, 0).index())?;
         self.slots.get(slot)?.as_ref().map(|found| &found.conn)
+    }
+
+    /// Moves output of sockets and of bodies to their connection, a frame of each in turn.
+    pub(super) fn fill<S: RequestStreams>(&mut self, streams: &mut S, shared: &mut WorkerShared) {
+        while streams.has_capacity() {
+            let next = streams.sockets().take_ready();
+            let sends_socket = next.is_some();
+            if let Some((stream, socket)) = next
+                && let Some(found) = self.get(socket)
+            {
+                found.send_frame(streams, stream, shared);
+            }
+            let sends_body = streams.send_next_body(shared);
+            if !sends_socket && !sends_body {
+                break;
+            }
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &ClientConn> {
@@ -158,23 +178,23 @@ impl StreamSocket {
     }
 
     /// Moves one frame of output to the connection.
-    fn send_frame(&mut self, http2: &mut H2Conn, shared: &mut WorkerShared) {
-        let (id, stream, now) = (self.conn.id, self.stream, shared.services.now);
+    fn send_frame<S: RequestStreams>(&mut self, streams: &mut S, stream: S::Id, shared: &mut WorkerShared) {
+        let (id, now) = (self.conn.id, shared.services.now);
         let ConnProtocol::WebSocket(websocket) = &mut self.conn.protocol else { return };
         let session = &mut websocket.session;
         let finishes = session.transport_action() == TransportAction::Finish;
         let chain = self.chain.take().or_else(|| session.start_send());
         let Some(mut chain) = chain else {
             if finishes && !self.ended {
-                let end = http2.send_chain(stream, &mut Chain::default(), true, shared);
+                let end = streams.send_chain(stream, &mut Chain::default(), true, shared);
                 self.ended = !matches!(end, Ok(None));
-                http2.moved.push(id);
+                streams.sockets().moved.push(id);
             }
             return;
         };
         // Nothing is queued behind the chain.
         let ends = finishes && session.buffered() == chain.len();
-        match http2.send_chain(stream, &mut chain, ends, shared) {
+        match streams.send_chain(stream, &mut chain, ends, shared) {
             Ok(Some(frame)) => {
                 session.progressed(frame.bytes, now);
                 self.ended |= frame.ends;
@@ -189,13 +209,13 @@ impl StreamSocket {
         if chain.is_empty() {
             self.drains |= session.finish_send(chain, &mut shared.resources, now);
             if self.drains || self.ended || websocket.wants_resume() {
-                http2.moved.push(id);
+                streams.sockets().moved.push(id);
             }
         } else {
             self.chain = Some(chain);
         }
         if self.has_output() {
-            http2.mark_ready(stream);
+            streams.sockets().mark_ready(stream);
         }
     }
 }
@@ -205,19 +225,24 @@ impl Worker {
     pub(super) fn open_socket(&mut self, io: &mut Io, parent: ConnId, opened: OpenedSocket) {
         let OpenedSocket { stream, upgrade, ends } = opened;
         let now = self.time(io);
-        let Some((ConnProtocol::Http2(http2), shared)) = self.lend(parent) else { return };
+        let Some((protocol, shared)) = self.lend(parent) else { return };
         let counters = &shared.services.counters;
-        let websocket = Box::new(WebSocketConn::new(upgrade, Outbound::default(), http2.peer, now));
+        let (peer, opened) = match protocol {
+            ConnProtocol::Http2(http2) => (http2.table.peer, &counters.http2_websockets),
+            ConnProtocol::Http3(http3) => (http3.table.peer, &counters.http3_websockets),
+            _ => return,
+        };
+        let websocket = Box::new(WebSocketConn::new(upgrade, Outbound::default(), peer, now));
         if websocket.is_body() {
             counters.streaming.add(1);
         } else {
             counters.handshakes.add(1);
-            counters.http2_websockets.add(1);
+            opened.add(1);
         }
         let is_body = websocket.is_body();
         let socket = self.sockets.add(parent, stream, websocket);
-        if let Some((ConnProtocol::Http2(http2), _)) = self.lend(parent) {
-            http2.add_socket(stream, socket);
+        if let Some(mut parent) = self.socket_parent(parent) {
+            parent.add(stream, socket);
         }
         if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(socket) {
             websocket.open(socket, shared);
@@ -253,11 +278,11 @@ impl Worker {
 
     /// Applies the state of a socket after an event.
     pub(super) fn settle_socket(&mut self, io: &mut Io, socket: ConnId) {
-        let Self { conns, sockets, shared, .. } = self;
-        let Some(found) = sockets.get(socket) else { return };
+        let Self { conns, sockets, quic, shared, .. } = self;
+        let Some(found) = sockets.get(socket) else { return self.mark_http3(socket) };
         found.continue_input(shared);
-        let Some(http2) = http2_of(conns, found.parent) else { return };
-        let (parent, stream) = (found.parent, found.stream);
+        let (parent_id, stream) = (found.parent, found.stream);
+        let Some(mut parent) = SocketParent::find(conns, &mut quic.conns, parent_id) else { return };
         let is_paused = found.is_paused();
         let Some(websocket) = found.websocket() else { return };
         if websocket.has_backlog() {
@@ -272,24 +297,35 @@ impl Worker {
         let action = websocket.session.transport_action();
         let is_body = websocket.is_body();
         let memory = ConnMemory::new(websocket.buffered(), websocket.session.incomplete());
-        http2.sockets_due = http2.sockets_due.min(websocket.armed);
+        let due = parent.due();
+        *due = (*due).min(websocket.armed);
         if found.has_output() {
-            http2.mark_ready(stream);
+            parent.mark_ready(stream);
         }
-        if !is_paused && found.held > 0 {
-            http2.release(stream, std::mem::take(&mut found.held) as usize);
+        if is_paused && !found.is_held {
+            found.is_held = true;
+            parent.hold(stream);
+        } else if !is_paused && (found.held > 0 || found.is_held) {
+            let was_held = std::mem::take(&mut found.is_held);
+            parent.release(stream, std::mem::take(&mut found.held) as usize, was_held);
         }
-        if http2.has_ready() || http2.wants_control() {
-            io.send(parent);
+        let (ended, held) = (found.ended, found.input.capacity());
+        match parent {
+            SocketParent::Http2(http2) => {
+                if http2.sockets.has_ready() || http2.wants_control() {
+                    io.send(parent_id);
+                }
+                let due = http2.sockets.due;
+                arm(io, parent_id, &mut http2.armed, due, shared.services.epoch);
+            }
+            SocketParent::Http3(_) => self.mark_http3(parent_id),
         }
-        let due = http2.sockets_due;
-        arm(io, parent, &mut http2.armed, due, shared.services.epoch);
-        let is_sent = action == TransportAction::Finish && is_body && found.ended;
+        let is_sent = action == TransportAction::Finish && is_body && ended;
         if is_sent || action == TransportAction::Drop {
             return self.remove_socket(io, socket);
         }
-        let memory = memory.with_incomplete(found.input.capacity());
-        let memory = self.large_conns.counted_memory(socket, memory);
+        let memory = self.large_conns.counted_memory(socket, memory.with_incomplete(held));
+        let Some(found) = self.sockets.get(socket) else { return };
         let before = std::mem::replace(&mut found.conn.memory, memory);
         self.update_memory(io, socket, before, memory);
     }
@@ -299,7 +335,7 @@ impl Worker {
         let now = self.time(io);
         let Some(mut removed) = self.sockets.remove(socket) else { return };
         self.remove_conn(socket, removed.conn.memory);
-        let Self { conns, shared, .. } = self;
+        let Self { conns, quic, shared, .. } = self;
         let (ended, chain) = (removed.ended, removed.chain.take());
         let is_finished = removed.is_end_reported && chain.is_none();
         let Some(websocket) = removed.websocket() else { return };
@@ -320,12 +356,12 @@ impl Worker {
         shared.services.gate.release(websocket.peer().ip());
         shared.services.tasks.remove(socket);
         self.freed += 1;
-        if let Some(http2) = http2_of(conns, removed.parent) {
-            let code = if is_body && ended { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
+        if let Some(mut parent) = SocketParent::find(conns, &mut quic.conns, removed.parent) {
+            let reset = if is_body && ended { StreamReset::Unneeded } else { StreamReset::Cancelled };
             if ends {
-                http2.end_stream(removed.stream, shared);
+                parent.end_stream(removed.stream, shared);
             }
-            http2.remove_socket(removed.stream, code, now);
+            parent.remove_socket(removed.stream, reset, now);
         }
         // The connection may have waited for its last stream.
         self.settle_one(io, removed.parent);
@@ -351,23 +387,12 @@ impl Worker {
 
     /// Moves output of sockets and of bodies to the connection, a frame of each in turn.
     pub(super) fn fill_http2(&mut self, conn: ConnId) {
-        let Self { conns, sockets, shared, .. } = self;
-        let Some(http2) = http2_of(conns, conn) else { return };
-        if !http2.has_ready() || !http2.starts_frames(shared) {
+        let Self { conns, sockets, quic, shared, .. } = self;
+        let Some(SocketParent::Http2(http2)) = SocketParent::find(conns, &mut quic.conns, conn) else {
             return;
-        }
-        while http2.has_capacity() {
-            let next = http2.take_ready();
-            let sends_socket = next.is_some();
-            if let Some((_, socket)) = next
-                && let Some(found) = sockets.get(socket)
-            {
-                found.send_frame(http2, shared);
-            }
-            let sends_body = http2.send_next_body(shared);
-            if !sends_socket && !sends_body {
-                break;
-            }
+        };
+        if http2.sockets.has_ready() && http2.starts_frames(shared) {
+            sockets.fill(http2, shared);
         }
     }
 
@@ -389,29 +414,26 @@ impl Worker {
     /// Handles the timers of the sockets of a connection.
     pub(super) fn time_sockets(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let Some((ConnProtocol::Http2(http2), _)) = self.lend(conn) else { return };
-        if http2.sockets_due > now {
+        let Some(mut parent) = self.socket_parent(conn) else { return };
+        if *parent.due() > now {
             return;
         }
-        http2.sockets_due = NEVER;
-        let listed = http2.sockets();
+        *parent.due() = NEVER;
         let mut due = NEVER;
-        for socket in listed {
+        for socket in parent.sockets() {
             match self.sockets.get(socket).and_then(StreamSocket::websocket).map(|found| found.armed) {
                 Some(armed) if armed <= now => sinews_engine::App::timer(self, io, socket),
                 Some(armed) => due = due.min(armed),
                 None => {}
             }
         }
-        if let Some((ConnProtocol::Http2(http2), _)) = self.lend(conn) {
-            http2.sockets_due = http2.sockets_due.min(due);
+        if let Some(mut parent) = self.socket_parent(conn) {
+            let first = parent.due();
+            *first = (*first).min(due);
         }
     }
-}
 
-fn http2_of(conns: &mut [Option<ClientConn>], conn: ConnId) -> Option<&mut H2Conn> {
-    match conns.get_mut(conn.index())? {
-        Some(ClientConn { id, protocol: ConnProtocol::Http2(http2), .. }) if *id == conn => Some(http2),
-        _ => None,
+    fn socket_parent(&mut self, conn: ConnId) -> Option<SocketParent<'_>> {
+        SocketParent::find(&mut self.conns, &mut self.quic.conns, conn)
     }
 }

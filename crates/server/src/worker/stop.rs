@@ -64,6 +64,7 @@ impl Worker {
                     connections = io.connections(),
                     "grace period expired; closing remaining connections"
                 );
+                self.close_http3(io, "server stops");
                 io.stop();
             }
         }
@@ -114,7 +115,7 @@ impl Worker {
     }
 
     fn conns_where(&self, what: impl Fn(&ConnProtocol) -> bool) -> Vec<ConnId> {
-        let conns = self.conns.iter().flatten().chain(self.sockets.iter());
+        let conns = self.conns.iter().flatten().chain(self.sockets.iter()).chain(self.quic.conns.iter());
         conns.filter(|conn| what(&conn.protocol)).map(|conn| conn.id).collect()
     }
 

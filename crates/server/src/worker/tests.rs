@@ -112,6 +112,8 @@ impl TestServer {
             appends: AppendQueue::new(engine.post()),
             number: 0,
             listener_protocols: Arc::default(),
+            endpoints: Vec::new(),
+            routing: Arc::new(QuicRouting::new(1)),
             services: Services {
                 http: Arc::default(),
                 topics: Topics::new(
@@ -129,6 +131,7 @@ impl TestServer {
                 epoch: Instant::now(),
                 stopping: false,
                 encrypted: false,
+                http3_port: None,
             },
         });
         Ok(Self { engine, worker, address, wakers, meanwhile })

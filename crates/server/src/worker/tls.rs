@@ -17,7 +17,8 @@ impl Worker {
     pub(super) fn start_tls(&self, io: &mut Io, conn: ConnId, listener: usize) -> Option<Box<TlsConn>> {
         let protocol = self.listener_protocols.get(listener)?;
         let config = protocol.tls.as_ref()?;
-        let tls = TlsConn::new(config, self.shared.services.http.http2 && protocol.messages.is_none());
+        let http2 = self.shared.services.http.http2 && protocol.messages.is_none();
+        let tls = TlsConn::new(config, http2, protocol.http3_port);
         if tls.is_none() {
             io.close(conn);
         }

@@ -10,6 +10,7 @@ mod history;
 mod hooks;
 mod http;
 mod http2;
+mod http3;
 mod keyed;
 mod later;
 mod lifetime;

@@ -14,7 +14,7 @@ use super::chain::{begin_kernel_access, end_all_kernel_access, end_kernel_access
 use super::dice::Dice;
 use super::peers::Peers;
 use super::pool::ModelPool;
-use crate::{Append, LargeBuffer, SendChain};
+use crate::{Append, DatagramSocket, LargeBuffer, SendChain};
 
 pub(super) struct Script {
     pub(super) dice: Dice,
@@ -364,6 +364,10 @@ impl RingKernel for Script {
             let lent = SendMemory::new(&[IoSlice::new(bytes)]);
             self.push(token, Some(file), OperationKind::Send { wait: SendMode::DontWait, lent });
         }
+    }
+
+    fn watch_datagrams(&mut self, _: Token, _: &DatagramSocket) {
+        unreachable!("the model has no datagrams");
     }
 
     fn limit_unsent(&mut self, file: u32) {

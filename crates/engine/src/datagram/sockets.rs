@@ -1,0 +1,85 @@
+//! The datagram sockets of a loop, and which of them are readable.
+
+use crate::DatagramSocket;
+
+/// In the order of their addition. A socket is absent while the application reads it.
+#[derive(Debug, Default)]
+pub(crate) struct DatagramSockets {
+    sockets: Vec<WatchedSocket>,
+    closing: bool,
+}
+
+#[derive(Debug)]
+struct WatchedSocket {
+    socket: Option<DatagramSocket>,
+    /// Datagrams may be available.
+    ready: bool,
+}
+
+impl DatagramSockets {
+    pub(crate) fn add(&mut self, socket: DatagramSocket) {
+        // Earlier datagrams are reported by the kernel, too.
+        self.sockets.push(WatchedSocket { socket: Some(socket), ready: false });
+    }
+
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&DatagramSocket> {
+        self.sockets.get(index)?.socket.as_ref()
+    }
+
+    /// Whether a socket is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.sockets.iter().any(|watched| watched.socket.is_some())
+    }
+
+    pub(crate) fn mark_ready(&mut self, index: usize) {
+        if let Some(watched) = self.sockets.get_mut(index) {
+            watched.ready = true;
+        }
+    }
+
+    /// Whether the next turn must not wait.
+    pub(crate) fn have_work(&self) -> bool {
+        self.sockets.iter().any(|watched| watched.socket.is_some() && (watched.ready || self.closing))
+    }
+
+    /// Takes the first readable socket from an index on. Return it by [`put_back`](Self::put_back).
+    pub(crate) fn take_ready(&mut self, from: usize) -> Option<(usize, DatagramSocket)> {
+        let watched = self.sockets.iter_mut().enumerate().skip(from).find(|(_, watched)| watched.ready);
+        let (index, watched) = watched?;
+        watched.ready = false;
+        Some((index, watched.socket.take()?))
+    }
+
+    pub(crate) fn put_back(&mut self, index: usize, socket: DatagramSocket, has_more: bool) {
+        if let Some(watched) = self.sockets.get_mut(index) {
+            watched.socket = Some(socket);
+            watched.ready |= has_more;
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    #[inline]
+    pub(crate) const fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// Takes the sockets to close.
+    pub(crate) fn take_closed(&mut self) -> Vec<(usize, DatagramSocket)> {
+        self.closing = false;
+        let sockets = self.sockets.iter_mut().enumerate();
+        sockets
+            .filter_map(|(index, watched)| {
+                watched.ready = false;
+                Some((index, watched.socket.take()?))
+            })
+            .collect()
+    }
+}

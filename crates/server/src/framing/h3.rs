@@ -1,0 +1,251 @@
+//! HTTP/3: many exchanges and sockets at once on a connection of QUIC.
+//!
+//! ```text
+//!   datagrams ─▶ QuicEndpoint: events ─┬▶ RequestStreams: exchanges ─▶ Exchanges of the connection
+//!                                      └▶ socket: Session and Handler, of the worker ─▶ Exchanges
+//! ```
+//!
+//! The endpoint lends a connection for the time of an event. State that changes in between, such as output of a socket,
+//! waits until the worker asks for the connection at the end of its turn.
+
+mod answer;
+
+use std::net::SocketAddr;
+
+use sinews_engine::ConnId;
+use sinews_http::h3::{Event, H3Code, QuicStreamId};
+use sinews_proto::Time;
+use sinews_quic::{ConnectionKey, Exchanges};
+
+use super::streams::{ExchangeTable, OpenedSocket, RequestStreams as _, SocketTable, StreamReset};
+use crate::http::HttpConfig;
+use crate::shared::WorkerShared;
+use crate::timer::NEVER;
+
+/// State of one HTTP/3 connection.
+pub(crate) struct H3Conn {
+    /// The endpoint of the connection, and its key there.
+    pub(crate) listener: usize,
+    pub(crate) key: ConnectionKey,
+    pub(crate) table: ExchangeTable<QuicStreamId>,
+    pub(crate) sockets: SocketTable<QuicStreamId>,
+    /// Changes of streams of sockets, in order.
+    changes: Vec<SocketChange>,
+    /// The future of an answer was woken.
+    pub(crate) is_woken: bool,
+    /// The client was told to send no more requests.
+    is_going_away: bool,
+    closing: Option<(H3Code, &'static str)>,
+    /// When an incomplete field section began.
+    block_since: Option<Time>,
+    /// Streams with unacknowledged content, and frames that were sent.
+    unacknowledged: (usize, u64),
+    /// When a frame was last sent.
+    last_progress: Time,
+    /// Queued bytes, and bytes of incomplete requests and of state.
+    pub(crate) memory: (usize, usize),
+    /// When the worker looks at the deadline.
+    pub(crate) armed: Time,
+}
+
+/// A change of a stream of a socket.
+enum SocketChange {
+    Pause(QuicStreamId),
+    Resume(QuicStreamId),
+    End(QuicStreamId),
+    Reset(QuicStreamId, StreamReset),
+}
+
+/// Input that concerns a socket.
+pub(crate) enum SocketInput<'e> {
+    /// The answer to its request is queued.
+    Opened(Box<OpenedSocket>),
+    /// Bytes, and whether the peer sends no more.
+    Data { socket: ConnId, data: &'e [u8], ends: bool },
+    /// The stream is reset. It exists no longer.
+    Reset(ConnId),
+}
+
+/// A connection while its endpoint lends it.
+pub(crate) struct H3Streams<'a, 'x> {
+    pub(crate) conn: &'a mut H3Conn,
+    pub(crate) exchanges: &'a mut Exchanges<'x>,
+}
+
+impl H3Conn {
+    pub(crate) fn new(conn: ConnId, listener: usize, exchanges: &Exchanges<'_>, now: Time) -> Self {
+        let peer: SocketAddr = exchanges.remote_address();
+        Self {
+            listener,
+            key: exchanges.connection(),
+            table: ExchangeTable::new(conn, peer, now),
+            sockets: SocketTable::new(),
+            changes: Vec::new(),
+            is_woken: false,
+            is_going_away: false,
+            closing: None,
+            block_since: None,
+            unacknowledged: (0, 0),
+            last_progress: now,
+            memory: (0, 0),
+            armed: NEVER,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.table.exchanges.is_empty() && self.sockets.is_empty()
+    }
+
+    /// Returns whether the connection has neither requests nor unacknowledged answers.
+    fn is_finished(&self) -> bool {
+        self.is_idle() && self.unacknowledged.0 == 0
+    }
+
+    /// Returns the deadline of the client or of a pending answer.
+    pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
+        let block = self.block_since.map_or(NEVER, |since| since + config.head_timeout);
+        let first = block.min(self.sockets.due);
+        if !self.is_idle() {
+            return first.min(self.table.deadline(config));
+        }
+        let rest = if self.is_finished() {
+            self.table.idle_deadline(config)
+        } else {
+            // The end of an answer waits for the client.
+            self.last_progress + config.write_timeout
+        };
+        first.min(rest)
+    }
+
+    /// Closes the connection when it is lent next.
+    pub(crate) fn close(&mut self, code: H3Code, reason: &'static str) {
+        self.closing.get_or_insert((code, reason));
+    }
+
+    /// Returns consumed bytes of a socket to the window of its stream.
+    pub(crate) fn resume_stream(&mut self, stream: QuicStreamId) {
+        self.changes.push(SocketChange::Resume(stream));
+    }
+
+    /// Keeps the window of a socket closed.
+    pub(crate) fn pause_stream(&mut self, stream: QuicStreamId) {
+        self.changes.push(SocketChange::Pause(stream));
+    }
+
+    /// Ends the stream of a socket, behind all that is queued.
+    pub(crate) fn end_stream(&mut self, stream: QuicStreamId) {
+        self.changes.push(SocketChange::End(stream));
+    }
+
+    /// Removes a socket, and resets its stream unless it has ended.
+    pub(crate) fn remove_socket(&mut self, stream: QuicStreamId, reset: StreamReset, now: Time) {
+        self.changes.push(SocketChange::Reset(stream, reset));
+        self.sockets.remove(stream);
+        self.table.idle_since = now;
+    }
+
+    /// Returns whether the state of sockets waits for the connection.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+}
+
+impl H3Streams<'_, '_> {
+    /// Handles an event.
+    pub(crate) fn handle_event<'e>(
+        &mut self,
+        event: Event<'e>,
+        shared: &mut WorkerShared,
+    ) -> Option<SocketInput<'e>> {
+        match event {
+            Event::Request { stream, head } => self.receive_request(stream, &head, false, shared),
+            Event::HeadTooLarge { stream } => self.reject_head(stream, false, shared),
+            Event::Data { stream, data } => {
+                if let Some(socket) = self.conn.sockets.of(stream) {
+                    return Some(SocketInput::Data { socket, data, ends: false });
+                }
+                self.receive_data(stream, data, false, shared);
+            }
+            Event::End { stream } => {
+                if let Some(socket) = self.conn.sockets.of(stream) {
+                    return Some(SocketInput::Data { socket, data: &[], ends: true });
+                }
+                self.receive_data(stream, &[], true, shared);
+            }
+            Event::Reset { stream, code, violation } => {
+                if let Some(rule) = violation {
+                    tracing::debug!(peer = %self.conn.table.peer, %code, rule, "HTTP/3 stream is reset");
+                    shared.services.counters.http3_reset.add(1);
+                }
+                if let Some(at) = self.conn.table.position(stream) {
+                    self.conn.table.remove(at, shared.services.now);
+                }
+                return self.conn.sockets.of(stream).map(SocketInput::Reset);
+            }
+            // The end of content follows trailers.
+            _ => {}
+        }
+        self.conn.table.opened.take().map(SocketInput::Opened)
+    }
+
+    /// Executes changes of streams of sockets.
+    pub(crate) fn execute_changes(&mut self) {
+        for change in std::mem::take(&mut self.conn.changes) {
+            match change {
+                SocketChange::Pause(stream) => self.exchanges.pause_reads(stream),
+                SocketChange::Resume(stream) => self.exchanges.resume_reads(stream),
+                SocketChange::End(stream) => {
+                    // A stream that exists no longer has ended.
+                    let _ = self.exchanges.send_data(stream, bytes::Bytes::new(), true);
+                }
+                SocketChange::Reset(stream, reset) => self.reset_stream(stream, reset),
+            }
+        }
+    }
+
+    /// Handles timeouts.
+    pub(crate) fn expire(&mut self, shared: &mut WorkerShared) {
+        let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
+        if self.conn.deadline(&config) > now {
+            return;
+        }
+        if self.conn.block_since.is_some_and(|since| since + config.head_timeout <= now) {
+            self.conn.close(H3Code::H3_EXCESSIVE_LOAD, "request head is incomplete");
+        } else if self.conn.is_finished() {
+            self.conn.close(H3Code::H3_NO_ERROR, "connection is idle");
+        } else if self.conn.is_idle() {
+            self.conn.close(H3Code::H3_EXCESSIVE_LOAD, "client takes no bytes of an answer");
+        } else {
+            self.time_out_streams(shared);
+        }
+    }
+
+    /// Updates the state of the connection after its events, and closes it at its end.
+    pub(crate) fn finish(&mut self, shared: &WorkerShared) {
+        let Self { conn, exchanges } = self;
+        let now = shared.services.now;
+        let rejected = exchanges.take_rejected();
+        shared.services.counters.http3_reset.add(rejected.into());
+        conn.block_since = exchanges.awaits_section().then(|| conn.block_since.unwrap_or(now));
+        let unacknowledged = exchanges.unacknowledged();
+        if unacknowledged != conn.unacknowledged {
+            if unacknowledged.0 == 0 {
+                conn.table.idle_since = now;
+            }
+            (conn.unacknowledged, conn.last_progress) = (unacknowledged, now);
+        }
+        if shared.services.stopping {
+            if !std::mem::replace(&mut conn.is_going_away, true) {
+                exchanges.shut_down();
+            }
+            if conn.is_finished() {
+                conn.close(H3Code::H3_NO_ERROR, "server stops");
+            }
+        }
+        if let Some((code, reason)) = conn.closing {
+            exchanges.close(code, reason);
+        }
+        let state = exchanges.memory() - exchanges.queued();
+        conn.memory = (exchanges.queued(), state + conn.sockets.memory() + conn.table.incomplete());
+    }
+}

@@ -1,0 +1,176 @@
+//! Requests on the streams of one connection: the part that HTTP/2 and HTTP/3 share.
+//!
+//! ```text
+//!   events ─▶ RequestStreams ─┬▶ StreamExchange: Upload ─▶ Pending ─▶ Sending ─▶ the framing
+//!                             └▶ OpenedSocket: Session and Handler, of the worker ─▶ the framing
+//! ```
+
+mod requests;
+mod sockets;
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use sinews_engine::ConnId;
+use sinews_http::h2::StreamId;
+use sinews_http::h3::QuicStreamId;
+use sinews_proto::Time;
+
+pub(crate) use self::requests::RequestStreams;
+pub(crate) use self::sockets::{SentFrame, SocketTable};
+use crate::exchange::{PendingAnswer, RetainedRequest};
+use crate::http::HttpConfig;
+use crate::request::ResponseBody;
+use crate::socket::AcceptedUpgrade;
+use crate::timer::NEVER;
+
+/// A stream of a connection of either version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamKey {
+    Http2(StreamId),
+    Http3(QuicStreamId),
+}
+
+impl From<StreamId> for StreamKey {
+    fn from(stream: StreamId) -> Self {
+        Self::Http2(stream)
+    }
+}
+
+impl From<QuicStreamId> for StreamKey {
+    fn from(stream: QuicStreamId) -> Self {
+        Self::Http3(stream)
+    }
+}
+
+/// Reason to reset a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamReset {
+    /// The client need not send the rest of its request.
+    Unneeded,
+    Cancelled,
+    Internal,
+}
+
+/// Exchanges of a connection.
+pub(crate) struct ExchangeTable<I> {
+    pub(super) conn: ConnId,
+    pub(crate) peer: SocketAddr,
+    /// In the order of their streams.
+    pub(super) exchanges: Vec<StreamExchange<I>>,
+    /// The exchange that sends next.
+    pub(super) next: usize,
+    /// A socket whose answer is queued.
+    pub(super) opened: Option<Box<OpenedSocket>>,
+    pub(super) has_request: bool,
+    /// When the last exchange or socket ended.
+    pub(super) idle_since: Time,
+}
+
+/// A socket that the worker creates.
+pub(crate) struct OpenedSocket {
+    pub(crate) stream: StreamKey,
+    pub(crate) upgrade: AcceptedUpgrade,
+    /// The peer sends no bytes.
+    pub(crate) ends: bool,
+}
+
+/// A request of a stream, and its answer.
+pub(super) struct StreamExchange<I> {
+    pub(super) stream: I,
+    /// The method is HEAD.
+    pub(super) is_head: bool,
+    /// All of the request has arrived.
+    pub(super) is_received: bool,
+    pub(super) started: Time,
+    /// Time of the last received bytes, or of the last sent ones.
+    pub(super) progress: Time,
+    pub(super) stage: StreamStage,
+}
+
+pub(super) enum StreamStage {
+    /// The request is being answered.
+    Answering,
+    Upload(Box<StreamUpload>),
+    Pending(Box<PendingAnswer>),
+    /// The rest of the body of the answer.
+    Sending(ResponseBody),
+}
+
+/// A request with the received part of its body.
+pub(super) struct StreamUpload {
+    pub(super) request: Box<RetainedRequest>,
+    pub(super) body: Vec<u8>,
+    /// Bytes of the body that are not returned to the window of the stream.
+    pub(super) held: usize,
+}
+
+impl<I: Copy + Ord> ExchangeTable<I> {
+    pub(super) const fn new(conn: ConnId, peer: SocketAddr, now: Time) -> Self {
+        Self { conn, peer, exchanges: Vec::new(), next: 0, opened: None, has_request: false, idle_since: now }
+    }
+
+    pub(super) fn position(&self, stream: I) -> Option<usize> {
+        self.exchanges.binary_search_by_key(&stream, |exchange| exchange.stream).ok()
+    }
+
+    /// Adds an exchange. Its stream is mostly the latest: QUIC may deliver the beginnings of streams in another order.
+    pub(super) fn open(&mut self, stream: I, is_head: bool, is_received: bool, now: Time) {
+        self.has_request = true;
+        let stage = StreamStage::Answering;
+        let at = self.exchanges.partition_point(|exchange| exchange.stream < stream);
+        let exchange = StreamExchange { stream, is_head, is_received, started: now, progress: now, stage };
+        self.exchanges.insert(at, exchange);
+    }
+
+    /// Removes an exchange that has ended.
+    pub(super) fn remove(&mut self, at: usize, now: Time) {
+        self.exchanges.remove(at);
+        self.idle_since = now;
+    }
+
+    /// Returns the bytes of incomplete requests.
+    pub(super) fn incomplete(&self) -> usize {
+        let uploads = self.exchanges.iter().map(|exchange| match &exchange.stage {
+            StreamStage::Upload(upload) => upload.request.len() + upload.body.capacity(),
+            _ => 0,
+        });
+        uploads.sum()
+    }
+
+    /// Returns the first deadline of an exchange.
+    pub(super) fn deadline(&self, config: &HttpConfig) -> Time {
+        self.exchanges.iter().map(|exchange| exchange.deadline(config)).fold(NEVER, Time::min)
+    }
+
+    /// Returns the deadline of a connection without exchanges and sockets.
+    pub(super) fn idle_deadline(&self, config: &HttpConfig) -> Time {
+        self.idle_since + if self.has_request { config.keep_alive_timeout } else { config.head_timeout }
+    }
+}
+
+impl<I> StreamExchange<I> {
+    fn deadline(&self, config: &HttpConfig) -> Time {
+        match &self.stage {
+            StreamStage::Answering => NEVER,
+            StreamStage::Pending(pending) => pending.since + config.handler_timeout,
+            StreamStage::Sending(_) => self.progress + config.write_timeout,
+            StreamStage::Upload(upload) => {
+                let whole = config.upload_deadline(self.started, upload.body.len());
+                // A peer whose window is closed by this side cannot send.
+                if upload.held > 0 { whole } else { whole.min(self.progress + config.body_idle_timeout) }
+            }
+        }
+    }
+}
+
+/// Cuts up to `max` bytes off the body.
+pub(super) fn read_piece(body: &mut ResponseBody, max: usize) -> std::io::Result<Bytes> {
+    match body {
+        ResponseBody::Bytes(bytes) => Ok(bytes.split_to(bytes.len().min(max))),
+        ResponseBody::File(part) => part.read(max).map(Option::unwrap_or_default),
+    }
+}
+
+/// Payload of a DATA frame: each peer accepts it (RFC 9113 section 4.2).
+pub(super) const PIECE: usize = 16 << 10;

@@ -1,0 +1,481 @@
+//! The decisions on requests of streams, from their heads to their answers.
+
+use std::mem;
+use std::rc::Rc;
+use std::task::Poll;
+
+use sinews_http::h2::RequestFields;
+use sinews_proto::handshake::{Accepted, Refusal};
+use sinews_proto::{Negotiated, Time};
+use sinews_session::{Chain, Resources};
+
+use super::{
+    ExchangeTable, OpenedSocket, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage, StreamUpload,
+};
+use crate::answer::LaterAnswer;
+use crate::exchange::{HttpExchange, Outcome, SocketHandshake, admit};
+use crate::request::Response;
+use crate::router::WebSocketRoute;
+use crate::shared::WorkerShared;
+use crate::socket::{AcceptedUpgrade, MessageTransport};
+use crate::streaming::StreamingResponse;
+
+/// Bodies of incomplete requests of one connection, as a multiple of the maximum body: beyond it, only the window of the
+/// oldest one is opened.
+const UPLOADS_MAX: usize = 4;
+
+/// A connection whose streams carry requests. The framing writes; all else is decided here.
+pub(crate) trait RequestStreams: Sized {
+    type Id: Copy + Ord + Into<StreamKey>;
+
+    fn table(&mut self) -> &mut ExchangeTable<Self::Id>;
+
+    /// Queues a head. `ends`: the answer has no content. Returns whether the stream is open.
+    fn queue_head<'f>(
+        &mut self,
+        stream: Self::Id,
+        status: u16,
+        fields: impl Iterator<Item = (&'f str, &'f str)>,
+        ends: bool,
+        resources: &mut Resources,
+        now: Time,
+    ) -> bool;
+
+    /// Ends a stream early; a complete answer before it stays valid.
+    fn reset_stream(&mut self, stream: Self::Id, reset: StreamReset);
+
+    /// Returns consumed bytes to the window of a stream.
+    fn release(&mut self, stream: Self::Id, bytes: usize);
+
+    /// Notes that the window of a stream stays closed until the next [`release`](Self::release).
+    fn hold(&mut self, _: Self::Id) {}
+
+    fn sockets(&mut self) -> &mut SocketTable<Self::Id>;
+
+    /// Returns whether more bytes of sockets and bodies may be queued.
+    fn has_capacity(&self) -> bool;
+
+    /// Queues a part of the output of a socket. `ends`: the stream ends after the chain. `None`: a window is closed, and the
+    /// socket is marked ready when it opens. An error: the stream exists no longer.
+    fn send_chain(
+        &mut self,
+        stream: Self::Id,
+        chain: &mut Chain,
+        ends: bool,
+        shared: &mut WorkerShared,
+    ) -> Result<Option<SentFrame>, ()>;
+
+    /// Queues a part of the next body. Returns `false` if windows stop all of them.
+    fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool;
+
+    /// Queues more of the bodies.
+    fn send_pieces(&mut self, shared: &mut WorkerShared);
+
+    /// Removes an exchange and resets its stream.
+    fn cancel(&mut self, stream: Self::Id, reset: StreamReset, shared: &WorkerShared) {
+        self.reset_stream(stream, reset);
+        if let Some(at) = self.table().position(stream) {
+            self.table().remove(at, shared.services.now);
+        }
+    }
+
+    /// Handles a request whose head is complete.
+    fn receive_request(
+        &mut self,
+        stream: Self::Id,
+        fields: &RequestFields<'_>,
+        ends: bool,
+        shared: &mut WorkerShared,
+    ) {
+        self.table().open(stream, fields.method() == "HEAD", ends, shared.services.now);
+        if !is_scheme_of(fields.scheme(), shared.services.encrypted) {
+            return self.reject(stream, 421, "the scheme is not that of the connection\n", shared);
+        }
+        let owned = match fields.to_owned_head() {
+            Ok(owned) => owned,
+            Err(error) => {
+                let refusal = Refusal::from(error);
+                shared.services.counters.responded(refusal.status());
+                return self.write_answer(stream, Response::refused(&refusal), shared);
+            }
+        };
+        let (head, router) = (owned.head(), Rc::clone(&shared.router));
+        let peer = self.table().peer;
+        let exchange = HttpExchange::new(&head, &[], peer, None, &router).with_connect(fields.protocol());
+        if let Some(mut response) = exchange.before(&mut shared.services) {
+            if fields.protocol().is_some() && response.status() / 100 == 2 {
+                // A status of success would open a tunnel.
+                response = response.with_status(403);
+            }
+            return self.answer(stream, &exchange, response, shared);
+        }
+        if let Some(route) = exchange.websocket_route() {
+            return self.connect(stream, route, &exchange, shared);
+        }
+        if fields.protocol().is_some() {
+            return self.answer(stream, &exchange, exchange.reject_connect(), shared);
+        }
+        let max_body = shared.services.http.max_body;
+        if fields.content_length().is_some_and(|length| length > max_body as u64) {
+            return self.answer(stream, &exchange, too_large(max_body), shared);
+        }
+        if ends || exchange.responder().is_none() {
+            return self.respond(stream, &exchange, shared);
+        }
+        if head.expects_continue() {
+            // The stream was opened by the same event.
+            let WorkerShared { resources, services, .. } = shared;
+            let _ = self.queue_head(stream, 100, std::iter::empty(), false, resources, services.now);
+        }
+        let upload = StreamUpload { request: exchange.retain(), body: Vec::new(), held: 0 };
+        if let Some(at) = self.table().position(stream) {
+            self.table().exchanges[at].stage = StreamStage::Upload(Box::new(upload));
+        }
+    }
+
+    /// Handles a part of a body. The body of a request that is answered is discarded: its stream will be reset.
+    fn receive_data(&mut self, stream: Self::Id, data: &[u8], ends: bool, shared: &mut WorkerShared) {
+        let table = self.table();
+        let Some(at) = table.position(stream) else { return };
+        let max_body = shared.services.http.max_body;
+        let exchange = &mut table.exchanges[at];
+        exchange.is_received |= ends;
+        let StreamStage::Upload(upload) = &mut exchange.stage else { return };
+        exchange.progress = shared.services.now;
+        if upload.body.len() + data.len() > max_body {
+            return self.end_upload(stream, Some(too_large(max_body)), shared);
+        }
+        upload.body.extend_from_slice(data);
+        if ends {
+            return self.end_upload(stream, None, shared);
+        }
+        upload.held += data.len();
+        self.open_windows(max_body);
+    }
+
+    /// Returns consumed bytes to the windows of uploads, within the memory of one connection.
+    fn open_windows(&mut self, max_body: usize) {
+        let uploads = self.table().exchanges.iter().filter_map(|exchange| match &exchange.stage {
+            StreamStage::Upload(upload) => Some(upload.body.len()),
+            _ => None,
+        });
+        let is_full = uploads.sum::<usize>() > max_body.saturating_mul(UPLOADS_MAX);
+        let mut is_first = true;
+        for at in 0..self.table().exchanges.len() {
+            let exchange = &mut self.table().exchanges[at];
+            let stream = exchange.stream;
+            let StreamStage::Upload(upload) = &mut exchange.stage else { continue };
+            if is_first || !is_full {
+                let held = mem::take(&mut upload.held);
+                self.release(stream, held);
+            } else if upload.held > 0 {
+                self.hold(stream);
+            }
+            is_first = false;
+        }
+    }
+
+    /// Ends an upload: answers the request, or rejects it.
+    fn end_upload(&mut self, stream: Self::Id, rejection: Option<Response>, shared: &mut WorkerShared) {
+        let table = self.table();
+        let Some(at) = table.position(stream) else { return };
+        let (peer, exchange) = (table.peer, &mut table.exchanges[at]);
+        let StreamStage::Upload(upload) = mem::replace(&mut exchange.stage, StreamStage::Answering) else {
+            return;
+        };
+        let (router, started) = (Rc::clone(&shared.router), Some(exchange.started));
+        upload.request.with_exchange(&upload.body, peer, started, &router, |exchange| match rejection {
+            Some(response) => self.answer(stream, exchange, response, shared),
+            None => self.respond(stream, exchange, shared),
+        });
+        self.open_windows(shared.services.http.max_body);
+    }
+
+    /// Answers a complete request, or starts its pending answer.
+    fn respond(&mut self, stream: Self::Id, exchange: &HttpExchange<'_>, shared: &mut WorkerShared) {
+        let conn = self.table().conn;
+        match exchange.respond(conn, &mut shared.services) {
+            Outcome::Ready(response) => self.answer(stream, exchange, response, shared),
+            Outcome::Fixed(fixed) => self.write_answer(stream, fixed.response().clone(), shared),
+            Outcome::Pending(pending) => {
+                if let Some(at) = self.table().position(stream) {
+                    self.table().exchanges[at].stage = StreamStage::Pending(pending);
+                }
+            }
+            Outcome::Streaming(streaming) => {
+                if exchange.head.method() == "HEAD" {
+                    self.answer(stream, exchange, streaming.response, shared);
+                } else {
+                    self.stream_body(stream, exchange, *streaming, shared);
+                }
+            }
+        }
+    }
+
+    /// Completes and writes the answer to a request.
+    fn answer(
+        &mut self,
+        stream: Self::Id,
+        exchange: &HttpExchange<'_>,
+        mut response: Response,
+        shared: &mut WorkerShared,
+    ) {
+        exchange.complete(&mut response, &mut shared.services);
+        self.write_answer(stream, response, shared);
+    }
+
+    /// Rejects a request that no hook sees.
+    fn reject(&mut self, stream: Self::Id, status: u16, text: &'static str, shared: &mut WorkerShared) {
+        shared.services.counters.responded(status);
+        self.write_answer(stream, Response::text(text).with_status(status), shared);
+    }
+
+    /// Rejects a request whose head exceeds a limit.
+    fn reject_head(&mut self, stream: Self::Id, ends: bool, shared: &mut WorkerShared) {
+        self.table().open(stream, false, ends, shared.services.now);
+        self.reject(stream, 431, "request head is too large\n", shared);
+    }
+
+    /// Writes the head of an answer. Its body follows as the windows permit.
+    fn write_answer(&mut self, stream: Self::Id, response: Response, shared: &mut WorkerShared) {
+        let Some(at) = self.table().position(stream) else { return };
+        let is_head = self.table().exchanges[at].is_head;
+        let has_body = !is_head && response.may_have_body() && response.body_len() > 0;
+        let written = self.write_head(stream, &response, response.content_length(), !has_body, shared);
+        let exchange = &mut self.table().exchanges[at];
+        exchange.progress = shared.services.now;
+        let is_received = exchange.is_received;
+        if written && has_body {
+            exchange.stage = StreamStage::Sending(response.body);
+            return;
+        }
+        if !is_received {
+            self.reset_stream(stream, StreamReset::Unneeded);
+        }
+        self.table().remove(at, shared.services.now);
+    }
+
+    /// Queues the head of a response. Returns whether the stream is open.
+    fn write_head(
+        &mut self,
+        stream: Self::Id,
+        response: &Response,
+        length: Option<u64>,
+        ends: bool,
+        shared: &mut WorkerShared,
+    ) -> bool {
+        let WorkerShared { resources, services, .. } = shared;
+        let length = length.map(|length| length.to_string());
+        let now = services.now;
+        let own = [("date", Some(services.date.at(now))), ("content-length", length.as_deref())];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let added = response.headers.iter().filter(|(name, _)| {
+            !name.eq_ignore_ascii_case("date") && !name.eq_ignore_ascii_case("content-length")
+        });
+        self.queue_head(stream, response.status, own.chain(added), ends, resources, now)
+    }
+
+    /// Polls the answers whose futures were woken, until one of them opens a socket.
+    fn poll_answers(&mut self, shared: &mut WorkerShared) -> Option<Box<OpenedSocket>> {
+        let mut at = 0;
+        while let Some(exchange) = self.table().exchanges.get_mut(at) {
+            let stream = exchange.stream;
+            if let StreamStage::Pending(pending) = &mut exchange.stage
+                && pending.is_woken()
+                && let Poll::Ready(answer) = pending.poll()
+            {
+                match answer {
+                    LaterAnswer::Response(response) => self.finish_answer(stream, response, shared),
+                    LaterAnswer::Streaming(streaming) => self.finish_streaming(stream, streaming, shared),
+                }
+                if let Some(opened) = self.table().opened.take() {
+                    return Some(opened);
+                }
+            }
+            // An exchange that ended is no longer there.
+            let exchanges = &self.table().exchanges;
+            at += usize::from(exchanges.get(at).is_some_and(|exchange| exchange.stream == stream));
+        }
+        self.send_pieces(shared);
+        None
+    }
+
+    fn finish_answer(&mut self, stream: Self::Id, mut response: Response, shared: &mut WorkerShared) {
+        let Some(at) = self.table().position(stream) else { return };
+        let stage = mem::replace(&mut self.table().exchanges[at].stage, StreamStage::Answering);
+        if let StreamStage::Pending(pending) = stage {
+            pending.complete(&mut response, &Rc::clone(&shared.router), &mut shared.services);
+            self.write_answer(stream, response, shared);
+        }
+    }
+
+    /// Begins the streaming response of a pending answer.
+    fn finish_streaming(
+        &mut self,
+        stream: Self::Id,
+        streaming: Box<StreamingResponse>,
+        shared: &mut WorkerShared,
+    ) {
+        let Some(at) = self.table().position(stream) else { return };
+        let is_head = self.table().exchanges[at].is_head;
+        let admitted = admit(streaming, is_head, &shared.services);
+        let admitted = match admitted {
+            Ok(streaming) if !is_head => self.admit_body(shared).map(|()| streaming),
+            // The head is the answer to HEAD.
+            Ok(streaming) => Err(streaming.response),
+            Err(response) => Err(response),
+        };
+        match admitted {
+            Ok(mut streaming) => {
+                let stage = mem::replace(&mut self.table().exchanges[at].stage, StreamStage::Answering);
+                if let StreamStage::Pending(pending) = stage {
+                    let router = Rc::clone(&shared.router);
+                    pending.complete(&mut streaming.response, &router, &mut shared.services);
+                }
+                self.write_body_head(stream, *streaming, shared);
+            }
+            Err(response) => self.finish_answer(stream, response, shared),
+        }
+    }
+
+    /// Ends the exchanges whose time is over.
+    fn time_out_streams(&mut self, shared: &mut WorkerShared) {
+        let now = shared.services.now;
+        let config = &shared.services.http;
+        let late = self.table().exchanges.iter().filter(|exchange| exchange.deadline(config) <= now);
+        let late: Vec<Self::Id> = late.map(|exchange| exchange.stream).collect();
+        for stream in late {
+            let Some(at) = self.table().position(stream) else { continue };
+            match &self.table().exchanges[at].stage {
+                StreamStage::Pending(_) => {
+                    let response = Response::text("the answer takes too long\n").with_status(503);
+                    self.finish_answer(stream, response, shared);
+                }
+                StreamStage::Upload(_) => {
+                    let response = Response::text("request timeout\n").with_status(408);
+                    self.end_upload(stream, Some(response), shared);
+                }
+                StreamStage::Sending(_) | StreamStage::Answering => {
+                    self.cancel(stream, StreamReset::Cancelled, shared);
+                }
+            }
+        }
+        self.send_pieces(shared);
+    }
+
+    /// Answers the opening handshake of a WebSocket.
+    fn connect(
+        &mut self,
+        stream: Self::Id,
+        route: &WebSocketRoute,
+        exchange: &HttpExchange<'_>,
+        shared: &mut WorkerShared,
+    ) {
+        let ip = self.table().peer.ip();
+        let services = &mut shared.services;
+        let handshake = match services.gate.admit(ip) {
+            Ok(()) => exchange.accept_socket(route, services).and_then(check_headers).inspect_err(|_| {
+                services.gate.release(ip);
+            }),
+            Err(limit) => {
+                services.count_limit(limit);
+                Err(limit.refusal())
+            }
+        };
+        let SocketHandshake { accepted, response, upgrade } = match handshake {
+            Ok(handshake) => handshake,
+            Err(refusal) => {
+                let refusal = exchange.complete_refusal(refusal, services);
+                return self.write_answer(stream, Response::refused(&refusal), shared);
+            }
+        };
+        self.open_body(stream, &accepted_head(&accepted, response), upgrade, shared);
+    }
+
+    /// Starts a streaming response.
+    fn stream_body(
+        &mut self,
+        stream: Self::Id,
+        exchange: &HttpExchange<'_>,
+        mut streaming: StreamingResponse,
+        shared: &mut WorkerShared,
+    ) {
+        if let Err(response) = self.admit_body(shared) {
+            return self.answer(stream, exchange, response, shared);
+        }
+        exchange.complete(&mut streaming.response, &mut shared.services);
+        self.write_body_head(stream, streaming, shared);
+    }
+
+    /// Counts a streaming response among the connections.
+    ///
+    /// # Errors
+    /// The response that rejects it.
+    fn admit_body(&mut self, shared: &WorkerShared) -> Result<(), Response> {
+        shared.services.gate.admit(self.table().peer.ip()).map_err(|limit| {
+            shared.services.count_limit(limit);
+            limit.response()
+        })
+    }
+
+    /// Queues the head of a streaming response that is complete and admitted.
+    fn write_body_head(&mut self, stream: Self::Id, streaming: StreamingResponse, shared: &mut WorkerShared) {
+        let StreamingResponse { response, format, handler, config, prefix } = streaming;
+        // The end of the stream is the end of the body.
+        let negotiated = Negotiated::response_body(format, false);
+        let transport = MessageTransport::Body { keep_alive: false, prefix };
+        let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit: None, transport };
+        self.open_body(stream, &response, upgrade, shared);
+    }
+
+    /// Queues the head of an answer whose content is the output of a socket.
+    fn open_body(
+        &mut self,
+        stream: Self::Id,
+        response: &Response,
+        upgrade: AcceptedUpgrade,
+        shared: &mut WorkerShared,
+    ) {
+        let Some(at) = self.table().position(stream) else { return };
+        let ends = self.table().exchanges[at].is_received;
+        self.table().exchanges.remove(at);
+        if self.write_head(stream, response, None, false, shared) {
+            let opened = OpenedSocket { stream: stream.into(), upgrade, ends };
+            self.table().opened = Some(Box::new(opened));
+        } else {
+            shared.services.gate.release(self.table().peer.ip());
+            self.reset_stream(stream, StreamReset::Internal);
+        }
+    }
+}
+
+/// Checks the headers that a route and its hooks add to the answer.
+fn check_headers(handshake: SocketHandshake) -> Result<SocketHandshake, Refusal> {
+    let headers: Vec<(&str, &str)> = handshake.response.headers.iter().collect();
+    if let Err(error) = Accepted::check_headers(&headers) {
+        tracing::error!(%error, "handshake response has an invalid header");
+        return Err(Refusal::new(500).unwrap_or_else(|_| unreachable!("500 is a valid status")));
+    }
+    Ok(handshake)
+}
+
+/// Adds the headers of an accepted handshake.
+fn accepted_head(accepted: &Accepted, added: Response) -> Response {
+    let mut response = Response::new(accepted.status());
+    for (name, value) in accepted.headers() {
+        response.add_header(name, value.to_owned());
+    }
+    added.headers.iter().for_each(|(name, value)| response.add_header(name.to_owned(), value.to_owned()));
+    response
+}
+
+/// Returns whether a connection may carry requests of the scheme (RFC 9113 section 8.3.1). In clear text a proxy that
+/// terminates TLS passes `https`. CONNECT has none.
+fn is_scheme_of(scheme: Option<&str>, encrypted: bool) -> bool {
+    let is = |name: &str| scheme.is_none_or(|scheme| scheme.eq_ignore_ascii_case(name));
+    is("https") || !encrypted && is("http")
+}
+
+fn too_large(max: usize) -> Response {
+    Response::text(format!("request body exceeds {max} bytes\n")).with_status(413)
+}

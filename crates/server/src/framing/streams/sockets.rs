@@ -1,0 +1,125 @@
+//! Streams that carry sockets: WebSockets by extended CONNECT (RFC 8441, RFC 9220), and the bodies of streaming responses.
+//!
+//! The worker owns a socket; the connection knows its stream, and whether it has output that the windows permit.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use sinews_engine::ConnId;
+use sinews_proto::Time;
+
+use crate::timer::NEVER;
+
+/// Sockets of a connection.
+pub(crate) struct SocketTable<I> {
+    /// In the order of their streams.
+    sockets: Vec<SocketStream<I>>,
+    /// Streams with output, in the order of their turns.
+    ready: VecDeque<I>,
+    /// Sockets whose output has moved to the connection, until it has left.
+    pub(crate) moved: Vec<ConnId>,
+    /// No later than the first deadline of a socket.
+    pub(crate) due: Time,
+}
+
+/// A stream of a socket.
+struct SocketStream<I> {
+    stream: I,
+    socket: ConnId,
+    /// It is in the queue of streams with output.
+    ready: bool,
+    /// A window is closed.
+    blocked: bool,
+}
+
+/// Output of a socket that has moved to its connection.
+pub(crate) struct SentFrame {
+    pub(crate) bytes: usize,
+    /// It ends the stream.
+    pub(crate) ends: bool,
+}
+
+impl<I: Copy + Ord> SocketTable<I> {
+    pub(crate) const fn new() -> Self {
+        Self { sockets: Vec::new(), ready: VecDeque::new(), moved: Vec::new(), due: NEVER }
+    }
+
+    fn position(&self, stream: I) -> Option<usize> {
+        self.sockets.binary_search_by_key(&stream, |socket| socket.stream).ok()
+    }
+
+    /// Returns the socket of a stream.
+    pub(crate) fn of(&self, stream: I) -> Option<ConnId> {
+        Some(self.sockets[self.position(stream)?].socket)
+    }
+
+    pub(crate) fn list(&self) -> Vec<ConnId> {
+        self.sockets.iter().map(|socket| socket.socket).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    /// Returns the bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.sockets.capacity() * size_of::<SocketStream<I>>()
+    }
+
+    /// Adds a socket. Its stream is mostly the latest; an upload may have delayed its answer.
+    pub(crate) fn add(&mut self, stream: I, socket: ConnId) {
+        let at = self.sockets.partition_point(|known| known.stream < stream);
+        self.sockets.insert(at, SocketStream { stream, socket, ready: false, blocked: false });
+    }
+
+    pub(crate) fn remove(&mut self, stream: I) {
+        let Some(at) = self.position(stream) else { return };
+        self.sockets.remove(at);
+        if self.sockets.is_empty() {
+            (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
+        }
+    }
+
+    /// Notes that a socket has output, or has to end its stream.
+    pub(crate) fn mark_ready(&mut self, stream: I) {
+        let Some(at) = self.position(stream) else { return };
+        let socket = &mut self.sockets[at];
+        if !socket.blocked && !mem::replace(&mut socket.ready, true) {
+            self.ready.push_back(stream);
+        }
+    }
+
+    /// Notes that a window of a stream is closed.
+    pub(crate) fn mark_blocked(&mut self, stream: I) {
+        if let Some(at) = self.position(stream) {
+            self.sockets[at].blocked = true;
+        }
+    }
+
+    /// Queues the sockets whose windows may have opened: of one stream, or of all.
+    pub(crate) fn unblock(&mut self, stream: Option<I>) {
+        for socket in &mut self.sockets {
+            let is_meant = stream.is_none_or(|stream| stream == socket.stream);
+            if is_meant && mem::take(&mut socket.blocked) {
+                socket.ready = true;
+                self.ready.push_back(socket.stream);
+            }
+        }
+    }
+
+    /// Returns whether output of sockets can be queued now.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes the next socket with output.
+    pub(crate) fn take_ready(&mut self) -> Option<(I, ConnId)> {
+        while let Some(stream) = self.ready.pop_front() {
+            if let Some(at) = self.position(stream) {
+                self.sockets[at].ready = false;
+                return Some((stream, self.sockets[at].socket));
+            }
+        }
+        None
+    }
+}

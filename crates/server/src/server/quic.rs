@@ -1,0 +1,93 @@
+//! Binds HTTP/3 beside the listeners with TLS.
+
+use std::io;
+use std::num::NonZeroU16;
+
+use sinews_engine::{DatagramSocket, Listener};
+use sinews_http::h3;
+use sinews_quic::{QuicEndpoint, QuicLimits, WorkerRoute};
+
+use super::Server;
+use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
+use crate::request::{Request, Response};
+use crate::worker::QuicRouting;
+
+/// The sockets of one thread, each with its endpoint.
+pub(super) type ThreadEndpoints = Vec<(DatagramSocket, QuicEndpoint)>;
+
+/// Free ports of TCP to try, until one is free for UDP too.
+const PORTS_TRIED: usize = 8;
+
+/// Bytes that a connection queues for closed windows: heads and a piece of each stream. A client does not exceed it.
+const QUEUED_MAX: usize = 8 << 20;
+
+impl Server {
+    /// Binds an address for TCP and, with HTTP/3, for UDP.
+    pub(super) fn bind_address(
+        &self,
+        target: &ListenTarget,
+        protocol: &mut ListenerProtocol,
+        mut inherited: Vec<Listener>,
+    ) -> io::Result<(BoundAddress, Vec<DatagramSocket>)> {
+        let is_any_port = matches!(target, ListenTarget::Tcp(address) if address.port() == 0);
+        for attempt in 1.. {
+            let bound = target.bind(self.threads, std::mem::take(&mut inherited))?;
+            let Some(address) = bound.address.filter(|_| self.http.http3 && protocol.carries_http3()) else {
+                return Ok((bound, Vec::new()));
+            };
+            let sockets: io::Result<Vec<DatagramSocket>> =
+                (0..self.threads).map(|_| DatagramSocket::bind(address)).collect();
+            match sockets {
+                Ok(sockets) => {
+                    protocol.http3_port = NonZeroU16::new(address.port());
+                    return Ok((bound, sockets));
+                }
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && is_any_port && attempt < PORTS_TRIED => {}
+                Err(error) => return Err(io::Error::new(error.kind(), format!("UDP, for HTTP/3: {error}"))),
+            }
+        }
+        unreachable!("the loop returns after the last attempt")
+    }
+
+    /// Creates an endpoint of a thread for a listener with TLS.
+    pub(super) fn endpoint(
+        &self,
+        protocol: &ListenerProtocol,
+        routing: &QuicRouting,
+        thread: usize,
+    ) -> io::Result<QuicEndpoint> {
+        let tls = protocol.tls.as_ref().ok_or_else(|| io::Error::other("HTTP/3 requires TLS"))?;
+        let http = &self.http;
+        let limits = QuicLimits::new()
+            // The limits of the server apply once a handshake is complete.
+            .with_max_connections(usize::MAX)
+            .with_max_queued(QUEUED_MAX)
+            .with_handshake_timeout(http.head_timeout)
+            // An idle connection is closed before, so that its client knows.
+            .with_idle_timeout(http.keep_alive_timeout.saturating_add(http.head_timeout).min(IDLE_MAX));
+        let config = h3::Config::new().with_head(http.head).with_extended_connect(true);
+        let worker = u8::try_from(thread).map_err(|_| io::Error::other("HTTP/3 permits 256 threads"))?;
+        let route = WorkerRoute::new(worker, 0);
+        QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), route)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
+    }
+
+    /// Announces HTTP/3 in the answers of earlier versions over TLS (RFC 7838).
+    pub(super) fn advertise_http3(&mut self) {
+        let router = std::mem::take(&mut self.router);
+        self.router = router.after("/", advertise);
+    }
+}
+
+/// Adds `Alt-Svc`. A client tries HTTP/3 in parallel, and remembers that for a day.
+fn advertise(request: &Request<'_>, response: &mut Response) {
+    if let Some(port) = request.http3_port()
+        && response.status() >= 200
+    {
+        response.set_header("Alt-Svc", format!("h3=\":{port}\"; ma=86400"));
+    }
+}
+
+/// QUIC closes a silent connection no later.
+const IDLE_MAX: std::time::Duration = std::time::Duration::from_secs(86_400);

@@ -1,0 +1,398 @@
+//! HTTP/3: datagrams and events of the endpoints of QUIC, and what connections send.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use sinews_engine::{ConnId, DatagramBatch, DatagramSocket, Io, ReceivedDatagram};
+use sinews_http::h3::{Event, H3Code};
+use sinews_proto::Time;
+use sinews_quic::{ConnectionKey, Exchanges, Http3App, LinkEnd, QuicEndpoint};
+
+use super::Worker;
+use super::conn::ConnProtocol;
+use crate::framing::h3::{H3Conn, H3Streams, SocketInput};
+use crate::framing::streams::RequestStreams as _;
+use crate::mail::{Mail, MailedDatagram};
+use crate::metrics::{ConnMemory, ConnectionEnd};
+use crate::shared::WorkerShared;
+
+/// The worker as the application of an endpoint, which is lent.
+struct Http3Events<'a> {
+    worker: &'a mut Worker,
+    io: &'a mut Io,
+    listener: usize,
+}
+
+impl Http3App for Http3Events<'_> {
+    fn handle_start(&mut self, exchanges: &mut Exchanges<'_>) -> Result<(), &'static str> {
+        self.worker.start_http3(self.io, self.listener, exchanges)
+    }
+
+    fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>) {
+        if let Some(conn) = self.worker.quic.conns.find(self.listener, exchanges.connection()) {
+            self.worker.http3_event(self.io, conn, exchanges, event);
+        }
+    }
+
+    fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: sinews_http::h3::QuicStreamId) {
+        let conn = self.worker.quic.conns.find(self.listener, exchanges.connection());
+        if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn))
+            && !exchanges.is_blocked(stream)
+        {
+            http3.sockets.unblock(Some(stream));
+        }
+    }
+
+    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+        if let Some(conn) = self.worker.quic.conns.find(self.listener, exchanges.connection()) {
+            self.worker.settle_http3(self.io, conn, exchanges);
+        }
+    }
+
+    fn handle_end(&mut self, connection: ConnectionKey, cause: LinkEnd, reason: &str) {
+        self.worker.end_http3(self.io, self.listener, connection, cause, reason);
+    }
+}
+
+impl Worker {
+    fn lend_http3(&mut self, conn: ConnId) -> Option<(&mut H3Conn, &mut WorkerShared)> {
+        match self.lend(conn)? {
+            (ConnProtocol::Http3(http3), shared) => Some((http3, shared)),
+            _ => None,
+        }
+    }
+
+    /// Lends an endpoint, and this worker as its application.
+    fn with_endpoint(
+        &mut self,
+        io: &mut Io,
+        listener: usize,
+        call: impl FnOnce(&mut QuicEndpoint, &mut Http3Events<'_>),
+    ) {
+        self.time(io);
+        let Some(mut endpoint) = self.quic.take(listener) else { return };
+        call(&mut endpoint, &mut Http3Events { worker: self, io, listener });
+        let refused = endpoint.take_refused();
+        self.shared.services.counters.http3_refused.add(refused);
+        self.quic.put_back(listener, endpoint);
+    }
+
+    /// Receives once from a socket. Returns whether more datagrams may be available.
+    pub(super) fn receive_datagrams(
+        &mut self,
+        io: &mut Io,
+        listener: usize,
+        socket: &mut DatagramSocket,
+    ) -> bool {
+        let topics = &self.shared.services.topics;
+        if topics.has_published() && topics.is_full() {
+            // The publications leave at the end of the turn; the kernel drops what exceeds its buffer.
+            return true;
+        }
+        let mut received = 0;
+        self.with_endpoint(io, listener, |endpoint, app| {
+            let result = socket.receive(|datagram| app.receive(endpoint, &datagram));
+            received = result.unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot receive datagrams");
+                0
+            });
+        });
+        received > 0
+    }
+
+    /// Handles a datagram that another worker has received.
+    pub(super) fn receive_mailed(&mut self, io: &mut Io, datagram: &MailedDatagram) {
+        self.quic.routing.end_mail(self.number);
+        let MailedDatagram { listener, payload, from, local, ecn } = datagram;
+        self.with_endpoint(io, *listener, |endpoint, app| {
+            let now = app.io.now();
+            endpoint.receive(BytesMut::from(&payload[..]), *from, *local, *ecn, app, now);
+        });
+    }
+
+    /// Admits a connection whose handshake is complete: the client's address is its own.
+    fn start_http3(
+        &mut self,
+        io: &Io,
+        listener: usize,
+        exchanges: &Exchanges<'_>,
+    ) -> Result<(), &'static str> {
+        let now = self.time(io);
+        let services = &self.shared.services;
+        let ip = exchanges.remote_address().ip();
+        services.counters.tls_handshakes.add(1);
+        services.gate.admit(ip).map_err(|limit| {
+            services.count_limit(limit);
+            "limit of connections"
+        })?;
+        services.counters.accepted.add(1);
+        services.counters.http3_connections.add(1);
+        let conn = self.quic.conns.add(|conn| H3Conn::new(conn, listener, exchanges, now));
+        self.quic.changed.push(conn);
+        Ok(())
+    }
+
+    fn http3_event(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>, event: Event<'_>) {
+        self.time(io);
+        let Some((http3, shared)) = self.lend_http3(conn) else { return };
+        match (H3Streams { conn: http3, exchanges }).handle_event(event, shared) {
+            Some(SocketInput::Opened(opened)) => self.open_socket(io, conn, *opened),
+            Some(SocketInput::Data { socket, data, ends }) => {
+                // The session unmasks in place.
+                let mut input = std::mem::take(&mut self.scratch);
+                input.clear();
+                input.extend_from_slice(data);
+                self.receive_socket(io, socket, &mut input, ends);
+                self.scratch = input;
+            }
+            Some(SocketInput::Reset(socket)) => self.remove_sockets(io, vec![socket]),
+            None => {}
+        }
+        // The handler may have published.
+        self.settle(io, conn);
+    }
+
+    /// Notes that the state of a connection has changed outside of its events.
+    pub(super) fn mark_http3(&mut self, conn: ConnId) {
+        if self.quic.conns.get(conn).is_some() && self.quic.changed.last() != Some(&conn) {
+            self.quic.changed.push(conn);
+        }
+    }
+
+    /// Applies the state of a connection while it is lent: answers, timeouts, output of sockets and bodies.
+    fn settle_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
+        let now = self.time(io);
+        exchanges.pause_all_reads(self.conn_ref(conn).is_some_and(|found| found.reads_paused));
+        loop {
+            let Some((http3, shared)) = self.lend_http3(conn) else { return };
+            if !std::mem::take(&mut http3.is_woken) {
+                break;
+            }
+            if let Some(opened) = (H3Streams { conn: http3, exchanges }).poll_answers(shared) {
+                http3.is_woken = true;
+                self.open_socket(io, conn, *opened);
+            }
+        }
+        self.time_sockets(io, conn);
+        if let Some((http3, shared)) = self.lend_http3(conn) {
+            H3Streams { conn: http3, exchanges }.expire(shared);
+        }
+        while self.fill_http3(io, conn, exchanges) {}
+        let Some((http3, shared)) = self.lend_http3(conn) else { return };
+        H3Streams { conn: http3, exchanges }.finish(shared);
+        let deadline = http3.deadline(&shared.services.http);
+        // A deadline in the past would expire at once again and again.
+        let deadline = if deadline <= now { now + RETRY_MIN } else { deadline };
+        let before = std::mem::replace(&mut http3.armed, deadline);
+        let memory = ConnMemory::new(http3.memory.0, http3.memory.1);
+        self.quic.arm(conn, before, deadline);
+        if self.quic.changed.last() == Some(&conn) {
+            // All of its changes are applied.
+            self.quic.changed.pop();
+        }
+        let memory = self.large_conns.counted_memory(conn, memory);
+        let Some(found) = self.conn_mut(conn) else { return };
+        let before = std::mem::replace(&mut found.memory, memory);
+        self.update_memory(io, conn, before, memory);
+    }
+
+    /// Moves output of sockets and bodies to a connection. Returns whether sockets may have more.
+    fn fill_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) -> bool {
+        let Self { quic, sockets, shared, .. } = self;
+        let Some(found) = quic.conns.get(conn) else { return false };
+        let ConnProtocol::Http3(http3) = &mut found.protocol else { return false };
+        let mut streams = H3Streams { conn: http3, exchanges };
+        streams.execute_changes();
+        sockets.fill(&mut streams, shared);
+        let moved = std::mem::take(&mut http3.sockets.moved);
+        let has_moved = !moved.is_empty();
+        for socket in moved {
+            self.sent_socket(io, socket);
+        }
+        has_moved || self.lend_http3(conn).is_some_and(|(http3, _)| http3.has_changes())
+    }
+
+    /// Handles the end of a connection, or of a handshake.
+    fn end_http3(&mut self, io: &mut Io, listener: usize, key: ConnectionKey, cause: LinkEnd, reason: &str) {
+        self.time(io);
+        let counters = &self.shared.services.counters;
+        let Some(removed) = self.quic.conns.remove(listener, key) else {
+            tracing::debug!(reason, "handshake of QUIC failed");
+            return counters.tls_failures.add(1);
+        };
+        if cause == LinkEnd::Violation {
+            tracing::debug!(reason, "HTTP/3 connection failed");
+            counters.http3_failed.add(1);
+        }
+        counters.closed.add(match cause {
+            LinkEnd::Client => ConnectionEnd::Finished,
+            LinkEnd::Server if self.shared.services.stopping => ConnectionEnd::Stopped,
+            LinkEnd::Server => ConnectionEnd::Closed,
+            LinkEnd::Lost => ConnectionEnd::Reset,
+            _ => ConnectionEnd::Failed,
+        });
+        self.remove_conn(removed.id, removed.memory);
+        self.freed += 1;
+        self.shared.services.tasks.remove(removed.id);
+        if let ConnProtocol::Http3(http3) = &removed.protocol {
+            self.quic.due.remove(&(http3.armed, removed.id));
+            self.shared.services.gate.release(http3.table.peer.ip());
+            let sockets = http3.sockets.list();
+            self.remove_sockets(io, sockets);
+        }
+        // The handlers may have published in `close`.
+        self.settle(io, removed.id);
+    }
+
+    /// Handles the third timer of the loop: deadlines of QUIC, and of connections.
+    pub(super) fn expire_http3(&mut self, io: &mut Io) {
+        let (now, turn) = (self.time(io), io.now());
+        for listener in 0..self.quic.listeners.len() {
+            self.with_endpoint(io, listener, |endpoint, app| endpoint.expire(app, turn));
+        }
+        let due: Vec<ConnId> =
+            self.quic.due.iter().take_while(|(at, _)| *at <= now).map(|(_, conn)| *conn).collect();
+        self.quic.changed.extend(due);
+    }
+
+    /// Sends what the turn has changed, and sets the timer. Called at the end of each turn.
+    pub(super) fn flush_http3(&mut self, io: &mut Io) {
+        if self.shared.services.stopping && !std::mem::replace(&mut self.quic.is_stopping, true) {
+            self.stop_http3(io);
+        }
+        let turn = io.now();
+        for conn in std::mem::take(&mut self.quic.changed) {
+            let Some((http3, _)) = self.lend_http3(conn) else { continue };
+            let (listener, key) = (http3.listener, http3.key);
+            self.with_endpoint(io, listener, |endpoint, app| {
+                endpoint.with_connection(key, app, turn, |_, _| ());
+            });
+        }
+        for listener in 0..self.quic.listeners.len() {
+            self.transmit(io, listener);
+        }
+        if self.quic.is_stopping && !self.quic.is_busy() {
+            io.close_datagrams();
+        }
+        self.arm_http3(io);
+    }
+
+    fn arm_http3(&self, io: &mut Io) {
+        let endpoints = self.quic.listeners.iter().filter_map(|listener| listener.endpoint.as_ref());
+        let quic = endpoints.filter_map(|endpoint| endpoint.next_timeout());
+        let epoch = self.shared.services.epoch;
+        let conns = self.quic.due.first().map(|(at, _)| epoch + at.since(Time::ZERO));
+        let is_blocked = self.quic.listeners.iter().any(|listener| listener.unsent.is_some());
+        let retry = is_blocked.then(|| io.now() + RETRY_MIN);
+        let rest = (!self.quic.changed.is_empty()).then(|| io.now());
+        match quic.chain(conns).chain(retry).chain(rest).min() {
+            Some(at) => io.set_datagram_timer(at),
+            None => io.clear_datagram_timer(),
+        }
+    }
+
+    /// Sends the datagrams of an endpoint, until the send buffer is full.
+    fn transmit(&mut self, io: &mut Io, listener: usize) {
+        let turn = io.now();
+        let Some(found) = self.quic.listeners.get_mut(listener) else { return };
+        let mut out = std::mem::take(&mut found.out);
+        let mut next = found.unsent.take();
+        loop {
+            if next.is_none() {
+                self.with_endpoint(io, listener, |endpoint, app| {
+                    next = endpoint.transmit(&mut out, app, turn)
+                });
+            }
+            let Some(outgoing) = next else { break };
+            let Some(socket) = io.datagram_socket(listener) else {
+                // The sockets are closed: nothing can leave any more.
+                next = None;
+                break;
+            };
+            let batch = DatagramBatch::new(outgoing.destination, &out[..outgoing.len]);
+            let batch = batch.with_segment(outgoing.segment).with_source(outgoing.source);
+            match socket.send(&batch.with_ecn(outgoing.ecn)) {
+                Ok(true) => next = None,
+                Ok(false) => break,
+                Err(error) => {
+                    // QUIC repeats what is lost.
+                    tracing::debug!(%error, "cannot send datagrams");
+                    next = None;
+                }
+            }
+        }
+        if let Some(found) = self.quic.listeners.get_mut(listener) {
+            (found.out, found.unsent) = (out, next);
+        }
+    }
+
+    /// Tells all clients that the server stops. After a handover their connections end: the sockets of the successor get a
+    /// part of their datagrams.
+    fn stop_http3(&mut self, io: &mut Io) {
+        let turn = io.now();
+        for listener in 0..self.quic.listeners.len() {
+            self.with_endpoint(io, listener, |endpoint, app| endpoint.shut_down(app, turn));
+        }
+        if self.stop.handed_over {
+            let conns: Vec<ConnId> = self.quic.conns.iter().map(|found| found.id).collect();
+            for conn in conns {
+                let sockets = self.lend_http3(conn).map(|(http3, _)| http3.sockets.list());
+                for socket in sockets.unwrap_or_default() {
+                    self.close_websocket(socket);
+                    self.settle(io, socket);
+                }
+                self.quic.changed.push(conn);
+            }
+            self.flush_http3(io);
+            self.close_http3(io, "server restarts");
+        }
+    }
+
+    /// Closes all connections at once.
+    pub(super) fn close_http3(&mut self, io: &mut Io, reason: &'static str) {
+        let turn = io.now();
+        for listener in 0..self.quic.listeners.len() {
+            self.with_endpoint(io, listener, |endpoint, app| endpoint.close(reason, app, turn));
+            self.transmit(io, listener);
+        }
+        if !self.quic.listeners.is_empty() {
+            io.close_datagrams();
+        }
+    }
+
+    /// Closes a connection that holds too much memory.
+    pub(super) fn shed_http3(&mut self, conn: ConnId) {
+        if let Some((http3, _)) = self.lend_http3(conn) {
+            http3.close(H3Code::H3_EXCESSIVE_LOAD, "limit of memory");
+            self.mark_http3(conn);
+        }
+    }
+}
+
+impl Http3Events<'_> {
+    /// Handles a datagram, or passes it to the worker that owns its connection.
+    fn receive(&mut self, endpoint: &mut QuicEndpoint, datagram: &ReceivedDatagram<'_>) {
+        let (payload, from, local, ecn) = (datagram.payload, datagram.from, datagram.local, datagram.ecn);
+        let worker = &mut *self.worker;
+        let routing = &worker.quic.routing;
+        let Some(owner) = routing.owner(payload, worker.number) else {
+            let now = self.io.now();
+            return endpoint.receive(BytesMut::from(payload), from, local, ecn, self, now);
+        };
+        let counters = &worker.shared.services.counters;
+        let listener = self.listener;
+        let mailed = MailedDatagram { listener, payload: Bytes::copy_from_slice(payload), from, local, ecn };
+        if !routing.begin_mail(owner) {
+            return counters.http3_datagrams_dropped.add(1);
+        }
+        if worker.shared.services.topics.send_mail(owner, Mail::Datagram(Box::new(mailed))) {
+            counters.http3_datagrams_forwarded.add(1);
+        } else {
+            worker.quic.routing.end_mail(owner);
+            counters.http3_datagrams_dropped.add(1);
+        }
+    }
+}
+
+/// Wait before the next look at a deadline that remains, or at a send buffer that is full.
+const RETRY_MIN: Duration = Duration::from_millis(1);

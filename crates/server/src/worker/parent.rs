@@ -1,0 +1,93 @@
+//! The connection of a socket on a stream.
+
+use sinews_engine::ConnId;
+use sinews_proto::Time;
+
+use super::conn::{ClientConn, ConnProtocol};
+use super::quic::Http3Conns;
+use crate::framing::h2::H2Conn;
+use crate::framing::h3::H3Conn;
+use crate::framing::streams::{RequestStreams as _, StreamKey, StreamReset};
+use crate::shared::WorkerShared;
+
+pub(super) enum SocketParent<'a> {
+    Http2(&'a mut H2Conn),
+    Http3(&'a mut H3Conn),
+}
+
+/// Calls the connection with its stream; a stream of the other version does not occur.
+macro_rules! on_stream {
+    ($parent:expr, $stream:expr, $h2:ident, $h3:ident, $id:ident => $http2:expr, $http3:expr) => {
+        match ($parent, $stream) {
+            (SocketParent::Http2($h2), StreamKey::Http2($id)) => $http2,
+            (SocketParent::Http3($h3), StreamKey::Http3($id)) => $http3,
+            _ => {}
+        }
+    };
+}
+
+impl<'a> SocketParent<'a> {
+    pub(super) fn find(
+        conns: &'a mut [Option<ClientConn>],
+        http3: &'a mut Http3Conns,
+        conn: ConnId,
+    ) -> Option<Self> {
+        let found = match conns.get_mut(conn.index()) {
+            Some(found) => found.as_mut().filter(|found| found.id == conn)?,
+            None => http3.get(conn)?,
+        };
+        match &mut found.protocol {
+            ConnProtocol::Http2(http2) => Some(Self::Http2(http2)),
+            ConnProtocol::Http3(http3) => Some(Self::Http3(http3)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn add(&mut self, stream: StreamKey, socket: ConnId) {
+        on_stream!(self, stream, h2, h3, id => h2.sockets.add(id, socket), h3.sockets.add(id, socket));
+    }
+
+    pub(super) fn mark_ready(&mut self, stream: StreamKey) {
+        on_stream!(self, stream, h2, h3, id => h2.sockets.mark_ready(id), h3.sockets.mark_ready(id));
+    }
+
+    /// Returns consumed bytes to the window of a stream. QUIC does so by itself, unless the stream was
+    /// [held](Self::hold).
+    pub(super) fn release(&mut self, stream: StreamKey, bytes: usize, was_held: bool) {
+        on_stream!(self, stream, h2, h3, id => h2.release(id, bytes), {
+            if was_held {
+                h3.resume_stream(id);
+            }
+        });
+    }
+
+    /// Keeps the window of a stream closed: the session has paused reads.
+    pub(super) fn hold(&mut self, stream: StreamKey) {
+        on_stream!(self, stream, h2, h3, id => h2.hold(id), h3.pause_stream(id));
+    }
+
+    pub(super) fn end_stream(&mut self, stream: StreamKey, shared: &mut WorkerShared) {
+        on_stream!(self, stream, h2, h3, id => h2.end_stream(id, shared), h3.end_stream(id));
+    }
+
+    /// Removes a socket, and resets its stream unless it has ended.
+    pub(super) fn remove_socket(&mut self, stream: StreamKey, reset: StreamReset, now: Time) {
+        on_stream!(self, stream, h2, h3, id =>
+            h2.remove_socket(id, reset.into(), now), h3.remove_socket(id, reset, now));
+    }
+
+    /// The first deadline of a socket.
+    pub(super) fn due(&mut self) -> &mut Time {
+        match self {
+            Self::Http2(http2) => &mut http2.sockets.due,
+            Self::Http3(http3) => &mut http3.sockets.due,
+        }
+    }
+
+    pub(super) fn sockets(&self) -> Vec<ConnId> {
+        match self {
+            Self::Http2(http2) => http2.sockets.list(),
+            Self::Http3(http3) => http3.sockets.list(),
+        }
+    }
+}

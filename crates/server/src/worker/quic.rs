@@ -1,0 +1,195 @@
+//! Endpoints of QUIC of a worker, and their connections.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sinews_engine::ConnId;
+use sinews_proto::Time;
+use sinews_quic::{ConnectionKey, ConnectionRoutes, Outgoing, QuicEndpoint};
+
+use super::conn::{ClientConn, ConnProtocol};
+use crate::framing::h3::H3Conn;
+use crate::metrics::ConnMemory;
+use crate::timer::NEVER;
+
+/// QUIC of all workers: the routes of their connections, and the datagrams on their way between them.
+#[derive(Debug)]
+pub(crate) struct QuicRouting {
+    routes: ConnectionRoutes,
+    /// Datagrams in the mailbox of each worker.
+    mailed: Box<[AtomicUsize]>,
+}
+
+/// Datagrams of other workers in a mailbox. Few clients change their address, and QUIC repeats what is lost.
+const MAILED_MAX: usize = 1024;
+
+impl QuicRouting {
+    pub(crate) fn new(workers: usize) -> Self {
+        let mailed = (0..workers).map(|_| AtomicUsize::new(0)).collect();
+        Self { routes: ConnectionRoutes::new(), mailed }
+    }
+
+    pub(crate) const fn routes(&self) -> &ConnectionRoutes {
+        &self.routes
+    }
+
+    /// Returns another worker that owns the connection of a datagram.
+    pub(super) fn owner(&self, datagram: &[u8], own: usize) -> Option<usize> {
+        let worker = usize::from(self.routes.of(datagram)?.worker());
+        (worker != own && worker < self.mailed.len()).then_some(worker)
+    }
+
+    /// Counts a datagram for the mailbox of a worker. Returns `false` if it is full.
+    pub(super) fn begin_mail(&self, worker: usize) -> bool {
+        let more = |count| (count < MAILED_MAX).then_some(count + 1);
+        self.mailed[worker].fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts a datagram that has left the mailbox.
+    pub(super) fn end_mail(&self, worker: usize) {
+        self.mailed[worker].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// QUIC of one worker.
+pub(super) struct QuicState {
+    pub(super) routing: Arc<QuicRouting>,
+    /// One for each listen address, and in the order of the sockets of the loop.
+    pub(super) listeners: Vec<QuicListener>,
+    pub(super) conns: Http3Conns,
+    /// Connections whose state has changed outside of their events.
+    pub(super) changed: Vec<ConnId>,
+    /// Deadlines of connections.
+    pub(super) due: BTreeSet<(Time, ConnId)>,
+    /// The clients were told that the server stops.
+    pub(super) is_stopping: bool,
+}
+
+/// An endpoint of QUIC, on the socket of the same index.
+pub(super) struct QuicListener {
+    /// Absent while it is lent.
+    pub(super) endpoint: Option<Box<QuicEndpoint>>,
+    /// A batch of datagrams.
+    pub(super) out: Vec<u8>,
+    /// The batch waits, since the send buffer is full.
+    pub(super) unsent: Option<Outgoing>,
+}
+
+impl QuicState {
+    pub(super) fn new(routing: Arc<QuicRouting>, endpoints: Vec<QuicEndpoint>) -> Self {
+        let listener = |endpoint| {
+            let endpoint = Some(Box::new(endpoint));
+            QuicListener { endpoint, out: Vec::new(), unsent: None }
+        };
+        Self {
+            routing,
+            listeners: endpoints.into_iter().map(listener).collect(),
+            conns: Http3Conns::default(),
+            changed: Vec::new(),
+            due: BTreeSet::new(),
+            is_stopping: false,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn is_used(&self) -> bool {
+        !self.listeners.is_empty()
+    }
+
+    /// Takes an endpoint for a call. Return it by [`put_back`](Self::put_back).
+    pub(super) fn take(&mut self, listener: usize) -> Option<Box<QuicEndpoint>> {
+        self.listeners.get_mut(listener)?.endpoint.take()
+    }
+
+    pub(super) fn put_back(&mut self, listener: usize, endpoint: Box<QuicEndpoint>) {
+        if let Some(listener) = self.listeners.get_mut(listener) {
+            listener.endpoint = Some(endpoint);
+        }
+    }
+
+    /// Sets the deadline of a connection.
+    pub(super) fn arm(&mut self, conn: ConnId, before: Time, deadline: Time) {
+        if before != deadline {
+            self.due.remove(&(before, conn));
+            if deadline != NEVER {
+                self.due.insert((deadline, conn));
+            }
+        }
+    }
+
+    /// Returns whether an endpoint has connections, or datagrams to send.
+    pub(super) fn is_busy(&self) -> bool {
+        let is_busy = |listener: &QuicListener| {
+            let connections = listener.endpoint.as_ref().map_or(1, |endpoint| endpoint.connections());
+            connections > 0 || listener.unsent.is_some()
+        };
+        self.listeners.iter().any(is_busy)
+    }
+}
+
+/// The connections of HTTP/3 of a worker. A connection has an id that no connection of the loop has.
+#[derive(Default)]
+pub(super) struct Http3Conns {
+    slots: Vec<Option<ClientConn>>,
+    free: Vec<u32>,
+    generation: u32,
+    by_key: HashMap<(usize, ConnectionKey), ConnId>,
+}
+
+/// Distinguishes the ids of connections from those of sockets on streams, of which a worker has fewer.
+const CONNECTIONS: u32 = 1 << 30;
+
+impl Http3Conns {
+    /// Adds a connection that `make` creates with its id.
+    pub(super) fn add(&mut self, make: impl FnOnce(ConnId) -> H3Conn) -> ConnId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            // The limit of connections is far below 2^30.
+            self.slots.len() as u32 - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        let id = ConnId::of_stream(CONNECTIONS | slot, self.generation);
+        let http3 = make(id);
+        self.by_key.insert((http3.listener, http3.key), id);
+        let (memory, protocol) = (ConnMemory::default(), ConnProtocol::Http3(Box::new(http3)));
+        self.slots[slot as usize] = Some(ClientConn { id, memory, reads_paused: false, protocol, tls: None });
+        id
+    }
+
+    fn slot(id: ConnId) -> Option<usize> {
+        id.stream_slot()?.checked_sub(CONNECTIONS as usize)
+    }
+
+    /// Returns the connection with a key of its endpoint.
+    pub(super) fn find(&self, listener: usize, key: ConnectionKey) -> Option<ConnId> {
+        self.by_key.get(&(listener, key)).copied()
+    }
+
+    #[cold]
+    pub(super) fn get(&mut self, id: ConnId) -> Option<&mut ClientConn> {
+        self.slots.get_mut(Self::slot(id)?)?.as_mut().filter(|found| found.id == id)
+    }
+
+    #[cold]
+    pub(super) fn get_ref(&self, id: ConnId) -> Option<&ClientConn> {
+        self.slots.get(Self::slot(id)?)?.as_ref().filter(|found| found.id == id)
+    }
+
+    /// Returns a connection by the index of its id.
+    pub(super) fn at(&self, index: usize) -> Option<&ClientConn> {
+        let slot = index.checked_sub(ConnId::of_stream(CONNECTIONS, 0).index())?;
+        self.slots.get(slot)?.as_ref()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ClientConn> {
+        self.slots.iter().flatten()
+    }
+
+    pub(super) fn remove(&mut self, listener: usize, key: ConnectionKey) -> Option<ClientConn> {
+        let id = self.by_key.remove(&(listener, key))?;
+        let slot = Self::slot(id)?;
+        self.free.push(slot as u32);
+        self.slots.get_mut(slot)?.take()
+    }
+}

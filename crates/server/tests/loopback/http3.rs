@@ -1,0 +1,321 @@
+//! HTTP/3 over QUIC, with a client of quinn-proto on a UDP socket.
+
+mod attacks;
+mod content;
+#[path = "../../../quic/tests/support/client.rs"]
+mod quic_client;
+mod sockets;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use sinews_http::h3::RequestTarget;
+use sinews_server::{Answer, Certificates, HttpConfig, Listen, Monitor, Response, Router, Server, TlsConfig};
+
+use self::quic_client::QuicClient;
+use crate::backend;
+use crate::support::{Client, PATIENCE, Running};
+
+const LARGE: usize = 3 << 20;
+
+/// A server with HTTP/3 beside TLS.
+struct Http3Server {
+    running: Running,
+    monitor: Monitor,
+    roots: rustls::RootCertStore,
+    /// Wakers of requests to `/later`.
+    wakers: Arc<Mutex<Vec<Waker>>>,
+}
+
+fn tls() -> (TlsConfig, rustls::RootCertStore) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    (TlsConfig::new(certificates).unwrap(), roots)
+}
+
+fn routes(router: Router, wakers: &Arc<Mutex<Vec<Waker>>>) -> Router {
+    let (waiting, large) = (Arc::clone(wakers), bytes::Bytes::from(content::pattern(LARGE)));
+    router
+        .get("/", |request| {
+            let text = format!("{:?} {}", request.head().version(), request.is_encrypted());
+            Response::text(text).with_header("x-peer", request.peer().ip().to_string())
+        })
+        .fixed("/fixed", Response::text("fixed"))
+        .get("/large", move |_| Response::text(large.clone()))
+        .post("/len", |request| Response::text(request.body().len().to_string()))
+        .get("/later", move |_| {
+            let (waiting, mut is_listed) = (Arc::clone(&waiting), false);
+            Answer::later(std::future::poll_fn(move |cx| {
+                if std::mem::replace(&mut is_listed, true) {
+                    return Poll::Ready(Response::text("late"));
+                }
+                waiting.lock().unwrap().push(cx.waker().clone());
+                Poll::Pending
+            }))
+        })
+}
+
+impl Http3Server {
+    fn new(http: HttpConfig, threads: usize) -> Self {
+        Self::with(http, Router::new(), |server| server.threads(threads))
+    }
+
+    fn with(http: HttpConfig, router: Router, configure: impl FnOnce(Server) -> Server) -> Self {
+        let (tls, roots) = tls();
+        let wakers = Arc::<Mutex<Vec<Waker>>>::default();
+        let server = Server::new(routes(router, &wakers)).threads(1).http(http.with_http3(true));
+        let server = configure(server).engine(backend::engine());
+        let bound = server.listen_tls(([127, 0, 0, 1], 0).into(), tls).bind().unwrap();
+        let monitor = bound.monitor();
+        Self { running: Running::bound(bound), monitor, roots, wakers }
+    }
+
+    fn connect(&self) -> Http3Client {
+        Http3Client::connect(self.running.address, self.roots.clone())
+    }
+
+    /// Waits until the server has a pending answer.
+    fn wake(&self) {
+        wait("a request to /later", || !self.wakers.lock().unwrap().is_empty());
+        self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+    }
+}
+
+/// Waits until a condition holds.
+fn wait(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A client with its socket.
+struct Http3Client {
+    quic: QuicClient,
+    socket: UdpSocket,
+    server: SocketAddr,
+}
+
+impl Http3Client {
+    fn start(server: SocketAddr, roots: rustls::RootCertStore) -> Self {
+        let quic = QuicClient::connect(server, roots, "h3", Instant::now());
+        Self { quic, socket: UdpSocket::bind("127.0.0.1:0").unwrap(), server }
+    }
+
+    fn connect(server: SocketAddr, roots: rustls::RootCertStore) -> Self {
+        let mut client = Self::start(server, roots);
+        client.run("handshake", |quic| quic.http.peer_settings().is_some());
+        client
+    }
+
+    fn flush(&mut self) {
+        for datagram in self.quic.transmit(Instant::now()) {
+            // A server that has ended rejects it, as the network may.
+            let _ = self.socket.send_to(&datagram, self.server);
+        }
+    }
+
+    /// Exchanges datagrams until a condition holds.
+    fn run(&mut self, what: &str, done: impl Fn(&QuicClient) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            self.flush();
+            if done(&self.quic) {
+                return;
+            }
+            let now = Instant::now();
+            assert!(now < deadline, "{what}: {:?} {:?}", self.quic.lost, self.quic.responses);
+            let next = self.quic.quic.poll_timeout().map_or(PATIENCE, |at| at.saturating_duration_since(now));
+            let next = next.clamp(Duration::from_millis(1), Duration::from_millis(100));
+            self.socket.set_read_timeout(Some(next)).unwrap();
+            if let Ok(len) = self.socket.recv(&mut buffer) {
+                self.quic.receive(&buffer[..len], Instant::now());
+            }
+            let now = Instant::now();
+            if self.quic.quic.poll_timeout().is_some_and(|at| at <= now) {
+                self.quic.quic.handle_timeout(now);
+                self.quic.drive(now);
+            }
+        }
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> u64 {
+        self.quic.ask(&RequestTarget::new(method, "https", "localhost", path), body, true)
+    }
+
+    /// Sends a request unless the connection has ended.
+    fn ask_or_none(&mut self, method: &str, path: &str) -> Option<u64> {
+        (!self.quic.quic.is_closed()).then(|| self.ask(method, path, b""))
+    }
+
+    /// Runs until the response is complete. Returns status and content.
+    fn answer(&mut self, stream: u64) -> (u16, Vec<u8>) {
+        self.run("an answer", |quic| quic.responses.get(&stream).is_some_and(|answer| answer.2));
+        let (status, content, _) = self.quic.responses.remove(&stream).unwrap();
+        (status, content)
+    }
+
+    fn get(&mut self, path: &str) -> (u16, String) {
+        let stream = self.ask("GET", path, b"");
+        let (status, content) = self.answer(stream);
+        (status, String::from_utf8(content).unwrap())
+    }
+
+    fn header(&self, stream: u64, name: &str) -> Option<&str> {
+        let mut headers = self.quic.headers[&stream].iter();
+        headers.find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// Moves the client to another address.
+    fn migrate(&mut self) {
+        self.socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    }
+}
+
+#[test]
+fn requests_are_answered_over_http3() {
+    let server = Http3Server::new(HttpConfig::default(), 1);
+    let mut client = server.connect();
+    let stream = client.ask("GET", "/", b"");
+    assert_eq!(client.answer(stream), (200, b"Http3 true".to_vec()));
+    assert_eq!(client.header(stream, "x-peer"), Some("127.0.0.1"));
+    assert!(client.header(stream, "date").is_some() && client.header(stream, "alt-svc").is_none());
+    assert_eq!(client.header(stream, "content-length"), Some("10"));
+    assert_eq!(client.get("/fixed"), (200, "fixed".to_owned()));
+    assert_eq!(client.get("/none"), (404, "not found\n".to_owned()));
+    let stream = client.ask("HEAD", "/", b"");
+    assert_eq!(client.answer(stream), (200, Vec::new()));
+    let stream = client.ask("POST", "/len", &content::pattern(200_000));
+    assert_eq!(client.answer(stream), (200, b"200000".to_vec()));
+    let metrics = server.monitor.metrics();
+    assert_eq!((metrics.http3_connections, metrics.accepted, metrics.tls_handshakes), (1, 1, 1));
+    assert_eq!(metrics.responses, [0, 4, 0, 1, 0]);
+}
+
+#[test]
+fn answers_over_tls_announce_http3() {
+    let server = Http3Server::new(HttpConfig::default(), 1);
+    let config =
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(server.roots.clone()).with_no_client_auth();
+    let port = server.running.address.port();
+    for path in ["/", "/fixed", "/none"] {
+        let name = "localhost".try_into().unwrap();
+        let mut tls = rustls::ClientConnection::new(Arc::new(config.clone()), name).unwrap();
+        let Client { mut stream, .. } = server.running.connect();
+        let mut stream = rustls::Stream::new(&mut tls, &mut stream);
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        assert!(answer.contains(&format!("Alt-Svc: h3=\":{port}\"; ma=86400\r\n")), "{answer}");
+    }
+}
+
+#[test]
+fn pending_answers_leave_when_they_are_ready() {
+    let server = Http3Server::new(HttpConfig::default(), 1);
+    let mut client = server.connect();
+    let later = client.ask("GET", "/later", b"");
+    // Other streams do not wait.
+    assert_eq!(client.get("/fixed").0, 200);
+    server.wake();
+    assert_eq!(client.answer(later), (200, b"late".to_vec()));
+}
+
+#[test]
+fn datagrams_of_a_client_that_moved_reach_the_worker_of_its_connection() {
+    let server = Http3Server::new(HttpConfig::default(), 4);
+    let mut client = server.connect();
+    // Most addresses lead to another worker than the first.
+    for _ in 0..12 {
+        client.migrate();
+        assert_eq!(client.get("/fixed").0, 200);
+    }
+    let metrics = server.monitor.metrics();
+    assert!(metrics.http3_datagrams_forwarded > 0, "{metrics:?}");
+    assert_eq!((metrics.http3_connections, metrics.http3_datagrams_dropped), (1, 0));
+}
+
+#[test]
+fn connections_beyond_a_limit_are_closed() {
+    let limits = sinews_server::Limits::default().with_max_connections_per_address(1);
+    let server = Http3Server::with(HttpConfig::default(), Router::new(), |server| server.limits(limits));
+    let mut first = server.connect();
+    let mut second = Http3Client::start(server.running.address, server.roots.clone());
+    second.run("the end of the second connection", |quic| quic.lost.is_some());
+    assert!(second.quic.lost.as_ref().unwrap().contains("limit of connections"), "{:?}", second.quic.lost);
+    assert_eq!(first.get("/fixed").0, 200);
+    assert_eq!(server.monitor.metrics().limited.total(), 1);
+    // The connection no longer counts once it has ended.
+    let now = Instant::now();
+    first.quic.quic.close(now, 0x100_u32.into(), bytes::Bytes::new());
+    first.flush();
+    wait("the end of the first connection", || server.monitor.metrics().closed.total() == 1);
+    assert_eq!(server.connect().get("/fixed").0, 200);
+}
+
+#[test]
+fn idle_connections_and_incomplete_handshakes_end() {
+    let http = HttpConfig::default()
+        .with_keep_alive_timeout(Duration::from_millis(200))
+        .with_head_timeout(Duration::from_millis(300));
+    let server = Http3Server::new(http, 1);
+    let mut client = server.connect();
+    assert_eq!(client.get("/fixed").0, 200);
+    client.run("the end of an idle connection", |quic| quic.lost.is_some());
+    assert!(client.quic.lost.as_ref().unwrap().contains("idle"), "{:?}", client.quic.lost);
+    // A client that never completes its handshake.
+    let mut client = Http3Client::start(server.running.address, server.roots.clone());
+    client.flush();
+    wait("the end of a handshake", || server.monitor.metrics().tls_failures == 1);
+}
+
+#[test]
+fn graceful_stop_finishes_answers_and_accepts_no_more() {
+    let server = Http3Server::new(HttpConfig::default(), 2);
+    let mut client = server.connect();
+    let later = client.ask("GET", "/later", b"");
+    client.flush();
+    wait("a request to /later", || !server.wakers.lock().unwrap().is_empty());
+    let mut idle = server.connect();
+    server.running.stop.stop();
+    idle.run("the end of an idle connection", |quic| quic.lost.is_some());
+    assert!(idle.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", idle.quic.lost);
+    client.run("GOAWAY", |quic| quic.go_away.is_some());
+    server.wake();
+    assert_eq!(client.answer(later), (200, b"late".to_vec()));
+    client.run("the end of the connection", |quic| quic.lost.is_some());
+    server.running.join();
+}
+
+#[test]
+fn handover_closes_connections_at_once_and_leaves_the_port_to_the_successor() {
+    let server = Http3Server::new(HttpConfig::default(), 2);
+    let mut client = server.connect();
+    let later = client.ask("GET", "/later", b"");
+    client.flush();
+    wait("a request to /later", || !server.wakers.lock().unwrap().is_empty());
+    let (tls, roots) = tls();
+    let listeners = server.running.stop.listeners().unwrap();
+    let successor = Server::new(routes(Router::new(), &Arc::default())).threads(2).engine(backend::engine());
+    let successor = successor.http(HttpConfig::default().with_http3(true)).inherit(listeners);
+    let listen = Listen::tcp(server.running.address).with_tls(tls);
+    let successor = Running::bound(successor.listen_on(listen).bind().unwrap());
+    server.running.stop.hand_over();
+    client.run("the end of the connection", |quic| quic.lost.is_some());
+    assert!(client.quic.lost.as_ref().unwrap().contains("server restarts"), "{:?}", client.quic.lost);
+    assert!(!client.quic.responses.contains_key(&later));
+    assert_eq!(successor.address, server.running.address);
+    server.running.join();
+    let mut client = Http3Client::connect(successor.address, roots);
+    assert_eq!(client.get("/fixed").0, 200);
+}
