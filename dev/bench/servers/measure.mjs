@@ -66,9 +66,9 @@ const PUSHER = {
   'fan-out-1000': ['delivery to 1,000 subscribers', byHttp({ subscribers: 1_000 })],
   'fan-out-10000': ['delivery to 10,000 subscribers', byHttp({ subscribers: 10_000, seconds: 5 })],
   'connect-member': ['connect, one private channel, one presence channel of five', (server, pids) => loads.connectMember(server, pids, {})],
-  publish: ['event by HTTP, one delivery, over 16 connections', (server, pids) => loads.publish(server, pids, {})],
+  publish: ['event by HTTP, one delivery, over 16 connections', (server, pids) => loads.publish(server, pids, { count: 40_000 })],
   broadcast: ['event for 100 channels, one delivery each', (server, pids) => loads.broadcast(server, pids, {})],
-  batch: ['message of an HTTP batch of 10, one delivery', (server, pids) => loads.batch(server, pids, { messages: 10, count: 1_000 })],
+  batch: ['message of an HTTP batch of 10, one delivery', (server, pids) => loads.batch(server, pids, { messages: 10, count: 8_000 })],
   idle: ['memory of an idle connection, one private and one presence channel, bytes', (server, pids) => loads.idle(server, pids, {})],
 };
 

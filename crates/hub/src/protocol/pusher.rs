@@ -19,6 +19,7 @@ mod metrics;
 mod position;
 mod recovery;
 pub(crate) mod report;
+mod services;
 mod signature;
 mod subscriptions;
 mod users;
@@ -34,26 +35,13 @@ use self::handshake::AppHandshake;
 use self::health::HealthCheck;
 pub(crate) use self::live::LiveApps;
 pub(crate) use self::metrics::PusherMetrics;
+use self::services::PusherServices;
 pub use self::webhook::PusherWebhook;
 use crate::cluster::Cluster;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
-
-/// Services that clients and the HTTP API share.
-struct PusherServices {
-    hub: Arc<HubTopics>,
-    /// Stores the durable topics.
-    store: Option<Arc<StreamService>>,
-}
-
-impl PusherServices {
-    /// The store, if a topic is durable.
-    fn durable_store(&self, topic: &str) -> Option<&Arc<StreamService>> {
-        self.store.as_ref().filter(|_| self.hub.is_durable(topic))
-    }
-}
 
 /// Adds the routes of clients and of the HTTP API.
 pub(crate) fn add_to(

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, Hub, StreamOptions};
@@ -9,7 +10,7 @@ use sinews_hub::{ClusterOptions, Hub, StreamOptions};
 use crate::broker::{FakeBroker, WireProtocol};
 use crate::client::{Client, api, app, data_of, policy, request, trigger};
 use crate::memory_broker::MemoryBroker;
-use crate::support::TestHub;
+use crate::support::{TIMEOUT, TestHub};
 
 /// A directory of streams, removed at the end.
 struct Directory(PathBuf);
@@ -52,6 +53,20 @@ fn next(client: &mut Client) -> (Value, String) {
     (data_of(&message), message["position"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Waits until subscribers of a channel have received the events up to this sequence: an event is stored first. Returns
+/// the position.
+fn until_published(hub: &TestHub, channel: &str, end: u64) -> String {
+    let begin = Instant::now();
+    loop {
+        let (position, _) = recover(&mut Client::new(hub), channel, &json!(true));
+        if let Some(position) = position.filter(|position| sequence(position) == end) {
+            return position;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{channel} has not reached {end}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
 fn sequence(position: &str) -> u64 {
     position.split_once('-').unwrap().1.parse().unwrap()
 }
@@ -82,6 +97,7 @@ fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart
     // One event of the API, and one of another protocol.
     trigger(&hub, "a", "e", "2");
     assert_eq!(hub.publish_as("stored.a", "application/json", br#"{"event":"e","data":3}"#), 200);
+    until_published(&hub, "a", 3);
     let behind = |hub: &TestHub, position: &str, expected: &[i32]| {
         let mut client = Client::new(hub);
         let (end, recovered) = recover(&mut client, "a", &json!({ "position": position }));
@@ -118,6 +134,7 @@ fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_e
     let directory = Directory::new("during");
     let hub = start(&directory.0);
     trigger(&hub, "a", "e", "0");
+    until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
     let (position, _) = recover(&mut client, "a", &json!(true));
     let mut position = position.unwrap();
@@ -142,6 +159,7 @@ fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_agai
     let directory = Directory::new("excluded");
     let hub = start(&directory.0);
     trigger(&hub, "a", "e", "1");
+    until_published(&hub, "a", 1);
     let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
     let (position, _) = recover(&mut client, "a", &json!(true));
     plain.subscribe("a");
@@ -168,6 +186,7 @@ fn client_events_of_durable_channels_are_delivered_and_not_stored() {
     let hub = start(&directory.0);
     let channel = "private-a";
     trigger(&hub, channel, "e", "1");
+    until_published(&hub, channel, 1);
     let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
     let (position, _) = recover(&mut client, channel, &json!(true));
     recover(&mut other, channel, &json!(true));
@@ -191,6 +210,7 @@ fn clients_of_other_protocols_cannot_forge_stored_events() {
     let directory = Directory::new("forged");
     let hub = start(&directory.0);
     trigger(&hub, "a", "e", "1");
+    until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
     let (position, _) = recover(&mut client, "a", &json!(true));
     let forged = json!({
@@ -219,9 +239,9 @@ fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
         let body = json!({ "batch": batch }).to_string();
         assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
     }
+    let end = until_published(&hub, "a", 1_001);
     let mut client = Client::new(&hub);
-    let (end, _) = recover(&mut client, "a", &json!(true));
-    let end = end.unwrap();
+    recover(&mut client, "a", &json!(true));
     let at = |sequence: u64| end.replace("-1001", &format!("-{sequence}"));
     client.send("pusher:unsubscribe", json!({ "channel": "a" }));
     assert_eq!(recover(&mut client, "a", &json!({ "position": at(0) })), (Some(end.clone()), false));
@@ -238,7 +258,7 @@ fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
 #[test]
 fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_later() {
     let (store, broker) = (MemoryBroker::default(), FakeBroker::start(WireProtocol::Redis));
-    let directories = ["node-1", "node-2", "node-3"].map(Directory::new);
+    let directories = ["node-1", "node-2", "node-3", "node-4"].map(Directory::new);
     let start = |at: usize| {
         let app = app().with_topics("stored").with_client_events(true);
         let streams = StreamOptions::at_broker(store.shared(), "memory", "")
@@ -278,15 +298,63 @@ fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_la
         assert_eq!((next(&mut other), next(&mut other)), (first.clone(), second.clone()));
         other.ping();
     }
+    // An event is published while a node reads the missed ones.
+    let later = start(3);
+    store.repeat_at_fetch("stored.private-a");
+    let mut client = Client::new(&later);
+    assert!(recover(&mut client, channel, &json!({ "position": position })).1);
+    assert!(!store.repeats_at_fetch("stored.private-a"), "the node has fetched them");
+    let again = (
+        json!(3),
+        second.1.replace(&format!("-{}", sequence(&second.1)), &format!("-{}", sequence(&second.1) + 1)),
+    );
+    assert_eq!([next(&mut client), next(&mut client), next(&mut client)], [first, second, again.clone()]);
+    assert_eq!(next(&mut witness), again);
     // The events of a node that has ended are at the others.
-    let [first, _second] = nodes;
-    drop(first);
+    let [ended, _other] = nodes;
+    drop(ended);
     let mut client = Client::new(&late);
     assert!(recover(&mut client, channel, &json!({ "position": position })).1);
-    assert_eq!((next(&mut client).0, next(&mut client).0), (json!(2), json!(3)));
+    assert_eq!([next(&mut client).0, next(&mut client).0, next(&mut client).0], [2, 3, 3]);
     trigger(&late, channel, "e", "4");
     assert_eq!(next(&mut client).0, 4);
     assert_eq!(next(&mut witness).0, 4);
+}
+
+#[test]
+fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
+    const CHANNELS: usize = 24;
+    const EVENTS: usize = 50;
+    let directory = Directory::new("many");
+    let hub = start(&directory.0);
+    let channel = |at: usize| format!("c-{at}");
+    for at in 0..CHANNELS {
+        for first in (0..EVENTS).step_by(10) {
+            let event = |number: usize| json!({ "name": "e", "channel": channel(at), "data": format!("{number:8000}") });
+            let batch: Vec<Value> = (first..first + 10).map(event).collect();
+            let body = json!({ "batch": batch }).to_string();
+            assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
+        }
+    }
+    let mut client = Client::new(&hub);
+    let recover = json!({ "position": "0-0" });
+    for at in 0..CHANNELS {
+        client.send("pusher:subscribe", json!({ "channel": channel(at), "recover": recover }));
+    }
+    let mut received = std::collections::BTreeMap::<String, usize>::new();
+    for _ in 0..CHANNELS * (EVENTS + 1) {
+        let message = client.receive();
+        let channel = message["channel"].as_str().unwrap().to_owned();
+        if message["event"] == "pusher_internal:subscription_succeeded" {
+            assert_eq!((&message["recovered"], received.insert(channel, 0)), (&json!(true), None));
+            continue;
+        }
+        let number = received.get_mut(&channel).expect("an acknowledgement");
+        assert_eq!(message["data"].as_str().unwrap().trim(), number.to_string(), "{channel}");
+        *number += 1;
+    }
+    assert!(received.len() == CHANNELS && received.values().all(|count| *count == EVENTS), "{received:?}");
+    client.ping();
 }
 
 #[test]

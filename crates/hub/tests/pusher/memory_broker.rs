@@ -21,6 +21,8 @@ struct StoredStream {
     stored: Vec<(u64, Records)>,
     next: u64,
     sinks: Vec<LogSink>,
+    /// Publish the last records again during the next fetch.
+    repeats_at_fetch: bool,
 }
 
 impl StoredStream {
@@ -37,29 +39,44 @@ impl StoredStream {
     }
 }
 
-impl MemoryBroker {
-    pub(crate) fn shared(&self) -> Arc<dyn Broker> {
-        Arc::new(self.clone())
-    }
-}
-
-impl Broker for MemoryBroker {
-    fn publish(&self, stream: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
-        let mut streams = self.0.lock().unwrap();
-        let stream = streams.entry(stream.to_owned()).or_default();
-        let (first, (completer, pending)) = (stream.next, Pending::channel(records.count()));
-        stream.next += u64::from(records.count());
+impl StoredStream {
+    fn append(&mut self, records: Records) -> Pending {
+        let (first, (completer, pending)) = (self.next, Pending::channel(records.count()));
+        self.next += u64::from(records.count());
         // The sinks of nodes that have ended take no more.
-        stream.sinks.retain_mut(|sink| {
+        self.sinks.retain_mut(|sink| {
             for (offset, mut record) in (first..).zip(records.iter().flatten()) {
                 record.offset = offset;
                 assert!(sink.push(&record));
             }
             sink.flush(Waker::noop()).is_ok()
         });
-        stream.stored.push((first, records));
+        self.stored.push((first, records));
         completer.reached(Durability::Broker, first);
-        Ok(pending)
+        pending
+    }
+}
+
+impl MemoryBroker {
+    pub(crate) fn shared(&self) -> Arc<dyn Broker> {
+        Arc::new(self.clone())
+    }
+
+    /// Publishes the last records of a stream again while a node fetches older ones.
+    pub(crate) fn repeat_at_fetch(&self, stream: &str) {
+        self.0.lock().unwrap().get_mut(stream).expect("the stream").repeats_at_fetch = true;
+    }
+
+    /// Whether no fetch has come since [`repeat_at_fetch`](Self::repeat_at_fetch).
+    pub(crate) fn repeats_at_fetch(&self, stream: &str) -> bool {
+        self.0.lock().unwrap()[stream].repeats_at_fetch
+    }
+}
+
+impl Broker for MemoryBroker {
+    fn publish(&self, stream: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
+        let mut streams = self.0.lock().unwrap();
+        Ok(streams.entry(stream.to_owned()).or_default().append(records))
     }
 
     fn watch_queue_space(&self, _: &Waker) -> bool {
@@ -82,8 +99,12 @@ impl Broker for MemoryBroker {
 
     fn fetch(&self, stream: &str, _: u32, from: u64, _: usize) -> BrokerResponse<ReadResult> {
         let mut batches = BatchEncoder::new(from);
-        if let Some(stream) = self.0.lock().unwrap().get(stream) {
+        if let Some(stream) = self.0.lock().unwrap().get_mut(stream) {
             stream.for_each(from, |record| batches.push(record));
+            if std::mem::take(&mut stream.repeats_at_fetch) {
+                let (_, last) = stream.stored.last().expect("records").clone();
+                stream.append(last);
+            }
         }
         BrokerResponse::ready(Ok(batches.finish()))
     }

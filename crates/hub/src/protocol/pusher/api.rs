@@ -11,9 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use sinews_server::{Answer, Request, Response, Router};
 
-use super::PusherServices;
 use super::live::{LiveApp, LiveApps};
 use super::metrics::PusherRejection;
+use super::services::PusherServices;
 use super::signature::SignedRequest;
 use crate::cluster::Cluster;
 use crate::policy::LivePolicy;

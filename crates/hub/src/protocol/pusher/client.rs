@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sinews_server::{CloseCode, Closed, Context, Handler, Kind, Payload};
 
-use super::PusherServices;
 use super::app::PusherApp;
 use super::channel::{DOT, PusherTopic, channel_of_topic, presence_of, topic_of};
 use super::client_events::ClientEventRate;
@@ -19,6 +18,7 @@ use super::incoming::{PusherMessage, SubscribeData, read_data};
 use super::live::{LiveApp, LiveApps};
 use super::liveness::Liveness;
 use super::metrics::PusherRejection;
+use super::services::PusherServices;
 use super::signature::AppKey;
 use super::subscriptions::FormerTopic;
 use super::users::SignedInUser;
@@ -311,6 +311,15 @@ impl Handler for PusherClient {
                 }
             }
         }
+        self.state = ClientState::Open(connection);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
+        else {
+            return;
+        };
+        self.continue_recoveries(&mut connection, cx);
         self.state = ClientState::Open(connection);
     }
 

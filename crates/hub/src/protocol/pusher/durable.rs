@@ -6,9 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
-use sinews_server::{Context, InvalidTopic, ReplayFrom};
+use sinews_server::{Context, InvalidTopic, Prepared, ReplayFrom};
 
-use super::client::{PusherClient, PusherConnection};
 use super::encode::ChannelPublication;
 use super::recovery::{ChannelRecovery, RecoverRequest};
 use crate::brief::brief;
@@ -20,9 +19,10 @@ use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX};
 
 /// A subscription that waits for the events that its client has missed.
 pub(super) struct PendingRecovery {
-    channel: Box<str>,
+    pub(super) channel: Box<str>,
     topic: Box<str>,
     request: RecoverRequest,
+    store: Arc<StreamService>,
     reading: Reading,
     /// Reads so far.
     reads: u32,
@@ -36,53 +36,34 @@ const LIMITS: (usize, usize) = (HISTORY_MAX, HISTORY_BYTES_MAX);
 /// Maximum number of reads of one recovery: each reads what was published during the previous one.
 const READS_MAX: u32 = 16;
 
-impl PusherClient {
-    /// Starts to read the events that the client has missed. [`continue_recoveries`](Self::continue_recoveries) answers.
-    pub(super) fn start_recovery(
-        &self,
-        connection: &mut PusherConnection,
+impl PendingRecovery {
+    /// Prepares to read the events that the client has missed. The first poll begins.
+    pub(super) fn new(
         (channel, topic): (&str, &str),
         request: RecoverRequest,
         store: &Arc<StreamService>,
-    ) {
+    ) -> Self {
         let after = match request {
             RecoverRequest::Live => None,
             RecoverRequest::After { position, .. } => Some(position),
         };
         let reading = MissedRecords::read(Arc::clone(store), topic.to_owned(), after, LIMITS);
         let (channel, topic) = (channel.into(), topic.into());
-        let pending = PendingRecovery { channel, topic, request, reading: Box::pin(reading), reads: 1 };
-        connection.recoveries.get_or_insert_default().push(pending);
+        Self { channel, topic, request, store: Arc::clone(store), reading: Box::pin(reading), reads: 1 }
     }
 
-    /// Answers the subscriptions whose missed events are read.
-    pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
-        let Some(mut recoveries) = connection.recoveries.take() else { return };
-        recoveries.retain_mut(|pending| match self.poll_recovery(pending, cx) {
-            Poll::Pending => true,
-            Poll::Ready(recovery) => {
-                self.finish_recovery(connection, &pending.channel, recovery, cx);
-                false
-            }
-        });
-        connection.recoveries = Some(recoveries).filter(|recoveries| !recoveries.is_empty());
-    }
-
-    fn poll_recovery(
-        &self,
-        pending: &mut PendingRecovery,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
-        let form = TopicForm::RecoverableEvent.topic(&pending.topic);
+    /// Subscribes behind the missed events when they are read.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
+        let form = TopicForm::RecoverableEvent.topic(&self.topic);
         let waker = cx.waker();
         loop {
-            let read = pending.reading.as_mut().poll(&mut task::Context::from_waker(&waker));
+            let read = self.reading.as_mut().poll(&mut task::Context::from_waker(&waker));
             let Poll::Ready(read) = read else { return Poll::Pending };
             let missed = match read {
                 Ok(Some(missed)) => missed,
-                Ok(None) => return Poll::Ready(pending.subscribe_to_new_topic(&form, cx)),
+                Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&form, cx)),
                 Err(problem) => {
-                    let topic = brief(&pending.topic);
+                    let topic = brief(&self.topic);
                     tracing::warn!(
                         topic,
                         problem = problem.text,
@@ -94,31 +75,20 @@ impl PusherClient {
             match missed.subscribe(&form, cx) {
                 Err(error) => return Poll::Ready(Err(error)),
                 Ok(Some(position)) => {
-                    let missed = pending.missed_events(missed);
+                    let missed = self.missed_events(missed);
                     return Poll::Ready(Ok(ChannelRecovery { position: Some(position), missed }));
                 }
-                Ok(None) if pending.reads == READS_MAX => break,
+                Ok(None) if self.reads == READS_MAX => break,
                 Ok(None) => {
-                    pending.reads += 1;
-                    let store = self.services.store.clone();
-                    pending.reading = Box::pin(async move {
-                        match store {
-                            Some(store) => missed.read_on(&store, LIMITS).await.map(Some),
-                            None => Ok(None),
-                        }
-                    });
+                    self.reads += 1;
+                    let store = Arc::clone(&self.store);
+                    self.reading = Box::pin(async move { missed.read_on(&store, LIMITS).await.map(Some) });
                 }
             }
         }
         // New events have positions, and nothing is recovered.
         let subscribed = cx.subscribe_from(&form, ReplayFrom::Last(0));
         Poll::Ready(subscribed.map(|_| ChannelRecovery::default()))
-    }
-}
-
-impl PendingRecovery {
-    pub(super) fn channel(&self) -> &str {
-        &self.channel
     }
 
     /// Subscribes to a topic that has no stream yet: its position is before the first event.
@@ -136,7 +106,7 @@ impl PendingRecovery {
     }
 
     /// The events of the records, without those of the client's earlier connection; `None` if some are missing.
-    fn missed_events(&self, missed: MissedRecords) -> Option<Vec<sinews_server::Prepared>> {
+    fn missed_events(&self, missed: MissedRecords) -> Option<Vec<Prepared>> {
         let RecoverRequest::After { socket_id: own, .. } = self.request else { return None };
         let events = missed.into_records()?.into_iter().filter_map(|(position, content)| {
             let event = ChannelPublication::new(&content).encode(&self.channel);

@@ -1,7 +1,6 @@
 //! Signatures: HMAC-SHA256 in lower-case hexadecimal, compared in constant time.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use md5::{Digest, Md5};
 use percent_encoding::percent_decode_str;
@@ -119,7 +118,7 @@ impl SignedRequest<'_> {
             ));
         }
         match fields.get("body_md5") {
-            Some(digest) if *digest != to_hex(&Md5::digest(self.body)) => {
+            Some(digest) if digest != to_hex(&Md5::digest(self.body)) => {
                 return Err("body_md5 is not the MD5 of the body".to_owned());
             }
             None if !self.body.is_empty() => return Err("the query has no body_md5".to_owned()),
@@ -138,9 +137,23 @@ impl SignedRequest<'_> {
 
     /// Whether a signature is that of the request with these fields.
     fn signs(&self, key: &AppKey, fields: &QueryFields<'_>, signature: &str) -> bool {
-        let query = signed_query(fields, self.query.len());
-        let text = |path: &str| [self.method, "\n", path, "\n", &query].concat();
-        self.paths().iter().any(|path| key.verifies(text(path).as_bytes(), signature))
+        self.paths().iter().any(|path| key.verifies(self.text(path, fields).as_bytes(), signature))
+    }
+
+    /// The text that is signed. The signature is not part of it, and values are not escaped.
+    fn text(&self, path: &str, fields: &QueryFields<'_>) -> String {
+        let mut text = String::with_capacity(self.method.len() + path.len() + self.query.len() + 2);
+        for part in [self.method, "\n", path, "\n"] {
+            text.push_str(part);
+        }
+        let mut separator = "";
+        for (key, value) in fields.0.iter().filter(|(key, _)| *key != "auth_signature") {
+            for part in [separator, key, "=", value] {
+                text.push_str(part);
+            }
+            separator = "&";
+        }
+        text
     }
 
     /// The paths that a library may have signed: as received, or before it was escaped, and with or without the prefix.
@@ -166,7 +179,7 @@ impl SignedRequest<'_> {
     /// A field is repeated, also in another case: the signature would cover one of the values, and the request could use
     /// the other one.
     fn fields(&self, plus_is_space: bool) -> Result<QueryFields<'_>, String> {
-        let mut fields = QueryFields::new();
+        let mut fields = QueryFields(Vec::with_capacity(6));
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (mut key, value) = (decoded(key, plus_is_space), decoded(value, plus_is_space));
@@ -177,18 +190,37 @@ impl SignedRequest<'_> {
             if let Some(begin) = key.find('[').filter(|_| is_array) {
                 key = key[..begin].to_owned().into();
             }
-            match fields.get_mut(&key) {
-                Some(known) if is_array => *known = [&**known, ",", &value].concat().into(),
-                Some(_) => return Err(format!("the query repeats {}", brief(&key))),
-                None => drop(fields.insert(key, value)),
+            match fields.find(&key) {
+                Ok(at) if is_array => {
+                    let known = &mut fields.0[at].1;
+                    *known = [&**known, ",", &value].concat().into();
+                }
+                Ok(_) => return Err(format!("the query repeats {}", brief(&key))),
+                Err(_) if fields.0.len() == FIELDS_MAX => {
+                    return Err(format!("the query has more than {FIELDS_MAX} fields"));
+                }
+                Err(at) => fields.0.insert(at, (key, value)),
             }
         }
         Ok(fields)
     }
 }
 
+/// Maximum number of fields of a query; the elements of an array are one.
+const FIELDS_MAX: usize = 100;
+
 /// The decoded fields of a query, in order.
-type QueryFields<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
+struct QueryFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl QueryFields<'_> {
+    fn find(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| (**known).cmp(key))
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.find(key).ok().map(|at| &*self.0[at].1)
+    }
+}
 
 /// Decodes a part of a target.
 fn decoded(text: &str, plus_is_space: bool) -> Cow<'_, str> {
@@ -202,21 +234,22 @@ fn decoded(text: &str, plus_is_space: bool) -> Cow<'_, str> {
     percent_decode_str(text).decode_utf8_lossy()
 }
 
-/// The fields of a query as they are signed: in order, without the signature. Values are not escaped.
-fn signed_query(fields: &QueryFields<'_>, capacity: usize) -> String {
-    let mut query = String::with_capacity(capacity);
-    for (key, value) in fields.iter().filter(|(key, _)| **key != "auth_signature") {
-        let separator = if query.is_empty() { "" } else { "&" };
-        for part in [separator, key, "=", value] {
-            query.push_str(part);
-        }
-    }
-    query
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_a_query_are_limited_and_arrays_are_one() {
+        let verify = |query: &str| {
+            let request = SignedRequest { method: "GET", path: "/", query, body: b"", prefix: "" };
+            request.verify(|_| None, 0).unwrap_err()
+        };
+        let fields = |name: fn(usize) -> String, count| (0..count).map(name).collect::<Vec<_>>().join("&");
+        let missing = "the query has no auth_key, which signs the request";
+        assert_eq!(verify(&fields(|at| format!("f{at}=1"), 100)), missing);
+        assert_eq!(verify(&fields(|at| format!("f{at}=1"), 101)), "the query has more than 100 fields");
+        assert_eq!(verify(&fields(|at| format!("a[{at}]=1"), 1_000)), missing);
+    }
 
     fn key() -> AppKey {
         AppKey::new("278d425bdf160c739803".to_owned(), "7ad3773142a6692b25b8")

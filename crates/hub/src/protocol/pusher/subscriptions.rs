@@ -1,5 +1,7 @@
 //! Subscriptions of a client.
 
+use std::task::Poll;
+
 use serde_json::json;
 use sinews_server::{Context, InvalidTopic, Member, PresenceError};
 
@@ -7,6 +9,7 @@ use super::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
 };
 use super::client::{PusherClient, PusherConnection, send};
+use super::durable::PendingRecovery;
 use super::encode::{self, object, socket_id_text};
 use super::incoming::{SignedMember, SubscribeData, read_member};
 use super::live::LiveApp;
@@ -52,6 +55,9 @@ impl SubscriptionError {
         object("pusher:subscription_error", Some(channel), &data)
     }
 }
+
+/// Maximum number of channels of a connection whose events are read at a time: it bounds the memory of their events.
+const READS_AT_ONCE: usize = 4;
 
 /// Status of a channel or a connection that is full.
 const FULL: u16 = 4100;
@@ -114,7 +120,8 @@ impl PusherClient {
                 (Some(added), _) => recovery = added,
                 (None, Some(request)) => {
                     if let Some(store) = &self.services.store {
-                        self.start_recovery(connection, (channel, &topic), request, store);
+                        let pending = PendingRecovery::new((channel, &topic), request, store);
+                        connection.recoveries.get_or_insert_default().push(pending);
                     }
                     self.continue_recoveries(connection, cx);
                     return Ok(());
@@ -125,8 +132,25 @@ impl PusherClient {
         self.acknowledge(connection, channel, (recover.is_some(), recovery), cx)
     }
 
+    /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
+    /// While the client's queue is long, the others wait until it has drained.
+    pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
+        let Some(mut recoveries) = connection.recoveries.take() else { return };
+        let mut at = 0;
+        while at < recoveries.len().min(READS_AT_ONCE) && cx.buffered() <= cx.config().high_water() {
+            match recoveries[at].poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(recovery) => {
+                    let pending = recoveries.remove(at);
+                    self.finish_recovery(connection, &pending.channel, recovery, cx);
+                }
+            }
+        }
+        connection.recoveries = Some(recoveries).filter(|recoveries| !recoveries.is_empty());
+    }
+
     /// Answers a subscription that has waited for the events that the client has missed.
-    pub(super) fn finish_recovery(
+    fn finish_recovery(
         &self,
         connection: &mut PusherConnection,
         channel: &str,
@@ -257,7 +281,7 @@ impl PusherClient {
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
         if let Some(recoveries) = &mut connection.recoveries {
-            recoveries.retain(|pending| pending.channel() != channel);
+            recoveries.retain(|pending| *pending.channel != *channel);
         }
         let topic = connection.take_topic(channel);
         for form in [TopicForm::Event, TopicForm::RecoverableEvent] {

@@ -1,0 +1,19 @@
+//! What the connections and the HTTP API share.
+
+use std::sync::Arc;
+
+use crate::streams::service::StreamService;
+use crate::topics::HubTopics;
+
+/// The topics, and the streams of durable topics.
+pub(super) struct PusherServices {
+    pub(super) hub: Arc<HubTopics>,
+    pub(super) store: Option<Arc<StreamService>>,
+}
+
+impl PusherServices {
+    /// The store, if a topic is durable.
+    pub(super) fn durable_store(&self, topic: &str) -> Option<&Arc<StreamService>> {
+        self.store.as_ref().filter(|_| self.hub.is_durable(topic))
+    }
+}
