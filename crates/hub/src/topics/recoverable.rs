@@ -40,11 +40,7 @@ impl HubTopics {
     ) -> usize {
         let (Some(channel), Some(position)) = (channel, position) else { return 0 };
         let (event, except) = self.positioned(publication, &channel.channel, (position, socket));
-        let topic = TopicForm::RecoverableEvent.topic(topic);
-        // Earlier events may be missing, or of another epoch. The name was checked.
-        let before = Position { sequence: position.sequence.saturating_sub(1), ..position };
-        let _ = out.advance_to(&topic, before);
-        reached(out.publish_at_except(&topic, position, &event, except))
+        publish_at(out, topic, position, (&event, except))
     }
 
     /// Publishes an event of a durable topic at its position in the stream, while the relay of the topic is locked. Later
@@ -58,7 +54,7 @@ impl HubTopics {
     ) {
         let Some(channel) = self.subscribed_channel(topic) else { return };
         let (event, except) = self.positioned(publication, &channel, (position, None));
-        reached(out.publish_at_except(&TopicForm::RecoverableEvent.topic(topic), position, &event, except));
+        publish_at(out, topic, position, (&event, except));
     }
 
     /// Publishes an event of a client in a durable topic, which does not store it, in the forms with positions: without a
@@ -100,5 +96,47 @@ impl HubTopics {
         let event = publication.encode(channel).with_position(position, socket);
         let except = event.socket_id.and_then(|id| self.apps.socket(id));
         (event.message, except)
+    }
+}
+
+/// Publishes an event at its position, except to a connection. Returns the number of subscriptions that it reaches.
+fn publish_at(
+    out: &Publisher,
+    topic: &str,
+    position: Position,
+    (event, except): (&Prepared, Option<SubscriberId>),
+) -> usize {
+    let form = TopicForm::RecoverableEvent.topic(topic);
+    // Earlier events may be missing, or of another epoch, such as that of a deleted stream. The name was checked.
+    let before = Position { sequence: position.sequence.saturating_sub(1), ..position };
+    let _ = out.advance_to(&form, before);
+    reached(out.publish_at_except(&form, position, event, except))
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_server::{HistoryPolicy, Router, Server, TopicRule};
+
+    use super::*;
+    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
+    use crate::topics::MessageContent;
+
+    #[test]
+    fn events_of_a_new_stream_replace_those_of_a_deleted_one_in_memory() {
+        let rule = TopicRule::new("q.stored.>").with_history(HistoryPolicy::new(10));
+        let server = Server::new(Router::new()).threads(1).topic_rule(rule);
+        let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let apps = LiveApps::default();
+        let app = PusherApp::new("1", "key", "secret").with_topics("stored");
+        apps.replace(&PusherApps::new([app]).unwrap());
+        let hub = HubTopics::default().with_apps(apps.into());
+        hub.count_subscriber(TopicForm::RecoverableEvent);
+        let content = MessageContent::Text("a".into());
+        for (epoch, sequence) in [(1, 8), (1, 9), (2, 1), (2, 2)] {
+            hub.relay(&mut server.publisher(), "stored.a", &content, Position { epoch, sequence });
+        }
+        let histories = server.publisher().histories();
+        let [topic] = &*histories else { panic!("{} histories", histories.len()) };
+        assert_eq!((&*topic.name, topic.position.epoch, topic.messages.len()), ("q.stored.a", 2, 2));
     }
 }

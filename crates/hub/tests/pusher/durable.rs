@@ -356,3 +356,25 @@ fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
     assert!(received.len() == CHANNELS && received.values().all(|count| *count == EVENTS), "{received:?}");
     client.ping();
 }
+
+#[test]
+fn subscribers_of_a_deleted_stream_receive_and_recover_the_events_of_the_new_one() {
+    let directory = Directory::new("deleted");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "1");
+    trigger(&hub, "a", "e", "2");
+    let mut client = Client::new(&hub);
+    let (before, _) = recover(&mut client, "a", &json!(true));
+    assert_eq!(request(&hub, "DELETE", "/streams/stored.a", "").0, 200);
+    trigger(&hub, "a", "e", "3");
+    let (data, position) = next(&mut client);
+    assert_eq!((data, sequence(&position)), (json!(3), 1));
+    trigger(&hub, "a", "e", "4");
+    assert_eq!(next(&mut client).0, 4);
+    let mut again = Client::new(&hub);
+    assert!(recover(&mut again, "a", &json!({ "position": position })).1);
+    assert_eq!(next(&mut again).0, 4);
+    let mut former = Client::new(&hub);
+    assert!(!recover(&mut former, "a", &json!({ "position": before })).1);
+    former.ping();
+}
