@@ -1,7 +1,7 @@
 //! One connection: QUIC's streams on one side, HTTP/3 on the other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,7 +13,8 @@ use sinews_http::h3::{
     Config, Event, FieldBuffer, H3Code, H3Connection, H3SendError, QuicStreamId, StreamSignal,
 };
 
-use crate::limits::varint;
+use crate::handshakes::ClientNetwork;
+use crate::limits::{QuicLimits, varint};
 
 /// A connection of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,13 @@ pub trait Http3App {
     /// Handles a datagram of a session of WebTransport.
     fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
         let _ = (exchanges, session, payload);
+    }
+
+    /// Whether a client of this address may begin a handshake. The address may be forged: count the connection in
+    /// [`handle_start`](Self::handle_start).
+    fn admits(&mut self, address: IpAddr) -> bool {
+        let _ = address;
+        true
     }
 
     /// The handshake is complete: no event of the connection came before.
@@ -88,6 +96,8 @@ pub(crate) struct Http3Link {
     is_connected: bool,
     pub(crate) is_ended: bool,
     started: Instant,
+    /// The client, if it had proved its address before the handshake.
+    pub(crate) client: Option<ClientNetwork>,
 }
 
 /// Bytes between both layers.
@@ -99,6 +109,11 @@ struct StreamQueues {
     outgoing: BTreeMap<StreamId, OutgoingQueue>,
     outgoing_bytes: usize,
     max_queued: usize,
+    /// Bytes that QUIC keeps until the client acknowledges them, at most, and the maximum of that.
+    send_window: u64,
+    max_send_window: u64,
+    /// Bytes passed to QUIC since the window has grown.
+    written: u64,
     /// The rest of a chunk of a held stream.
     held: BTreeMap<StreamId, Bytes>,
     /// Streams that the application does not read.
@@ -132,17 +147,24 @@ impl Http3Link {
         quic: Connection,
         config: Config,
         key: ConnectionKey,
-        max_queued: usize,
+        limits: &QuicLimits,
+        client: Option<ClientNetwork>,
         now: Instant,
     ) -> Self {
         Self {
             quic,
             http: H3Connection::server(config),
             key,
-            streams: StreamQueues { max_queued, ..StreamQueues::default() },
+            streams: StreamQueues {
+                max_queued: limits.max_queued,
+                send_window: limits.send_window.into(),
+                max_send_window: limits.max_send_window.into(),
+                ..StreamQueues::default()
+            },
             is_connected: false,
             is_ended: false,
             started: now,
+            client,
         }
     }
 
@@ -189,10 +211,13 @@ impl Http3Link {
             match event {
                 QuicEvent::Connected => {
                     self.is_connected = true;
-                    self.streams.control = self.quic.streams().open(Dir::Uni);
-                    if let Some(control) = self.streams.control {
-                        self.http.set_control_stream(http_id(control));
-                    }
+                    let Some(control) = self.quic.streams().open(Dir::Uni) else {
+                        // RFC 9114 section 6.2: a client permits at least three.
+                        let (code, cause) = (H3Code::H3_GENERAL_PROTOCOL_ERROR, LinkEnd::Violation);
+                        return self.end(code, "client permits no control stream", cause, app, now);
+                    };
+                    self.streams.control = Some(control);
+                    self.http.set_control_stream(http_id(control));
                     if let Err(reason) = app.handle_start(&mut self.exchanges(now)) {
                         self.is_ended = true;
                         let code = varint(H3Code::H3_EXCESSIVE_LOAD.get());
@@ -218,10 +243,14 @@ impl Http3Link {
                 }
                 QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
                     self.streams.forget(id);
+                    // RFC 9000 section 3.5: also a complete response, of which a part waits for a window.
+                    let _ = self.quic.send_stream(id).reset(error_code);
                     let code = H3Code::new(error_code.into_inner());
                     let stopped = self.http.receive_stop(http_id(id), code, self.elapsed(now));
                     self.report(stopped, app, now);
+                    self.streams.forget_reads(id, &self.http);
                 }
+                QuicEvent::Stream(StreamEvent::Finished { id }) => self.streams.forget_reads(id, &self.http),
                 QuicEvent::DatagramReceived => self.datagrams(app, now),
                 _ => {}
             }
@@ -299,7 +328,8 @@ impl Http3Link {
                         Err(ReadError::Reset(code)) => {
                             let code = H3Code::new(code.into_inner());
                             let reset = self.http.receive_reset(http_id(stream), code, self.elapsed(now));
-                            return self.report(reset, app, now);
+                            self.report(reset, app, now);
+                            return self.streams.forget_reads(stream, &self.http);
                         }
                     }
                 }
@@ -327,7 +357,7 @@ impl Http3Link {
                 return;
             }
             if ends {
-                return;
+                return self.streams.forget_reads(stream, &self.http);
             }
         }
     }
@@ -351,11 +381,11 @@ impl Http3Link {
                 match signal {
                     StreamSignal::Reset { stream, code } => {
                         self.streams.forget(quic_id(stream));
+                        self.streams.forget_reads(quic_id(stream), &self.http);
                         let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
                     }
                     StreamSignal::StopSending { stream, code } => {
-                        self.streams.held.remove(&quic_id(stream));
-                        self.streams.paused.remove(&quic_id(stream));
+                        self.streams.forget_reads(quic_id(stream), &self.http);
                         let _ = self.quic.recv_stream(quic_id(stream)).stop(varint(code.get()));
                     }
                     _ => {}
@@ -370,6 +400,7 @@ impl Http3Link {
             self.http.write_control(&mut out);
             self.streams.send(&mut self.quic, control, out.into(), false);
         }
+        self.streams.grow_window(&mut self.quic);
         if let Some((code, reason)) = self.streams.close.take() {
             self.end(code, reason, LinkEnd::Server, app, now);
         }
@@ -409,6 +440,7 @@ impl StreamQueues {
             match writer.write_chunks(queue.chunks.make_contiguous()) {
                 Ok(written) => {
                     self.outgoing_bytes -= written.bytes;
+                    self.written += written.bytes as u64;
                     queue.chunks.drain(..written.chunks);
                 }
                 Err(WriteError::Blocked) => return,
@@ -421,10 +453,39 @@ impl StreamQueues {
         self.forget(stream);
     }
 
+    /// Doubles the window once the client has acknowledged as much as it holds: a client that acknowledges nothing takes
+    /// little memory.
+    fn grow_window(&mut self, quic: &mut Connection) {
+        // QUIC keeps at most a window of what was written.
+        if self.written >= 2 * self.send_window && self.send_window < self.max_send_window {
+            self.send_window = (2 * self.send_window).min(self.max_send_window);
+            self.written = 0;
+            quic.set_send_window(self.send_window);
+        }
+    }
+
+    /// Bytes of queues and of the state of reads.
+    fn memory(&self) -> usize {
+        let held: usize = self.held.values().map(Bytes::len).sum();
+        let streams = self.held.len() + self.paused.len() + self.waiting.len();
+        self.outgoing_bytes + held + streams * size_of::<StreamId>()
+    }
+
     /// Drops the queue of a stream.
     fn forget(&mut self, stream: StreamId) {
         if let Some(queue) = self.outgoing.remove(&stream) {
             self.outgoing_bytes -= queue.chunks.iter().map(Bytes::len).sum::<usize>();
+        }
+    }
+}
+
+impl StreamQueues {
+    /// Drops the state of reads of a stream that HTTP/3 no longer knows.
+    fn forget_reads(&mut self, stream: StreamId, http: &H3Connection) {
+        if !http.is_open(http_id(stream)) {
+            self.held.remove(&stream);
+            self.paused.remove(&stream);
+            self.waiting.remove(&stream);
         }
     }
 }
@@ -523,7 +584,9 @@ impl Exchanges<'_> {
     /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still
     /// bring content.
     pub fn pause_reads(&mut self, stream: QuicStreamId) {
-        self.streams.paused.insert(quic_id(stream));
+        if self.http.is_open(stream) {
+            self.streams.paused.insert(quic_id(stream));
+        }
     }
 
     /// Reads a stream again.
@@ -598,7 +661,7 @@ impl Exchanges<'_> {
     /// Bytes of memory of the state of HTTP/3, without QUIC.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.http.memory() + self.streams.outgoing_bytes
+        self.http.memory() + self.streams.memory()
     }
 
     /// Requests that were reset without an event since the last call. For metrics.

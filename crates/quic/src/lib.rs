@@ -10,6 +10,7 @@
 
 mod connection;
 mod endpoint;
+mod handshakes;
 mod ids;
 mod limits;
 

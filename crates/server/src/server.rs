@@ -20,7 +20,7 @@ use sinews_quic::QuicEndpoint;
 pub use self::bind_error::BindError;
 use self::bind_error::BindFault;
 use self::keyed::KeyedSetup;
-use self::quic::ThreadEndpoints;
+use self::quic::{LateSockets, ThreadEndpoints};
 use crate::appends::{AppendQueue, Appender};
 use crate::client::TrustedProxies;
 use crate::date::Date;
@@ -262,7 +262,7 @@ impl Server {
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
         let routing = quic::routing(self.threads);
-        let BoundListeners { addresses, files, by_thread, endpoints, listener_fds } =
+        let BoundListeners { addresses, files, by_thread, endpoints, late, listener_fds } =
             self.bind_listeners(&routing)?;
         if endpoints.iter().any(|endpoints| !endpoints.is_empty()) {
             self.advertise_http3();
@@ -274,7 +274,12 @@ impl Server {
             listener_protocols.push(expected.into());
             let mut engine = Engine::new(self.engine.clone(), listeners)?;
             let (sockets, endpoints): (Vec<_>, Vec<_>) = quic.into_iter().unzip();
-            sockets.into_iter().try_for_each(|socket| engine.add_datagrams(socket).map(drop))?;
+            for socket in sockets {
+                match socket {
+                    Some(socket) => engine.add_datagrams(socket)?,
+                    None => engine.reserve_datagrams(),
+                };
+            }
             endpoints_of.push(endpoints);
             Ok(engine)
         };
@@ -341,8 +346,9 @@ impl Server {
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
+        let late = LateSockets { addresses: late, posts: Arc::clone(&posts), stop: Arc::clone(&stop) };
         let stop = StopHandle { level: stop, posts, listener_fds: Arc::new(listener_fds) };
-        Ok(BoundServer { addresses, files, unused, workers, publisher, monitor, pool, stop })
+        Ok(BoundServer { addresses, files, unused, workers, late, publisher, monitor, pool, stop })
     }
 }
 
@@ -352,6 +358,8 @@ struct BoundListeners {
     files: Vec<SocketFile>,
     by_thread: Vec<Vec<(Listener, ListenerProtocol)>>,
     endpoints: Vec<ThreadEndpoints>,
+    /// Indexes and addresses of datagram sockets that are bound late.
+    late: Vec<(usize, SocketAddr)>,
     listener_fds: ListenerFds,
 }
 
@@ -359,6 +367,7 @@ impl Server {
     /// Binds every address for every thread.
     fn bind_listeners(&mut self, routing: &QuicRouting) -> Result<BoundListeners, BindError> {
         let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
+        let mut late = Vec::new();
         let mut by_thread: Vec<Vec<(Listener, ListenerProtocol)>> =
             (0..self.threads).map(|_| Vec::new()).collect();
         let mut endpoints: Vec<ThreadEndpoints> = (0..self.threads).map(|_| Vec::new()).collect();
@@ -370,6 +379,9 @@ impl Server {
                     &target,
                     if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
                 )?;
+                if let (Some(None), Some(address)) = (sockets.first(), bound.address) {
+                    late.push((endpoints[0].len(), address));
+                }
                 for (thread, socket) in sockets.into_iter().enumerate() {
                     endpoints[thread].push((socket, self.endpoint(&protocol, routing, thread)?));
                 }
@@ -382,7 +394,8 @@ impl Server {
                 by_thread[at % self.threads].push((listener, protocol.clone()));
             }
         }
-        Ok(BoundListeners { addresses, files, by_thread, endpoints, listener_fds: ListenerFds::new(kept) })
+        let listener_fds = ListenerFds::new(kept);
+        Ok(BoundListeners { addresses, files, by_thread, endpoints, late, listener_fds })
     }
 
     fn check(&self) -> Result<(), BindError> {
@@ -427,6 +440,7 @@ pub struct BoundServer {
     /// Inherited sockets that this server does not use.
     unused: Listeners,
     workers: Vec<(Engine<Worker>, WorkerSetup)>,
+    late: LateSockets,
     publisher: Publisher,
     monitor: Monitor,
     pool: BlockingPool,
@@ -514,6 +528,9 @@ impl BoundServer {
                     break;
                 }
             }
+        }
+        if result.is_ok() {
+            result = self.late.start().inspect_err(|_| stop.stop());
         }
         let _closed = CloseOnDrop(self.pool);
         if result.is_ok() {

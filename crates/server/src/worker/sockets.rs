@@ -305,7 +305,7 @@ impl Worker {
         if is_paused && !found.is_held {
             found.is_held = true;
             parent.hold(stream);
-        } else if !is_paused && found.held > 0 {
+        } else if !is_paused && (found.is_held || found.held > 0) {
             found.is_held = false;
             parent.release(stream, std::mem::take(&mut found.held) as usize);
         }
