@@ -9,7 +9,9 @@ use bytes::BytesMut;
 use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
 use sinews_http::h3::{Config, FieldBuffer, H3Code};
 
-use crate::connection::{ConnectionKey, Exchanges, Http3App, Http3Link, LinkEnd};
+use crate::app::{Http3App, LinkEnd};
+use crate::connection::Http3Link;
+use crate::exchanges::{ConnectionKey, Exchanges};
 use crate::handshakes::{ClientNetwork, Handshakes};
 use crate::ids::{ConnectionRoutes, WorkerRoute};
 use crate::limits::{self, QuicLimits, QuicSetupError};

@@ -8,13 +8,16 @@
 //! another worker is passed on: [`ConnectionRoutes::of`].
 #![forbid(unsafe_code)]
 
+mod app;
 mod connection;
 mod endpoint;
+mod exchanges;
 mod handshakes;
 mod ids;
 mod limits;
 
-pub use connection::{ConnectionKey, Exchanges, Http3App, LinkEnd};
+pub use app::{Http3App, LinkEnd};
 pub use endpoint::{Outgoing, QuicEndpoint};
+pub use exchanges::{ConnectionKey, Exchanges};
 pub use ids::{ConnectionRoutes, WorkerRoute};
 pub use limits::{QuicLimits, QuicSetupError};

@@ -1,14 +1,15 @@
 //! Mail between threads.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
+use bytes::Bytes;
 use sinews_engine::{ConnId, DatagramSocket};
 use sinews_session::Prepared;
 
 use crate::topics::{KeyedTopic, Position};
-use crate::worker::MailedDatagram;
 
 /// Mail to a shard.
 #[derive(Debug)]
@@ -38,6 +39,16 @@ pub(crate) struct MailedPublication {
     pub(crate) except: Option<ConnId>,
     /// Version of the presence that the message reports, if later watchers do not receive it; otherwise 0.
     pub(crate) version: u64,
+}
+
+/// A datagram that another worker has received.
+#[derive(Debug)]
+pub(crate) struct MailedDatagram {
+    pub(crate) listener: usize,
+    pub(crate) payload: Bytes,
+    pub(crate) from: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) ecn: u8,
 }
 
 impl Mail {

@@ -1,7 +1,9 @@
 //! Server configuration, bind, threads and stop.
 
 mod bind_error;
+mod bound;
 mod keyed;
+mod late;
 mod quic;
 
 use std::fmt;
@@ -13,21 +15,21 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{self as engine, BackendChoice, Engine, Listener, Post};
+use sinews_engine::{self as engine, BackendChoice, Engine, Post};
 use sinews_proto::Time;
-use sinews_quic::QuicEndpoint;
 
 pub use self::bind_error::BindError;
 use self::bind_error::BindFault;
+use self::bound::{BoundListeners, ThreadLoop, check_backends, start_loops};
 use self::keyed::KeyedSetup;
-use self::quic::{LateSockets, ThreadEndpoints};
+use self::late::LateSockets;
 use crate::appends::{AppendQueue, Appender};
 use crate::client::TrustedProxies;
 use crate::date::Date;
 use crate::http::HttpConfig;
 use crate::inherit::{ListenerFds, Listeners};
 use crate::limits::{Gate, Limits};
-use crate::listen::{Listen, ListenerProtocol, SocketFile};
+use crate::listen::{Listen, SocketFile};
 use crate::mail::{Mail, Stop, StopLevel};
 use crate::metrics::{Monitor, ShardCounters, Sources};
 use crate::pool::{BlockingConfig, BlockingPool};
@@ -261,43 +263,21 @@ impl Server {
     /// [`BindError`] names the address or the setting at fault, or reports that an event loop could not be created.
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
-        let routing = quic::routing(self.threads);
-        let BoundListeners { addresses, files, by_thread, endpoints, late, listener_fds } =
+        let routing = Arc::new(QuicRouting::new(self.threads));
+        let BoundListeners { addresses, files, threads, late, listener_fds } =
             self.bind_listeners(&routing)?;
-        if endpoints.iter().any(|endpoints| !endpoints.is_empty()) {
-            self.advertise_http3();
-        }
-        let mut listener_protocols: Vec<Arc<[ListenerProtocol]>> = Vec::new();
-        let mut endpoints_of: Vec<Vec<QuicEndpoint>> = Vec::new();
-        let mut make = |(bound, quic): (Vec<(Listener, ListenerProtocol)>, ThreadEndpoints)| {
-            let (listeners, expected): (_, Vec<ListenerProtocol>) = bound.into_iter().unzip();
-            listener_protocols.push(expected.into());
-            let mut engine = Engine::new(self.engine.clone(), listeners)?;
-            let (sockets, endpoints): (Vec<_>, Vec<_>) = quic.into_iter().unzip();
-            for socket in sockets {
-                match socket {
-                    Some(socket) => engine.add_datagrams(socket)?,
-                    None => engine.reserve_datagrams(),
-                };
-            }
-            endpoints_of.push(endpoints);
-            Ok(engine)
-        };
-        let engines: Vec<Engine<Worker>> = by_thread
-            .into_iter()
-            .zip(endpoints)
-            .map(&mut make)
-            .collect::<io::Result<_>>()
+        let loops = start_loops(&self.engine, threads)
             .map_err(|error| BindError { fault: BindFault::Loop, error })?;
-        check_backends(&engines, !files.is_empty())?;
-        let posts: Arc<[Post<Mail>]> = engines.iter().map(Engine::post).collect();
+        check_backends(&loops, !files.is_empty())?;
+        let posts: Arc<[Post<Mail>]> = loops.iter().map(|thread| thread.engine.post()).collect();
         let presence = PresenceTable::new(self.topics.max_presence_bytes, self.presence);
         let presence = presence.with_intervals(self.presence_intervals);
-        let keyed = self.keyed.into_table(engines.len(), self.topics.keyed);
+        let keyed = self.keyed.into_table(loops.len(), self.topics.keyed);
         let directory = Directory::with_state(&self.topics, TopicRules::new(self.rules), presence, keyed);
         let (router, http, stop) = (Arc::new(self.router), Arc::new(self.http), Arc::default());
         let monitor = router.monitor();
-        let counted: Vec<_> = engines.iter().map(|engine| (Arc::default(), engine.stats_reader())).collect();
+        let counted: Vec<_> =
+            loops.iter().map(|thread| (Arc::default(), thread.engine.stats_reader())).collect();
         let counters: Vec<Arc<ShardCounters>> =
             counted.iter().map(|(counters, _)| Arc::clone(counters)).collect();
         let proxies = Arc::new(self.proxies);
@@ -309,13 +289,11 @@ impl Server {
             directory: Arc::clone(&directory),
         });
         let (pool, unused) = (BlockingPool::new(self.blocking), self.inherited);
-        let workers = engines
+        let workers = loops
             .into_iter()
             .zip(counters)
-            .zip(listener_protocols)
-            .zip(endpoints_of)
             .enumerate()
-            .map(|(at, (((engine, counters), listener_protocols), endpoints))| {
+            .map(|(at, (ThreadLoop { engine, protocols, endpoints }, counters))| {
                 let topics = Topics::new(at, self.topics, Arc::clone(&directory), Arc::clone(&posts));
                 let services = Services {
                     http: Arc::clone(&http),
@@ -338,7 +316,7 @@ impl Server {
                     stop: Arc::clone(&stop),
                     appends: AppendQueue::new(engine.post()),
                     number: at,
-                    listener_protocols,
+                    listener_protocols: protocols,
                     endpoints,
                     routing: Arc::clone(&routing),
                 };
@@ -352,52 +330,7 @@ impl Server {
     }
 }
 
-/// Bound listeners of a server.
-struct BoundListeners {
-    addresses: Vec<SocketAddr>,
-    files: Vec<SocketFile>,
-    by_thread: Vec<Vec<(Listener, ListenerProtocol)>>,
-    endpoints: Vec<ThreadEndpoints>,
-    /// Indexes and addresses of datagram sockets that are bound late.
-    late: Vec<(usize, SocketAddr)>,
-    listener_fds: ListenerFds,
-}
-
 impl Server {
-    /// Binds every address for every thread.
-    fn bind_listeners(&mut self, routing: &QuicRouting) -> Result<BoundListeners, BindError> {
-        let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
-        let mut late = Vec::new();
-        let mut by_thread: Vec<Vec<(Listener, ListenerProtocol)>> =
-            (0..self.threads).map(|_| Vec::new()).collect();
-        let mut endpoints: Vec<ThreadEndpoints> = (0..self.threads).map(|_| Vec::new()).collect();
-        for Listen { target, mut protocol } in std::mem::take(&mut self.listens) {
-            let inherited = self.inherited.take(&target);
-            let bound = self.bind_address(&target, &mut protocol, inherited);
-            let bound = bound.and_then(|(bound, sockets)| {
-                kept.add(
-                    &target,
-                    if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
-                )?;
-                if let (Some(None), Some(address)) = (sockets.first(), bound.address) {
-                    late.push((endpoints[0].len(), address));
-                }
-                for (thread, socket) in sockets.into_iter().enumerate() {
-                    endpoints[thread].push((socket, self.endpoint(&protocol, routing, thread)?));
-                }
-                Ok(bound)
-            });
-            let bound = bound.map_err(|error| BindError { fault: BindFault::Listen(target), error })?;
-            addresses.extend(bound.address);
-            files.extend(bound.file);
-            for (at, listener) in bound.listeners.into_iter().enumerate() {
-                by_thread[at % self.threads].push((listener, protocol.clone()));
-            }
-        }
-        let listener_fds = ListenerFds::new(kept);
-        Ok(BoundListeners { addresses, files, by_thread, endpoints, late, listener_fds })
-    }
-
     fn check(&self) -> Result<(), BindError> {
         if self.listens.is_empty() {
             return Err(BindError::invalid(
@@ -417,19 +350,6 @@ impl Server {
         let invalid = |(path, fault)| BindError::invalid(format!("`Config` of the route {path}: {fault}"));
         self.router.check().map_err(invalid)
     }
-}
-
-/// Threads share the socket of a path, and its blocking mode: a ring needs a blocking socket, a readiness loop a
-/// non-blocking one.
-fn check_backends(engines: &[Engine<Worker>], shares_sockets: bool) -> Result<(), BindError> {
-    let mut backends = engines.iter().map(Engine::backend);
-    let first = backends.next();
-    if shares_sockets && backends.any(|backend| Some(backend) != first) {
-        let what = "io_uring was permitted to some threads only, which cannot share a Unix socket: choose \
-                    `BackendChoice::Poll`";
-        return Err(BindError::invalid(what.to_owned()));
-    }
-    Ok(())
 }
 
 /// Server with bound addresses; connections wait until it runs.

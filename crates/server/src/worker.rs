@@ -37,7 +37,6 @@ use sinews_session::Resources;
 use self::conn::{ClientConn, ConnProtocol, settle_http, settle_http2, settle_websocket};
 use self::delivery::DeliveryState;
 use self::http::end_body;
-pub(crate) use self::http3::MailedDatagram;
 use self::large_conns::LargeConns;
 pub(crate) use self::quic::QuicRouting;
 use self::quic::QuicState;

@@ -119,11 +119,12 @@ pub(crate) fn run_aioquic() -> Outcome {
     Ok(count + run_quic(&out)?)
 }
 
-/// Runs the client of aioquic against `sinews serve` with HTTP/3.
+/// Runs the client of aioquic, and Chromium, against `sinews serve` with HTTP/3.
 pub(crate) fn run_http3(binary: &Path, backend: Backend) -> Outcome {
-    let mut client = match tools::python(&["http3_client.py", "serve"]) {
-        Ok(command) => command,
-        Err(missing) => return Ok(missing.report("http3")),
+    let clients = (tools::python(&["http3_client.py", "serve"]), tools::python(&["http3_browser.py"]));
+    let (mut client, mut browser) = match clients {
+        (Ok(client), Ok(browser)) => (client, browser),
+        (Err(missing), _) | (_, Err(missing)) => return Ok(missing.report("http3")),
     };
     let out = process::target().join(format!("xtask/http/http3-{}", backend.name()));
     let certificate = Certificate::make(&out)?;
@@ -132,6 +133,9 @@ pub(crate) fn run_http3(binary: &Path, backend: Backend) -> Outcome {
     let address = server.address();
     client.arg(address.ip().to_string()).arg(address.port().to_string());
     let count = tools::run_checks("http3, aioquic", &mut client, &out.join("client.log"));
+    browser.arg(address.to_string()).arg(&certificate.certificate);
+    let log = out.join("browser.log");
+    let count = count + tools::run_checks("http3, a page in Chromium", &mut browser, &log);
     Ok(count + outlived(&mut server))
 }
 

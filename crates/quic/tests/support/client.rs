@@ -61,7 +61,7 @@ impl QuicClient {
         config.transport_config(Arc::new(transport));
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
         let (handle, quic) = endpoint.connect(now, config, to, "localhost").expect("a valid name");
-        QuicClient {
+        Self {
             endpoint,
             handle,
             quic,

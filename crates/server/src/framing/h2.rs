@@ -22,7 +22,7 @@ use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
 pub(crate) use self::sockets::SocketEvent;
-use super::streams::{RequestStreams as _, SocketTable, StreamExchange, StreamStage, StreamTable};
+use super::streams::{ExchangeTable, RequestStreams as _, SocketTable, StreamExchange, StreamStage};
 use crate::http::HttpConfig;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
@@ -30,7 +30,7 @@ use crate::timer::NEVER;
 /// State of one HTTP/2 connection.
 pub(crate) struct H2Conn {
     machine: H2Connection,
-    pub(crate) table: StreamTable<StreamId>,
+    pub(crate) table: ExchangeTable<StreamId>,
     pub(crate) sockets: SocketTable<StreamId>,
     /// Input that waits while reads are paused.
     buffer: BytesMut,
@@ -56,7 +56,7 @@ impl H2Conn {
         shared.services.counters.http2_connections.add(1);
         Self {
             machine: H2Connection::server(config),
-            table: StreamTable::new(conn, peer, now),
+            table: ExchangeTable::new(conn, peer, now),
             sockets: SocketTable::new(),
             buffer: BytesMut::new(),
             outbound: Outbound::default(),

@@ -17,7 +17,7 @@ use sinews_http::h3::{Event, H3Code, QuicStreamId};
 use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, Exchanges};
 
-use super::streams::{OpenedSocket, RequestStreams as _, SocketTable, StreamReset, StreamTable};
+use super::streams::{ExchangeTable, OpenedSocket, RequestStreams as _, SocketTable, StreamReset};
 use crate::http::HttpConfig;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
@@ -27,10 +27,10 @@ pub(crate) struct H3Conn {
     /// The endpoint of the connection, and its key there.
     pub(crate) listener: usize,
     pub(crate) key: ConnectionKey,
-    pub(crate) table: StreamTable<QuicStreamId>,
+    pub(crate) table: ExchangeTable<QuicStreamId>,
     pub(crate) sockets: SocketTable<QuicStreamId>,
     /// Changes of streams of sockets, in order.
-    changes: Vec<StreamChange>,
+    changes: Vec<SocketChange>,
     /// The connection is listed among those that the worker asks for at the end of its turn.
     pub(crate) is_changed: bool,
     /// The future of an answer was woken.
@@ -51,7 +51,7 @@ pub(crate) struct H3Conn {
 }
 
 /// A change of a stream of a socket.
-enum StreamChange {
+enum SocketChange {
     Pause(QuicStreamId),
     Resume(QuicStreamId),
     End(QuicStreamId),
@@ -80,7 +80,7 @@ impl H3Conn {
         Self {
             listener,
             key: exchanges.connection(),
-            table: StreamTable::new(conn, peer, now),
+            table: ExchangeTable::new(conn, peer, now),
             sockets: SocketTable::new(),
             changes: Vec::new(),
             is_changed: false,
@@ -127,22 +127,22 @@ impl H3Conn {
 
     /// Returns consumed bytes of a socket to the window of its stream.
     pub(crate) fn resume_stream(&mut self, stream: QuicStreamId) {
-        self.changes.push(StreamChange::Resume(stream));
+        self.changes.push(SocketChange::Resume(stream));
     }
 
     /// Keeps the window of a socket closed.
     pub(crate) fn pause_stream(&mut self, stream: QuicStreamId) {
-        self.changes.push(StreamChange::Pause(stream));
+        self.changes.push(SocketChange::Pause(stream));
     }
 
     /// Ends the stream of a socket, behind all that is queued.
     pub(crate) fn end_stream(&mut self, stream: QuicStreamId) {
-        self.changes.push(StreamChange::End(stream));
+        self.changes.push(SocketChange::End(stream));
     }
 
     /// Removes a socket, and resets its stream unless it has ended.
     pub(crate) fn remove_socket(&mut self, stream: QuicStreamId, reset: StreamReset, now: Time) {
-        self.changes.push(StreamChange::Reset(stream, reset));
+        self.changes.push(SocketChange::Reset(stream, reset));
         self.sockets.remove(stream);
         self.table.idle_since = now;
     }
@@ -195,13 +195,13 @@ impl H3Streams<'_, '_> {
     pub(crate) fn execute_changes(&mut self) {
         for change in std::mem::take(&mut self.conn.changes) {
             match change {
-                StreamChange::Pause(stream) => self.exchanges.pause_reads(stream),
-                StreamChange::Resume(stream) => self.exchanges.resume_reads(stream),
-                StreamChange::End(stream) => {
+                SocketChange::Pause(stream) => self.exchanges.pause_reads(stream),
+                SocketChange::Resume(stream) => self.exchanges.resume_reads(stream),
+                SocketChange::End(stream) => {
                     // A stream that exists no longer has ended.
                     let _ = self.exchanges.send_data(stream, bytes::Bytes::new(), true);
                 }
-                StreamChange::Reset(stream, reset) => self.reset_stream(stream, reset),
+                SocketChange::Reset(stream, reset) => self.reset_stream(stream, reset),
             }
         }
     }
@@ -224,7 +224,7 @@ impl H3Streams<'_, '_> {
     }
 
     /// Updates the state of the connection after its events, and closes it at its end.
-    pub(crate) fn finish(&mut self, shared: &mut WorkerShared) {
+    pub(crate) fn finish(&mut self, shared: &WorkerShared) {
         let Self { conn, exchanges } = self;
         let now = shared.services.now;
         let rejected = exchanges.take_rejected();

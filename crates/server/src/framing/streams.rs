@@ -53,7 +53,7 @@ pub(crate) enum StreamReset {
 }
 
 /// Exchanges of a connection.
-pub(crate) struct StreamTable<I> {
+pub(crate) struct ExchangeTable<I> {
     pub(super) conn: ConnId,
     pub(crate) peer: SocketAddr,
     /// In the order of their streams.
@@ -105,7 +105,7 @@ pub(super) struct StreamUpload {
     pub(super) held: usize,
 }
 
-impl<I: Copy + Ord> StreamTable<I> {
+impl<I: Copy + Ord> ExchangeTable<I> {
     pub(super) const fn new(conn: ConnId, peer: SocketAddr, now: Time) -> Self {
         Self { conn, peer, exchanges: Vec::new(), next: 0, opened: None, has_request: false, idle_since: now }
     }

@@ -1,6 +1,6 @@
 //! HTTP/3: datagrams and events of the endpoints of QUIC, and what connections send.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,19 +13,9 @@ use super::Worker;
 use super::conn::ConnProtocol;
 use crate::framing::h3::{H3Conn, H3Streams, SocketInput};
 use crate::framing::streams::RequestStreams as _;
-use crate::mail::Mail;
+use crate::mail::{Mail, MailedDatagram};
 use crate::metrics::{ConnMemory, ConnectionEnd};
 use crate::shared::WorkerShared;
-
-/// A datagram that another worker has received.
-#[derive(Debug)]
-pub(crate) struct MailedDatagram {
-    listener: usize,
-    payload: Bytes,
-    from: SocketAddr,
-    local: Option<IpAddr>,
-    ecn: u8,
-}
 
 /// The worker as the application of an endpoint, which is lent.
 struct Http3Events<'a> {
@@ -208,6 +198,10 @@ impl Worker {
         let before = std::mem::replace(&mut http3.armed, deadline);
         let memory = ConnMemory::new(http3.memory.0, http3.memory.1);
         self.quic.arm(conn, before, deadline);
+        if self.quic.changed.last() == Some(&conn) {
+            // All of its changes are applied.
+            self.quic.changed.pop();
+        }
         let memory = self.large_conns.counted_memory(conn, memory);
         let Some(found) = self.conn_mut(conn) else { return };
         let before = std::mem::replace(&mut found.memory, memory);
@@ -329,8 +323,9 @@ impl Worker {
             }
             let Some(outgoing) = next else { break };
             let Some(socket) = io.datagram_socket(listener) else {
+                // The sockets are closed: nothing can leave any more.
                 next = None;
-                continue;
+                break;
             };
             let batch = DatagramBatch::new(outgoing.destination, &out[..outgoing.len]);
             let batch = batch.with_segment(outgoing.segment).with_source(outgoing.source);

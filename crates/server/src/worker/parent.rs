@@ -51,9 +51,14 @@ impl<'a> SocketParent<'a> {
         on_stream!(self, stream, h2, h3, id => h2.sockets.mark_ready(id), h3.sockets.mark_ready(id));
     }
 
-    /// Returns consumed bytes to the window of a stream.
-    pub(super) fn release(&mut self, stream: StreamKey, bytes: usize) {
-        on_stream!(self, stream, h2, h3, id => h2.release(id, bytes), h3.resume_stream(id));
+    /// Returns consumed bytes to the window of a stream. QUIC does so by itself, unless the stream was
+    /// [held](Self::hold).
+    pub(super) fn release(&mut self, stream: StreamKey, bytes: usize, was_held: bool) {
+        on_stream!(self, stream, h2, h3, id => h2.release(id, bytes), {
+            if was_held {
+                h3.resume_stream(id);
+            }
+        });
     }
 
     /// Keeps the window of a stream closed: the session has paused reads.

@@ -305,9 +305,9 @@ impl Worker {
         if is_paused && !found.is_held {
             found.is_held = true;
             parent.hold(stream);
-        } else if !is_paused && (found.is_held || found.held > 0) {
-            found.is_held = false;
-            parent.release(stream, std::mem::take(&mut found.held) as usize);
+        } else if !is_paused && (found.held > 0 || found.is_held) {
+            let was_held = std::mem::take(&mut found.is_held);
+            parent.release(stream, std::mem::take(&mut found.held) as usize, was_held);
         }
         let (ended, held) = (found.ended, found.input.capacity());
         match parent {

@@ -1,5 +1,6 @@
 //! HTTP/3 over QUIC, with a client of quinn-proto on a UDP socket.
 
+mod attacks;
 mod content;
 #[path = "../../../quic/tests/support/client.rs"]
 mod quic_client;
@@ -38,14 +39,14 @@ fn tls() -> (TlsConfig, rustls::RootCertStore) {
 }
 
 fn routes(router: Router, wakers: &Arc<Mutex<Vec<Waker>>>) -> Router {
-    let waiting = Arc::clone(wakers);
+    let (waiting, large) = (Arc::clone(wakers), bytes::Bytes::from(content::pattern(LARGE)));
     router
         .get("/", |request| {
             let text = format!("{:?} {}", request.head().version(), request.is_encrypted());
             Response::text(text).with_header("x-peer", request.peer().ip().to_string())
         })
         .fixed("/fixed", Response::text("fixed"))
-        .get("/large", |_| Response::text(content::pattern(LARGE)))
+        .get("/large", move |_| Response::text(large.clone()))
         .post("/len", |request| Response::text(request.body().len().to_string()))
         .get("/later", move |_| {
             let (waiting, mut is_listed) = (Arc::clone(&waiting), false);
@@ -147,6 +148,11 @@ impl Http3Client {
 
     fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> u64 {
         self.quic.ask(&RequestTarget::new(method, "https", "localhost", path), body, true)
+    }
+
+    /// Sends a request unless the connection has ended.
+    fn ask_or_none(&mut self, method: &str, path: &str) -> Option<u64> {
+        (!self.quic.quic.is_closed()).then(|| self.ask(method, path, b""))
     }
 
     /// Runs until the response is complete. Returns status and content.

@@ -16,6 +16,10 @@ const ALLOCATIONS: &str = "crates/http/tests/h3_allocations.rs";
 const QPACK: &str = "crates/http/src/h3/qpack/tests.rs";
 const VARINT: &str = "crates/http/src/h3/varint.rs";
 const ERROR: &str = "crates/http/src/h3/error.rs";
+const SERVER: &str = "crates/server/tests/loopback/http3.rs";
+const SERVER_CONTENT: &str = "crates/server/tests/loopback/http3/content.rs";
+pub(super) const SERVER_SOCKETS: &str = "crates/server/tests/loopback/http3/sockets.rs";
+const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
 const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
 const IDS: &str = "crates/quic/src/ids.rs";
 const DATAGRAM: &str = "crates/engine/src/datagram.rs";
@@ -37,9 +41,12 @@ pub(super) const HTTP_3: &[Line] = &[
     ),
     line(
         "9000, 9001",
-        "QUIC: quinn-proto without sockets; `sinews serve` does not offer it yet. aioquic and WebTransport of Chromium by \
+        "QUIC: quinn-proto without sockets, driven by the server. aioquic with wsproto, and WebTransport of Chromium, by \
          `cargo xtask interop --only http3`",
         By(&[
+            (SERVER, "requests_are_answered_over_http3"),
+            (SERVER, "idle_connections_and_incomplete_handshakes_end"),
+            (SERVER, "connections_beyond_a_limit_are_closed"),
             (EXCHANGE, "requests_are_answered_and_content_exceeds_the_windows"),
             (EXCHANGE, "datagrams_of_a_session_are_echoed"),
             (EXCHANGE, "idle_connections_end"),
@@ -50,9 +57,12 @@ pub(super) const HTTP_3: &[Line] = &[
         ]),
     ),
     line(
-        "9000 5.1",
-        "Connection identifiers lead to a worker, and reveal none",
-        By(&[(IDS, "identifiers_lead_to_their_worker_and_reveal_nothing")]),
+        "9000 5.1, 9",
+        "Connection identifiers lead to a worker, and reveal none; a client may change its address",
+        By(&[
+            (IDS, "identifiers_lead_to_their_worker_and_reveal_nothing"),
+            (SERVER, "datagrams_of_a_client_that_moved_reach_the_worker_of_its_connection"),
+        ]),
     ),
     line(
         "9000 8.1, 14.1",
@@ -60,6 +70,7 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[
             (EXCHANGE, "answers_before_validation_are_limited"),
             (EXCHANGE, "busy_endpoint_validates_addresses_by_retry"),
+            (SERVER_ATTACKS, "half_open_handshakes_exclude_no_client"),
         ]),
     ),
     line("9000 10.3", "Stateless resets shrink", By(&[(EXCHANGE, "stateless_resets_do_not_loop")])),
@@ -70,6 +81,8 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[
             (EXCHANGE, "paused_streams_close_their_window_and_no_other"),
             (EXCHANGE, "content_beyond_the_limit_of_the_queue_ends_the_connection"),
+            (SERVER_ATTACKS, "closed_windows_hold_a_piece_of_each_answer"),
+            (SERVER_SOCKETS, "slow_socket_delays_no_other_and_is_closed_at_its_limit"),
         ]),
     ),
     line(
@@ -112,7 +125,10 @@ pub(super) const HTTP_3: &[Line] = &[
     line(
         "9114 4.2.2",
         "A field section beyond the limit is answered 431",
-        By(&[(MESSAGES, "field_section_beyond_the_limit_is_answered_431_and_the_connection_continues")]),
+        By(&[
+            (MESSAGES, "field_section_beyond_the_limit_is_answered_431_and_the_connection_continues"),
+            (SERVER_CONTENT, "large_heads_and_other_schemes_are_rejected"),
+        ]),
     ),
     line(
         "9114 4.4",
@@ -127,6 +143,8 @@ pub(super) const HTTP_3: &[Line] = &[
             (STREAMS, "goaway_names_a_request_and_never_grows"),
             (STREAMS, "graceful_shutdown_announces_then_rejects_new_requests"),
             (EXCHANGE, "shutdown_finishes_requests_and_accepts_no_more"),
+            (SERVER, "graceful_stop_finishes_answers_and_accepts_no_more"),
+            (SERVER_SOCKETS, "graceful_stop_closes_sockets_in_order"),
         ]),
     ),
     line(
@@ -242,7 +260,11 @@ pub(super) const HTTP_3: &[Line] = &[
     line(
         "CVE-2023-44487, CVE-2025-8671",
         "Rapid resets, and resets that the client provokes",
-        By(&[(ATTACKS, "rapid_resets_end_the_connection"), (ATTACKS, "provoked_resets_end_the_connection")]),
+        By(&[
+            (ATTACKS, "rapid_resets_end_the_connection"),
+            (ATTACKS, "provoked_resets_end_the_connection"),
+            (SERVER_ATTACKS, "rapid_resets_end_the_connection"),
+        ]),
     ),
     line(
         "CVE-2026-40898, CVE-2024-27316",

@@ -1,7 +1,7 @@
 //! Rules of the standards.
 
 use super::Held::{By, Not};
-use super::{Held, Line, line};
+use super::{Line, line};
 
 pub(super) const SERVER: &str = "crates/proto/tests/handshake/server.rs";
 pub(super) const CLIENT: &str = "crates/proto/tests/handshake/client.rs";
@@ -25,8 +25,6 @@ pub(super) const FAULTS: &str = "dev/conformance/tests/faults.rs";
 pub(super) const MEMORY: &str = "dev/conformance/tests/memory.rs";
 pub(super) const LIFETIME: &str = "dev/conformance/tests/lifetime.rs";
 pub(super) const PROPERTIES: &str = "dev/conformance/tests/properties.rs";
-
-pub(super) const NO_HTTP_3: Held = Not("no listener offers HTTP/3 yet");
 
 pub(super) const RFC_6455: &[Line] = &[
     line(

@@ -2,8 +2,8 @@
 
 use super::Held::By;
 use super::http2::{FLOW, REQUESTS, SOCKETS};
-use super::http3::MESSAGES;
-use super::rules::{CLIENT, NO_HTTP_3, ORIGIN, SERVER};
+use super::http3::{MESSAGES, SERVER_SOCKETS as HTTP3_SOCKETS};
+use super::rules::{CLIENT, ORIGIN, SERVER};
 use super::{Line, line};
 
 const HTTP2_CLIENT: &str = "crates/sinews/tests/http2_client.rs";
@@ -94,7 +94,18 @@ pub(super) const RFC_8441: &[Line] = &[
             (SOCKETS, "slow_socket_does_not_stop_its_neighbors"),
         ]),
     ),
-    line("9220", "The same over HTTP/3", NO_HTTP_3),
+    line(
+        "9220",
+        "The same over HTTP/3; wsproto over aioquic by `cargo xtask interop --only http3`",
+        By(&[
+            (HTTP3_SOCKETS, "sockets_and_requests_share_a_connection"),
+            (HTTP3_SOCKETS, "handshake_is_decided_as_over_other_versions"),
+            (HTTP3_SOCKETS, "streams_end_as_transports_do"),
+            (HTTP3_SOCKETS, "each_socket_counts_as_a_connection"),
+            (HTTP3_SOCKETS, "slow_socket_delays_no_other_and_is_closed_at_its_limit"),
+            (HTTP3_SOCKETS, "graceful_stop_closes_sockets_in_order"),
+        ]),
+    ),
     line(
         "9113 6.8",
         "GOAWAY on shutdown; sockets are drained by Close frames, then END_STREAM",

@@ -7,7 +7,7 @@ use sinews_session::{Chain, Resources};
 use super::{H2Conn, QUEUED_MAX};
 use crate::fixed::BODY_COPY_MAX;
 use crate::framing::streams::{
-    PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, StreamTable, read_piece,
+    ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, read_piece,
 };
 use crate::shared::WorkerShared;
 
@@ -23,7 +23,7 @@ enum SentPiece {
 impl RequestStreams for H2Conn {
     type Id = StreamId;
 
-    fn table(&mut self) -> &mut StreamTable<StreamId> {
+    fn table(&mut self) -> &mut ExchangeTable<StreamId> {
         &mut self.table
     }
 

@@ -10,14 +10,14 @@ use sinews_session::{Chain, Resources};
 
 use super::H3Streams;
 use crate::framing::streams::{
-    PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, StreamTable, read_piece,
+    ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, read_piece,
 };
 use crate::shared::WorkerShared;
 
 impl RequestStreams for H3Streams<'_, '_> {
     type Id = QuicStreamId;
 
-    fn table(&mut self) -> &mut StreamTable<QuicStreamId> {
+    fn table(&mut self) -> &mut ExchangeTable<QuicStreamId> {
         &mut self.conn.table
     }
 

@@ -10,7 +10,7 @@ use sinews_proto::{Negotiated, Time};
 use sinews_session::{Chain, Resources};
 
 use super::{
-    OpenedSocket, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage, StreamTable, StreamUpload,
+    ExchangeTable, OpenedSocket, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage, StreamUpload,
 };
 use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, Outcome, SocketHandshake, admit};
@@ -28,7 +28,7 @@ const UPLOADS_MAX: usize = 4;
 pub(crate) trait RequestStreams: Sized {
     type Id: Copy + Ord + Into<StreamKey>;
 
-    fn table(&mut self) -> &mut StreamTable<Self::Id>;
+    fn table(&mut self) -> &mut ExchangeTable<Self::Id>;
 
     /// Queues a head. `ends`: the answer has no content. Returns whether the stream is open.
     fn queue_head<'f>(

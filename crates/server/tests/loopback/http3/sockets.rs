@@ -1,6 +1,7 @@
 //! WebSockets by extended CONNECT (RFC 9220), and streaming responses, beside requests of the same connection.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{StreamId, VarInt};
@@ -158,7 +159,7 @@ fn streams_end_as_transports_do() {
     sockets.has_ended(stream);
     // The end of the connection ends its sockets.
     sockets.open("/");
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     sockets.client.quic.quic.close(now, 0x100_u32.into(), Bytes::new());
     sockets.client.flush();
     wait("no WebSocket", || server.monitor.metrics().websockets() == 0);
@@ -186,7 +187,7 @@ fn each_socket_counts_as_a_connection() {
 fn publications_reach_sockets_of_all_versions() {
     let route = || {
         let (route, _) = scripted(|event, cx| match event {
-            HandlerEvent::Open => drop(cx.subscribe("news").unwrap()),
+            HandlerEvent::Open => cx.subscribe("news").unwrap(),
             HandlerEvent::Message(_, payload) => {
                 let message = sinews_server::Prepared::text(String::from_utf8_lossy(payload));
                 cx.publish("news", &message).unwrap();
@@ -234,6 +235,41 @@ fn slow_socket_delays_no_other_and_is_closed_at_its_limit() {
     wait("the end of the slow socket", || server.monitor.metrics().websockets() == 1);
     for _ in 0..10 {
         sockets.sync(fast);
+    }
+}
+
+/// The window of the stream closes, and opens again.
+#[test]
+fn paused_reads_resume() {
+    struct Pausing {
+        until: Option<Instant>,
+    }
+    impl Handler for Pausing {
+        fn open(&mut self, cx: &mut Context<'_>) {
+            cx.pause_reads();
+            self.until = Some(Instant::now() + Duration::from_millis(100));
+        }
+        fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+            cx.send_text(&payload.len().to_string()).unwrap();
+            cx.pause_reads();
+        }
+        fn deadline(&self) -> Option<Instant> {
+            self.until
+        }
+        fn expired(&mut self, cx: &mut Context<'_>) {
+            self.until = Some(Instant::now() + Duration::from_millis(20));
+            cx.resume_reads();
+        }
+    }
+    let route = WebSocketRoute::new(|_| Ok(Pausing { until: None }));
+    let server = serve(Router::new().websocket("/", route));
+    let mut sockets = Http3Sockets::new(server.connect());
+    let stream = sockets.open("/");
+    for len in [1, 200_000, 0, 70_000, 5] {
+        sockets.send(stream, &Frame::binary(vec![1; len]));
+    }
+    for len in [1, 200_000, 0, 70_000, 5] {
+        assert_eq!(sockets.next(stream), Reply::text(len.to_string()));
     }
 }
 

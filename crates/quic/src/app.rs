@@ -1,0 +1,75 @@
+//! The application of an endpoint.
+
+use std::net::IpAddr;
+
+use quinn_proto::ConnectionError;
+use sinews_http::h3::{Event, QuicStreamId};
+
+use crate::exchanges::{ConnectionKey, Exchanges};
+
+/// The application of an endpoint.
+pub trait Http3App {
+    /// Handles an event of HTTP/3.
+    fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>);
+
+    /// Handles a datagram of a session of WebTransport.
+    fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
+        let _ = (exchanges, session, payload);
+    }
+
+    /// Whether a client of this address may begin a handshake. The address may be forged: count the connection in
+    /// [`handle_start`](Self::handle_start).
+    fn admits(&mut self, address: IpAddr) -> bool {
+        let _ = address;
+        true
+    }
+
+    /// The handshake is complete: no event of the connection came before.
+    ///
+    /// # Errors
+    /// The reason why the application rejects the connection, which closes with H3_EXCESSIVE_LOAD and has no further event.
+    fn handle_start(&mut self, exchanges: &mut Exchanges<'_>) -> Result<(), &'static str> {
+        let _ = exchanges;
+        Ok(())
+    }
+
+    /// Content that was queued for a closed window has left, in part or whole: [`Exchanges::queued_on`].
+    fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
+        let _ = (exchanges, stream);
+    }
+
+    /// All events of a datagram, a timeout or a call are handled. The place to send more.
+    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+        let _ = exchanges;
+    }
+
+    /// A connection has ended, with its reason for a log; or its handshake has failed. No event follows.
+    fn handle_end(&mut self, connection: ConnectionKey, cause: LinkEnd, reason: &str) {
+        let _ = (connection, cause, reason);
+    }
+}
+
+/// Cause of the end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkEnd {
+    /// The client closed it.
+    Client,
+    /// This side closed it.
+    Server,
+    /// The client violated QUIC or HTTP/3, or exceeded a limit.
+    Violation,
+    /// The client was silent, or reset the connection.
+    Lost,
+}
+
+impl LinkEnd {
+    pub(crate) fn of(error: &ConnectionError) -> Self {
+        match error {
+            ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) => Self::Client,
+            ConnectionError::LocallyClosed => Self::Server,
+            ConnectionError::TimedOut | ConnectionError::Reset => Self::Lost,
+            _ => Self::Violation,
+        }
+    }
+}

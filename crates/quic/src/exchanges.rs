@@ -1,0 +1,315 @@
+//! Calls of an application on a connection, and the queues behind them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use bytes::Bytes;
+use quinn_proto::{Connection, ConnectionHandle, Dir, StreamId, WriteError};
+use sinews_http::h3::{H3Code, H3Connection, H3SendError, QuicStreamId};
+
+use crate::limits::varint;
+
+/// A connection of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionKey(pub(crate) ConnectionHandle);
+
+/// Calls of an application on a connection.
+pub struct Exchanges<'a> {
+    pub(crate) quic: &'a mut Connection,
+    pub(crate) http: &'a mut H3Connection,
+    pub(crate) streams: &'a mut StreamQueues,
+    pub(crate) key: ConnectionKey,
+    pub(crate) now: Instant,
+    pub(crate) out: Vec<u8>,
+}
+
+impl Exchanges<'_> {
+    /// The connection.
+    #[must_use]
+    pub const fn connection(&self) -> ConnectionKey {
+        self.key
+    }
+
+    /// The time of the event.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Sends the head of a response. `ends`: it has no content.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn send_head<'f>(
+        &mut self,
+        stream: QuicStreamId,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
+        ends: bool,
+    ) -> Result<(), H3SendError> {
+        self.http.send_head(stream, status, fields, ends, &mut self.out)?;
+        let head = std::mem::take(&mut self.out);
+        self.streams.send(self.quic, quic_id(stream), head.into(), ends);
+        Ok(())
+    }
+
+    /// Sends content, which is not copied. `ends`: the response ends after it.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn send_data(&mut self, stream: QuicStreamId, data: Bytes, ends: bool) -> Result<(), H3SendError> {
+        let header = self.http.start_data(stream, data.len(), ends)?;
+        self.streams.send(self.quic, quic_id(stream), Bytes::copy_from_slice(header.as_bytes()), false);
+        self.streams.send(self.quic, quic_id(stream), data, ends);
+        Ok(())
+    }
+
+    /// Opens a stream of a session of WebTransport. `None`: the client permits no further stream now.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn open_session_stream(
+        &mut self,
+        session: QuicStreamId,
+        is_unidirectional: bool,
+    ) -> Result<Option<QuicStreamId>, H3SendError> {
+        let dir = if is_unidirectional { Dir::Uni } else { Dir::Bi };
+        let Some(stream) = self.quic.streams().open(dir) else { return Ok(None) };
+        match self.http.open_session_stream(http_id(stream), session) {
+            Ok(prefix) => {
+                let prefix = Bytes::copy_from_slice(prefix.as_bytes());
+                self.streams.send(self.quic, stream, prefix, false);
+                Ok(Some(http_id(stream)))
+            }
+            Err(error) => {
+                let _ = self.quic.send_stream(stream).reset(varint(H3Code::WEBTRANSPORT_SESSION_GONE.get()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends bytes on a stream of a session, without frames. `ends`: our side of the stream ends after them.
+    pub fn send_bytes(&mut self, stream: QuicStreamId, bytes: Bytes, ends: bool) {
+        self.streams.send(self.quic, quic_id(stream), bytes, ends);
+    }
+
+    /// Sends a datagram of a session. One that is too large for the path, or has no room, is dropped.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn send_datagram(&mut self, session: QuicStreamId, payload: &[u8]) -> Result<(), H3SendError> {
+        let prefix = self.http.datagram_prefix(session)?;
+        let datagram = [prefix.as_bytes(), payload].concat();
+        let _ = self.quic.datagrams().send(datagram.into(), true);
+        Ok(())
+    }
+
+    /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still
+    /// bring content.
+    pub fn pause_reads(&mut self, stream: QuicStreamId) {
+        if self.http.is_open(stream) {
+            self.streams.paused.insert(quic_id(stream));
+        }
+    }
+
+    /// Reads a stream again.
+    pub fn resume_reads(&mut self, stream: QuicStreamId) {
+        if self.streams.paused.remove(&quic_id(stream)) {
+            self.streams.resumed.push(quic_id(stream));
+        }
+    }
+
+    /// Stops or continues to read all streams.
+    pub fn pause_all_reads(&mut self, paused: bool) {
+        self.streams.all_paused = paused;
+        if !paused {
+            self.streams.resumed.extend(std::mem::take(&mut self.streams.waiting));
+        }
+    }
+
+    /// Ends a session of WebTransport with a code and a reason.
+    ///
+    /// # Errors
+    /// [`H3SendError`].
+    pub fn close_session(
+        &mut self,
+        session: QuicStreamId,
+        code: u32,
+        reason: &str,
+    ) -> Result<(), H3SendError> {
+        self.http.close_session(session, code, reason, &mut self.out)?;
+        let capsule = std::mem::take(&mut self.out);
+        self.streams.send(self.quic, quic_id(session), capsule.into(), true);
+        Ok(())
+    }
+
+    /// Ends a stream early.
+    pub fn reset(&mut self, stream: QuicStreamId, code: H3Code) {
+        self.http.reset(stream, code);
+    }
+
+    /// Bytes that wait for windows of the client, on all streams.
+    #[must_use]
+    pub const fn queued(&self) -> usize {
+        self.streams.outgoing_bytes
+    }
+
+    /// Whether bytes of a stream wait for a window of the client. Send more after [`Http3App::handle_writable`].
+    #[must_use]
+    pub fn is_blocked(&self, stream: QuicStreamId) -> bool {
+        self.streams.outgoing.contains_key(&quic_id(stream))
+    }
+
+    /// The client's address, which changes as it migrates.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.quic.remote_address()
+    }
+
+    /// Streams whose sent content the client has not acknowledged, or whose response is not complete; and the number of frames
+    /// with content that were sent, which shows progress.
+    #[must_use]
+    pub fn unacknowledged(&mut self) -> (usize, u64) {
+        // The control stream never ends.
+        let streams = self.quic.streams().send_streams().saturating_sub(1);
+        (streams, self.quic.stats().frame_tx.stream)
+    }
+
+    /// Whether a field section has arrived in part. Bound the time of the rest.
+    #[must_use]
+    pub const fn awaits_section(&self) -> bool {
+        self.http.awaits_section()
+    }
+
+    /// Bytes of memory of the state of HTTP/3, without QUIC.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.http.memory() + self.streams.memory()
+    }
+
+    /// Requests that were reset without an event since the last call. For metrics.
+    pub fn take_rejected(&mut self) -> u32 {
+        self.http.take_rejected()
+    }
+
+    /// Rejects further requests, and tells the client. Open ones continue.
+    pub fn shut_down(&mut self) {
+        self.http.shut_down_now();
+    }
+
+    /// Closes the connection after the event or call, without its streams. [`Http3App::handle_end`] follows.
+    pub fn close(&mut self, code: H3Code, reason: &'static str) {
+        self.streams.close.get_or_insert((code, reason));
+    }
+}
+
+/// Bytes between both layers.
+#[derive(Default)]
+pub(crate) struct StreamQueues {
+    /// The unidirectional stream of HTTP/3's control frames.
+    pub(crate) control: Option<StreamId>,
+    /// Bytes for streams with closed windows.
+    pub(crate) outgoing: BTreeMap<StreamId, OutgoingQueue>,
+    pub(crate) outgoing_bytes: usize,
+    pub(crate) max_queued: usize,
+    /// Bytes that QUIC keeps until the client acknowledges them, at most, and the maximum of that.
+    pub(crate) send_window: u64,
+    pub(crate) max_send_window: u64,
+    /// Bytes passed to QUIC since the window has grown.
+    pub(crate) written: u64,
+    /// The rest of a chunk of a held stream.
+    pub(crate) held: BTreeMap<StreamId, Bytes>,
+    /// Streams that the application does not read.
+    pub(crate) paused: BTreeSet<StreamId>,
+    /// Streams that it reads again.
+    pub(crate) resumed: Vec<StreamId>,
+    /// The application reads no stream.
+    pub(crate) all_paused: bool,
+    /// Streams with content meanwhile.
+    pub(crate) waiting: BTreeSet<StreamId>,
+    /// The application closes the connection.
+    pub(crate) close: Option<(H3Code, &'static str)>,
+}
+
+#[derive(Default)]
+pub(crate) struct OutgoingQueue {
+    chunks: VecDeque<Bytes>,
+    ends: bool,
+}
+
+pub(crate) fn http_id(stream: StreamId) -> QuicStreamId {
+    QuicStreamId::new(stream.into())
+}
+
+pub(crate) fn quic_id(stream: QuicStreamId) -> StreamId {
+    StreamId::from(varint(stream.get()))
+}
+
+impl StreamQueues {
+    /// Sends bytes as far as the windows permit, and queues the rest.
+    pub(crate) fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
+        let queue = self.outgoing.entry(stream).or_default();
+        self.outgoing_bytes += bytes.len();
+        if !bytes.is_empty() {
+            queue.chunks.push_back(bytes);
+        }
+        queue.ends |= ends;
+        self.flush(quic, stream);
+    }
+
+    pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) {
+        let Some(queue) = self.outgoing.get_mut(&stream) else { return };
+        let mut writer = quic.send_stream(stream);
+        let mut is_open = true;
+        while is_open && !queue.chunks.is_empty() {
+            match writer.write_chunks(queue.chunks.make_contiguous()) {
+                Ok(written) => {
+                    self.outgoing_bytes -= written.bytes;
+                    self.written += written.bytes as u64;
+                    queue.chunks.drain(..written.chunks);
+                }
+                Err(WriteError::Blocked) => return,
+                Err(_) => is_open = false,
+            }
+        }
+        if queue.ends && is_open {
+            let _ = writer.finish();
+        }
+        self.forget(stream);
+    }
+
+    /// Doubles the window once the client has acknowledged as much as it holds: a client that acknowledges nothing takes
+    /// little memory.
+    pub(crate) fn grow_window(&mut self, quic: &mut Connection) {
+        // QUIC keeps at most a window of what was written.
+        if self.written >= 2 * self.send_window && self.send_window < self.max_send_window {
+            self.send_window = (2 * self.send_window).min(self.max_send_window);
+            self.written = 0;
+            quic.set_send_window(self.send_window);
+        }
+    }
+
+    /// Bytes of queues and of the state of reads.
+    fn memory(&self) -> usize {
+        let held: usize = self.held.values().map(Bytes::len).sum();
+        let streams = self.held.len() + self.paused.len() + self.waiting.len();
+        self.outgoing_bytes + held + streams * size_of::<StreamId>()
+    }
+
+    /// Drops the state of reads of a stream that HTTP/3 no longer knows.
+    pub(crate) fn forget_reads(&mut self, stream: StreamId, http: &H3Connection) {
+        if !http.is_open(http_id(stream)) {
+            self.held.remove(&stream);
+            self.paused.remove(&stream);
+            self.waiting.remove(&stream);
+        }
+    }
+
+    /// Drops the queue of a stream.
+    pub(crate) fn forget(&mut self, stream: StreamId) {
+        if let Some(queue) = self.outgoing.remove(&stream) {
+            self.outgoing_bytes -= queue.chunks.iter().map(Bytes::len).sum::<usize>();
+        }
+    }
+}
