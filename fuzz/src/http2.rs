@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sinews_http::h2::{Config, Event, FieldBuffer, H2Connection, PREFACE, StreamId};
+use sinews_http::h2::{Config, Event, FieldBuffer, H2Connection, PREFACE, RequestTarget, StreamId};
 
 use crate::input::{Chunks, Input};
 
@@ -31,15 +31,29 @@ pub fn http2(data: &[u8]) {
     let greeting =
         if flags & 32 == 0 { [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat() } else { Vec::new() };
     let wire = [greeting, wire].concat();
-    let whole = events(&wire, config, &mut Chunks::whole());
-    assert_eq!(events(&wire, config, &mut Chunks::bytes()), whole, "split into bytes");
-    assert_eq!(events(&wire, config, &mut chunks.clone()), whole, "split into chunks");
+    for new in [H2Connection::server, client] {
+        let whole = events(&wire, new(config), &mut Chunks::whole());
+        assert_eq!(events(&wire, new(config), &mut Chunks::bytes()), whole, "split into bytes");
+        assert_eq!(events(&wire, new(config), &mut chunks.clone()), whole, "split into chunks");
+    }
     Exchange::new(config).run(&wire, &mut chunks);
+}
+
+/// A client that has sent requests. The preface of the input makes its connection fail, so that the flag decides.
+fn client(config: Config) -> H2Connection {
+    let mut connection = H2Connection::client(config);
+    let mut out = Vec::new();
+    for method in ["GET", "POST", "HEAD"] {
+        let target = RequestTarget::new(method, "https", "a", "/");
+        connection.send_request(&target, [("a", "b")], method == "GET", &mut out).expect("no limit is known");
+    }
+    connection
 }
 
 /// Builds frames from decisions.
 fn frames(input: &mut Input<'_>) -> Vec<u8> {
     const REQUEST: &[u8] = &[0x82, 0x87, 0x84, 0x41, 1, b'a'];
+    const RESPONSE: &[u8] = &[0x88, 0x0f, 0x0d, 1, b'5'];
     const TUNNEL: &[u8] = b"\x02\x07CONNECT\x00\x09:protocol\x09websocket\x87\x84\x01\x01a";
     let (mut wire, mut next) = (Vec::new(), 1);
     while !input.is_empty() {
@@ -62,6 +76,7 @@ fn frames(input: &mut Input<'_>) -> Vec<u8> {
                 (4, 0, 0, [&[0, [1, 4, 5, 8][input.below(4)]][..], &value].concat())
             }
             8 => (4, 1, 0, Vec::new()),
+            9 if input.flag() => (1, 4 | input.byte() & 1, stream, RESPONSE.to_vec()),
             9 => {
                 let len = input.below(300);
                 (1, input.byte() & 0x2d, stream, input.take(len).to_vec())
@@ -84,8 +99,8 @@ fn frames(input: &mut Input<'_>) -> Vec<u8> {
 }
 
 /// Events as text, with joined content; and the answers.
-fn events(wire: &[u8], config: Config, chunks: &mut Chunks) -> (Vec<String>, Vec<u8>) {
-    let (mut connection, mut fields) = (H2Connection::server(config), FieldBuffer::new());
+fn events(wire: &[u8], mut connection: H2Connection, chunks: &mut Chunks) -> (Vec<String>, Vec<u8>) {
+    let mut fields = FieldBuffer::new();
     let mut found = Vec::<String>::new();
     let mut content: Option<(u32, Vec<u8>, bool)> = None;
     let mut rest = wire;
@@ -117,6 +132,10 @@ fn events(wire: &[u8], config: Config, chunks: &mut Chunks) -> (Vec<String>, Vec
                         "{stream:?} {head:?} {fields:?} {length:?} {ends} {:?}",
                         owned.is_ok()
                     ));
+                }
+                Ok(Some(Event::Response { stream, head, ends })) => {
+                    let fields: Vec<_> = head.fields().iter().collect();
+                    found.push(format!("{stream:?} {head:?} {fields:?} {ends}"));
                 }
                 Ok(Some(event)) => found.push(format!("{event:?}")),
                 Ok(None) => break,

@@ -5,6 +5,7 @@ mod chain;
 mod connection;
 mod failure;
 mod http;
+mod http2;
 mod protocol;
 mod random;
 mod role;
@@ -24,6 +25,7 @@ use sinews_engine::BackendChoice;
 
 pub(crate) use self::app::LoadCommand;
 pub(crate) use self::threads::LoadThreads;
+pub(crate) use self::tls::HTTP2;
 use self::tracker::RunWindow;
 pub use self::windows::{OpenLoad, WindowResult};
 use super::interrupt::Interrupt;

@@ -19,6 +19,10 @@ pub(crate) struct LoadPlan {
     pub(crate) corpus: Corpus,
     pub(crate) kind: sinews_proto::Kind,
     pub(crate) connections: usize,
+    /// WebSockets over HTTP/2.
+    pub(crate) http2: bool,
+    /// More than one over HTTP/2 only.
+    pub(crate) sockets_per_connection: usize,
     pub(crate) threads: usize,
     pub(crate) in_flight: usize,
     /// The next messages of a connection follow when all are answered (in fan-out: delivered).
@@ -117,6 +121,11 @@ impl LoadPlan {
         (target, handshakes.get(topic % handshakes.len().max(1)))
     }
 
+    /// Number of sockets of all connections.
+    pub(crate) fn sockets(&self) -> usize {
+        self.connections * self.sockets_per_connection
+    }
+
     pub(crate) fn is_fan_out(&self) -> bool {
         self.mode == LoadMode::FanOut
     }
@@ -128,7 +137,7 @@ impl LoadPlan {
 
     /// Number of subscribers of a topic. A subscription without the topic's name is one pattern that matches all topics.
     pub(crate) fn subscribers(&self, topic: usize) -> u64 {
-        let all = self.connections.saturating_sub(self.fan_out.publishers);
+        let all = self.sockets().saturating_sub(self.fan_out.publishers);
         if self.fan_out.subscribe.as_ref().is_some_and(|template| !template.contains("{topic}")) {
             return all as u64;
         }

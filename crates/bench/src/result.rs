@@ -125,6 +125,8 @@ impl LoadResult {
             "url": plan.target.url,
             "mode": plan.mode.name(),
             "connections": plan.connections,
+            "http2": plan.http2,
+            "sockets_per_connection": plan.sockets_per_connection,
             "threads": plan.threads,
             "in_flight": plan.in_flight,
             "offered_rate": plan.rate,

@@ -127,7 +127,9 @@ impl<A: App> Engine<A> {
         self.wait(app, max_wait).inspect_err(|_| self.in_turn = false)?;
         self.io.begin_turn();
         self.backend.deliver(app, &mut self.io);
-        self.deliver_datagrams(app);
+        if self.io.datagrams.len() > 0 {
+            self.deliver_datagrams(app);
+        }
         if let Some(mut burst) = self.inbox.take() {
             app.mail(&mut self.io, &mut burst);
             self.inbox.finish(burst);
@@ -161,6 +163,14 @@ impl<A: App> Engine<A> {
         app.end_turn(&mut self.io);
         self.io.close_all_if_stopping();
         self.backend.execute_commands(app, &mut self.io);
+        if self.io.datagrams.are_changing() {
+            self.change_datagrams();
+        }
+    }
+
+    /// Watches datagram sockets that were opened, and closes those that are to be closed.
+    #[cold]
+    fn change_datagrams(&mut self) {
         for index in self.io.datagrams.take_opened() {
             if let Some(socket) = self.io.datagrams.get(index)
                 && let Err(error) = Backend::<A>::watch_datagrams(&mut self.backend, index, socket)

@@ -388,7 +388,10 @@ impl Io {
             let at = Duration::from_millis(tick.saturating_mul(TICK_MS));
             at.saturating_sub(self.elapsed)
         });
-        let own = [self.app_timer, self.batch_timer, self.datagram_timer].into_iter().flatten().min();
+        let mut own = [self.app_timer, self.batch_timer].into_iter().flatten().min();
+        if let Some(at) = self.datagram_timer {
+            own = Some(own.map_or(at, |own| own.min(at)));
+        }
         let app = own.map(|at| at.saturating_duration_since(self.now));
         match (wheel, app) {
             (Some(wheel), Some(app)) => Some(wheel.min(app)),

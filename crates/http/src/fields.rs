@@ -10,6 +10,7 @@ mod request;
 mod response;
 pub(crate) mod static_table;
 pub(crate) mod string;
+mod target;
 
 pub(crate) use block::{BlockError, ENTRY_OVERHEAD};
 pub use buffer::{FieldBuffer, Fields};
@@ -18,3 +19,4 @@ pub use request::RequestFields;
 pub(crate) use request::{Malformed, RequestShape, check_trailers};
 pub use response::ResponseFields;
 pub(crate) use response::ResponseShape;
+pub use target::RequestTarget;

@@ -1,4 +1,4 @@
-//! HTTP/2 without I/O (RFC 9113), with HPACK (RFC 7541) and extended CONNECT (RFC 8441): the server's side.
+//! HTTP/2 without I/O (RFC 9113), with HPACK (RFC 7541) and extended CONNECT (RFC 8441): both sides.
 //!
 //! A driver passes received bytes to [`H2Connection::receive`], which returns one [`Event`] a call, and borrows both the
 //! input and the caller's [`FieldBuffer`]. Calls that send append frames to the driver's output. Content is never
@@ -8,6 +8,8 @@
 //! Answers that the machine owes by itself (SETTINGS, PING, WINDOW_UPDATE, RST_STREAM) are queued. Each sending call
 //! writes them first, and [`H2Connection::write_control`] writes them alone. Call it only when the transport takes more
 //! bytes: the queue is limited, so that a peer that causes answers and does not read them is disconnected.
+//!
+//! [`H2Connection::client`] is the other side: it [sends requests](H2Connection::send_request), and refuses pushed responses.
 //!
 //! ```
 //! use std::time::Duration;
@@ -32,6 +34,7 @@
 //! ```
 
 mod blocks;
+mod client;
 mod config;
 mod connection;
 mod error;
@@ -50,6 +53,7 @@ pub use error::{Error, ErrorCode, SendMisuse};
 pub use event::Event;
 pub use frame::{FRAME_HEADER_LEN, PREFACE, StreamId};
 pub use send::DataFrame;
+pub use settings::ServerSettings;
 
 pub use crate::budget::{AbuseLimits, Allowance};
-pub use crate::fields::{FieldBuffer, Fields, RequestFields};
+pub use crate::fields::{FieldBuffer, Fields, RequestFields, RequestTarget, ResponseFields};

@@ -62,10 +62,9 @@ pub use config::Config;
 pub use connection::{H3Connection, StreamSignal};
 pub use error::{Error, H3Code, H3SendError};
 pub use event::Event;
-pub use send::RequestTarget;
 pub use settings::PeerSettings;
 pub use stream::QuicStreamId;
 pub use varint::FramePrefix;
 
 pub use crate::budget::{AbuseLimits, Allowance};
-pub use crate::fields::{FieldBuffer, Fields, RequestFields, ResponseFields};
+pub use crate::fields::{FieldBuffer, Fields, RequestFields, RequestTarget, ResponseFields};

@@ -1,5 +1,6 @@
 //! Answers `GET /hello` only, to measure the minimum cost of a request. `cargo run --release -p sinews-server
-//! --example hello_http -- [PORT] [auto|poll|uring] [THREADS]`.
+//! --example hello_http -- [PORT] [auto|poll|uring] [THREADS] [CERTIFICATE KEY]`. With a certificate it serves
+//! HTTPS, with HTTP/2.
 //!
 //! ```sh
 //! curl -i http://127.0.0.1:8080/hello
@@ -8,17 +9,27 @@
 
 use std::error::Error;
 
-use sinews_server::{EngineConfig, Response, Router, Server};
+use sinews_server::{Certificates, EngineConfig, HttpConfig, Response, Router, Server, TlsConfig};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
     let router = Router::new().get("/hello", |_| Response::text("Hello, world!"));
-    let server = Server::new(router)
-        .listen(format!("127.0.0.1:{}", argument(1, "8080")).parse()?)
+    let address = format!("127.0.0.1:{}", argument(1, "8080")).parse()?;
+    let server = match (std::env::args().nth(4), std::env::args().nth(5)) {
+        (Some(certificate), Some(key)) => {
+            let certificates =
+                Certificates::new().with_pem(&std::fs::read(certificate)?, &std::fs::read(key)?)?;
+            let server = Server::new(router).http(HttpConfig::default().with_http2(true));
+            server.listen_tls(address, TlsConfig::new(certificates)?)
+        }
+        _ => Server::new(router).listen(address),
+    };
+    let server = server
         .engine(EngineConfig::default().with_backend(argument(2, "auto").parse()?))
         .threads(argument(3, "1").parse()?)
         .bind()?;
-    println!("http://{}/hello", server.addresses()[0]);
+    let scheme = if std::env::args().len() > 5 { "https" } else { "http" };
+    println!("{scheme}://{}/hello", server.addresses()[0]);
     server.run()?;
     Ok(())
 }

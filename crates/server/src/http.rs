@@ -21,6 +21,9 @@ pub struct HttpConfig {
     pub(crate) high_water: usize,
     pub(crate) http2: bool,
     pub(crate) http3: bool,
+    pub(crate) http2_max_streams: u32,
+    pub(crate) http2_ping_interval: Option<Duration>,
+    pub(crate) http2_ping_timeout: Duration,
 }
 
 impl Default for HttpConfig {
@@ -38,6 +41,9 @@ impl Default for HttpConfig {
             high_water: 256 << 10,
             http2: false,
             http3: false,
+            http2_max_streams: 128,
+            http2_ping_interval: Some(Duration::from_secs(30)),
+            http2_ping_timeout: Duration::from_secs(20),
         }
     }
 }
@@ -122,6 +128,33 @@ impl HttpConfig {
         self
     }
 
+    /// Maximum of concurrent streams on a connection of HTTP/2, each a request, a streaming response or a WebSocket;
+    /// further ones are refused. At least 1. Default 128; RFC 9113 section 6.5.2 recommends no less than 100. A proxy that
+    /// carries the WebSockets of many clients on few connections needs more.
+    #[must_use]
+    pub fn with_http2_max_streams(mut self, streams: u32) -> Self {
+        self.http2_max_streams = streams;
+        self
+    }
+
+    /// Time without received bytes after which a connection of HTTP/2 with open streams is pinged; `None` sends no pings. It
+    /// finds peers that are lost while a streaming response or a pending answer is silent. Default 30 s: longer than the
+    /// ping interval of WebSockets, whose pongs count, and shorter than the timeouts of most proxies. A connection without
+    /// streams ends after [`keep_alive_timeout`](Self::with_keep_alive_timeout).
+    #[must_use]
+    pub fn with_http2_ping_interval(mut self, wait: Option<Duration>) -> Self {
+        self.http2_ping_interval = wait;
+        self
+    }
+
+    /// Timeout of the answer to such a ping: any received byte counts. Then the connection ends with all its streams.
+    /// Default 20 s, as that of a WebSocket.
+    #[must_use]
+    pub fn with_http2_ping_timeout(mut self, wait: Duration) -> Self {
+        self.http2_ping_timeout = wait;
+        self
+    }
+
     /// Idle timeout of a connection after its last answer. Default 75 s: more than the 60 s after which most proxies
     /// close, so that no proxy sends a request into a closing connection.
     #[must_use]
@@ -165,8 +198,14 @@ impl HttpConfig {
             (self.keep_alive_timeout, "keep_alive_timeout must be longer than zero"),
             (self.write_timeout, "write_timeout must be longer than zero"),
             (self.handler_timeout, "handler_timeout must be longer than zero"),
+            (self.http2_ping_timeout, "http2_ping_timeout must be longer than zero"),
         ];
-        let zero = waits.into_iter().find(|(wait, _)| wait.is_zero());
+        if self.http2_max_streams == 0 {
+            return Err("http2_max_streams must be at least 1");
+        }
+        let pings =
+            self.http2_ping_interval.map(|wait| (wait, "http2_ping_interval must be longer than zero"));
+        let zero = waits.into_iter().chain(pings).find(|(wait, _)| wait.is_zero());
         zero.map_or(Ok(()), |(_, fault)| Err(fault))
     }
 }

@@ -93,3 +93,16 @@ async fn untrusted_server_is_an_error_before_http2() {
     let error = connect(url(address)).tls(trusting(other)).await.expect_err("untrusted");
     assert!(matches!(error, ConnectError::Tls { error: TlsError::Handshake(_), .. }), "{error:?}");
 }
+
+#[cfg(feature = "native-tls")]
+#[tokio::test]
+async fn native_tls_is_rejected_before_a_connection_is_made() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let native = sinews::Tls::native().expect("the library of the platform");
+    let error = connect(url(address)).tls(native).await.expect_err("no HTTP/2");
+    assert!(matches!(error, ConnectError::Tls { error: TlsError::Setup(_), .. }), "{error:?}");
+    assert!(error.to_string().contains("HTTP/2 needs rustls (feature tokio-rustls)"), "{error}");
+    let accepted = tokio::time::timeout(std::time::Duration::from_millis(50), listener.accept()).await;
+    assert!(accepted.is_err(), "the server sees no connection");
+}

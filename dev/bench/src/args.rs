@@ -1,5 +1,6 @@
 //! The command line.
 
+mod http2;
 mod keys;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use self::http2::Http2Args;
 pub(crate) use self::keys::KeysArgs;
 use crate::hello::HelloServer;
 use crate::ingest::IngestServer;
@@ -47,6 +49,8 @@ pub(crate) enum Command {
     Http(HttpArgs),
     /// Cost of a request of `GET /hello`, by wrk, beside other HTTP servers.
     Hello(HelloArgs),
+    /// Cost of messages and requests over HTTP/2 with TLS, beside HTTP/1.1, axum, hyper and nginx.
+    Http2(Http2Args),
     /// Cost of a request with a body that goes to Kafka, by wrk, beside hyper on Tokio and on compio.
     Ingest(IngestArgs),
     /// Cost of a message on one thread and on two.

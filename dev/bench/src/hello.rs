@@ -238,6 +238,12 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);

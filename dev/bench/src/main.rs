@@ -27,6 +27,7 @@ mod fanout;
 mod generator;
 mod hello;
 mod http;
+mod http2;
 mod idle;
 mod ingest;
 mod keys;
@@ -66,6 +67,7 @@ fn main() -> Result<(), Error> {
         Some(Command::Keys(args)) => keys::run(&args),
         Some(Command::Idle(args)) => idle::run(&args),
         Some(Command::Http(args)) => http::run(&args),
+        Some(Command::Http2(args)) => http2::run(&args),
         Some(Command::Hello(args)) => hello::run(&args),
         Some(Command::Ingest(args)) => ingest::run(&args),
         Some(Command::Scaling(args)) => scaling::run(&args),

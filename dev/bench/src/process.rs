@@ -210,7 +210,7 @@ const TICKS_PER_SECOND: f64 = 100.;
 
 /// In the format of `taskset --cpu-list`.
 pub(crate) const SERVER_CORE: &str = "0";
-const LOAD_CORE: &str = "1";
+pub(crate) const LOAD_CORE: &str = "1";
 
 /// A built server starts in milliseconds; a busy machine needs more time.
 const START_LIMIT: Duration = Duration::from_secs(10);

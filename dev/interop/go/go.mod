@@ -1,6 +1,6 @@
 module sinews/interop
 
-go 1.23
+go 1.23.0
 
 require (
 	github.com/armon/go-socks5 v0.0.0-20160902184237-e75332964ef5
@@ -8,14 +8,14 @@ require (
 	github.com/gorilla/websocket v1.5.3
 	github.com/pusher/pusher-http-go/v5 v5.1.1
 	github.com/summerwind/h2spec v2.2.1+incompatible
-	golang.org/x/crypto v0.28.0
+	golang.org/x/crypto v0.36.0
+	golang.org/x/net v0.38.0
 )
 
 require (
 	github.com/fatih/color v1.18.0 // indirect
 	github.com/mattn/go-colorable v0.1.13 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
-	golang.org/x/net v0.30.0 // indirect
-	golang.org/x/sys v0.26.0 // indirect
-	golang.org/x/text v0.19.0 // indirect
+	golang.org/x/sys v0.31.0 // indirect
+	golang.org/x/text v0.23.0 // indirect
 )

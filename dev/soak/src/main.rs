@@ -16,6 +16,7 @@
 mod client;
 mod exhaustion;
 mod http;
+mod http2;
 mod load;
 mod scenarios;
 mod server;

@@ -40,7 +40,7 @@ impl Tally {
         self.connections.fetch_add(connections as u64, Ordering::Relaxed);
     }
 
-    fn right(&self, message: &[u8]) {
+    pub(crate) fn right(&self, message: &[u8]) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(message.len() as u64, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Tally {
 type Run = fn(&World, &mut Rng) -> Result<(), Fault>;
 
 /// Name, weight, and function. The weights give each scenario about the same time.
-pub(crate) const SCENARIOS: [(&str, usize, Run); 10] = [
+pub(crate) const SCENARIOS: [(&str, usize, Run); 11] = [
     ("bursts", 30, bursts),
     ("large", 6, large),
     ("fragments", 20, fragments),
@@ -67,6 +67,7 @@ pub(crate) const SCENARIOS: [(&str, usize, Run); 10] = [
     ("slow subscriber", 2, slow_subscriber),
     ("http", 30, http),
     ("topics", 12, topics),
+    ("http2", 10, crate::http2::run),
     ("deflate", 15, deflate),
     ("storm", 1, crate::storm::run),
 ];
@@ -109,7 +110,7 @@ impl World {
 
 /// Creates a message that cannot be confused with another: noise, or noise encoded as text of one to four
 /// bytes a character.
-fn message(rng: &mut Rng, size: usize) -> (Kind, Vec<u8>) {
+pub(crate) fn message(rng: &mut Rng, size: usize) -> (Kind, Vec<u8>) {
     let noise = rng.bytes(size);
     if rng.below(2) == 0 {
         return (Kind::Binary, noise);
@@ -348,7 +349,8 @@ fn http(world: &World, rng: &mut Rng) -> Result<(), Fault> {
 }
 
 /// Path, status, and a part of the body.
-const PATHS: [(&str, u16, &str); 3] = [("/healthz", 200, "ok\n"), ("/", 200, "<html"), ("/nowhere", 404, "")];
+pub(crate) const PATHS: [(&str, u16, &str); 3] =
+    [("/healthz", 200, "ok\n"), ("/", 200, "<html"), ("/nowhere", 404, "")];
 
 /// Subscribers, some of which leave meanwhile; a socket and requests that publish.
 fn topics(world: &World, rng: &mut Rng) -> Result<(), Fault> {

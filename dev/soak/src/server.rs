@@ -40,7 +40,7 @@ impl Server {
         }
         let mut child = command(setup)
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--backend", setup.backend])
-            .args(["--threads", &setup.threads.to_string()])
+            .args(["--threads", &setup.threads.to_string(), "--http-http2"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&setup.log)?)

@@ -34,8 +34,8 @@ pub(crate) struct Options {
     /// Sections run at the same time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
-    /// Subjects to test [default: all]: the HTTP cases, the program `sinews serve`, the same over TLS, or the
-    /// library on a runtime
+    /// Subjects to test [default: all]: the HTTP cases, the program `sinews serve`, the same over TLS, over HTTP/2,
+    /// or the library on a runtime
     #[arg(long, value_enum, value_delimiter = ',')]
     target: Vec<Target>,
     /// End of the connection to test [default: both]
@@ -60,6 +60,7 @@ enum Target {
     Http,
     Serve,
     Tls,
+    Http2,
     Tokio,
     Axum,
     Compio,
@@ -101,9 +102,9 @@ impl Options {
         if self.full { Messages::All } else { Messages::Few(self.count) }
     }
 
-    /// Fewer messages over TLS: the first messages cover all of its code.
-    fn messages_tls(&self) -> Messages {
-        if self.full { Messages::All } else { Messages::Few(self.count.min(TLS_COUNT)) }
+    /// Fewer messages over TLS and HTTP/2: the first messages cover all of their code.
+    fn messages_few(&self) -> Messages {
+        if self.full { Messages::All } else { Messages::Few(self.count.min(FEW_COUNT)) }
     }
 }
 
@@ -161,7 +162,7 @@ impl Run<'_> {
     /// Against `sinews serve` on each backend, without TLS and with it.
     fn on_serve(&self) -> Outcome {
         let wants = |target| self.options.wants(target, Role::Server);
-        if !wants(Target::Serve) && !wants(Target::Tls) {
+        if ![Target::Serve, Target::Tls, Target::Http2].into_iter().any(wants) {
             return Ok(Count::default());
         }
         let binary = server::binary(self.options.binary.as_deref())?;
@@ -175,9 +176,15 @@ impl Run<'_> {
             }
             if wants(Target::Tls) {
                 println!("sinews serve with TLS, backend {name}");
-                let messages = self.options.messages_tls();
+                let messages = self.options.messages_few();
                 let run = Run { messages, ..self.below(&format!("{name}-tls")) };
                 count = count + run.on_backend_tls(backend, &binary)?;
+            }
+            if wants(Target::Http2) {
+                println!("sinews serve over HTTP/2, backend {name}");
+                let messages = self.options.messages_few();
+                let run = Run { messages, ..self.below(&format!("{name}-http2")) };
+                count = count + run.on_backend_http2(backend, &binary)?;
             }
         }
         Ok(count)
@@ -196,6 +203,25 @@ impl Run<'_> {
         let server = Server::start_tls(binary, &self.arguments(backend), &certificate, &log)?;
         let url = format!("wss://{}/echo", server.address());
         self.on_server(server, &url)
+    }
+
+    /// The suite speaks HTTP/1.1 with a proxy, which passes the bytes on over streams of one connection.
+    fn on_backend_http2(&self, backend: Backend, binary: &Path) -> Outcome {
+        let arguments = [&self.arguments(backend)[..], &["--http-http2"]].concat();
+        let server = Server::start(binary, &arguments, &self.out.join("server.log"))?;
+        let programs = server::build_all_debug(&["http2-proxy"])?;
+        let mut proxy = Command::new(programs.join("http2-proxy"));
+        proxy.arg(server.address().to_string());
+        let mut proxy = Server::start_announced(&mut proxy, &self.out.join("proxy.log"))?;
+        let url = format!("{}/echo", proxy.url());
+        let count = self.on_server(server, &url)?;
+        Ok(match proxy.ended() {
+            None => count,
+            Some(how) => {
+                println!("  proxy: {how}");
+                count + Count::FAILED
+            }
+        })
     }
 
     fn arguments(&self, backend: Backend) -> [&'static str; 4] {
@@ -301,8 +327,8 @@ impl Run<'_> {
     }
 }
 
-/// Maximum messages in each case of sections 12 and 13 over TLS.
-const TLS_COUNT: u32 = 5;
+/// Maximum messages in each case of sections 12 and 13 over TLS and HTTP/2.
+const FEW_COUNT: u32 = 5;
 
 /// Returns the name of a value on the command line.
 fn value_name(value: &impl ValueEnum) -> String {

@@ -74,7 +74,7 @@ pub(crate) fn run_h2spec(backend: Backend) -> Outcome {
     Ok(count + outlived(&mut subject.server))
 }
 
-/// Runs clients of Node and of Python against `sinews serve` with HTTP/2: in clear text and over TLS.
+/// Runs clients of Node, Python and Go against `sinews serve` with HTTP/2: in clear text and over TLS.
 pub(crate) fn run_clients(binary: &Path, backend: Backend) -> Outcome {
     let out = process::target().join(format!("xtask/http/http2-{}", backend.name()));
     let certificate = Certificate::make(&out)?;
@@ -84,6 +84,7 @@ pub(crate) fn run_clients(binary: &Path, backend: Backend) -> Outcome {
     let clients = [
         ("http2", "http://", "https://", tools::node("http2.mjs")),
         ("http2-python", "", "", tools::python(&["http2.py"])),
+        ("http2-go", "http://", "https://", go_http2()),
     ];
     let mut count = Count::default();
     for (name, plain_scheme, tls_scheme, client) in clients {
@@ -98,6 +99,13 @@ pub(crate) fn run_clients(binary: &Path, backend: Backend) -> Outcome {
             };
     }
     Ok(count + outlived(&mut plain) + outlived(&mut tls))
+}
+
+/// Go sends an extended CONNECT with this variable only.
+fn go_http2() -> Result<Command, tools::Missing> {
+    let mut command = tools::go("http2")?;
+    command.env("GODEBUG", "http2xconnect=1");
+    Ok(command)
 }
 
 /// Lets aioquic read the streams that the machine for HTTP/3 sends; the test reads the recorded streams of aioquic.

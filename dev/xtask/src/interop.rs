@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
     /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
-    /// http2 (node:http2, undici, and h2 with wsproto of Python), http3 (aioquic with wsproto, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), client-js (the package `clients/js`) and openapi (a client generated from the
+    /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
@@ -98,7 +98,7 @@ const CURL_SUITE: &str = "curl-suite";
 /// The cases of h2spec, the conformance suite of HTTP/2, against the same server.
 const H2SPEC: &str = "h2spec";
 
-/// Node's own client of HTTP/2, and undici, against the program.
+/// Clients of HTTP/2 of Node, Python and Go against the program.
 const HTTP2: &str = "http2";
 
 /// The reader of aioquic, against the machine for HTTP/3 without a server.

@@ -41,7 +41,7 @@ pub(crate) struct AmountArgs {
     #[arg(short, long, value_name = "N", default_value = "1")]
     pub(crate) threads: NonZeroUsize,
 
-    /// Unanswered messages or requests per connection (for http:// the pipelining depth). With --rate, further due
+    /// Unanswered messages or requests per connection (for http:// the pipelining depth), or per WebSocket with --http2. With --rate, further due
     /// messages are queued, and the queueing time counts as latency [default: 1; with --rate 1024]
     #[arg(short, long, value_name = "N")]
     pub(crate) in_flight: Option<NonZeroU32>,
@@ -114,6 +114,14 @@ pub(crate) struct ConnectionArgs {
     /// Offer compression (permessage-deflate)
     #[arg(long)]
     pub(crate) deflate: bool,
+
+    /// Open WebSockets over HTTP/2 (RFC 8441): with wss:// by ALPN, with ws:// by prior knowledge
+    #[arg(long)]
+    pub(crate) http2: bool,
+
+    /// WebSockets on each of the --connections. The server limits the streams of a connection
+    #[arg(long, value_name = "N", default_value = "1", requires = "http2")]
+    pub(crate) sockets_per_connection: NonZeroUsize,
 
     /// Header of each request or handshake, such as `Authorization: Bearer 1234`; repeatable
     #[arg(short = 'H', long, value_name = "NAME: VALUE")]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::handshake::ClientRequest;
 
-use super::load::LoadArgs;
+use super::load::{ConnectionArgs, LoadArgs};
+use crate::load::HTTP2;
 use crate::payload::Corpus;
 use crate::plan::{ExpectedBody, FanOut, LoadMode, LoadPlan, PublishTarget, RequestTemplate};
 use crate::target::{LoadTarget, TargetProtocol};
@@ -37,6 +38,8 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         kind: if text { sinews_proto::Kind::Text } else { sinews_proto::Kind::Binary },
         corpus,
         connections: amount.connections.get(),
+        http2: connection.http2,
+        sockets_per_connection: connection.sockets_per_connection.get(),
         threads: amount.threads.get().min(amount.connections.get()),
         in_flight: amount.in_flight.map_or(default_in_flight, |depth| depth.get() as usize),
         bursts: amount.burst,
@@ -50,7 +53,7 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         staged_handshakes: None,
         sources: connection.source.iter().flatten().copied().collect(),
         backend: connection.backend,
-        tls: target.tls.then(|| tls(connection.insecure, &connection.ca)).transpose()?,
+        tls: target.tls.then(|| tls(connection)).transpose()?,
         handshakes: handshakes(&target, args)?,
         publish_at: publish_at(&target, args)?,
         request: request(&target, args)?,
@@ -68,13 +71,14 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
 fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
     let LoadArgs { amount, content, connection, mode } = args;
     let is = |protocol| target.protocol == protocol;
+    let sockets = amount.connections.get() * connection.sockets_per_connection.get();
     let wrong = [
         (
             mode.mode == LoadMode::FanOut && !is(TargetProtocol::WebSocket),
             "--mode fan-out needs a ws:// or wss:// URL",
         ),
         (
-            mode.mode == LoadMode::FanOut && mode.publishers.get() >= amount.connections.get(),
+            mode.mode == LoadMode::FanOut && mode.publishers.get() >= sockets,
             "--mode fan-out needs more --connections than --publishers: the rest subscribe",
         ),
         (mode.mode == LoadMode::FanOut && content.binary, "--mode fan-out sends text and excludes --binary"),
@@ -92,6 +96,11 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
         (
             connection.unix.is_some() && mode.publish_url.is_some(),
             "--unix is the one server of all connections and excludes --publish-url",
+        ),
+        (connection.http2 && !is(TargetProtocol::WebSocket), "--http2 is for ws:// and wss:// URLs"),
+        (
+            connection.sockets_per_connection.get() > 1 && mode.publish_url.is_some(),
+            "--publish-url needs connections of its own and excludes --sockets-per-connection",
         ),
         (connection.deflate && !is(TargetProtocol::WebSocket), "--deflate is for ws:// and wss:// URLs"),
         (
@@ -122,8 +131,12 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
     }
 }
 
-fn tls(insecure: bool, ca: &[PathBuf]) -> Result<Arc<rustls::ClientConfig>, String> {
-    Ok(Arc::new(trust::client(insecure, ca)?.with_no_client_auth()))
+fn tls(args: &ConnectionArgs) -> Result<Arc<rustls::ClientConfig>, String> {
+    let mut config = trust::client(args.insecure, &args.ca)?.with_no_client_auth();
+    if args.http2 {
+        config.alpn_protocols = vec![HTTP2.to_vec()];
+    }
+    Ok(Arc::new(config))
 }
 
 /// Parses `Name: value`.
@@ -157,7 +170,12 @@ fn handshakes(target: &LoadTarget, args: &LoadArgs) -> Result<Vec<ClientRequest>
         for name in &args.connection.subprotocol {
             request = request.with_subprotocol(name.as_str()).map_err(|error| error.to_string())?;
         }
-        Ok(if args.connection.deflate { request.with_deflate(DeflateConfig::new()) } else { request })
+        let request =
+            if args.connection.deflate { request.with_deflate(DeflateConfig::new()) } else { request };
+        if args.connection.http2 {
+            request.clone().extended_connect().map_err(|error| format!("--header: {error}"))?;
+        }
+        Ok(request)
     };
     (0..topics).map(one).collect()
 }

@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 use sinews_engine::{App, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, Flow, Io};
 use sinews_proto::Config;
 use sinews_session::Resources;
+use smallvec::SmallVec;
 
 use super::super::plan::{FanOut, LoadMode, LoadPlan};
 use super::super::process::{self, CpuTime};
 use super::super::tally::{FailureKind, LiveCounters, LoadFigures, record};
-use super::super::target::TargetProtocol;
+use super::super::target::{LoadTarget, TargetProtocol};
 use super::chain::SessionChain;
-use super::connection::LoadConnection;
+use super::connection::{LoadConnection, SocketTraffic};
 use super::failure::ConnectionFailure;
 use super::http::HttpLoad;
+use super::http2::Http2Load;
 use super::protocol::LoadProtocol;
 use super::random::{key, masks};
 use super::role::ConnectionRole;
@@ -52,8 +54,8 @@ pub(crate) struct LoadApp {
     to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
     /// Replacement connections: their ordinals, and unanswered messages of their predecessors.
     replacements: Vec<(usize, VecDeque<Nanos>)>,
-    /// Connections that send at a fixed rate, in rotation.
-    paced: Vec<ConnId>,
+    /// Sockets that send at a fixed rate, in rotation: connections, and their sockets by number.
+    paced: Vec<(ConnId, usize)>,
     turn: usize,
     schedule: Option<SendSchedule>,
     next_source: usize,
@@ -146,25 +148,19 @@ impl LoadApp {
     fn open(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Nanos>) {
         self.requested += 1;
         let plan = self.thread_state.plan.clone();
-        let role = self.role(ordinal);
         let mut options = ConnectOptions::default();
         if !plan.sources.is_empty() {
             self.next_source += 1;
             options = options.with_local((plan.sources[self.next_source % plan.sources.len()], 0).into());
         }
-        let (target, handshake) = match role {
-            ConnectionRole::Echo => plan.endpoint(false, 0),
-            ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
-            ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
-        };
-        let protocol = match target.protocol {
-            TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
-            TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
-            TargetProtocol::WebSocket => match handshake {
-                Some(request) => LoadProtocol::WebSocket(WebSocketLoad::new(request, key())),
-                None => return,
-            },
-        };
+        let first = ordinal * plan.sockets_per_connection;
+        let mut traffic: SmallVec<[SocketTraffic; 1]> = (first..first + plan.sockets_per_connection)
+            .map(|socket| SocketTraffic { role: self.role(socket), tracker: MessageTracker::new(socket) })
+            .collect();
+        let Some((target, protocol)) = protocol_of(&plan, &traffic) else { return };
+        if let Some(first) = traffic.first_mut() {
+            first.tracker.take_over(waiting);
+        }
         let tls = plan.tls.as_ref().map(|config| TlsLayer::new(config, &target.name));
         let tls = match tls.transpose() {
             Ok(tls) => tls.map(Box::new),
@@ -178,8 +174,8 @@ impl LoadApp {
         let conn = LoadConnection {
             id,
             requested_at: self.thread_state.now,
-            role,
-            tracker: MessageTracker::new(ordinal, waiting),
+            ordinal,
+            traffic,
             protocol,
             tls,
             open: false,
@@ -237,19 +233,20 @@ impl LoadApp {
             }
             LoadMode::Idle => {}
             LoadMode::Echo | LoadMode::FanOut => {
-                if let LoadProtocol::WebSocket(websocket) = &mut conn.protocol {
+                for index in 0..conn.traffic.len() {
+                    let role = conn.traffic[index].role;
                     let FanOut { login, subscribe, .. } = &thread_state.plan.fan_out;
                     if let Some(login) = login {
-                        websocket.send_first(login, thread_state, resources);
+                        conn.protocol.send_first(index, login, thread_state, resources);
                     }
-                    if let (ConnectionRole::Subscriber(topic), Some(text)) = (conn.role, subscribe) {
+                    if let (ConnectionRole::Subscriber(topic), Some(text)) = (role, subscribe) {
                         let text = text.replace("{topic}", &FanOut::topic(topic));
-                        websocket.send_first(&text, thread_state, resources);
+                        conn.protocol.send_first(index, &text, thread_state, resources);
                     }
-                }
-                if !matches!(conn.role, ConnectionRole::Subscriber(_)) {
-                    paced.push(id);
-                    conn.protocol.send(conn.role, &mut conn.tracker, thread_state, resources);
+                    if !matches!(role, ConnectionRole::Subscriber(_)) {
+                        paced.push((id, index));
+                        conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
+                    }
                 }
             }
         }
@@ -262,7 +259,7 @@ impl LoadApp {
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         if let Some(failure) = fault.failure.filter(|_| !conn.closing && !ending) {
             if matches!(failure, FailureKind::WrongBytes | FailureKind::Protocol) {
-                conn.tracker.answered_wrongly(thread_state);
+                conn.traffic[fault.socket].tracker.answered_wrongly(thread_state);
             }
             thread_state.fail(failure, 1, || fault.text);
         }
@@ -325,7 +322,7 @@ impl LoadApp {
         self.thread_state.at(Instant::now());
         let Self { conns, thread_state, resources, .. } = self;
         for conn in conns.iter_mut().flatten() {
-            conn.tracker.abandon(thread_state);
+            conn.traffic.iter_mut().for_each(|traffic| traffic.tracker.abandon(thread_state));
             conn.closing = true;
             if conn.open && conn.protocol.close(thread_state, resources) {
                 io.send(conn.id);
@@ -340,7 +337,7 @@ impl LoadApp {
     /// Handles a closed connection: counts the reason, and opens a replacement if needed.
     fn handle_closed(&mut self, why: CloseReason, conn: LoadConnection) {
         let Self { thread_state, replacements, ending, .. } = self;
-        let LoadConnection { mut tracker, open, closing, .. } = conn;
+        let LoadConnection { ordinal, mut traffic, open, closing, .. } = conn;
         if open {
             thread_state.live.open.set(thread_state.live.open.get().saturating_sub(1));
         }
@@ -373,9 +370,10 @@ impl LoadApp {
             LoadMode::Idle | LoadMode::FanOut => false,
         };
         if another && !*ending {
-            replacements.push((tracker.ordinal, tracker.take_unanswered()));
+            let unanswered = traffic.iter_mut().flat_map(|traffic| traffic.tracker.take_unanswered());
+            replacements.push((ordinal, unanswered.collect()));
         } else {
-            tracker.abandon(thread_state);
+            traffic.iter_mut().for_each(|traffic| traffic.tracker.abandon(thread_state));
         }
     }
 }
@@ -405,13 +403,16 @@ impl App for LoadApp {
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return Flow::Continue };
         let with = (resources, &*config);
         let result = match &mut conn.tls {
-            None => conn.protocol.receive(chunk, conn.role, &mut conn.tracker, thread_state, with),
+            None => conn.protocol.receive(chunk, &mut conn.traffic, thread_state, with),
             Some(tls) => {
                 plain.clear();
                 match tls.receive(chunk, plain) {
                     Err(error) => Err(ConnectionFailure::new(FailureKind::Tls, &error)),
                     Ok(()) if plain.is_empty() => Ok(()),
-                    Ok(()) => conn.protocol.receive(plain, conn.role, &mut conn.tracker, thread_state, with),
+                    Ok(()) if thread_state.plan.http2 && !tls.is_http2() => {
+                        Err(ConnectionFailure::new(FailureKind::Tls, "the server did not select h2 by ALPN"))
+                    }
+                    Ok(()) => conn.protocol.receive(plain, &mut conn.traffic, thread_state, with),
                 }
             }
         };
@@ -430,7 +431,7 @@ impl App for LoadApp {
         let quiet = self.conn(id).is_some_and(|conn| {
             matches!(conn.protocol, LoadProtocol::Http(_))
                 && conn.open
-                && (conn.tracker.is_idle() || conn.protocol.is_over())
+                && (conn.traffic.iter().all(|traffic| traffic.tracker.is_idle()) || conn.protocol.is_over())
         });
         let fault = if quiet {
             ConnectionFailure::expected()
@@ -443,9 +444,11 @@ impl App for LoadApp {
     fn start_send(&mut self, id: ConnId) -> Option<SessionChain> {
         let Self { conns, thread_state, resources, .. } = self;
         let conn = conns.get_mut(id.index())?.as_mut()?;
-        let Some(tls) = &mut conn.tls else { return conn.protocol.start_send().map(SessionChain) };
+        let Some(tls) = &mut conn.tls else {
+            return conn.protocol.start_send(thread_state, resources).map(SessionChain);
+        };
         if tls.is_open()
-            && let Some(mut chain) = conn.protocol.start_send()
+            && let Some(mut chain) = conn.protocol.start_send(thread_state, resources)
         {
             tls.seal(&mut chain);
             conn.protocol.finish_send(chain, thread_state, resources);
@@ -528,6 +531,27 @@ impl App for LoadApp {
             io.stop();
         }
     }
+}
+
+/// Target and protocol of a connection with these sockets.
+fn protocol_of<'p>(plan: &'p LoadPlan, traffic: &[SocketTraffic]) -> Option<(&'p LoadTarget, LoadProtocol)> {
+    let endpoint = |traffic: &SocketTraffic| match traffic.role {
+        ConnectionRole::Echo => plan.endpoint(false, 0),
+        ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
+        ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
+    };
+    let (target, handshake) = endpoint(traffic.first()?);
+    let protocol = match target.protocol {
+        TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
+        TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
+        TargetProtocol::WebSocket if plan.http2 => {
+            let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
+            // The plan has checked the headers.
+            LoadProtocol::Http2(Box::new(Http2Load::new(requests, target.tls).ok()?))
+        }
+        TargetProtocol::WebSocket => LoadProtocol::WebSocket(WebSocketLoad::new(handshake?, key())),
+    };
+    Some((target, protocol))
 }
 
 /// Interval of the timer tick.

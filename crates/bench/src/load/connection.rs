@@ -3,19 +3,28 @@
 use std::time::Instant;
 
 use sinews_engine::ConnId;
+use smallvec::SmallVec;
 
 use super::protocol::LoadProtocol;
 use super::role::ConnectionRole;
 use super::tls::TlsLayer;
 use super::tracker::MessageTracker;
 
+/// The messages of one socket: of a connection, or of one of its WebSockets over HTTP/2.
+#[derive(Debug)]
+pub(super) struct SocketTraffic {
+    pub(super) role: ConnectionRole,
+    pub(super) tracker: MessageTracker,
+}
+
 /// One connection.
 pub(super) struct LoadConnection {
     pub(super) id: ConnId,
     /// Time of the connection request.
     pub(super) requested_at: Instant,
-    pub(super) role: ConnectionRole,
-    pub(super) tracker: MessageTracker,
+    pub(super) ordinal: usize,
+    /// Several over HTTP/2 only.
+    pub(super) traffic: SmallVec<[SocketTraffic; 1]>,
     pub(super) protocol: LoadProtocol,
     pub(super) tls: Option<Box<TlsLayer>>,
     /// The connection is reported as open.

@@ -8,14 +8,16 @@ pub(super) struct ConnectionFailure {
     /// `None` for an expected close.
     pub(super) failure: Option<FailureKind>,
     pub(super) text: String,
+    /// The socket of the failure among those of the connection.
+    pub(super) socket: usize,
 }
 
 impl ConnectionFailure {
     pub(super) fn new(failure: FailureKind, text: &str) -> Self {
-        Self { failure: Some(failure), text: text.to_owned() }
+        Self { failure: Some(failure), text: text.to_owned(), socket: 0 }
     }
 
     pub(super) fn expected() -> Self {
-        Self { failure: None, text: String::new() }
+        Self { failure: None, text: String::new(), socket: 0 }
     }
 }

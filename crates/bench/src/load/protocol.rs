@@ -5,11 +5,12 @@ use std::sync::Arc;
 use sinews_proto::Config;
 use sinews_session::{Chain, Resources};
 
+use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::http::HttpLoad;
-use super::role::ConnectionRole;
+use super::http2::Http2Load;
 use super::tcp::TcpLoad;
-use super::tracker::{MessageTracker, ThreadState};
+use super::tracker::ThreadState;
 use super::websocket::WebSocketLoad;
 
 #[derive(Debug)]
@@ -17,6 +18,7 @@ pub(super) enum LoadProtocol {
     Tcp(TcpLoad),
     Http(HttpLoad),
     WebSocket(WebSocketLoad),
+    Http2(Box<Http2Load>),
 }
 
 impl LoadProtocol {
@@ -32,18 +34,24 @@ impl LoadProtocol {
         match self {
             Self::Tcp(_) | Self::Http(_) => true,
             Self::WebSocket(websocket) => websocket.is_open(),
+            Self::Http2(http2) => http2.is_open(),
         }
     }
 
     pub(super) fn receive(
         &mut self,
         chunk: &mut [u8],
-        role: ConnectionRole,
-        tracker: &mut MessageTracker,
+        traffic: &mut [SocketTraffic],
         thread_state: &mut ThreadState,
         with: (&mut Resources, &Arc<Config>),
     ) -> Result<(), ConnectionFailure> {
+        if let Self::Http2(http2) = self {
+            return http2.receive(chunk, traffic, thread_state, with);
+        }
+        let Some(traffic) = traffic.first_mut() else { return Ok(()) };
+        let tracker = &mut traffic.tracker;
         match self {
+            Self::Http2(_) => Ok(()),
             Self::Tcp(tcp) => {
                 tcp.receive(chunk, tracker, thread_state)?;
                 tcp.send(tracker, thread_state, with.0);
@@ -54,21 +62,39 @@ impl LoadProtocol {
                 http.send(tracker, thread_state, with.0);
                 Ok(())
             }
-            Self::WebSocket(websocket) => websocket.receive(chunk, role, tracker, thread_state, with),
+            Self::WebSocket(websocket) => websocket.receive(chunk, traffic, thread_state, with),
         }
     }
 
+    /// Sends messages of a socket as far as allowed. `index`: its number among those of the connection.
     pub(super) fn send(
         &mut self,
-        role: ConnectionRole,
-        tracker: &mut MessageTracker,
+        index: usize,
+        traffic: &mut [SocketTraffic],
         thread_state: &mut ThreadState,
         resources: &mut Resources,
     ) {
+        let Some(traffic) = traffic.get_mut(index) else { return };
         match self {
-            Self::Tcp(tcp) => tcp.send(tracker, thread_state, resources),
-            Self::Http(http) => http.send(tracker, thread_state, resources),
-            Self::WebSocket(websocket) => websocket.send(role, tracker, thread_state, resources),
+            Self::Tcp(tcp) => tcp.send(&mut traffic.tracker, thread_state, resources),
+            Self::Http(http) => http.send(&mut traffic.tracker, thread_state, resources),
+            Self::WebSocket(websocket) => websocket.send(traffic, thread_state, resources),
+            Self::Http2(http2) => http2.send(index, traffic, thread_state, resources),
+        }
+    }
+
+    /// Sends a message before the messages of the load: a login, or a subscription.
+    pub(super) fn send_first(
+        &mut self,
+        index: usize,
+        text: &str,
+        thread_state: &ThreadState,
+        resources: &mut Resources,
+    ) {
+        match self {
+            Self::Tcp(_) | Self::Http(_) => {}
+            Self::WebSocket(websocket) => websocket.send_first(text, thread_state, resources),
+            Self::Http2(http2) => http2.send_first(index, text, thread_state, resources),
         }
     }
 
@@ -77,6 +103,7 @@ impl LoadProtocol {
             Self::Tcp(tcp) => tcp.out.wants_send(),
             Self::Http(http) => http.out.wants_send(),
             Self::WebSocket(websocket) => websocket.wants_send(),
+            Self::Http2(http2) => http2.wants_send(),
         }
     }
 
@@ -86,14 +113,20 @@ impl LoadProtocol {
             Self::Tcp(tcp) => !tcp.out.has_pending(),
             Self::Http(http) => !http.out.has_pending(),
             Self::WebSocket(websocket) => websocket.finish_may_wait(),
+            Self::Http2(http2) => http2.finish_may_wait(),
         }
     }
 
-    pub(super) fn start_send(&mut self) -> Option<Box<Chain>> {
+    pub(super) fn start_send(
+        &mut self,
+        thread_state: &ThreadState,
+        resources: &mut Resources,
+    ) -> Option<Box<Chain>> {
         match self {
             Self::Tcp(tcp) => tcp.start_send(),
             Self::Http(http) => http.start_send(),
             Self::WebSocket(websocket) => websocket.start_send(),
+            Self::Http2(http2) => http2.start_send(thread_state, resources),
         }
     }
 
@@ -102,6 +135,7 @@ impl LoadProtocol {
             Self::Tcp(tcp) => tcp.out.progressed(bytes),
             Self::Http(http) => http.out.progressed(bytes),
             Self::WebSocket(websocket) => websocket.progressed(bytes, thread_state),
+            Self::Http2(http2) => http2.progressed(bytes),
         }
     }
 
@@ -115,6 +149,7 @@ impl LoadProtocol {
             Self::Tcp(tcp) => tcp.out.finish(chain, resources),
             Self::Http(http) => http.out.finish(chain, resources),
             Self::WebSocket(websocket) => websocket.finish_send(chain, thread_state, resources),
+            Self::Http2(http2) => http2.finish_send(chain, resources),
         }
     }
 
@@ -123,6 +158,7 @@ impl LoadProtocol {
         match self {
             Self::Tcp(_) | Self::Http(_) => false,
             Self::WebSocket(websocket) => websocket.close(thread_state, resources),
+            Self::Http2(http2) => http2.close(thread_state, resources),
         }
     }
 
@@ -132,6 +168,7 @@ impl LoadProtocol {
             Self::Tcp(_) => false,
             Self::Http(http) => http.last,
             Self::WebSocket(websocket) => websocket.is_over(),
+            Self::Http2(http2) => http2.is_over(),
         }
     }
 }

@@ -50,6 +50,11 @@ impl TlsLayer {
         !self.connection.is_handshaking()
     }
 
+    /// Whether the server selected HTTP/2 by ALPN.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.connection.alpn_protocol() == Some(HTTP2)
+    }
+
     pub(crate) fn wants_send(&self) -> bool {
         self.connection.wants_write() || self.wire.wants_send()
     }
@@ -81,3 +86,6 @@ impl TlsLayer {
         self.wire.finish(records, resources);
     }
 }
+
+/// The name of HTTP/2 in ALPN (RFC 9113 section 3.2).
+pub(crate) const HTTP2: &[u8] = b"h2";

@@ -173,7 +173,6 @@ impl ThreadState {
 /// Messages of a connection. Numbers identify sent messages and expected answers.
 #[derive(Debug)]
 pub(crate) struct MessageTracker {
-    pub(crate) ordinal: usize,
     /// Number of the next message, and of the next answer.
     next: u64,
     expected: u64,
@@ -186,10 +185,20 @@ pub(crate) struct MessageTracker {
 }
 
 impl MessageTracker {
-    /// `waiting`: due times of messages left by a previous connection.
-    pub(crate) fn new(ordinal: usize, waiting: VecDeque<Nanos>) -> Self {
+    pub(crate) fn new(ordinal: usize) -> Self {
         let first = (ordinal as u64) << 36;
-        Self { ordinal, next: first, expected: first, sent: VecDeque::new(), waiting, in_burst: false }
+        Self {
+            next: first,
+            expected: first,
+            sent: VecDeque::new(),
+            waiting: VecDeque::new(),
+            in_burst: false,
+        }
+    }
+
+    /// Adds the due messages of the connection that this one replaces.
+    pub(crate) fn take_over(&mut self, waiting: VecDeque<Nanos>) {
+        self.waiting.extend(waiting);
     }
 
     /// Takes the unanswered messages, for a replacement connection.
@@ -328,7 +337,7 @@ mod tests {
         let epoch = Instant::now();
         let mut state = ThreadState::new(Arc::new(plan), Arc::default(), epoch, None);
         state.begin(RunWindow { begin: epoch, from: epoch, until: None }, epoch);
-        let mut tracker = MessageTracker::new(0, VecDeque::new());
+        let mut tracker = MessageTracker::new(0);
         assert_eq!(std::iter::from_fn(|| tracker.take(&mut state)).count(), 3);
         tracker.answered(&mut state, 1);
         std::iter::from_fn(|| tracker.take(&mut state)).count()

@@ -8,6 +8,7 @@ use sinews_proto::{CloseCode, Config, PingRate, Time};
 use sinews_session::{Cause, Chain, Events, Outbound, Payload, Resources, Session, TransportAction, Tx};
 
 use super::super::tally::FailureKind;
+use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::role::ConnectionRole;
 use super::tracker::{MessageTracker, ThreadState, delivered};
@@ -56,13 +57,12 @@ impl WebSocketLoad {
     pub(super) fn receive(
         &mut self,
         chunk: &mut [u8],
-        role: ConnectionRole,
-        tracker: &mut MessageTracker,
+        traffic: &mut SocketTraffic,
         thread_state: &mut ThreadState,
         with: (&mut Resources, &Arc<Config>),
     ) -> Result<(), ConnectionFailure> {
         match self {
-            Self::Open(session) => receive(session, chunk, role, tracker, thread_state, with.0),
+            Self::Open(session) => receive(session, chunk, traffic, thread_state, with.0),
             Self::Nothing => Ok(()),
             Self::Handshake { machine, received, .. } => {
                 received.extend_from_slice(chunk);
@@ -77,11 +77,7 @@ impl WebSocketLoad {
                 let session = Session::with_outbound(done.negotiated(), with.1.clone(), now, out);
                 *self = Self::Open(Box::new(session));
                 let behind = &mut received[done.consumed()..];
-                if behind.is_empty() {
-                    Ok(())
-                } else {
-                    self.receive(behind, role, tracker, thread_state, with)
-                }
+                if behind.is_empty() { Ok(()) } else { self.receive(behind, traffic, thread_state, with) }
             }
         }
     }
@@ -89,41 +85,20 @@ impl WebSocketLoad {
     /// Sends messages as far as allowed.
     pub(super) fn send(
         &mut self,
-        role: ConnectionRole,
-        tracker: &mut MessageTracker,
+        traffic: &mut SocketTraffic,
         thread_state: &mut ThreadState,
         resources: &mut Resources,
     ) {
-        let Self::Open(session) = self else { return };
-        let now = time(thread_state.epoch, thread_state.now);
-        let mut tx = session.tx(resources, now);
-        match role {
-            ConnectionRole::Echo => send(tracker, thread_state, &mut tx),
-            ConnectionRole::Publisher(topic) => {
-                while let Some(publication) = tracker.publication(topic, thread_state) {
-                    let template = thread_state.plan.fan_out.publish.as_str();
-                    let message = if template == "{payload}" {
-                        publication
-                    } else {
-                        let topic = super::super::plan::FanOut::topic(topic);
-                        template.replace("{topic}", &topic).replace("{payload}", &publication)
-                    };
-                    // The session is open and unlimited.
-                    let _ = tx.send_text(&message);
-                    tracker.sent_bytes(thread_state, message.len());
-                }
-            }
-            ConnectionRole::Subscriber(_) => {}
+        if let Self::Open(session) = self {
+            send_messages(session, traffic, thread_state, resources);
         }
-        session.after_tx(resources, now);
     }
 
     /// Sends a message before the messages of the load: a login, or a subscription.
     pub(super) fn send_first(&mut self, text: &str, thread_state: &ThreadState, resources: &mut Resources) {
-        let Self::Open(session) = self else { return };
-        let now = time(thread_state.epoch, thread_state.now);
-        let _ = session.tx(resources, now).send_text(text);
-        session.after_tx(resources, now);
+        if let Self::Open(session) = self {
+            send_first(session, text, thread_state, resources);
+        }
     }
 
     /// Sends Close as RFC 6455 requires. Returns whether an answer is pending.
@@ -189,16 +164,58 @@ impl WebSocketLoad {
     }
 }
 
-fn receive(
+/// Sends messages as far as allowed.
+pub(super) fn send_messages(
+    session: &mut Session,
+    SocketTraffic { role, tracker }: &mut SocketTraffic,
+    thread_state: &mut ThreadState,
+    resources: &mut Resources,
+) {
+    let now = time(thread_state.epoch, thread_state.now);
+    let mut tx = session.tx(resources, now);
+    match *role {
+        ConnectionRole::Echo => send(tracker, thread_state, &mut tx),
+        ConnectionRole::Publisher(topic) => {
+            while let Some(publication) = tracker.publication(topic, thread_state) {
+                let template = thread_state.plan.fan_out.publish.as_str();
+                let message = if template == "{payload}" {
+                    publication
+                } else {
+                    let topic = super::super::plan::FanOut::topic(topic);
+                    template.replace("{topic}", &topic).replace("{payload}", &publication)
+                };
+                // The session is open and unlimited.
+                let _ = tx.send_text(&message);
+                tracker.sent_bytes(thread_state, message.len());
+            }
+        }
+        ConnectionRole::Subscriber(_) => {}
+    }
+    session.after_tx(resources, now);
+}
+
+/// Sends a message before the messages of the load.
+pub(super) fn send_first(
+    session: &mut Session,
+    text: &str,
+    thread_state: &ThreadState,
+    resources: &mut Resources,
+) {
+    let now = time(thread_state.epoch, thread_state.now);
+    let _ = session.tx(resources, now).send_text(text);
+    session.after_tx(resources, now);
+}
+
+/// Passes received bytes to the session. Each correct echo triggers the next message.
+pub(super) fn receive(
     session: &mut Session,
     chunk: &mut [u8],
-    role: ConnectionRole,
-    tracker: &mut MessageTracker,
+    SocketTraffic { role, tracker }: &mut SocketTraffic,
     thread_state: &mut ThreadState,
     resources: &mut Resources,
 ) -> Result<(), ConnectionFailure> {
     let now = time(thread_state.epoch, thread_state.now);
-    let mut receiver = MessageReceiver { role, tracker, thread_state, fault: None };
+    let mut receiver = MessageReceiver { role: *role, tracker, thread_state, fault: None };
     // Reads are never paused: there is no high-water mark.
     let _ = session.receive(chunk, resources, now, &mut receiver);
     if let Some(fault) = receiver.fault {

@@ -38,12 +38,12 @@ pub(super) fn load(plan: &LoadPlan, outcome: &LoadResult) -> String {
     };
     let seconds = outcome.elapsed.as_secs_f64();
     let threads = if plan.threads == 1 { "thread" } else { "threads" };
-    format!(
-        "{}, {} connections, {flow}, {} {threads}, {seconds:.1} s",
-        plan.mode.name(),
-        plan.connections,
-        plan.threads,
-    )
+    let connections = match (plan.http2, plan.sockets_per_connection) {
+        (false, _) => format!("{} connections", plan.connections),
+        (true, 1) => format!("{} HTTP/2 connections of 1 WebSocket", plan.connections),
+        (true, sockets) => format!("{} HTTP/2 connections of {sockets} WebSockets", plan.connections),
+    };
+    format!("{}, {connections}, {flow}, {} {threads}, {seconds:.1} s", plan.mode.name(), plan.threads,)
 }
 
 /// Names and values, without the latencies.

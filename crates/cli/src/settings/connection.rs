@@ -1,5 +1,6 @@
 //! Limits and timeouts of each connection.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -33,6 +34,17 @@ settings! {
         /// 8441) and Server-Sent Events share its connections.
         http2: bool { default: "false" }
 
+        /// Maximum of concurrent streams on a connection of HTTP/2, each a request, an event stream or a WebSocket; further
+        /// ones are refused.
+        http2_max_streams: NonZeroU32 { default: "128" }
+
+        /// Time without data from the client after which a connection of HTTP/2 with open streams is pinged; `off` sends no
+        /// pings. The pongs of its WebSockets count as data.
+        http2_ping_interval: DurationOrOff { default: "30s" }
+
+        /// Timeout of the answer to such a ping: any received byte counts. The connection then ends with all its streams.
+        http2_ping_timeout: PositiveDuration { default: "20s" }
+
         /// Serve HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port, which answers of
         /// earlier versions announce. Requests, WebSockets (RFC 9220) and Server-Sent Events share its connections. Requires
         /// {tls.certificate}; listen addresses that expect a PROXY header have no HTTP/3.
@@ -51,6 +63,9 @@ impl HttpSettings {
             .with_handler_timeout(self.handler_timeout)
             .with_http2(self.http2)
             .with_http3(self.http3)
+            .with_http2_max_streams(self.http2_max_streams.get())
+            .with_http2_ping_interval(self.http2_ping_interval)
+            .with_http2_ping_timeout(self.http2_ping_timeout)
     }
 }
 
@@ -138,11 +153,21 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp3 = true\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp3 = true\nhttp2_max_streams = 200\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
-        let flags =
-            [&flags[..], &["--websocket-max-outbound", "7k", "--http-handler-timeout", "8s"]].concat();
+        let flags = [
+            &flags[..],
+            &[
+                "--websocket-max-outbound",
+                "7k",
+                "--http-handler-timeout",
+                "8s",
+                "--http-http2-ping-timeout",
+                "4s",
+            ],
+        ]
+        .concat();
         let without_tls = settings(&flags, file).unwrap_err();
         assert_eq!(without_tls, "sinews.toml:4: http.http3 requires tls.certificate: QUIC includes TLS");
         let file = format!("{file}\n[tls]\ncertificate = \"a\"\nkey = \"b\"");
@@ -151,6 +176,9 @@ mod tests {
             .with_max_body(1)
             .with_http2(true)
             .with_http3(true)
+            .with_http2_max_streams(200)
+            .with_http2_ping_interval(None)
+            .with_http2_ping_timeout(Duration::from_secs(4))
             .with_head_timeout(Duration::from_secs(2))
             .with_keep_alive_timeout(Duration::from_secs(3))
             .with_min_upload_rate(0, UPLOAD_GRACE)

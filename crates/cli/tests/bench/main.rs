@@ -4,6 +4,7 @@
 mod compare;
 mod durable;
 mod faults;
+mod http2;
 mod loads;
 mod shown;
 mod support;

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod event_stream;
+mod http2;
 mod keys;
 mod many_streams;
 mod revocations;

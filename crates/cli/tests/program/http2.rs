@@ -1,7 +1,10 @@
 //! `sinews connect --http2` with `sinews serve`.
 
 use std::io::Write as _;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::process::Stdio;
+use std::thread;
 use std::time::Duration;
 
 use crate::config::Directory;
@@ -88,6 +91,34 @@ fn connect_speaks_http2_over_tls_and_unix_sockets() {
     // A Unix socket has no TLS.
     let (code, out, log) = connect(&["--unix", &socket, "ws://localhost/echo"], "hi\n");
     assert_eq!((code, &*out), (0, "hi\n"), "{log}");
+    // A proxy on a Unix socket passes TLS on.
+    let proxy = directory.path("proxy");
+    pass_to(&proxy, server.address);
+    let (code, out, log) = connect(&["--ca", &certificate, "--unix", &proxy, "wss://localhost/echo"], "hi\n");
+    assert_eq!((code, &*out), (0, "hi\n"), "{log}");
+    let (code, _, log) = connect(&["--unix", &proxy, "wss://localhost/echo"], "");
+    assert_eq!(code, 1, "{log}");
+    assert!(log.contains("--ca FILE trusts its issuer"), "{log}");
+}
+
+/// Passes connections to a Unix socket on to an address, until the test ends.
+fn pass_to(path: &str, address: SocketAddr) {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            let server = TcpStream::connect(address).unwrap();
+            let (mut from_client, mut to_client) = (client.try_clone().unwrap(), client);
+            let (mut from_server, mut to_server) = (server.try_clone().unwrap(), server);
+            thread::spawn(move || {
+                let _ = std::io::copy(&mut from_client, &mut to_server);
+                let _ = to_server.shutdown(Shutdown::Write);
+            });
+            thread::spawn(move || {
+                let _ = std::io::copy(&mut from_server, &mut to_client);
+                let _ = to_client.shutdown(Shutdown::Write);
+            });
+        }
+    });
 }
 
 #[test]

@@ -38,7 +38,8 @@ impl DatagramSockets {
         std::mem::take(&mut self.opened)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
         self.sockets.len()
     }
 
@@ -80,6 +81,11 @@ impl DatagramSockets {
 
     pub(crate) fn close(&mut self) {
         self.closing = true;
+    }
+
+    #[inline]
+    pub(crate) fn are_changing(&self) -> bool {
+        self.closing || !self.opened.is_empty()
     }
 
     /// Takes the sockets to close.

@@ -169,7 +169,7 @@ impl Uring {
         let count = self.ring.submission().len() as u32;
         let result = match mode {
             EnterMode::Wait(timeout) if self.batch > 1 && timeout.is_none_or(|most| most > BATCH_WAIT) => {
-                self.descriptor.enter(count, (self.batch, BATCH_WAIT), timeout)
+                self.descriptor.enter(count, (self.batch, BATCH_WAIT), Some(timeout.unwrap_or(WAIT_MAX)))
             }
             EnterMode::Wait(timeout) => self.descriptor.enter(count, (1, Duration::ZERO), timeout),
             EnterMode::Collect => self.descriptor.enter(count, (0, Duration::ZERO), None),
@@ -516,6 +516,10 @@ const REJECTED_PAUSE: Duration = Duration::from_millis(1);
 const JOIN_TURNS: u32 = 100;
 const JOIN_WAIT: Duration = Duration::from_millis(20);
 
+/// The longest wait for a batch. Without a timeout the kernel ends a wait after the time of the batch, also without a
+/// completion.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -570,6 +574,25 @@ mod tests {
             woken += out.drain(..).filter(|completion: &Completion| completion.token == Token::WAKE).count();
         }
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
+
+    /// Without input, a wait that ended with the time of the batch would keep a processor busy.
+    #[test]
+    fn wait_without_timeout_ends_with_a_completion_only() {
+        let Ok((mut uring, waker)) = Uring::new(&EngineConfig::default()) else {
+            return println!("skipped: io_uring is not available");
+        };
+        uring.start().unwrap();
+        uring.set_batch(16);
+        let mut out = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                waker.wake().unwrap();
+            });
+            uring.enter(None, &mut out).unwrap();
+        });
+        assert!(!out.is_empty(), "no completion");
     }
 
     #[test]

@@ -21,6 +21,9 @@ impl H2Connection {
             if frame.stream.is_multiple_of(2) {
                 return Err(Error::protocol("HEADERS on a stream that is not the client's"));
             }
+            if self.is_client {
+                self.require_known_stream("HEADERS on an idle stream")?;
+            }
             self.incoming.block_head = frame;
             self.incoming.continuations = 0;
         } else {
@@ -73,8 +76,11 @@ impl H2Connection {
             BlockError::Invalid(reason) => Error::new(ErrorCode::COMPRESSION_ERROR, reason),
             BlockError::Flood => Error::calm("header list is too large"),
         })?;
-        if self.streams.get(id).is_some() {
-            return self.trailers(id, ends, fields, now);
+        if let Some(stream) = self.streams.get(id) {
+            return match stream.head_received {
+                true => self.trailers(id, ends, fields, now),
+                false => self.response(id, ends, fields, now),
+            };
         }
         if self.is_refused_by_go_away(id) {
             self.last_stream = self.last_stream.max(id);
@@ -144,6 +150,8 @@ impl H2Connection {
             remote_closed: ends,
             local_closed: false,
             head_sent: false,
+            head_received: true,
+            is_head: false,
             blocked: false,
         });
     }

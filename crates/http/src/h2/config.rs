@@ -61,7 +61,8 @@ impl Config {
         self
     }
 
-    /// Sets the maximum of concurrent streams. Default: 128; RFC 9113 section 6.5.2 recommends no less than 100.
+    /// Sets the maximum of concurrent streams of the client. Default: 128; RFC 9113 section 6.5.2 recommends no less than
+    /// 100. No effect on a client.
     #[must_use]
     pub const fn with_max_streams(mut self, streams: u32) -> Self {
         self.max_streams = streams;
@@ -108,7 +109,7 @@ impl Config {
     }
 
     /// Announces extended CONNECT (RFC 8441). Browsers take it as the promise of WebSockets on each path. Default:
-    /// `false`.
+    /// `false`. No effect on a client.
     #[must_use]
     pub const fn with_extended_connect(mut self, enabled: bool) -> Self {
         self.extended_connect = enabled;

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::config::Config;
 use super::error::{Error, ErrorCode};
 use super::event::{Event, Notice};
-use super::frame::{ACK, FrameHeader, FrameType, StreamId};
+use super::frame::{ACK, FrameHeader, FrameType, PREFACE, StreamId};
 use super::hpack::TABLE_SIZE;
 use super::hpack::decoder::Decoder;
 use super::hpack::encoder::Encoder;
@@ -16,13 +16,14 @@ use super::settings::{self, PeerLimits};
 use super::stream::StreamTable;
 use super::window::{FlowWindow, Unreported, WINDOW_DEFAULT, WINDOW_MAX};
 use crate::budget::Budget;
-use crate::fields::{FieldBuffer, RequestFields};
+use crate::fields::{FieldBuffer, RequestFields, ResponseFields};
 use crate::version::Version;
 
-/// One HTTP/2 connection, as the server sees it.
+/// One HTTP/2 connection.
 #[derive(Debug)]
 pub struct H2Connection {
     pub(super) config: Config,
+    pub(super) is_client: bool,
     pub(super) incoming: Incoming,
     pub(super) decoder: Decoder,
     pub(super) encoder: Encoder,
@@ -36,7 +37,8 @@ pub struct H2Connection {
     /// Window of a new stream for the peer.
     pub(super) stream_window: u32,
     pub(super) settings_acknowledged: bool,
-    /// The largest stream identifier of the peer.
+    pub(super) settings_received: bool,
+    /// The largest stream identifier of the client.
     pub(super) last_stream: u32,
     pub(super) drain: Drain,
     /// Last stream in GOAWAY of the peer.
@@ -67,8 +69,13 @@ impl H2Connection {
     /// Creates the server's side of a connection. SETTINGS are queued.
     #[must_use]
     pub fn server(config: Config) -> Self {
+        Self::new(config, false)
+    }
+
+    pub(super) fn new(config: Config, is_client: bool) -> Self {
         let mut connection = Self {
-            incoming: Incoming::new(),
+            is_client,
+            incoming: Incoming::new(is_client),
             decoder: Decoder::new(),
             encoder: Encoder::new(),
             streams: StreamTable::default(),
@@ -79,6 +86,7 @@ impl H2Connection {
             // A smaller window binds the peer from its acknowledgement on.
             stream_window: config.stream_window.max(WINDOW_DEFAULT),
             settings_acknowledged: false,
+            settings_received: false,
             last_stream: 0,
             drain: Drain::Serving,
             peer_last_stream: WINDOW_MAX,
@@ -90,7 +98,10 @@ impl H2Connection {
             config,
         };
         connection.decoder.set_limit(TABLE_SIZE.max(config.header_table_size as usize));
-        settings::write_own(&config, &mut connection.control);
+        if is_client {
+            connection.control.extend_from_slice(PREFACE);
+        }
+        settings::write_own(&config, is_client, &mut connection.control);
         if config.connection_window > WINDOW_DEFAULT {
             let increment = config.connection_window - WINDOW_DEFAULT;
             let header = FrameHeader::new(FrameType::WindowUpdate, 4, 0, 0);
@@ -116,7 +127,12 @@ impl H2Connection {
             *input = &[];
             return Err(error);
         }
-        let notice = self.advance(input, fields, now);
+        let notice = match self.take_refused() {
+            Some(stream) => {
+                Ok(Some(Notice::Reset { stream, code: ErrorCode::REFUSED_STREAM, violation: None }))
+            }
+            None => self.advance(input, fields, now),
+        };
         let notice = match notice {
             Ok(notice) if self.failed.is_none() => notice,
             Ok(_) => None,
@@ -132,6 +148,9 @@ impl H2Connection {
         Ok(notice.map(|notice| match notice {
             Notice::Request { stream, shape, ends } => {
                 Event::Request { stream, head: RequestFields::new(fields, shape, Version::Http2), ends }
+            }
+            Notice::Response { stream, shape, ends } => {
+                Event::Response { stream, head: ResponseFields::new(fields, shape), ends }
             }
             Notice::HeadTooLarge { stream, ends } => Event::HeadTooLarge { stream, ends },
             Notice::Data { stream, data, ends } => Event::Data { stream, data, ends },
@@ -216,8 +235,11 @@ impl H2Connection {
     }
 
     /// Begins a graceful shutdown: announces it, and refuses new streams after a round trip (RFC 9113 section 6.8). Open
-    /// streams continue.
+    /// streams continue. A client opens the streams, and announces the end at once.
     pub fn shut_down(&mut self) {
+        if self.is_client {
+            return self.shut_down_now(ErrorCode::NO_ERROR);
+        }
         if self.drain == Drain::Serving && self.failed.is_none() {
             self.drain = Drain::Announced;
             self.queue_go_away(WINDOW_MAX, ErrorCode::NO_ERROR);
@@ -245,12 +267,14 @@ impl H2Connection {
             self.queue_go_away(self.last_stream, error.code());
             self.failed = Some(error);
             self.streams.clear();
-            self.incoming = Incoming::new();
+            self.incoming = Incoming::new(self.is_client);
         }
     }
 
     fn queue_go_away(&mut self, last_stream: u32, code: ErrorCode) {
         let last_stream = match self.drain {
+            // The server has opened none.
+            _ if self.is_client => 0,
             Drain::Final(last) => last_stream.min(last),
             Drain::Serving | Drain::Announced => last_stream,
         };

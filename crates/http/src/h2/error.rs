@@ -114,6 +114,9 @@ pub enum SendMisuse {
     OutOfOrder(StreamId),
     /// An interim response with the end of the stream, or a status below 100 or above 999, or 101.
     Status(u16),
+    /// The server has not announced extended CONNECT (RFC 8441 section 3), has as many streams as it permits, or has
+    /// announced by GOAWAY that it takes no more; or a request on the side of the server.
+    NotPermitted,
 }
 
 impl fmt::Display for SendMisuse {
@@ -124,6 +127,7 @@ impl fmt::Display for SendMisuse {
                 write!(f, "stream {}: head, content and trailers are out of order", stream.get())
             }
             Self::Status(status) => write!(f, "status {status} is invalid here"),
+            Self::NotPermitted => f.write_str("the server does not permit this request"),
         }
     }
 }

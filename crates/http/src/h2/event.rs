@@ -2,7 +2,7 @@
 
 use super::error::ErrorCode;
 use super::frame::StreamId;
-use crate::fields::{Fields, RequestFields, RequestShape};
+use crate::fields::{Fields, RequestFields, RequestShape, ResponseFields, ResponseShape};
 
 /// Result of received bytes.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,15 @@ pub enum Event<'a> {
         /// It has no content.
         ends: bool,
     },
+    /// A valid response, to the client. After an interim one another follows.
+    Response {
+        /// Its stream.
+        stream: StreamId,
+        /// Its head.
+        head: ResponseFields<'a>,
+        /// It has no content.
+        ends: bool,
+    },
     /// A request whose header list exceeds [`Config::with_head`](super::Config::with_head). Answer 431 (RFC 9113 section
     /// 10.5.1), then [reset](super::H2Connection::reset) the stream unless it has ended.
     HeadTooLarge {
@@ -25,7 +34,7 @@ pub enum Event<'a> {
         /// It has no content.
         ends: bool,
     },
-    /// Content of a request, or bytes of a CONNECT tunnel. [Release](super::H2Connection::release) them once they are
+    /// Content of a message, or bytes of a CONNECT tunnel. [Release](super::H2Connection::release) them once they are
     /// consumed. The boundaries have no meaning. The bytes are the last ones that the call consumed, so that a driver with a
     /// mutable buffer finds them there, and can unmask them in place.
     Data {
@@ -36,14 +45,14 @@ pub enum Event<'a> {
         /// The peer sends no more.
         ends: bool,
     },
-    /// The trailer fields of a request, which end it.
+    /// The trailer fields of a message, which end it.
     Trailers {
         /// Its stream.
         stream: StreamId,
         /// The fields.
         fields: Fields<'a>,
     },
-    /// A stream ended early. It exists no longer.
+    /// A stream ended early, or a server refused it by GOAWAY. It exists no longer.
     Reset {
         /// Its stream.
         stream: StreamId,
@@ -63,7 +72,8 @@ pub enum Event<'a> {
         /// The bytes of the ping.
         data: [u8; 8],
     },
-    /// The peer opens no more streams.
+    /// The client opens no more streams, or the server takes no more. Those that the server refuses are reset with
+    /// [`ErrorCode::REFUSED_STREAM`] by the next calls.
     GoAway {
         /// Its reason.
         code: ErrorCode,
@@ -74,6 +84,7 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Notice<'i> {
     Request { stream: StreamId, shape: RequestShape, ends: bool },
+    Response { stream: StreamId, shape: ResponseShape, ends: bool },
     HeadTooLarge { stream: StreamId, ends: bool },
     Data { stream: StreamId, data: &'i [u8], ends: bool },
     Trailers { stream: StreamId },

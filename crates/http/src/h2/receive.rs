@@ -52,9 +52,10 @@ pub(super) enum Stage {
 }
 
 impl Incoming {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(is_client: bool) -> Self {
         Self {
-            stage: Stage::Preface(0),
+            // The preface of a server is its SETTINGS.
+            stage: if is_client { Stage::Header(0) } else { Stage::Preface(0) },
             partial: [0; FRAME_HEADER_LEN],
             frame: FrameHeader::EMPTY,
             started: false,
@@ -197,7 +198,7 @@ impl H2Connection {
             FrameType::Data => return self.begin_data(now),
             FrameType::Headers | FrameType::Continuation => self.begin_block()?,
             FrameType::Settings => self.begin_settings(now)?,
-            FrameType::PushPromise => return Err(Error::protocol("PUSH_PROMISE from a client")),
+            FrameType::PushPromise => return Err(Error::protocol("PUSH_PROMISE is disabled")),
             FrameType::Priority => return self.begin_priority(now),
             FrameType::RstStream => {
                 self.require_len(4)?;
@@ -238,7 +239,7 @@ impl H2Connection {
     }
 
     /// Requires a stream of the client that is not idle (RFC 9113 section 5.1).
-    fn require_known_stream(&self, reason: &'static str) -> Result<(), Error> {
+    pub(super) fn require_known_stream(&self, reason: &'static str) -> Result<(), Error> {
         let stream = self.incoming.frame.stream;
         if stream % 2 == 1 && stream <= self.last_stream { Ok(()) } else { Err(Error::protocol(reason)) }
     }
@@ -331,7 +332,7 @@ impl H2Connection {
     fn setting(&mut self, left: u32) -> Received<'static> {
         if left < self.incoming.frame.len {
             let [setting @ .., _, _, _] = self.incoming.partial;
-            self.incoming.settings.apply(setting)?;
+            self.incoming.settings.apply(setting, !self.is_client)?;
         }
         if left > 0 {
             let need = SETTING_LEN as usize;
@@ -340,6 +341,7 @@ impl H2Connection {
         }
         self.incoming.stage = Stage::Header(0);
         let old = mem::replace(&mut self.peer, self.incoming.settings);
+        self.settings_received = true;
         self.encoder.set_limit(self.peer.smallest_table as usize);
         self.encoder.set_limit(self.peer.header_table_size as usize);
         let by = i64::from(self.peer.initial_window) - i64::from(old.initial_window);
@@ -416,6 +418,10 @@ impl H2Connection {
             let reason = "DATA after the end of the stream";
             return self.reset_for_violation(frame.stream, ErrorCode::STREAM_CLOSED, reason, now);
         }
+        if !stream.head_received {
+            let reason = "DATA before the head of the response";
+            return self.reset_for_violation(frame.stream, ErrorCode::PROTOCOL_ERROR, reason, now);
+        }
         if !stream.receive.charge(frame.len) {
             let reason = "DATA exceeds the window of the stream";
             return self.reset_for_violation(frame.stream, ErrorCode::FLOW_CONTROL_ERROR, reason, now);
@@ -480,7 +486,7 @@ impl H2Connection {
     }
 
     pub(super) const fn is_refused_by_go_away(&self, id: u32) -> bool {
-        matches!(self.drain, Drain::Final(last) if id > last)
+        matches!(self.drain, Drain::Final(last) if id > last && !self.is_client)
     }
 
     /// Resets a stream for an error of the peer: a stream error (RFC 9113 section 5.4.2).

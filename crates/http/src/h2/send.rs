@@ -1,4 +1,4 @@
-//! Sends responses.
+//! Sends heads and content.
 
 use alloc::vec::Vec;
 
@@ -67,7 +67,7 @@ impl H2Connection {
         Ok(())
     }
 
-    /// Appends the trailer fields of a response, which end the stream.
+    /// Appends the trailer fields of a message, which end the stream.
     ///
     /// # Errors
     /// [`SendMisuse`]; nothing is appended.
@@ -178,12 +178,16 @@ impl H2Connection {
         }
     }
 
-    fn write_fields<'f>(&mut self, fields: impl IntoIterator<Item = (&'f str, &'f str)>, out: &mut Vec<u8>) {
+    pub(super) fn write_fields<'f>(
+        &mut self,
+        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
+        out: &mut Vec<u8>,
+    ) {
         for_each_field(fields, |name, value| self.encoder.field(name, value, out));
     }
 
     /// Completes the HEADERS frame that begins at `start`; a block that is longer than a frame continues in others.
-    fn end_headers(&mut self, start: usize, stream: StreamId, ends: bool, out: &mut Vec<u8>) {
+    pub(super) fn end_headers(&mut self, start: usize, stream: StreamId, ends: bool, out: &mut Vec<u8>) {
         let max = self.peer.max_frame_size as usize;
         let flags = if ends { END_STREAM } else { 0 };
         let block_start = start + FRAME_HEADER_LEN;
@@ -224,7 +228,7 @@ impl H2Connection {
 }
 
 /// Appends space for the header of a frame. Returns its position.
-fn begin_headers(out: &mut Vec<u8>) -> usize {
+pub(super) fn begin_headers(out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME_HEADER_LEN]);
     start

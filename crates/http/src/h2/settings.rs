@@ -19,6 +19,16 @@ const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 /// Length of one setting in a frame.
 pub(super) const SETTING_LEN: u32 = 6;
 
+/// Settings of a server, for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerSettings {
+    /// SETTINGS_MAX_CONCURRENT_STREAMS.
+    pub max_streams: u32,
+    /// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441 section 3).
+    pub extended_connect: bool,
+}
+
 /// Settings of the peer that bind us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerLimits {
@@ -27,6 +37,7 @@ pub(super) struct PeerLimits {
     pub(super) smallest_table: u32,
     pub(super) initial_window: u32,
     pub(super) max_frame_size: u32,
+    max_streams: u32,
     connect_protocol: bool,
 }
 
@@ -38,12 +49,21 @@ impl PeerLimits {
             smallest_table: TABLE_SIZE as u32,
             initial_window: WINDOW_DEFAULT,
             max_frame_size: FRAME_SIZE_MIN,
+            max_streams: u32::MAX,
             connect_protocol: false,
         }
     }
 
-    /// Applies one setting of a client. Unknown ones are ignored.
-    pub(super) fn apply(&mut self, setting: [u8; SETTING_LEN as usize]) -> Result<(), Error> {
+    pub(super) const fn of_server(&self) -> ServerSettings {
+        ServerSettings { max_streams: self.max_streams, extended_connect: self.connect_protocol }
+    }
+
+    /// Applies one setting of the peer. Unknown ones are ignored.
+    pub(super) fn apply(
+        &mut self,
+        setting: [u8; SETTING_LEN as usize],
+        by_client: bool,
+    ) -> Result<(), Error> {
         let [a, b, c, d, e, f] = setting;
         let value = u32::from_be_bytes([c, d, e, f]);
         match u16::from_be_bytes([a, b]) {
@@ -54,6 +74,10 @@ impl PeerLimits {
             ENABLE_PUSH if value > 1 => {
                 return Err(Error::protocol("SETTINGS_ENABLE_PUSH is neither 0 nor 1"));
             }
+            ENABLE_PUSH if value == 1 && !by_client => {
+                return Err(Error::protocol("SETTINGS_ENABLE_PUSH of a server is not 0"));
+            }
+            MAX_CONCURRENT_STREAMS => self.max_streams = value,
             INITIAL_WINDOW_SIZE if value > WINDOW_MAX => {
                 let reason = "SETTINGS_INITIAL_WINDOW_SIZE exceeds 2^31-1";
                 return Err(Error::new(ErrorCode::FLOW_CONTROL_ERROR, reason));
@@ -74,14 +98,15 @@ impl PeerLimits {
 }
 
 /// Appends our first SETTINGS.
-pub(super) fn write_own(config: &Config, out: &mut Vec<u8>) {
+pub(super) fn write_own(config: &Config, is_client: bool, out: &mut Vec<u8>) {
     let settings = [
         (HEADER_TABLE_SIZE, config.header_table_size, TABLE_SIZE as u32),
-        (MAX_CONCURRENT_STREAMS, config.max_streams, u32::MAX),
+        (ENABLE_PUSH, u32::from(!is_client), 1),
+        (MAX_CONCURRENT_STREAMS, if is_client { u32::MAX } else { config.max_streams }, u32::MAX),
         (INITIAL_WINDOW_SIZE, config.stream_window, WINDOW_DEFAULT),
         (MAX_FRAME_SIZE, config.max_frame_size, FRAME_SIZE_MIN),
         (MAX_HEADER_LIST_SIZE, u32::try_from(config.head.max_bytes()).unwrap_or(u32::MAX), u32::MAX),
-        (ENABLE_CONNECT_PROTOCOL, u32::from(config.extended_connect), 0),
+        (ENABLE_CONNECT_PROTOCOL, u32::from(config.extended_connect && !is_client), 0),
     ];
     let changed = settings.iter().filter(|(_, value, default)| value != default);
     let len = changed.clone().count() as u32 * SETTING_LEN;

@@ -25,6 +25,10 @@ pub(super) struct StreamEntry {
     pub(super) local_closed: bool,
     /// Our final head is sent.
     pub(super) head_sent: bool,
+    /// The final head of the peer has arrived.
+    pub(super) head_received: bool,
+    /// The method is HEAD: the response has no content, whatever its head says.
+    pub(super) is_head: bool,
     /// A send was cut short by a window: the application waits for its opening.
     pub(super) blocked: bool,
 }
@@ -66,6 +70,11 @@ impl StreamTable {
     /// Adds a stream, whose identifier is the largest.
     pub(super) fn open(&mut self, stream: StreamEntry) {
         self.open.push(stream);
+    }
+
+    /// Returns the largest identifier of an open stream.
+    pub(super) fn last(&self) -> Option<u32> {
+        self.open.last().map(|stream| stream.id)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StreamEntry> {

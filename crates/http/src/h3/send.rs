@@ -8,31 +8,7 @@ use super::frame::{DATA, HEADERS};
 use super::qpack;
 use super::stream::{H3Stream, NextBytes, QuicStreamId, SessionState, StreamRole};
 use super::varint::FramePrefix;
-use crate::fields::{for_each_field, status_digits};
-
-/// Method and target of a request of the client.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestTarget<'a> {
-    method: &'a str,
-    scheme: &'a str,
-    authority: &'a str,
-    path: &'a str,
-    protocol: Option<&'a str>,
-}
-
-impl<'a> RequestTarget<'a> {
-    /// Creates the target of a request. The caller has validated its parts.
-    #[must_use]
-    pub const fn new(method: &'a str, scheme: &'a str, authority: &'a str, path: &'a str) -> Self {
-        Self { method, scheme, authority, path, protocol: None }
-    }
-
-    /// Creates the target of an extended CONNECT request (RFC 9220 section 3): `websocket`, `webtransport`.
-    #[must_use]
-    pub const fn connect(protocol: &'a str, authority: &'a str, path: &'a str) -> Self {
-        Self { method: "CONNECT", scheme: "https", authority, path, protocol: Some(protocol) }
-    }
-}
+use crate::fields::{RequestTarget, for_each_field, status_digits};
 
 impl H3Connection {
     /// Appends the head of a request. `stream` is a new bidirectional stream of QUIC. `ends`: it has no content.
@@ -48,29 +24,23 @@ impl H3Connection {
         out: &mut Vec<u8>,
     ) -> Result<(), H3SendError> {
         let settings = self.settings.unwrap_or_default();
-        let is_permitted = target.protocol.is_none() || settings.extended_connect;
+        let is_permitted = target.protocol().is_none() || settings.extended_connect;
         let is_new = stream.is_request() && self.streams.get_ref(stream).is_none() && !self.is_server;
         if self.failed.is_some() || !is_new || !is_permitted || stream.get() >= self.peer_go_away {
             return Err(H3SendError::NotPermitted);
         }
         let mut entry = H3Stream::new(stream, StreamRole::Message, NextBytes::FrameType { first: false });
-        entry.is_head = target.method == "HEAD";
-        entry.is_tunnel = target.method == "CONNECT";
+        entry.is_head = target.is_method("HEAD");
+        entry.is_tunnel = target.is_method("CONNECT");
         entry.head_sent = true;
         entry.local_closed = ends;
-        if target.protocol == Some("webtransport") && self.config.webtransport() {
+        if target.protocol() == Some("webtransport") && self.config.webtransport() {
             entry.session = Some(SessionState::default().into());
         }
         self.streams.insert(entry);
         self.next_request = self.next_request.max(stream.get() + 4);
         write_headers(out, |out| {
-            qpack::encode(b":method", target.method.as_bytes(), out);
-            if let Some(protocol) = target.protocol {
-                qpack::encode(b":protocol", protocol.as_bytes(), out);
-            }
-            qpack::encode(b":scheme", target.scheme.as_bytes(), out);
-            qpack::encode(b":authority", target.authority.as_bytes(), out);
-            qpack::encode(b":path", target.path.as_bytes(), out);
+            target.for_each_field(|name, value| qpack::encode(name, value, out));
             for_each_field(fields, |name, value| qpack::encode(name, value, out));
         });
         Ok(())

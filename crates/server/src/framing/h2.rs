@@ -24,6 +24,7 @@ use sinews_session::{Flow, Outbound};
 pub(crate) use self::sockets::SocketEvent;
 use super::streams::{ExchangeTable, RequestStreams as _, SocketTable, StreamExchange, StreamStage};
 use crate::http::HttpConfig;
+use crate::metrics::Http2Fault;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
 
@@ -43,6 +44,10 @@ pub(crate) struct H2Conn {
     started: Time,
     /// When an incomplete header block began.
     block_since: Option<Time>,
+    /// Time of the last received bytes.
+    last_input: Time,
+    /// The peer has not answered a keepalive ping.
+    awaits_pong: bool,
     /// Time when output was queued, or bytes of it left.
     last_progress: Time,
     /// When the loop's timer fires.
@@ -51,7 +56,9 @@ pub(crate) struct H2Conn {
 
 impl H2Conn {
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, shared: &WorkerShared) -> Self {
-        let config = Config::new().with_head(shared.services.http.head).with_extended_connect(true);
+        let http = &shared.services.http;
+        let config = Config::new().with_head(http.head).with_max_streams(http.http2_max_streams);
+        let config = config.with_extended_connect(true);
         let now = shared.services.now;
         shared.services.counters.http2_connections.add(1);
         Self {
@@ -65,6 +72,8 @@ impl H2Conn {
             ended: false,
             started: now,
             block_since: None,
+            last_input: now,
+            awaits_pong: false,
             last_progress: now,
             armed: NEVER,
         }
@@ -135,11 +144,29 @@ impl H2Conn {
         if !self.machine.settings_acknowledged() {
             first = first.min(self.started + config.head_timeout);
         }
+        first = first.min(self.ping_deadline(config));
         // An incomplete block has a deadline of its own.
         if self.is_idle() && self.block_since.is_none() {
             return first.min(self.table.idle_deadline(config));
         }
         first.min(self.table.deadline(config))
+    }
+
+    /// Returns when a silent peer is pinged, or given up.
+    fn ping_deadline(&self, config: &HttpConfig) -> Time {
+        match config.http2_ping_interval {
+            // Input that is not read proves nothing.
+            Some(interval) if !self.is_idle() && !self.paused => {
+                let wait = if self.awaits_pong { interval + config.http2_ping_timeout } else { interval };
+                self.last_input + wait
+            }
+            _ => NEVER,
+        }
+    }
+
+    /// Notes received bytes, or that reads have resumed.
+    pub(crate) fn note_input(&mut self, now: Time) {
+        (self.last_input, self.awaits_pong) = (now, false);
     }
 
     /// Handles a timeout. Returns whether the connection closes at once.
@@ -148,6 +175,15 @@ impl H2Conn {
         let has_output = self.closing || !self.outbound.is_empty();
         if has_output && self.last_progress + config.write_timeout <= now {
             return true;
+        }
+        if self.ping_deadline(&config) <= now {
+            if self.awaits_pong {
+                tracing::debug!(peer = %self.table.peer, "HTTP/2 connection does not answer a ping");
+                shared.services.counters.http2_failed.add(Http2Fault::PingTimeout);
+                return true;
+            }
+            self.awaits_pong = true;
+            self.machine.ping(KEEPALIVE_PING);
         }
         let unacknowledged = !self.machine.settings_acknowledged();
         if self.block_since.is_some_and(|since| since + config.head_timeout <= now) {
@@ -212,6 +248,9 @@ impl H2Conn {
         }
     }
 }
+
+/// Content of the pings that find lost peers.
+const KEEPALIVE_PING: [u8; 8] = *b"keepaliv";
 
 /// Limit of the queued bytes of bodies and sockets: about the capacity of a socket.
 const QUEUED_MAX: usize = 128 << 10;

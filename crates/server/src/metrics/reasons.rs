@@ -158,6 +158,8 @@ reason_enum! {
         FlowControl = "flow_control_error",
         /// SETTINGS were not acknowledged in time.
         SettingsTimeout = "settings_timeout",
+        /// A ping was not answered in time.
+        PingTimeout = "ping_timeout",
         /// A frame arrived on a closed stream.
         StreamClosed = "stream_closed",
         /// A frame has an invalid size.

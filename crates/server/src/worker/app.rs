@@ -126,7 +126,9 @@ impl App for Worker {
 
     fn end_turn(&mut self, io: &mut Io) {
         self.end_publications(io);
-        self.flush_http3(io);
+        if self.quic.is_used() {
+            self.flush_http3(io);
+        }
     }
 
     fn continues_turn(&self) -> bool {

@@ -29,8 +29,9 @@ impl Worker {
     }
 
     pub(super) fn receive_http2(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
-        self.time(io);
+        let now = self.time(io);
         let Some((http2, _)) = self.lend_http2(conn) else { return Flow::Continue };
+        http2.note_input(now);
         if http2.buffer_input(chunk) {
             if !http2.paused && !http2.has_failed() {
                 self.handle_buffered(io, conn);
@@ -123,7 +124,10 @@ impl Worker {
     }
 
     pub(super) fn resume_http2(&mut self, io: &mut Io, conn: ConnId) {
-        self.time(io);
+        let now = self.time(io);
+        if let Some((http2, _)) = self.lend_http2(conn) {
+            http2.note_input(now);
+        }
         self.handle_buffered(io, conn);
         let Some((http2, _)) = self.lend_http2(conn) else { return };
         if http2.flow() == Flow::Continue {

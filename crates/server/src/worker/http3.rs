@@ -269,9 +269,6 @@ impl Worker {
 
     /// Sends what the turn has changed, and sets the timer. Called at the end of each turn.
     pub(super) fn flush_http3(&mut self, io: &mut Io) {
-        if self.quic.listeners.is_empty() {
-            return;
-        }
         if self.shared.services.stopping && !std::mem::replace(&mut self.quic.is_stopping, true) {
             self.stop_http3(io);
         }

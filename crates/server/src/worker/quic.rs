@@ -96,6 +96,11 @@ impl QuicState {
         }
     }
 
+    #[inline]
+    pub(super) const fn is_used(&self) -> bool {
+        !self.listeners.is_empty()
+    }
+
     /// Takes an endpoint for a call. Return it by [`put_back`](Self::put_back).
     pub(super) fn take(&mut self, listener: usize) -> Option<Box<QuicEndpoint>> {
         self.listeners.get_mut(listener)?.endpoint.take()

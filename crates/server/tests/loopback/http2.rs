@@ -400,6 +400,61 @@ fn silent_clients_and_closed_windows_time_out() {
 }
 
 #[test]
+fn silent_connections_with_streams_are_pinged_and_then_ended() {
+    let (interval, timeout) = (Duration::from_millis(300), Duration::from_millis(200));
+    let http = HttpConfig::default()
+        .with_http2_ping_interval(Some(interval))
+        .with_http2_ping_timeout(timeout)
+        .with_keep_alive_timeout(Duration::from_millis(900));
+    let server = Http2Server::new(http);
+    let mut client = server.connect();
+    client.until(SETTINGS);
+    client.get(1, "/later");
+    let mut sent = std::time::Instant::now();
+    for _ in 0..2 {
+        let ping = client.until(PING);
+        assert!(sent.elapsed() >= interval, "{:?}", sent.elapsed());
+        assert_eq!((ping.flags, ping.stream), (0, 0));
+        sent = std::time::Instant::now();
+        client.frame(PING, 1, 0, &ping.payload);
+    }
+    // Any input counts as an answer.
+    client.until(PING);
+    sent = std::time::Instant::now();
+    client.frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]);
+    client.until(PING);
+    assert!(sent.elapsed() >= interval, "{:?}", sent.elapsed());
+    // Without an answer the connection ends.
+    while client.read().is_some() {}
+    assert!(sent.elapsed() >= interval + timeout, "{:?}", sent.elapsed());
+    assert_eq!(server.failed(Http2Fault::PingTimeout), 1);
+    // A connection without streams ends at its idle timeout.
+    let mut idle = server.connect();
+    idle.get(1, "/");
+    let frames: Vec<Frame> = std::iter::from_fn(|| idle.read()).collect();
+    assert!(frames.iter().any(|frame| frame.kind == GOAWAY), "{frames:?}");
+    assert!(!frames.iter().any(|frame| frame.kind == PING), "{frames:?}");
+    assert_eq!(server.monitor.metrics().http2_failed.of(Http2Fault::PingTimeout), 1);
+}
+
+#[test]
+fn streams_beyond_the_setting_are_refused() {
+    let server = Http2Server::new(HttpConfig::default().with_http2_max_streams(2));
+    let mut client = server.connect();
+    let settings = client.until(SETTINGS);
+    assert!(settings.payload.chunks(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]), "{settings:?}");
+    for stream in [1, 3, 5] {
+        client.get(stream, "/later");
+    }
+    let reset = client.until(RST_STREAM);
+    assert_eq!((reset.stream, &reset.payload[..]), (5, &[0, 0, 0, 7][..]), "REFUSED_STREAM");
+    let router = Router::new();
+    let none = Server::new(router).http(HttpConfig::default().with_http2_max_streams(0));
+    let error = none.listen(([127, 0, 0, 1], 0).into()).bind().unwrap_err();
+    assert!(error.to_string().contains("http2_max_streams must be at least 1"), "{error}");
+}
+
+#[test]
 fn without_the_option_the_preface_is_rejected() {
     let running = Running::router(Router::new().get("/", |_| Response::text("hello\n")));
     let mut client = running.connect();

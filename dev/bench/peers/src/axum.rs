@@ -35,14 +35,17 @@ pub(crate) fn run(address: SocketAddr, threads: Threads, echo: Echo) -> Result<(
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
-        let routes = Router::new()
-            .route("/healthz", get(|| async { "ok\n" }))
-            .route("/hello", get(|| async { HELLO }))
-            .route("/echo", any(async move |upgrade| echo.answer(upgrade)))
-            .route("/topics/{name}", any(topic))
-            .with_state(Topics::default());
-        Ok(axum::serve(listener, routes).await?)
+        Ok(axum::serve(listener, routes(echo)).await?)
     })
+}
+
+pub(crate) fn routes(echo: Echo) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/hello", get(|| async { HELLO }))
+        .route("/echo", any(async move |upgrade| echo.answer(upgrade)))
+        .route("/topics/{name}", any(topic))
+        .with_state(Topics::default())
 }
 
 impl Echo {

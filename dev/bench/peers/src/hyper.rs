@@ -105,16 +105,18 @@ const WRITE_BUFFER: usize = 16 << 10;
 
 /// Answers pipelined requests with one write.
 pub(crate) async fn requests(stream: TcpStream) -> Result<(), Error> {
-    let service = service_fn(|request: Request<Incoming>| async move {
-        let (status, body) = match request.uri().path() {
-            "/healthz" => (StatusCode::OK, "ok\n"),
-            "/hello" => (StatusCode::OK, HELLO),
-            _ => (StatusCode::NOT_FOUND, ""),
-        };
-        let mut response = Response::new(Full::new(Bytes::from_static(body.as_bytes())));
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        Ok::<_, Infallible>(response)
-    });
+    let service = service_fn(async |request| Ok::<_, Infallible>(answer(&request)));
     Ok(http1::Builder::new().pipeline_flush(true).serve_connection(TokioIo::new(stream), service).await?)
+}
+
+pub(crate) fn answer(request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let (status, body) = match request.uri().path() {
+        "/healthz" => (StatusCode::OK, "ok\n"),
+        "/hello" => (StatusCode::OK, HELLO),
+        _ => (StatusCode::NOT_FOUND, ""),
+    };
+    let mut response = Response::new(Full::new(Bytes::from_static(body.as_bytes())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }

@@ -13,12 +13,14 @@ mod actix;
 mod axum;
 mod compio;
 mod feed;
+mod http2;
 mod hyper;
 mod ingest;
 mod tokio;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::thread;
 
 use clap::{Parser, ValueEnum};
@@ -42,6 +44,14 @@ struct Cli {
     /// Topic of the messages
     #[arg(long, default_value = "ingest")]
     topic: String,
+
+    /// Certificate of servers with TLS, in PEM
+    #[arg(long, default_value = "certificate.pem")]
+    certificate: PathBuf,
+
+    /// Its key
+    #[arg(long, default_value = "key.pem")]
+    key: PathBuf,
 
     /// Port on 127.0.0.1; 0 picks a free port
     #[arg(default_value_t = 0)]
@@ -97,6 +107,10 @@ enum Peer {
     Hyper,
     /// `GET /hello` alone
     ActixWeb,
+    /// axum over HTTP/2 with TLS
+    AxumHttp2,
+    /// hyper over HTTP/2 with TLS
+    HyperHttp2,
     /// hyper on Tokio: each `POST` becomes one message of Kafka
     KafkaHyper,
     /// hyper on compio: each `POST` becomes one message of Kafka
@@ -104,7 +118,7 @@ enum Peer {
 }
 
 fn main() -> Result<(), Error> {
-    let Cli { peer, threads, kafka, topic, port } = Cli::parse();
+    let Cli { peer, threads, kafka, topic, certificate, key, port } = Cli::parse();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
@@ -138,6 +152,8 @@ fn main() -> Result<(), Error> {
         Peer::AxumFeed4k => axum::run(address, threads, axum::Echo::Feed { read_buffer: READ_LITTLE }),
         Peer::Hyper => tokio::run(address, threads, hyper::requests),
         Peer::ActixWeb => actix::run(address, threads),
+        Peer::AxumHttp2 => http2::axum(address, threads, (&certificate, &key)),
+        Peer::HyperHttp2 => http2::hyper(address, threads, (&certificate, &key)),
         Peer::KafkaHyper => tokio::run(address, threads, ingest::tokio),
         Peer::KafkaHyperCompio => compio::run(address, compio::Ring::Tuned, ingest::compio),
     }

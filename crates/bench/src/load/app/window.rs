@@ -19,7 +19,7 @@ impl LoadApp {
             let own = self.paced.len() as f64;
             let all = match self.thread_state.plan.is_fan_out() {
                 true => self.thread_state.plan.fan_out.publishers,
-                false => self.thread_state.plan.connections,
+                false => self.thread_state.plan.sockets(),
             };
             self.schedule = Some(SendSchedule::new(window.begin, rate * own / all as f64));
         }
@@ -33,11 +33,11 @@ impl LoadApp {
     pub(super) fn send_batch(&mut self, io: &mut Io, first: usize, count: usize) {
         let now = Instant::now();
         self.thread_state.begin(RunWindow { begin: now, from: now, until: None }, now);
-        let chosen: Vec<ConnId> = self.paced.iter().skip(first).take(count).copied().collect();
+        let chosen: Vec<(ConnId, usize)> = self.paced.iter().skip(first).take(count).copied().collect();
         self.working = true;
         if self.thread_state.plan.is_fan_out() {
             self.thread_state.budget = Some(0);
-            chosen.iter().for_each(|id| self.publish_on(io, *id));
+            chosen.iter().for_each(|socket| self.publish_on(io, *socket));
             return self.tick(io);
         }
         self.thread_state.budget = Some((chosen.len() * self.thread_state.plan.in_flight) as u64);
@@ -45,13 +45,13 @@ impl LoadApp {
         self.tick(io);
     }
 
-    fn send_on(&mut self, io: &mut Io, ids: Vec<ConnId>) {
-        for id in ids {
+    fn send_on(&mut self, io: &mut Io, sockets: Vec<(ConnId, usize)>) {
+        for (id, index) in sockets {
             let Self { conns, thread_state, resources, .. } = self;
             if let Some(conn) =
                 conns.get_mut(id.index()).and_then(Option::as_mut).filter(|conn| conn.id == id)
             {
-                conn.protocol.send(conn.role, &mut conn.tracker, thread_state, resources);
+                conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
             }
             self.settle(io, id);
         }
@@ -68,18 +68,19 @@ impl LoadApp {
         {
             return;
         }
-        for id in self.paced.clone() {
-            self.publish_on(io, id);
+        for socket in self.paced.clone() {
+            self.publish_on(io, socket);
         }
     }
 
     /// Publishes a burst of --in-flight messages.
-    fn publish_on(&mut self, io: &mut Io, id: ConnId) {
+    fn publish_on(&mut self, io: &mut Io, (id, index): (ConnId, usize)) {
         let Self { conns, thread_state, resources, .. } = self;
         let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
         let now = thread_state.now;
-        (0..thread_state.plan.in_flight).for_each(|_| conn.tracker.due(now, thread_state));
-        conn.protocol.send(conn.role, &mut conn.tracker, thread_state, resources);
+        let tracker = &mut conn.traffic[index].tracker;
+        (0..thread_state.plan.in_flight).for_each(|_| tracker.due(now, thread_state));
+        conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
         io.send(id);
     }
 
@@ -94,28 +95,28 @@ impl LoadApp {
             if let Some(0) = self.thread_state.budget {
                 return self.schedule = None;
             }
-            let Some(id) = self.next_paced() else { return self.schedule = None };
+            let Some((id, index)) = self.next_paced() else { return self.schedule = None };
             self.thread_state.budget.iter_mut().for_each(|left| *left -= 1);
             let Self { conns, thread_state, resources, .. } = self;
             let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { continue };
-            conn.tracker.due(due, thread_state);
+            conn.traffic[index].tracker.due(due, thread_state);
             if thread_state.measures(due) {
                 record(&mut thread_state.tally.late, thread_state.now.saturating_duration_since(due));
             }
-            conn.protocol.send(conn.role, &mut conn.tracker, thread_state, resources);
+            conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
             if conn.protocol.wants_send() {
                 io.send(id);
             }
         }
     }
 
-    /// Selects the next open connection in rotation.
-    fn next_paced(&mut self) -> Option<ConnId> {
+    /// Selects the next socket of an open connection in rotation.
+    fn next_paced(&mut self) -> Option<(ConnId, usize)> {
         while !self.paced.is_empty() {
             self.turn = (self.turn + 1) % self.paced.len();
-            let id = self.paced[self.turn];
-            if self.conn(id).is_some_and(|conn| !conn.closing) {
-                return Some(id);
+            let socket = self.paced[self.turn];
+            if self.conn(socket.0).is_some_and(|conn| !conn.closing) {
+                return Some(socket);
             }
             self.paced.swap_remove(self.turn);
         }

@@ -1,0 +1,327 @@
+//! HTTP/2 with TLS: WebSockets beside the same over HTTP/1.1 and beside axum, and `GET /hello` by h2load beside hyper and
+//! nginx. All servers have the same certificate.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::Error;
+use crate::args::Http2Args;
+use crate::generator::Generator;
+use crate::hello::Scratch;
+use crate::process::{LOAD_CORE, SERVER_CORE, Server};
+use crate::report;
+use crate::round::{Done, Measure, Rounds, Work as _};
+use crate::target::cargo_build;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Http2Part {
+    /// 64 WebSockets, 64 bytes, on 64 connections and over HTTP/2 also on one: one message in flight
+    Echo,
+    /// The same with 16 messages in flight
+    EchoPipelined,
+    /// `GET /hello` by h2load, 100 streams on each connection
+    Requests,
+}
+
+/// The programs that are measured, and the files of their certificate.
+pub(crate) struct Http2Programs {
+    sinews: PathBuf,
+    hello: PathBuf,
+    peers: PathBuf,
+    folder: Scratch,
+    certificate: String,
+    key: String,
+}
+
+/// Runs the measurement of the arguments, and prints a table for each part.
+pub(crate) fn run(args: &Http2Args) -> Result<(), Error> {
+    let programs = Http2Programs::build(args)?;
+    crate::prepare_load()?;
+    let mut bars = Vec::new();
+    for part in args.parts() {
+        bars.extend(match part {
+            Http2Part::Echo => programs.echo(args, 1)?,
+            Http2Part::EchoPipelined => programs.echo(args, 16)?,
+            Http2Part::Requests => programs.requests(args)?,
+        });
+    }
+    println!();
+    bars.iter().for_each(PartResult::print_bars);
+    Ok(())
+}
+
+/// The rounds of a part.
+struct PartResult {
+    title: String,
+    names: Vec<String>,
+    rounds: Rounds,
+    /// A server, another, and the most that the first may cost as a multiple of the second.
+    bars: Vec<(usize, usize, f64)>,
+}
+
+impl PartResult {
+    fn print_table(&self, unit: [&str; 2]) {
+        let mut beside: Vec<usize> = self.bars.iter().map(|(_, other, _)| *other).collect();
+        beside.sort_unstable();
+        beside.dedup();
+        report::table(&self.title, unit, &self.names, &beside, &self.rounds);
+    }
+
+    fn print_bars(&self) {
+        for (this, other, most) in &self.bars {
+            report::bar(&self.title, &self.names, *this, *other, *most, &self.rounds);
+        }
+    }
+}
+
+/// One load on one server.
+struct EchoContender {
+    name: String,
+    server: usize,
+    load: Generator,
+}
+
+impl Http2Programs {
+    /// Builds the missing programs: paths in the arguments take precedence.
+    fn build(args: &Http2Args) -> Result<Self, Error> {
+        let this = std::env::current_exe()?;
+        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
+        let built = |given: &Option<PathBuf>, what: &[&str], built: &str| {
+            if given.is_none() {
+                cargo_build(directory, what)?;
+            }
+            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
+        };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+        // nginx deletes a file when it exits.
+        let folder = Scratch::new("certificate.pem", &made.cert.pem())?;
+        let key = folder.path().join("key.pem");
+        fs::write(&key, made.signing_key.serialize_pem())?;
+        let text = |path: &Path| path.to_str().map(str::to_owned).ok_or("temporary directory is not UTF-8");
+        Ok(Self {
+            sinews: built(&args.sinews, &["--package", "sinews-cli", "--bin", "sinews"], "release/sinews")?,
+            hello: built(
+                &args.hello,
+                &["--package", "sinews-server", "--example", "hello_http"],
+                "release/examples/hello_http",
+            )?,
+            peers: built(
+                &args.sinews_peers,
+                &["--package", "sinews-peers", "--features", "peers"],
+                "release/sinews-peers",
+            )?,
+            certificate: text(&folder.file)?,
+            key: text(&key)?,
+            folder,
+        })
+    }
+
+    fn serve(&self, backend: &str) -> Result<Server, Error> {
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", "error", "--backend", backend];
+        let more = ["--threads", "1", "--deflate", "off", "--http-http2"];
+        let tls = ["--tls-certificate", &self.certificate, "--tls-key", &self.key];
+        start(&self.sinews, &[&arguments[..], &more, &tls].concat())
+    }
+
+    fn hello(&self, backend: &str) -> Result<Server, Error> {
+        start(&self.hello, &["0", backend, "1", &self.certificate, &self.key])
+    }
+
+    fn peer(&self, name: &str) -> Result<Server, Error> {
+        start(&self.peers, &[name, "--certificate", &self.certificate, "--key", &self.key])
+    }
+
+    fn nginx(&self) -> Result<Server, Error> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let config = NGINX.replace("ADDRESS", &address.to_string());
+        let config = config.replace("CERTIFICATE", &self.certificate).replace("KEY", &self.key);
+        let path = self.folder.path().join("nginx.conf");
+        fs::write(&path, config)?;
+        let arguments = ["-p".into(), self.folder.path().into(), "-c".into(), path.into()];
+        Server::start_at(Path::new("nginx"), &arguments, SERVER_CORE, address)
+    }
+
+    /// WebSockets over HTTP/1.1 and HTTP/2, with bursts of messages.
+    fn echo(&self, args: &Http2Args, in_flight: usize) -> Result<Vec<PartResult>, Error> {
+        let mut servers = Vec::new();
+        for backend in BACKENDS {
+            servers.push((format!("sinews, {}", short(backend)), self.serve(backend)?));
+        }
+        servers.push(("axum".to_owned(), self.peer("axum-http2")?));
+        let depth = in_flight.to_string();
+        let mut contenders = Vec::new();
+        for (index, (name, server)) in servers.iter().enumerate() {
+            for (load, options) in ECHO_LOADS {
+                if load == HTTP1 && index == BACKENDS.len() {
+                    continue;
+                }
+                let url = format!("wss://{}/echo", server.address);
+                let fixed = ["--insecure", "-i", &depth, "-s", "64", "--binary", "--burst"];
+                let load_name = format!("{name}, {load}");
+                let load = Generator::warm(&url, &[options, &fixed].concat())
+                    .map_err(|error| format!("{load_name}: {error}"))?;
+                contenders.push(EchoContender { name: load_name, server: index, load });
+            }
+        }
+        let plan = args.plan.plan();
+        let names: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
+        let rounds = Rounds::run(plan, contenders.len(), |index| {
+            let EchoContender { name, server, load } = &mut contenders[index];
+            let measure = Measure::of(&servers[*server].1, || load.run(plan.window));
+            Ok(measure.map_err(|error| format!("{name}: {error}"))?)
+        })?;
+        let at = |server: usize, load: &str| {
+            let name = format!("{}, {load}", servers[server].0);
+            names.iter().position(|known| *known == name)
+        };
+        let axum = BACKENDS.len();
+        let mut bars = Vec::new();
+        for ours in 0..BACKENDS.len() {
+            for (load, other, other_load, most) in [
+                (MANY_CONNECTIONS, ours, HTTP1, 1.15),
+                (ONE_CONNECTION, ours, HTTP1, 1.0),
+                (MANY_CONNECTIONS, axum, MANY_CONNECTIONS, 0.5),
+                (ONE_CONNECTION, axum, ONE_CONNECTION, 0.5),
+            ] {
+                bars.extend(
+                    at(ours, load).zip(at(other, other_load)).map(|(this, other)| (this, other, most)),
+                );
+            }
+        }
+        let title = format!("64 WebSockets, 64 bytes, {in_flight} in flight");
+        let result = PartResult { title, names, rounds, bars };
+        result.print_table(["message", "messages"]);
+        Ok(vec![result])
+    }
+
+    /// `GET /hello` by h2load.
+    fn requests(&self, args: &Http2Args) -> Result<Vec<PartResult>, Error> {
+        if Command::new("h2load").arg("--version").output().is_err() {
+            return Err("h2load is needed (apt-get install nghttp2-client)".into());
+        }
+        let mut servers = Vec::new();
+        for backend in BACKENDS {
+            servers.push((format!("sinews, {}", short(backend)), self.hello(backend)?));
+        }
+        servers.push(("hyper".to_owned(), self.peer("hyper-http2")?));
+        match self.nginx() {
+            Ok(nginx) => servers.push(("nginx".to_owned(), nginx)),
+            Err(error) => println!("nginx is left out: {error}"),
+        }
+        let plan = args.plan.plan();
+        let names: Vec<String> = servers.iter().map(|(name, _)| name.clone()).collect();
+        let mut results = Vec::new();
+        for connections in args.connections() {
+            let rounds = Rounds::run(plan, servers.len(), |index| {
+                let (name, server) = &servers[index];
+                let measure = Measure::of(server, || h2load(server.address, connections, plan.window));
+                Ok(measure.map_err(|error| format!("{name}: {error}"))?)
+            })?;
+            let title = format!("h2load -c{connections} -m100");
+            let others = BACKENDS.len()..servers.len();
+            let bars =
+                (0..BACKENDS.len()).flat_map(|this| others.clone().map(move |other| (this, other, 1.0)));
+            let result = PartResult { title, names: names.clone(), rounds, bars: bars.collect() };
+            result.print_table(["request", "requests"]);
+            results.push(result);
+        }
+        Ok(results)
+    }
+}
+
+fn start(program: &Path, arguments: &[&str]) -> Result<Server, Error> {
+    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+    Server::start(program, &arguments, SERVER_CORE)
+}
+
+/// One run of h2load, of at least a second.
+fn h2load(address: SocketAddr, connections: usize, window: Duration) -> Result<Done, Error> {
+    let seconds = window.as_secs().max(1);
+    let output = Command::new("taskset")
+        .args(["--cpu-list", LOAD_CORE, "h2load", "-m100", "-t1"])
+        .args([format!("-c{connections}"), format!("-D{seconds}"), format!("https://{address}/hello")])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let units = answered(&text).ok_or_else(|| {
+        format!("h2load: {}{text}{}", output.status, String::from_utf8_lossy(&output.stderr))
+    })?;
+    Ok(Done { units, elapsed: Duration::from_secs(seconds) })
+}
+
+/// Returns the number of answered requests in the output of h2load, if all have a status of 2xx.
+fn answered(text: &str) -> Option<u64> {
+    let count = |line: &str, of: &str| {
+        let line = text.lines().find_map(|found| found.strip_prefix(line))?;
+        line.split(", ").find_map(|part| part.trim().strip_suffix(of)?.parse::<u64>().ok())
+    };
+    let succeeded = count("requests:", " succeeded")?;
+    let has_errors =
+        [" failed", " errored", " timeout"].iter().any(|kind| count("requests:", kind) != Some(0));
+    (!has_errors && succeeded > 0 && count("status codes:", " 2xx") >= Some(succeeded)).then_some(succeeded)
+}
+
+fn short(backend: &str) -> &str {
+    if backend == "uring" { "ring" } else { backend }
+}
+
+const BACKENDS: [&str; 2] = ["poll", "uring"];
+
+const HTTP1: &str = "HTTP/1.1";
+const MANY_CONNECTIONS: &str = "64 HTTP/2 connections";
+const ONE_CONNECTION: &str = "one HTTP/2 connection";
+
+/// Loads of 64 WebSockets, as options of `sinews bench`.
+const ECHO_LOADS: [(&str, &[&str]); 3] = [
+    (HTTP1, &["-c", "64"]),
+    (MANY_CONNECTIONS, &["-c", "64", "--http2"]),
+    (ONE_CONNECTION, &["-c", "1", "--http2", "--sockets-per-connection", "64"]),
+];
+
+/// The fast configuration of its documentation: no logs, persistent connections.
+const NGINX: &str = "\
+daemon off;
+pid nginx.pid;
+error_log stderr crit;
+worker_processes 1;
+events { worker_connections 4096; }
+http {
+  access_log off;
+  server_tokens off;
+  keepalive_requests 1000000000;
+  tcp_nodelay on;
+  default_type \"text/plain; charset=utf-8\";
+  client_body_temp_path body;
+  proxy_temp_path proxy;
+  fastcgi_temp_path fastcgi;
+  uwsgi_temp_path uwsgi;
+  scgi_temp_path scgi;
+  server {
+    listen ADDRESS ssl http2 reuseport backlog=4096;
+    ssl_certificate CERTIFICATE;
+    ssl_certificate_key KEY;
+    location = /hello { return 200 \"Hello, world!\"; }
+  }
+}
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_of_h2load_is_parsed_without_errors_only() {
+        let text = "finished in 1.00s, 90.00 req/s, 1.2MB/s\nrequests: 90 total, 190 started, 90 done, \
+                    90 succeeded, 0 failed, 0 errored, 0 timeout\nstatus codes: 92 2xx, 0 3xx, 0 4xx, 0 5xx\n";
+        assert_eq!(answered(text), Some(90));
+        assert_eq!(answered(&text.replace("0 failed", "1 failed")), None);
+        assert_eq!(answered(&text.replace("92 2xx", "80 2xx")), None);
+        assert_eq!(answered("unable to connect"), None);
+    }
+}
