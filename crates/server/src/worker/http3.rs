@@ -103,7 +103,7 @@ impl Worker {
     }
 
     /// Opens a socket that was bound late, unless this server stops already.
-    pub(super) fn open_datagrams(&mut self, io: &mut Io, listener: usize, socket: DatagramSocket) {
+    pub(super) fn open_datagrams(&self, io: &mut Io, listener: usize, socket: DatagramSocket) {
         if listener < self.quic.listeners.len() && self.quic.close_by.is_none() {
             io.open_datagrams(listener, socket);
         }
