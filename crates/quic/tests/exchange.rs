@@ -526,7 +526,7 @@ fn unacknowledged_content_is_limited_until_the_client_acknowledges_some() {
         QuicStreamId::new(client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), b"all", true));
     world.run(&mut client, "a request", |world, _| world.app.requests == 1 && world.app.bodies.is_empty());
     // Returns the content that QUIC holds.
-    let mut send = |world: &mut Pair| {
+    let send = |world: &mut Pair| {
         world.lend(|exchanges| {
             for _ in 0..20 {
                 exchanges.send_data(stream, vec![7; 100_000].into(), false).expect("an open stream");
@@ -550,7 +550,7 @@ fn handshakes_of_one_client_are_limited_and_others_are_served() {
     let (mut world, roots) = Pair::new(limits);
     let from = |number: u8| SocketAddr::from(([127, 0, 0, number], 5000));
     // Begins a handshake by the address's proof, and stalls.
-    let mut start = |world: &mut Pair, from: SocketAddr| {
+    let start = |world: &mut Pair, from: SocketAddr| {
         let mut client = world.connect(roots.clone(), "h3");
         for _ in 0..2 {
             for datagram in client.transmit(world.now) {

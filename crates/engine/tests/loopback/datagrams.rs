@@ -46,7 +46,8 @@ impl App for DatagramEcho {
     fn datagrams(&mut self, io: &mut Io, index: usize, socket: &mut DatagramSocket) -> bool {
         assert!(io.datagram_socket(index).is_none(), "the socket is lent");
         let seen = &mut self.received;
-        let has_more = socket.receive(|datagram| seen.push((index, datagram.from, datagram.payload.to_vec())));
+        let has_more =
+            socket.receive(|datagram| seen.push((index, datagram.from, datagram.payload.to_vec())));
         has_more.expect("the socket is open")
     }
 
