@@ -147,7 +147,7 @@ pub trait App: Sized {
     /// drops them.
     fn datagrams(&mut self, io: &mut Io, index: usize, socket: &mut DatagramSocket) -> bool {
         let _ = (io, index);
-        socket.receive(|_| ()).is_ok_and(|datagrams| datagrams > 0)
+        socket.receive(|_| ()).unwrap_or(false)
     }
 
     /// The loop's third timer, set by [`Io::set_datagram_timer`], has expired. It is now unset.

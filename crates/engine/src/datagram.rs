@@ -13,7 +13,7 @@ pub(crate) use self::sockets::DatagramSockets;
 /// A UDP socket of one worker, which never blocks. One call receives several datagrams (`recvmmsg`, generic receive offload)
 /// or sends several (generic segmentation offload), where the kernel can.
 ///
-/// A loop waits until the socket is readable, and then calls [`receive`](Self::receive) until it returns 0.
+/// A loop waits until the socket is readable, and then calls [`receive`](Self::receive) until it returns `false`.
 pub struct DatagramSocket {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -81,15 +81,13 @@ impl DatagramSocket {
     /// Bytes of a message: the largest that UDP permits.
     const MESSAGE_LEN: usize = 1 << 16;
 
-    /// Binds a socket. The sockets of several workers share the address: the kernel chooses by the addresses of both sides.
+    /// Binds a socket. The sockets of several workers share the address: the kernel chooses by the addresses of both sides. As
+    /// with TCP, the setting of the system decides whether an unspecified IPv6 address includes IPv4.
     ///
     /// # Errors
     /// The error of the system, for example that the address is in use.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
         #[cfg(unix)]
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
@@ -113,37 +111,57 @@ impl DatagramSocket {
         self.state.max_gso_segments()
     }
 
-    /// Receives once, and passes each datagram on. Returns their number: 0 if none is there.
+    /// Receives once, and passes each datagram on, except empty ones. Returns whether more may be available.
     ///
     /// # Errors
-    /// The error of the system. An error that a peer can cause, such as an unreachable port, counts as no datagram.
-    pub fn receive(&mut self, mut handle: impl FnMut(ReceivedDatagram<'_>)) -> io::Result<usize> {
+    /// The error of the system, unless a peer can cause it, such as an unreachable port.
+    pub fn receive(&mut self, mut handle: impl FnMut(ReceivedDatagram<'_>)) -> io::Result<bool> {
         let mut metas = [RecvMeta::default(); Self::MESSAGES];
         let mut chunks = self.buffer.chunks_exact_mut(Self::MESSAGE_LEN);
         let mut slices: [IoSliceMut<'_>; Self::MESSAGES] =
             array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
         let messages = match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas) {
             Ok(messages) => messages,
-            Err(error) if is_harmless(&error) => return Ok(0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            // The error came instead of a datagram. Others may be behind it.
+            Err(error) if is_harmless(&error) => return Ok(true),
             Err(error) => return Err(error),
         };
-        let mut datagrams = 0;
         for (slice, meta) in slices.iter().zip(&metas).take(messages) {
             for payload in slice[..meta.len].chunks(meta.stride.max(1)) {
                 let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
                 handle(ReceivedDatagram { payload, from: meta.addr, local: meta.dst_ip, ecn });
-                datagrams += 1;
             }
         }
-        Ok(datagrams)
+        Ok(true)
     }
 
     /// Sends a batch. Returns `false` if the send buffer is full: try again once the socket is writable. A datagram that the
-    /// network rejects is lost, as on the way.
+    /// network rejects is lost, as on the way. Where the network card or the kernel takes no batch, each datagram is sent alone,
+    /// and those for which the buffer has no capacity are lost.
     ///
     /// # Errors
     /// The error of the system.
     pub fn send(&self, batch: &DatagramBatch<'_>) -> io::Result<bool> {
+        let Some(segment) = batch.segment.filter(|segment| (1..batch.payload.len()).contains(segment)) else {
+            return self.send_once(&batch.with_segment(None));
+        };
+        if batch.payload.len().div_ceil(segment) <= self.segments_max() {
+            match self.send_once(batch) {
+                // An error of segmentation offload, after which the socket uses it no more.
+                Err(_) if self.segments_max() == 1 => {}
+                sent => return sent,
+            }
+        }
+        for (at, payload) in batch.payload.chunks(segment).enumerate() {
+            if !self.send_once(&DatagramBatch { payload, segment: None, ..*batch })? {
+                return Ok(at > 0);
+            }
+        }
+        Ok(true)
+    }
+
+    fn send_once(&self, batch: &DatagramBatch<'_>) -> io::Result<bool> {
         let transmit = Transmit {
             destination: batch.destination,
             ecn: EcnCodepoint::from_bits(batch.ecn),
@@ -206,11 +224,10 @@ mod tests {
     fn collect(socket: &mut DatagramSocket, count: usize) -> Vec<(Vec<u8>, SocketAddr, Option<IpAddr>, u8)> {
         let (mut seen, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(10));
         while seen.len() < count && Instant::now() < deadline {
-            socket
-                .receive(|datagram| {
-                    seen.push((datagram.payload.to_vec(), datagram.from, datagram.local, datagram.ecn));
-                })
-                .expect("the socket is open");
+            let received = socket.receive(|datagram| {
+                seen.push((datagram.payload.to_vec(), datagram.from, datagram.local, datagram.ecn));
+            });
+            received.expect("the socket is open");
         }
         seen
     }
@@ -219,7 +236,7 @@ mod tests {
     fn batches_arrive_as_datagrams() {
         let (mut to, from) = (loopback(), loopback());
         let (destination, source) = (to.local_address().unwrap(), from.local_address().unwrap());
-        assert_eq!(to.receive(|_| panic!("nothing was sent")).unwrap(), 0);
+        assert!(!to.receive(|_| panic!("nothing was sent")).unwrap());
         let segments = from.segments_max().min(10);
         let mut payload: Vec<u8> = (0..segments * 1000).map(|at| (at / 1000) as u8).collect();
         payload.truncate(payload.len() - 300);
@@ -240,10 +257,71 @@ mod tests {
         let closed = loopback().local_address().unwrap();
         for _ in 0..3 {
             assert!(socket.send(&DatagramBatch::new(closed, b"x")).expect("a closed port is no error"));
-            assert_eq!(socket.receive(|_| ()).expect("a closed port is no error"), 0);
+            socket.receive(|_| panic!("nothing was sent")).expect("a closed port is no error");
         }
         let long = vec![0; 65_530];
         assert!(socket.send(&DatagramBatch::new(closed, &long)).expect("a long datagram is lost"));
+    }
+
+    /// The kernel takes at most 64 or 128 datagrams in a batch.
+    #[test]
+    fn batches_that_the_kernel_rejects_are_sent_as_datagrams() {
+        let (mut to, from) = (loopback(), loopback());
+        let payload: Vec<u8> = (0..13_000).map(|at| (at / 100) as u8).collect();
+        let batch = DatagramBatch::new(to.local_address().unwrap(), &payload).with_segment(Some(100));
+        from.state
+            .try_send(
+                UdpSockRef::from(&from.socket),
+                &Transmit {
+                    destination: batch.destination,
+                    ecn: None,
+                    contents: &payload,
+                    segment_size: Some(100),
+                    src_ip: None,
+                },
+            )
+            .expect_err("the kernel rejects the batch");
+        for _ in 0..2 {
+            assert!(from.send(&batch).expect("each datagram is sent alone"));
+            let seen = collect(&mut to, 130);
+            assert_eq!(seen.len(), 130);
+            assert_eq!(seen.iter().map(|(payload, ..)| &payload[..]).collect::<Vec<_>>().concat(), payload);
+        }
+    }
+
+    #[test]
+    fn empty_datagrams_hide_no_others() {
+        let (mut to, from) = (loopback(), loopback());
+        let destination = to.local_address().unwrap();
+        for _ in 0..20 {
+            assert!(from.send(&DatagramBatch::new(destination, b"")).unwrap());
+        }
+        assert!(from.send(&DatagramBatch::new(destination, b"x")).unwrap());
+        let mut seen = Vec::new();
+        // Loopback delivers at once.
+        while to.receive(|datagram| seen.push(datagram.payload.to_vec())).unwrap() {}
+        assert_eq!(seen, [b"x"]);
+    }
+
+    #[test]
+    fn unspecified_ipv6_address_includes_ipv4_as_with_tcp() {
+        let any = "[::]:0".parse().unwrap();
+        let Ok(tcp) = std::net::TcpListener::bind(any) else { return };
+        let mut to = DatagramSocket::bind(any).expect("a socket");
+        let port = to.local_address().unwrap().port();
+        let tcp_port = tcp.local_addr().unwrap().port();
+        if std::net::TcpStream::connect(("127.0.0.1", tcp_port)).is_err() {
+            return;
+        }
+        let from = loopback();
+        assert!(from.send(&DatagramBatch::new(([127, 0, 0, 1], port).into(), b"x")).unwrap());
+        let seen = collect(&mut to, 1);
+        assert_eq!(seen.len(), 1);
+        // The answer leaves from the address to which the peer has sent.
+        let answer = DatagramBatch::new(seen[0].1, b"y").with_source(seen[0].2);
+        assert!(to.send(&answer).expect("an answer"));
+        let mut from = from;
+        assert_eq!(collect(&mut from, 1)[0].0, b"y");
     }
 
     #[test]

@@ -53,8 +53,14 @@ impl<A: App> Engine<A> {
     pub fn add_datagrams(&mut self, socket: DatagramSocket) -> io::Result<usize> {
         let index = self.io.datagrams.len();
         Backend::<A>::watch_datagrams(&mut self.backend, index, &socket)?;
-        self.io.datagrams.add(socket);
+        self.io.datagrams.add(Some(socket));
         Ok(index)
+    }
+
+    /// Adds an index for a datagram socket that [`Io::open_datagrams`] opens later.
+    pub fn reserve_datagrams(&mut self) -> usize {
+        self.io.datagrams.add(None);
+        self.io.datagrams.len() - 1
     }
 
     /// The active backend: the configured one, or its fallback.
@@ -157,10 +163,23 @@ impl<A: App> Engine<A> {
         app.end_turn(&mut self.io);
         self.io.close_all_if_stopping();
         self.backend.execute_commands(app, &mut self.io);
-        if self.io.datagrams.is_closing() {
-            for (index, socket) in self.io.datagrams.take_closed() {
-                Backend::<A>::unwatch_datagrams(&mut self.backend, index, &socket);
+        if self.io.datagrams.are_changing() {
+            self.change_datagrams();
+        }
+    }
+
+    /// Watches datagram sockets that were opened, and closes those that are to be closed.
+    #[cold]
+    fn change_datagrams(&mut self) {
+        for index in self.io.datagrams.take_opened() {
+            if let Some(socket) = self.io.datagrams.get(index)
+                && let Err(error) = Backend::<A>::watch_datagrams(&mut self.backend, index, socket)
+            {
+                tracing::error!(%error, "cannot watch a datagram socket");
             }
+        }
+        for (index, socket) in self.io.datagrams.take_closed() {
+            Backend::<A>::unwatch_datagrams(&mut self.backend, index, &socket);
         }
     }
 

@@ -231,6 +231,11 @@ impl Io {
         self.datagrams.get(index)
     }
 
+    /// Opens the datagram socket of an index that was [reserved](crate::Engine::reserve_datagrams).
+    pub fn open_datagrams(&mut self, index: usize, socket: DatagramSocket) {
+        self.datagrams.open(index, socket);
+    }
+
     /// Closes the datagram sockets at the end of the turn. Until then the loop continues, even without listeners and
     /// connections.
     pub fn close_datagrams(&mut self) {

@@ -65,7 +65,8 @@ impl<A: App, K: RingKernel> Backend<A> for Ring<A::Chain, K> {
 
     fn until_next_work(&self, io: &Io) -> Option<Duration> {
         let fired = (!self.fired.is_empty()).then_some(send::FIRED_WAIT);
-        [self.acceptors.until_retry(io), fired].into_iter().flatten().min()
+        let rewatch = self.rewatch_at.map(|at| at.saturating_duration_since(io.now()));
+        [self.acceptors.until_retry(io), fired, rewatch].into_iter().flatten().min()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -114,6 +115,7 @@ impl<A: App, K: RingKernel> Backend<A> for Ring<A::Chain, K> {
                 self.kernel.limit_unsent(file);
             }
         }
+        self.rewatch_datagrams(io);
         self.broadcast_listed(app, io);
         if self.shared.is_empty() {
             let mut batch = mem::replace(&mut io.sends, mem::take(&mut self.batch));
@@ -187,6 +189,8 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
             readable: Vec::new(),
             unarmed: Vec::new(),
             starved: Vec::new(),
+            unwatched: Vec::new(),
+            rewatch_at: None,
             piece: config.ring_buffer(),
             batch: Vec::new(),
             batch_size: BatchSize::default(),
@@ -217,14 +221,31 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         }
     }
 
-    /// A datagram socket is readable, or its poll has ended: the kernel ends it when the completion queue overflows.
+    /// A datagram socket is readable, or its poll has ended: the kernel ends it when the completion queue overflows, or when
+    /// memory is short.
     fn datagrams_readable(&mut self, io: &mut Io, completion: &Completion) {
         let index = completion.token.index();
         io.datagrams.mark_ready(index);
-        if !completion.more
-            && let Some(socket) = io.datagrams.get(index)
-        {
-            self.kernel.watch_datagrams(completion.token, socket);
+        let Some(socket) = io.datagrams.get(index).filter(|_| !completion.more) else { return };
+        match completion.outcome() {
+            Ok(_) => self.kernel.watch_datagrams(completion.token, socket),
+            Err(error) => {
+                tracing::warn!(%error, "poll of a datagram socket failed; retrying later");
+                self.unwatched.push(completion.token);
+                self.rewatch_at = Some(io.now() + REWATCH_INTERVAL);
+            }
+        }
+    }
+
+    /// Polls datagram sockets again whose poll has failed.
+    fn rewatch_datagrams(&mut self, io: &Io) {
+        if self.rewatch_at.take_if(|at| *at <= io.now()).is_none() {
+            return;
+        }
+        for token in mem::take(&mut self.unwatched) {
+            if let Some(socket) = io.datagrams.get(token.index()) {
+                self.kernel.watch_datagrams(token, socket);
+            }
         }
     }
 
@@ -269,3 +290,6 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         }
     }
 }
+
+/// Wait before another poll of a datagram socket whose poll has failed: a lasting failure must not keep the loop busy.
+const REWATCH_INTERVAL: Duration = Duration::from_millis(100);

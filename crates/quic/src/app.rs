@@ -1,5 +1,7 @@
 //! The application of an endpoint.
 
+use std::net::IpAddr;
+
 use quinn_proto::ConnectionError;
 use sinews_http::h3::{Event, QuicStreamId};
 
@@ -13,6 +15,13 @@ pub trait Http3App {
     /// Handles a datagram of a session of WebTransport.
     fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
         let _ = (exchanges, session, payload);
+    }
+
+    /// Whether a client of this address may begin a handshake. The address may be forged: count the connection in
+    /// [`handle_start`](Self::handle_start).
+    fn admits(&mut self, address: IpAddr) -> bool {
+        let _ = address;
+        true
     }
 
     /// The handshake is complete: no event of the connection came before.

@@ -8,7 +8,8 @@ use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSi
 
 use crate::app::{Http3App, LinkEnd};
 use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
-use crate::limits::varint;
+use crate::handshakes::ClientNetwork;
+use crate::limits::{QuicLimits, varint};
 
 /// A connection of HTTP/3 over QUIC.
 pub(crate) struct Http3Link {
@@ -19,6 +20,8 @@ pub(crate) struct Http3Link {
     is_connected: bool,
     pub(crate) is_ended: bool,
     started: Instant,
+    /// The client, if it had proved its address before the handshake.
+    pub(crate) client: Option<ClientNetwork>,
 }
 
 impl Http3Link {
@@ -26,17 +29,24 @@ impl Http3Link {
         quic: Connection,
         config: Config,
         key: ConnectionKey,
-        max_queued: usize,
+        limits: &QuicLimits,
+        client: Option<ClientNetwork>,
         now: Instant,
     ) -> Self {
         Self {
             quic,
             http: H3Connection::server(config),
             key,
-            streams: StreamQueues { max_queued, ..StreamQueues::default() },
+            streams: StreamQueues {
+                max_queued: limits.max_queued,
+                send_window: limits.send_window.into(),
+                max_send_window: limits.max_send_window.into(),
+                ..StreamQueues::default()
+            },
             is_connected: false,
             is_ended: false,
             started: now,
+            client,
         }
     }
 
@@ -83,10 +93,13 @@ impl Http3Link {
             match event {
                 QuicEvent::Connected => {
                     self.is_connected = true;
-                    self.streams.control = self.quic.streams().open(Dir::Uni);
-                    if let Some(control) = self.streams.control {
-                        self.http.set_control_stream(http_id(control));
-                    }
+                    let Some(control) = self.quic.streams().open(Dir::Uni) else {
+                        // RFC 9114 section 6.2: a client permits at least three.
+                        let (code, cause) = (H3Code::H3_GENERAL_PROTOCOL_ERROR, LinkEnd::Violation);
+                        return self.end(code, "client permits no control stream", cause, app, now);
+                    };
+                    self.streams.control = Some(control);
+                    self.http.set_control_stream(http_id(control));
                     if let Err(reason) = app.handle_start(&mut self.exchanges(now)) {
                         self.is_ended = true;
                         let code = varint(H3Code::H3_EXCESSIVE_LOAD.get());
@@ -112,10 +125,14 @@ impl Http3Link {
                 }
                 QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
                     self.streams.forget(id);
+                    // RFC 9000 section 3.5: also a complete response, of which a part waits for a window.
+                    let _ = self.quic.send_stream(id).reset(error_code);
                     let code = H3Code::new(error_code.into_inner());
                     let stopped = self.http.receive_stop(http_id(id), code, self.elapsed(now));
                     self.report(stopped, app, now);
+                    self.streams.forget_reads(id, &self.http);
                 }
+                QuicEvent::Stream(StreamEvent::Finished { id }) => self.streams.forget_reads(id, &self.http),
                 QuicEvent::DatagramReceived => self.datagrams(app, now),
                 _ => {}
             }
@@ -193,7 +210,8 @@ impl Http3Link {
                         Err(ReadError::Reset(code)) => {
                             let code = H3Code::new(code.into_inner());
                             let reset = self.http.receive_reset(http_id(stream), code, self.elapsed(now));
-                            return self.report(reset, app, now);
+                            self.report(reset, app, now);
+                            return self.streams.forget_reads(stream, &self.http);
                         }
                     }
                 }
@@ -221,7 +239,7 @@ impl Http3Link {
                 return;
             }
             if ends {
-                return;
+                return self.streams.forget_reads(stream, &self.http);
             }
         }
     }
@@ -245,11 +263,11 @@ impl Http3Link {
                 match signal {
                     StreamSignal::Reset { stream, code } => {
                         self.streams.forget(quic_id(stream));
+                        self.streams.forget_reads(quic_id(stream), &self.http);
                         let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
                     }
                     StreamSignal::StopSending { stream, code } => {
-                        self.streams.held.remove(&quic_id(stream));
-                        self.streams.paused.remove(&quic_id(stream));
+                        self.streams.forget_reads(quic_id(stream), &self.http);
                         let _ = self.quic.recv_stream(quic_id(stream)).stop(varint(code.get()));
                     }
                     _ => {}
@@ -264,6 +282,7 @@ impl Http3Link {
             self.http.write_control(&mut out);
             self.streams.send(&mut self.quic, control, out.into(), false);
         }
+        self.streams.grow_window(&mut self.quic);
         if let Some((code, reason)) = self.streams.close.take() {
             self.end(code, reason, LinkEnd::Server, app, now);
         }

@@ -12,6 +12,7 @@ use sinews_http::h3::{Config, FieldBuffer, H3Code};
 use crate::app::{Http3App, LinkEnd};
 use crate::connection::Http3Link;
 use crate::exchanges::{ConnectionKey, Exchanges};
+use crate::handshakes::{ClientNetwork, Handshakes};
 use crate::ids::{ConnectionRoutes, WorkerRoute};
 use crate::limits::{self, QuicLimits, QuicSetupError};
 
@@ -39,17 +40,21 @@ pub struct QuicEndpoint {
     links: HashMap<ConnectionHandle, Box<Http3Link>>,
     /// Changed links: they may have datagrams to send.
     changed: BTreeSet<usize>,
+    /// The first link that sends next.
+    next_changed: usize,
     timeouts: BTreeSet<(Instant, usize)>,
     timeout_of: HashMap<usize, Instant>,
-    handshakes: usize,
+    handshakes: Handshakes,
     fields: FieldBuffer,
     /// Answers without a connection: Retry, version negotiation, stateless reset, refusal.
     responses: Vec<(Transmit, Vec<u8>)>,
     is_closing: bool,
+    /// All connections were closed: the datagrams of new clients are for a successor.
+    is_closed: bool,
     refused: u64,
 }
 
-/// Datagrams of one send with segmentation offload: Linux takes 64.
+/// Datagrams of one send with segmentation offload: Linux takes 64. More would delay other connections.
 const SEGMENTS_MAX: usize = 16;
 
 /// Queued answers without a connection. Further answers are dropped: a flood of invalid datagrams needs no answer.
@@ -75,12 +80,14 @@ impl QuicEndpoint {
             limits,
             links: HashMap::new(),
             changed: BTreeSet::new(),
+            next_changed: 0,
             timeouts: BTreeSet::new(),
             timeout_of: HashMap::new(),
-            handshakes: 0,
+            handshakes: Handshakes::default(),
             fields: FieldBuffer::new(),
             responses: Vec::new(),
             is_closing: false,
+            is_closed: false,
             refused: 0,
         })
     }
@@ -94,7 +101,7 @@ impl QuicEndpoint {
     /// Number of connections with an incomplete handshake.
     #[must_use]
     pub const fn handshakes(&self) -> usize {
-        self.handshakes
+        self.handshakes.total()
     }
 
     /// Number of connections refused since the last call, for a limit of connections or handshakes.
@@ -140,15 +147,21 @@ impl QuicEndpoint {
     }
 
     fn accept(&mut self, incoming: Incoming, app: &mut dyn Http3App, now: Instant) {
+        if self.is_closed {
+            return self.quic.ignore(incoming);
+        }
         let mut response = Vec::new();
-        let is_full =
-            self.links.len() >= self.limits.max_connections || self.handshakes >= self.limits.max_handshakes;
-        if self.is_closing || is_full {
+        let address = incoming.remote_address().ip();
+        let client = incoming.remote_address_validated().then(|| ClientNetwork::of(address));
+        let is_full = self.links.len() >= self.limits.max_connections
+            || self.handshakes.total() >= self.limits.max_handshakes
+            || self.handshakes.of(client) >= self.limits.max_handshakes_per_address;
+        if self.is_closing || is_full || !app.admits(address) {
             self.refused += u64::from(is_full);
             let transmit = self.quic.refuse(incoming, &mut response);
             return self.respond(transmit, response);
         }
-        if self.handshakes >= self.limits.retry_at && !incoming.remote_address_validated() {
+        if self.handshakes.total() >= self.limits.retry_at && client.is_none() {
             if let Ok(transmit) = self.quic.retry(incoming, &mut response) {
                 self.respond(transmit, response);
             }
@@ -157,9 +170,9 @@ impl QuicEndpoint {
         match self.quic.accept(incoming, now, &mut response, None) {
             Ok((handle, connection)) => {
                 let key = ConnectionKey(handle);
-                let link = Http3Link::new(connection, self.http, key, self.limits.max_queued, now);
+                let link = Http3Link::new(connection, self.http, key, &self.limits, client, now);
                 self.links.insert(handle, Box::new(link));
-                self.handshakes += 1;
+                self.handshakes.start(client);
                 self.drive(handle, app, now);
             }
             Err(error) => {
@@ -183,10 +196,11 @@ impl QuicEndpoint {
             }
         }
         let (is_connected, is_drained) = (link.is_connected(), link.quic.is_drained());
+        let client = link.client;
         let timeout = link.timeout(self.limits.handshake_timeout).filter(|_| !is_drained);
         self.set_timeout(handle.0, timeout);
         if !was_connected && (is_connected || is_drained) {
-            self.handshakes -= 1;
+            self.handshakes.finish(client);
         }
         if is_drained {
             self.links.remove(&handle);
@@ -246,30 +260,52 @@ impl QuicEndpoint {
         }
     }
 
-    /// Replaces `out` by the next datagrams to send. `None`: there are none until another call.
-    pub fn transmit(&mut self, out: &mut Vec<u8>, app: &mut dyn Http3App, now: Instant) -> Option<Outgoing> {
+    /// Replaces `out` by the next datagrams to send, at most `segments`, for connections in turn. `None`: there are none until
+    /// another call.
+    pub fn transmit(
+        &mut self,
+        out: &mut Vec<u8>,
+        segments: usize,
+        app: &mut dyn Http3App,
+        now: Instant,
+    ) -> Option<Outgoing> {
         out.clear();
         if let Some((transmit, bytes)) = self.responses.pop() {
             out.extend_from_slice(&bytes[..transmit.size]);
             return Some(outgoing(&transmit));
         }
-        while let Some(handle) = self.changed.first().copied().map(ConnectionHandle) {
-            if let Some(transmit) = self.transmit_of(handle, out, now) {
-                return Some(transmit);
+        while let Some(handle) = self.next_changed() {
+            let mut transmit = self.transmit_of(handle, out, segments, now);
+            if transmit.is_none() {
+                // Sending moves timeouts, may need identifiers, and the application may send more.
+                self.drive(handle, app, now);
+                transmit = self.transmit_of(handle, out, segments, now);
             }
-            // Sending moves timeouts, may need identifiers, and the application may send more.
-            self.drive(handle, app, now);
-            if let Some(transmit) = self.transmit_of(handle, out, now) {
-                return Some(transmit);
+            if transmit.is_some() {
+                self.next_changed = handle.0 + 1;
+                return transmit;
             }
             self.changed.remove(&handle.0);
         }
         None
     }
 
-    fn transmit_of(&mut self, handle: ConnectionHandle, out: &mut Vec<u8>, now: Instant) -> Option<Outgoing> {
+    /// Returns the changed link that sends next. A busy one does not delay the others, although the send buffer is full.
+    fn next_changed(&self) -> Option<ConnectionHandle> {
+        let next = self.changed.range(self.next_changed..).next().or_else(|| self.changed.first());
+        next.copied().map(ConnectionHandle)
+    }
+
+    fn transmit_of(
+        &mut self,
+        handle: ConnectionHandle,
+        out: &mut Vec<u8>,
+        segments: usize,
+        now: Instant,
+    ) -> Option<Outgoing> {
         let link = self.links.get_mut(&handle)?;
-        link.quic.poll_transmit(now, SEGMENTS_MAX, out).map(|transmit| outgoing(&transmit))
+        let segments = segments.clamp(1, SEGMENTS_MAX);
+        link.quic.poll_transmit(now, segments, out).map(|transmit| outgoing(&transmit))
     }
 
     /// Accepts no more connections, and tells the clients to send no more requests.
@@ -284,9 +320,9 @@ impl QuicEndpoint {
         }
     }
 
-    /// Closes all connections at once, and accepts no more.
+    /// Closes all connections at once, and ignores new clients: they try again, and find the successor of this process.
     pub fn close(&mut self, reason: &'static str, app: &mut dyn Http3App, now: Instant) {
-        self.is_closing = true;
+        (self.is_closing, self.is_closed) = (true, true);
         let handles: Vec<ConnectionHandle> = self.links.keys().copied().collect();
         for handle in handles {
             if let Some(link) = self.links.get_mut(&handle) {

@@ -108,7 +108,9 @@ impl Exchanges<'_> {
     /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still
     /// bring content.
     pub fn pause_reads(&mut self, stream: QuicStreamId) {
-        self.streams.paused.insert(quic_id(stream));
+        if self.http.is_open(stream) {
+            self.streams.paused.insert(quic_id(stream));
+        }
     }
 
     /// Reads a stream again.
@@ -183,7 +185,7 @@ impl Exchanges<'_> {
     /// Bytes of memory of the state of HTTP/3, without QUIC.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.http.memory() + self.streams.outgoing_bytes
+        self.http.memory() + self.streams.memory()
     }
 
     /// Requests that were reset without an event since the last call. For metrics.
@@ -211,6 +213,11 @@ pub(crate) struct StreamQueues {
     pub(crate) outgoing: BTreeMap<StreamId, OutgoingQueue>,
     pub(crate) outgoing_bytes: usize,
     pub(crate) max_queued: usize,
+    /// Bytes that QUIC keeps until the client acknowledges them, at most, and the maximum of that.
+    pub(crate) send_window: u64,
+    pub(crate) max_send_window: u64,
+    /// Bytes passed to QUIC since the window has grown.
+    pub(crate) written: u64,
     /// The rest of a chunk of a held stream.
     pub(crate) held: BTreeMap<StreamId, Bytes>,
     /// Streams that the application does not read.
@@ -259,6 +266,7 @@ impl StreamQueues {
             match writer.write_chunks(queue.chunks.make_contiguous()) {
                 Ok(written) => {
                     self.outgoing_bytes -= written.bytes;
+                    self.written += written.bytes as u64;
                     queue.chunks.drain(..written.chunks);
                 }
                 Err(WriteError::Blocked) => return,
@@ -269,6 +277,33 @@ impl StreamQueues {
             let _ = writer.finish();
         }
         self.forget(stream);
+    }
+
+    /// Doubles the window once the client has acknowledged as much as it holds: a client that acknowledges nothing takes
+    /// little memory.
+    pub(crate) fn grow_window(&mut self, quic: &mut Connection) {
+        // QUIC keeps at most a window of what was written.
+        if self.written >= 2 * self.send_window && self.send_window < self.max_send_window {
+            self.send_window = (2 * self.send_window).min(self.max_send_window);
+            self.written = 0;
+            quic.set_send_window(self.send_window);
+        }
+    }
+
+    /// Bytes of queues and of the state of reads.
+    fn memory(&self) -> usize {
+        let held: usize = self.held.values().map(Bytes::len).sum();
+        let streams = self.held.len() + self.paused.len() + self.waiting.len();
+        self.outgoing_bytes + held + streams * size_of::<StreamId>()
+    }
+
+    /// Drops the state of reads of a stream that HTTP/3 no longer knows.
+    pub(crate) fn forget_reads(&mut self, stream: StreamId, http: &H3Connection) {
+        if !http.is_open(http_id(stream)) {
+            self.held.remove(&stream);
+            self.paused.remove(&stream);
+            self.waiting.remove(&stream);
+        }
     }
 
     /// Drops the queue of a stream.

@@ -12,6 +12,7 @@ mod app;
 mod connection;
 mod endpoint;
 mod exchanges;
+mod handshakes;
 mod ids;
 mod limits;
 

@@ -16,11 +16,14 @@ pub struct QuicLimits {
     pub(crate) max_connections: usize,
     pub(crate) retry_at: usize,
     pub(crate) max_handshakes: usize,
+    pub(crate) max_handshakes_per_address: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) idle_timeout: Duration,
+    pub(crate) keep_alive: Option<Duration>,
     pub(crate) stream_window: u32,
     pub(crate) connection_window: u32,
     pub(crate) send_window: u32,
+    pub(crate) max_send_window: u32,
     pub(crate) max_queued: usize,
     pub(crate) datagram_buffer: usize,
 }
@@ -33,11 +36,15 @@ impl QuicLimits {
             max_connections: 10_000,
             retry_at: 100,
             max_handshakes: 1000,
+            max_handshakes_per_address: 100,
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(30),
+            keep_alive: None,
             stream_window: 65_535,
-            connection_window: 1 << 20,
-            send_window: 1 << 20,
+            // Four streams at full speed.
+            connection_window: 256 << 10,
+            send_window: 128 << 10,
+            max_send_window: 1 << 20,
             max_queued: 1 << 20,
             datagram_buffer: 64 << 10,
         }
@@ -66,6 +73,14 @@ impl QuicLimits {
         self
     }
 
+    /// Sets the maximum of unfinished handshakes of a client that has proved its address, or of its network of IPv6; the endpoint
+    /// refuses further ones. Default: 100.
+    #[must_use]
+    pub const fn with_max_handshakes_per_address(mut self, handshakes: usize) -> Self {
+        self.max_handshakes_per_address = handshakes;
+        self
+    }
+
     /// Sets the time for a handshake. Default: 10 s.
     #[must_use]
     pub const fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
@@ -77,6 +92,15 @@ impl QuicLimits {
     #[must_use]
     pub const fn with_idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
+        self
+    }
+
+    /// Sets the time without a packet after which the endpoint asks whether the client is still there. The answer restarts the
+    /// [idle timeout](Self::with_idle_timeout), so that it ends only connections of clients that are gone; choose less than
+    /// half of it. Default: never.
+    #[must_use]
+    pub const fn with_keep_alive(mut self, interval: Duration) -> Self {
+        self.keep_alive = Some(interval);
         self
     }
 
@@ -100,6 +124,7 @@ impl QuicLimits {
             .max_concurrent_bidi_streams(max_streams.into())
             .max_concurrent_uni_streams(max_streams.into())
             .max_idle_timeout(Some(idle))
+            .keep_alive_interval(self.keep_alive)
             .stream_receive_window(self.stream_window.into())
             .receive_window(self.connection_window.into())
             .send_window(self.send_window.into())

@@ -4,12 +4,12 @@
 mod client;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{Connection, Dir, StreamId, VarInt};
+use quinn_proto::{Connection, Dir, StreamId, TransportConfig, VarInt};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
 use sinews_http::h3::{Config, Event, QuicStreamId, RequestTarget};
@@ -36,6 +36,10 @@ struct EchoApp {
     last: Option<ConnectionKey>,
     /// Pauses each request at its head.
     pauses: bool,
+    /// Answers no request.
+    withholds: bool,
+    /// Rejects all clients.
+    is_full: bool,
 }
 
 impl Http3App for EchoApp {
@@ -58,12 +62,16 @@ impl Http3App for EchoApp {
                 }
             }
             Event::End { stream } => {
-                if let Some(body) = self.bodies.remove(&(key, stream)) {
+                if let Some(body) = self.bodies.remove(&(key, stream)).filter(|_| !self.withholds) {
                     exchanges.send_data(stream, body.into(), true).expect("an open stream");
                 }
             }
             _ => {}
         }
+    }
+
+    fn admits(&mut self, _: IpAddr) -> bool {
+        !self.is_full
     }
 
     fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
@@ -81,6 +89,8 @@ struct Pair {
     server: QuicEndpoint,
     app: EchoApp,
     routes: ConnectionRoutes,
+    /// The address of the client.
+    address: SocketAddr,
     /// Bytes from and to the server before the client's address is validated.
     received: usize,
     sent: usize,
@@ -113,13 +123,25 @@ impl Pair {
         let routes = ConnectionRoutes::new();
         let http = Config::new().with_max_sessions(2);
         let server = QuicEndpoint::new(tls, http, limits, routes.clone(), ROUTE).expect("a valid setup");
-        let world =
-            Self { now: Instant::now(), server, app: EchoApp::default(), routes, received: 0, sent: 0 };
+        let (address, app) = (CLIENT.parse().expect("an address"), EchoApp::default());
+        let world = Self { now: Instant::now(), server, app, routes, address, received: 0, sent: 0 };
         (world, roots)
     }
 
     fn connect(&self, roots: rustls::RootCertStore, alpn: &str) -> QuicClient {
         QuicClient::connect(SERVER.parse().expect("an address"), roots, alpn, self.now)
+    }
+
+    fn connect_with(&self, roots: rustls::RootCertStore, transport: TransportConfig) -> QuicClient {
+        QuicClient::connect_with(SERVER.parse().expect("an address"), roots, "h3", transport, self.now)
+    }
+
+    /// Calls the last connection with a request.
+    fn lend<T>(&mut self, call: impl FnOnce(&mut Exchanges<'_>) -> T) -> T {
+        let key = self.app.last.expect("a request");
+        let result =
+            self.server.with_connection(key, &mut self.app, self.now, |_, exchanges| call(exchanges));
+        result.expect("an open connection")
     }
 
     /// Passes datagrams both ways until none is left. Returns whether one was passed.
@@ -130,7 +152,7 @@ impl Pair {
             for datagram in client.transmit(self.now) {
                 passed = true;
                 self.received += datagram.len();
-                let from: SocketAddr = CLIENT.parse().expect("an address");
+                let from = self.address;
                 if datagram[0] & 0x80 == 0 {
                     assert_eq!(self.routes.of(&datagram), Some(ROUTE), "a short header leads to its worker");
                 }
@@ -151,13 +173,24 @@ impl Pair {
     fn transmit(&mut self) -> Vec<Vec<u8>> {
         let mut datagrams = Vec::new();
         let mut out = Vec::new();
-        while let Some(outgoing) = self.server.transmit(&mut out, &mut self.app, self.now) {
+        while let Some(outgoing) = self.server.transmit(&mut out, 16, &mut self.app, self.now) {
             self.sent += outgoing.len;
             let segment = outgoing.segment.unwrap_or(outgoing.len);
             datagrams.extend(out[..outgoing.len].chunks(segment).map(<[u8]>::to_vec));
             out.clear();
         }
         datagrams
+    }
+
+    /// Exchanges datagrams until delayed acknowledgements have arrived.
+    fn pass_time(&mut self, client: &mut QuicClient) {
+        for _ in 0..40 {
+            self.exchange(client);
+            self.now += Duration::from_millis(25);
+            self.server.expire(&mut self.app, self.now);
+            client.quic.handle_timeout(self.now);
+            client.drive(self.now);
+        }
     }
 
     /// Exchanges datagrams and lets time pass until a condition holds.
@@ -179,8 +212,12 @@ impl Pair {
 }
 
 fn connected(limits: QuicLimits) -> (Pair, QuicClient) {
+    connected_with(limits, TransportConfig::default())
+}
+
+fn connected_with(limits: QuicLimits, transport: TransportConfig) -> (Pair, QuicClient) {
     let (mut world, roots) = Pair::new(limits);
-    let mut client = world.connect(roots, "h3");
+    let mut client = world.connect_with(roots, transport);
     world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
     (world, client)
 }
@@ -201,9 +238,7 @@ fn requests_are_answered_and_content_exceeds_the_windows() {
         assert!(*status == 200 && echoed[..] == body[..300_000], "{} bytes", echoed.len());
     }
     assert_eq!((world.app.requests, world.server.connections(), world.server.handshakes()), (4, 1, 0));
-    let Pair { server, app, now, .. } = &mut world;
-    let key = app.last.expect("a request");
-    assert_eq!(server.with_connection(key, app, *now, |_, exchanges| exchanges.queued()), Some(0));
+    assert_eq!(world.lend(|exchanges| exchanges.queued()), 0);
 }
 
 #[test]
@@ -217,13 +252,11 @@ fn paused_streams_close_their_window_and_no_other() {
     world.app.pauses = false;
     let other = client.ask(&target, &body[..50_000], true);
     world.run(&mut client, "other", |_, client| client.responses.get(&other).is_some_and(|answer| answer.2));
-    let (&(key, stream), received) = world.app.bodies.iter().next().expect("the paused request");
+    let (&(_, stream), received) = world.app.bodies.iter().next().expect("the paused request");
     assert_eq!(stream.get(), paused);
     // The rest of one datagram, although the window takes 65,535 bytes.
     assert!(received.len() < 2000, "{} bytes", received.len());
-    let Pair { server, app, now, .. } = &mut world;
-    let resumed = server.with_connection(key, app, *now, |_, exchanges| exchanges.resume_reads(stream));
-    assert_eq!(resumed, Some(()));
+    world.lend(|exchanges| exchanges.resume_reads(stream));
     world.run(&mut client, "rest", |_, client| client.responses.get(&paused).is_some_and(|answer| answer.2));
     assert_eq!(client.responses[&paused].1.len(), body.len());
 }
@@ -421,4 +454,189 @@ fn idle_connection_takes_at_most_40_kib() {
         "an idle connection takes {each} bytes, {} of them quinn-proto's state",
         size_of::<Connection>()
     );
+}
+
+/// RFC 9114 section 6.2.
+#[test]
+fn client_that_permits_no_control_stream_is_closed() {
+    let (mut world, roots) = Pair::new(QuicLimits::new());
+    let mut transport = TransportConfig::default();
+    transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    let mut client = world.connect_with(roots, transport);
+    world.run(&mut client, "close", |_, client| client.lost.is_some());
+    let code = VarInt::from_u32(0x101).to_string();
+    assert!(client.lost.as_ref().is_some_and(|lost| lost.contains(&code)), "{:?}", client.lost);
+    assert_eq!(world.app.ends, ["client permits no control stream"]);
+    world.run(&mut client, "end", |world, _| world.server.connections() == 0);
+    assert_eq!(world.server.handshakes(), 0);
+}
+
+/// RFC 9000 section 3.5.
+#[test]
+fn complete_response_that_the_client_stops_is_reset() {
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(10_000));
+    let (mut world, mut client) = connected_with(QuicLimits::new(), transport);
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    for _ in 0..3 {
+        let stream = client.quic.streams().open(Dir::Bi).expect("a permitted stream");
+        let (id, mut out) = (QuicStreamId::new(stream.into()), Vec::new());
+        client.http.send_request(id, &target, [], false, &mut out).expect("a new stream");
+        client.http.send_data(id, &[7; 100_000], true, &mut out).expect("an open stream");
+        client.unread.insert(id.get());
+        client.send(stream, out.into(), true);
+        let requests = world.app.requests;
+        world.run(&mut client, "a queued response", |world, _| {
+            world.app.requests > requests && world.app.bodies.is_empty()
+        });
+        assert!(world.lend(|exchanges| exchanges.queued()) > 0);
+        client.quic.recv_stream(stream).stop(VarInt::from_u32(0x10c)).expect("an open stream");
+        world.pass_time(&mut client);
+        assert_eq!(world.lend(|exchanges| (exchanges.queued(), exchanges.unacknowledged().0)), (0, 0));
+    }
+}
+
+#[test]
+fn ended_streams_leave_no_state_of_reads() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    world.app.withholds = true;
+    let mut memory = Vec::new();
+    for _ in 0..20 {
+        let stream = client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), b"all", true);
+        let requests = world.app.requests;
+        world.run(&mut client, "a request", |world, _| {
+            world.app.requests > requests && world.app.bodies.is_empty()
+        });
+        let id = QuicStreamId::new(stream);
+        world.lend(|exchanges| exchanges.pause_reads(id));
+        world.lend(|exchanges| exchanges.reset(id, sinews_http::h3::H3Code::H3_REQUEST_CANCELLED));
+        world.lend(|exchanges| exchanges.pause_reads(id));
+        world.pass_time(&mut client);
+        memory.push(world.lend(|exchanges| exchanges.memory()));
+    }
+    assert_eq!(memory[1], memory[19], "{memory:?}");
+}
+
+/// A client that acknowledges nothing.
+#[test]
+fn unacknowledged_content_is_limited_until_the_client_acknowledges_some() {
+    let (mut world, mut client) = connected(QuicLimits::new().with_max_queued(3 << 20));
+    world.app.withholds = true;
+    let stream =
+        QuicStreamId::new(client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), b"all", true));
+    world.run(&mut client, "a request", |world, _| world.app.requests == 1 && world.app.bodies.is_empty());
+    // Returns the content that QUIC holds.
+    let send = |world: &mut Pair| {
+        world.lend(|exchanges| {
+            for _ in 0..20 {
+                exchanges.send_data(stream, vec![7; 100_000].into(), false).expect("an open stream");
+            }
+            2_000_000_usize.saturating_sub(exchanges.queued())
+        })
+    };
+    let held = send(&mut world);
+    assert!((100 << 10..=128 << 10).contains(&held), "{held} bytes");
+    world.run(&mut client, "content", |_, client| {
+        client.responses.get(&stream.get()).is_some_and(|answer| answer.1.len() == 2_000_000)
+    });
+    world.pass_time(&mut client);
+    let held = send(&mut world);
+    assert!(held > 900 << 10, "{held} bytes");
+}
+
+#[test]
+fn handshakes_of_one_client_are_limited_and_others_are_served() {
+    let limits = QuicLimits::new().with_retry_at(0).with_max_handshakes_per_address(2);
+    let (mut world, roots) = Pair::new(limits);
+    let from = |number: u8| SocketAddr::from(([127, 0, 0, number], 5000));
+    // Begins a handshake by the address's proof, and stalls.
+    let start = |world: &mut Pair, from: SocketAddr| {
+        let mut client = world.connect(roots.clone(), "h3");
+        for _ in 0..2 {
+            for datagram in client.transmit(world.now) {
+                let datagram = BytesMut::from(&datagram[..]);
+                world.server.receive(datagram, from, None, 0, &mut world.app, world.now);
+            }
+            for datagram in world.transmit() {
+                client.receive(&datagram, world.now);
+            }
+        }
+        client
+    };
+    let counts = [from(1), from(1), from(1), from(2)].map(|from| {
+        start(&mut world, from);
+        world.server.handshakes()
+    });
+    assert_eq!((counts, world.server.take_refused()), ([1, 2, 2, 3], 1));
+    world.now += Duration::from_secs(11);
+    world.server.expire(&mut world.app, world.now);
+    for _ in 0..20 {
+        world.transmit();
+        let Some(next) = world.server.next_timeout() else { break };
+        world.now = next;
+        world.server.expire(&mut world.app, world.now);
+    }
+    assert_eq!(world.server.handshakes(), 0);
+    start(&mut world, from(1));
+    assert_eq!(world.server.handshakes(), 1);
+    world.app.is_full = true;
+    start(&mut world, from(3));
+    assert_eq!(world.server.handshakes(), 1, "the application rejects the client");
+}
+
+#[test]
+fn closed_endpoint_leaves_new_clients_to_its_successor() {
+    let (mut world, roots) = Pair::new(QuicLimits::new());
+    let Pair { server, app, now, .. } = &mut world;
+    server.close("restart", app, *now);
+    let mut client = world.connect(roots, "h3");
+    world.exchange(&mut client);
+    assert_eq!((world.sent, world.server.connections(), client.lost), (0, 0, None));
+}
+
+/// The send buffer may be full before all have sent.
+#[test]
+fn connections_send_in_turn() {
+    let (mut world, roots) = Pair::new(QuicLimits::new());
+    world.app.withholds = true;
+    let mut requests = Vec::new();
+    for port in [5001, 5002, 5003] {
+        world.address.set_port(port);
+        let mut client = world.connect(roots.clone(), "h3");
+        world.run(&mut client, "handshake", |_, client| client.http.peer_settings().is_some());
+        let target = RequestTarget::new("POST", "https", "localhost", "/");
+        let stream = QuicStreamId::new(client.ask(&target, b"all", true));
+        world.run(&mut client, "a request", |world, _| world.app.requests > requests.len());
+        world.pass_time(&mut client);
+        requests.push((world.app.last.expect("a request"), stream));
+    }
+    for (key, stream) in requests {
+        let Pair { server, app, now, .. } = &mut world;
+        let sent = server.with_connection(key, app, *now, |_, exchanges| {
+            exchanges.send_data(stream, vec![7; 8000].into(), true)
+        });
+        sent.expect("an open connection").expect("an open stream");
+    }
+    let mut out = Vec::new();
+    let ports: Vec<u16> = (0..9)
+        .map_while(|_| world.server.transmit(&mut out, 1, &mut world.app, world.now))
+        .map(|outgoing| outgoing.destination.port() % 10)
+        .collect();
+    assert_eq!(ports, [1, 2, 3, 1, 2, 3, 1, 2, 3]);
+}
+
+#[test]
+fn keep_alive_ends_connections_of_absent_clients_only() {
+    let limits = QuicLimits::new().with_idle_timeout(Duration::from_secs(4));
+    let (mut world, mut client) = connected(limits.with_keep_alive(Duration::from_secs(1)));
+    let started = world.now;
+    world.run(&mut client, "time", |world, _| world.now - started > Duration::from_secs(60));
+    assert_eq!(world.server.connections(), 1);
+    // The client is gone.
+    while let Some(next) = world.server.next_timeout() {
+        world.now = next;
+        world.server.expire(&mut world.app, world.now);
+        world.transmit();
+    }
+    assert_eq!((world.server.connections(), &world.app.ends[..]), (0, &["timed out".to_owned()][..]));
 }

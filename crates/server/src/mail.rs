@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
-use sinews_engine::ConnId;
+use sinews_engine::{ConnId, DatagramSocket};
 use sinews_session::Prepared;
 
 use crate::topics::{KeyedTopic, Position};
@@ -24,6 +24,8 @@ pub(crate) enum Mail {
     Shed,
     /// A datagram of a connection of this shard.
     Datagram(Box<MailedDatagram>),
+    /// A datagram socket of this shard, by its index: the predecessor process has closed its own.
+    DatagramSocket(usize, Box<DatagramSocket>),
 }
 
 /// Publication in transit between threads.

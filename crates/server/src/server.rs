@@ -3,6 +3,7 @@
 mod bind_error;
 mod bound;
 mod keyed;
+mod late;
 mod quic;
 
 use std::fmt;
@@ -21,6 +22,7 @@ pub use self::bind_error::BindError;
 use self::bind_error::BindFault;
 use self::bound::{BoundListeners, ThreadLoop, check_backends, start_loops};
 use self::keyed::KeyedSetup;
+use self::late::LateSockets;
 use crate::appends::{AppendQueue, Appender};
 use crate::client::TrustedProxies;
 use crate::date::Date;
@@ -262,7 +264,8 @@ impl Server {
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
         let routing = Arc::new(QuicRouting::new(self.threads));
-        let BoundListeners { addresses, files, threads, listener_fds } = self.bind_listeners(&routing)?;
+        let BoundListeners { addresses, files, threads, late, listener_fds } =
+            self.bind_listeners(&routing)?;
         let loops = start_loops(&self.engine, threads)
             .map_err(|error| BindError { fault: BindFault::Loop, error })?;
         check_backends(&loops, !files.is_empty())?;
@@ -321,8 +324,9 @@ impl Server {
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
+        let late = LateSockets { addresses: late, posts: Arc::clone(&posts), stop: Arc::clone(&stop) };
         let stop = StopHandle { level: stop, posts, listener_fds: Arc::new(listener_fds) };
-        Ok(BoundServer { addresses, files, unused, workers, publisher, monitor, pool, stop })
+        Ok(BoundServer { addresses, files, unused, workers, late, publisher, monitor, pool, stop })
     }
 }
 
@@ -356,6 +360,7 @@ pub struct BoundServer {
     /// Inherited sockets that this server does not use.
     unused: Listeners,
     workers: Vec<(Engine<Worker>, WorkerSetup)>,
+    late: LateSockets,
     publisher: Publisher,
     monitor: Monitor,
     pool: BlockingPool,
@@ -443,6 +448,9 @@ impl BoundServer {
                     break;
                 }
             }
+        }
+        if result.is_ok() {
+            result = self.late.start().inspect_err(|_| stop.stop());
         }
         let _closed = CloseOnDrop(self.pool);
         if result.is_ok() {

@@ -158,7 +158,11 @@ impl Worker {
                 self.shared.services.http3_port = tls.http3_port();
                 true
             }
-            None => matches!(found.protocol, ConnProtocol::Http3(_)),
+            None => {
+                // A client of HTTP/3 needs no announcement of it.
+                self.shared.services.http3_port = None;
+                matches!(found.protocol, ConnProtocol::Http3(_))
+            }
         };
         Some((&mut found.protocol, &mut self.shared))
     }

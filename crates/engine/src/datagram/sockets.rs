@@ -6,6 +6,8 @@ use crate::DatagramSocket;
 #[derive(Debug, Default)]
 pub(crate) struct DatagramSockets {
     sockets: Vec<WatchedSocket>,
+    /// Sockets that were opened while the loop runs, and are not yet watched.
+    opened: Vec<usize>,
     closing: bool,
 }
 
@@ -17,9 +19,23 @@ struct WatchedSocket {
 }
 
 impl DatagramSockets {
-    pub(crate) fn add(&mut self, socket: DatagramSocket) {
+    /// Adds a socket, or an index for one.
+    pub(crate) fn add(&mut self, socket: Option<DatagramSocket>) {
         // Earlier datagrams are reported by the kernel, too.
-        self.sockets.push(WatchedSocket { socket: Some(socket), ready: false });
+        self.sockets.push(WatchedSocket { socket, ready: false });
+    }
+
+    /// Opens the socket of an index.
+    pub(crate) fn open(&mut self, index: usize, socket: DatagramSocket) {
+        if let Some(watched) = self.sockets.get_mut(index) {
+            watched.socket = Some(socket);
+            self.opened.push(index);
+        }
+    }
+
+    /// Takes the indexes of sockets to watch.
+    pub(crate) fn take_opened(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.opened)
     }
 
     #[inline]
@@ -44,7 +60,8 @@ impl DatagramSockets {
 
     /// Whether the next turn must not wait.
     pub(crate) fn have_work(&self) -> bool {
-        self.sockets.iter().any(|watched| watched.socket.is_some() && (watched.ready || self.closing))
+        let is_ready = |watched: &WatchedSocket| watched.socket.is_some() && (watched.ready || self.closing);
+        !self.opened.is_empty() || self.sockets.iter().any(is_ready)
     }
 
     /// Takes the first readable socket from an index on. Return it by [`put_back`](Self::put_back).
@@ -67,13 +84,15 @@ impl DatagramSockets {
     }
 
     #[inline]
-    pub(crate) const fn is_closing(&self) -> bool {
-        self.closing
+    pub(crate) fn are_changing(&self) -> bool {
+        self.closing || !self.opened.is_empty()
     }
 
     /// Takes the sockets to close.
     pub(crate) fn take_closed(&mut self) -> Vec<(usize, DatagramSocket)> {
-        self.closing = false;
+        if !std::mem::take(&mut self.closing) {
+            return Vec::new();
+        }
         let sockets = self.sockets.iter_mut().enumerate();
         sockets
             .filter_map(|(index, watched)| {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::time::Instant;
 
 use slab::Slab;
 
@@ -43,6 +44,9 @@ pub(crate) struct Ring<C, K: RingKernel = Uring> {
     pub(super) unarmed: Vec<ConnId>,
     /// The same, but other connections took all buffers before them: they are armed first.
     pub(super) starved: Vec<ConnId>,
+    /// Polls of datagram sockets that have failed, and when they are repeated.
+    pub(super) unwatched: Vec<Token>,
+    pub(super) rewatch_at: Option<Instant>,
     /// Deferred bytes delivered at once: as many as one receive returns.
     pub(super) piece: usize,
     /// Empty between turns: swapped with a list while that list is processed, to keep its memory.

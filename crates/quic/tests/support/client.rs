@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
-    Event as QuicEvent, ReadError, StreamEvent, StreamId,
+    Event as QuicEvent, ReadError, StreamEvent, StreamId, TransportConfig,
 };
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId, RequestTarget};
 
@@ -39,6 +39,17 @@ pub(crate) struct QuicClient {
 impl QuicClient {
     /// Starts a connection.
     pub(crate) fn connect(to: SocketAddr, roots: rustls::RootCertStore, alpn: &str, now: Instant) -> Self {
+        Self::connect_with(to, roots, alpn, TransportConfig::default(), now)
+    }
+
+    /// Starts a connection with parameters of the transport.
+    pub(crate) fn connect_with(
+        to: SocketAddr,
+        roots: rustls::RootCertStore,
+        alpn: &str,
+        transport: TransportConfig,
+        now: Instant,
+    ) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -46,7 +57,8 @@ impl QuicClient {
             .with_root_certificates(roots)
             .with_no_client_auth();
         tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-        let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3")));
+        let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3")));
+        config.transport_config(Arc::new(transport));
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
         let (handle, quic) = endpoint.connect(now, config, to, "localhost").expect("a valid name");
         Self {

@@ -31,6 +31,8 @@ pub(crate) struct H3Conn {
     pub(crate) sockets: SocketTable<QuicStreamId>,
     /// Changes of streams of sockets, in order.
     changes: Vec<SocketChange>,
+    /// The connection is listed among those that the worker asks for at the end of its turn.
+    pub(crate) is_changed: bool,
     /// The future of an answer was woken.
     pub(crate) is_woken: bool,
     /// The client was told to send no more requests.
@@ -81,6 +83,7 @@ impl H3Conn {
             table: ExchangeTable::new(conn, peer, now),
             sockets: SocketTable::new(),
             changes: Vec::new(),
+            is_changed: false,
             is_woken: false,
             is_going_away: false,
             closing: None,

@@ -100,6 +100,17 @@ impl Gate {
         Ok(())
     }
 
+    /// Returns the limit that [`admit`](Self::admit) would report now.
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), Limit> {
+        if let Some(limit) = self.is_full() {
+            return Err(limit);
+        }
+        let Some(max) = self.connection_limit(address) else { return Ok(()) };
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = clients.get(&ClientKey::of(address)).copied().unwrap_or(0);
+        if open < max { Ok(()) } else { Err(Limit::Address) }
+    }
+
     /// Returns the connection limit of this address. Proxies forward many clients, and connections of Unix sockets
     /// have no address, so both are exempt.
     fn connection_limit(&self, address: IpAddr) -> Option<usize> {

@@ -19,6 +19,8 @@ pub(super) struct BoundListeners {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) files: Vec<SocketFile>,
     pub(super) threads: Vec<ThreadListeners>,
+    /// Indexes and addresses of datagram sockets that are bound late.
+    pub(super) late: Vec<(usize, SocketAddr)>,
     pub(super) listener_fds: ListenerFds,
 }
 
@@ -41,6 +43,7 @@ impl Server {
     /// Binds every address for every thread.
     pub(super) fn bind_listeners(&mut self, routing: &QuicRouting) -> Result<BoundListeners, BindError> {
         let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
+        let mut late = Vec::new();
         let mut threads: Vec<ThreadListeners> =
             (0..self.threads).map(|_| ThreadListeners::default()).collect();
         for Listen { target, mut protocol } in std::mem::take(&mut self.listens) {
@@ -51,6 +54,9 @@ impl Server {
                     &target,
                     if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
                 )?;
+                if let (Some(None), Some(address)) = (sockets.first(), bound.address) {
+                    late.push((threads[0].quic.len(), address));
+                }
                 for (thread, socket) in sockets.into_iter().enumerate() {
                     let endpoint = self.endpoint(&protocol, routing, thread)?;
                     threads[thread].quic.push((socket, endpoint));
@@ -67,7 +73,7 @@ impl Server {
         if threads.iter().any(|thread| !thread.quic.is_empty()) {
             self.advertise_http3();
         }
-        Ok(BoundListeners { addresses, files, threads, listener_fds: ListenerFds::new(kept) })
+        Ok(BoundListeners { addresses, files, threads, late, listener_fds: ListenerFds::new(kept) })
     }
 }
 
@@ -81,7 +87,10 @@ pub(super) fn start_loops(
         let mut engine = Engine::new(config.clone(), listeners)?;
         let mut endpoints = Vec::new();
         for (socket, endpoint) in quic {
-            engine.add_datagrams(socket)?;
+            match socket {
+                Some(socket) => engine.add_datagrams(socket)?,
+                None => engine.reserve_datagrams(),
+            };
             endpoints.push(endpoint);
         }
         Ok(ThreadLoop { engine, protocols: protocols.into(), endpoints })

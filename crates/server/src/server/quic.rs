@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use sinews_engine::{DatagramSocket, Listener};
 use sinews_http::h3;
@@ -12,8 +13,8 @@ use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
 use crate::request::{Request, Response};
 use crate::worker::QuicRouting;
 
-/// The sockets of one thread, each with its endpoint.
-pub(super) type ThreadEndpoints = Vec<(DatagramSocket, QuicEndpoint)>;
+/// The sockets of one thread, each with its endpoint. A socket that is bound late is absent.
+pub(super) type ThreadEndpoints = Vec<(Option<DatagramSocket>, QuicEndpoint)>;
 
 /// Free ports of TCP to try, until one is free for UDP too.
 const PORTS_TRIED: usize = 8;
@@ -22,21 +23,22 @@ const PORTS_TRIED: usize = 8;
 const QUEUED_MAX: usize = 8 << 20;
 
 impl Server {
-    /// Binds an address for TCP and, with HTTP/3, for UDP.
+    /// Binds an address for TCP and, with HTTP/3, for UDP: for each thread a socket, or none if [`LateSockets`](super::late::LateSockets) binds it.
     pub(super) fn bind_address(
         &self,
         target: &ListenTarget,
         protocol: &mut ListenerProtocol,
         mut inherited: Vec<Listener>,
-    ) -> io::Result<(BoundAddress, Vec<DatagramSocket>)> {
+    ) -> io::Result<(BoundAddress, Vec<Option<DatagramSocket>>)> {
         let is_any_port = matches!(target, ListenTarget::Tcp(address) if address.port() == 0);
+        let is_late = !inherited.is_empty();
         for attempt in 1.. {
             let bound = target.bind(self.threads, std::mem::take(&mut inherited))?;
             let Some(address) = bound.address.filter(|_| self.http.http3 && protocol.carries_http3()) else {
                 return Ok((bound, Vec::new()));
             };
-            let sockets: io::Result<Vec<DatagramSocket>> =
-                (0..self.threads).map(|_| DatagramSocket::bind(address)).collect();
+            let bind = |_| if is_late { Ok(None) } else { DatagramSocket::bind(address).map(Some) };
+            let sockets: io::Result<Vec<Option<DatagramSocket>>> = (0..self.threads).map(bind).collect();
             match sockets {
                 Ok(sockets) => {
                     protocol.http3_port = NonZeroU16::new(address.port());
@@ -59,13 +61,15 @@ impl Server {
     ) -> io::Result<QuicEndpoint> {
         let tls = protocol.tls.as_ref().ok_or_else(|| io::Error::other("HTTP/3 requires TLS"))?;
         let http = &self.http;
+        let idle = http.keep_alive_timeout.saturating_add(http.head_timeout).min(IDLE_MAX);
         let limits = QuicLimits::new()
             // The limits of the server apply once a handshake is complete.
             .with_max_connections(usize::MAX)
             .with_max_queued(QUEUED_MAX)
             .with_handshake_timeout(http.head_timeout)
-            // An idle connection is closed before, so that its client knows.
-            .with_idle_timeout(http.keep_alive_timeout.saturating_add(http.head_timeout).min(IDLE_MAX));
+            // An idle connection is closed before, so that its client knows. A quiet one is kept.
+            .with_idle_timeout(idle)
+            .with_keep_alive((idle / 2).min(KEEP_ALIVE_MAX));
         let config = h3::Config::new().with_head(http.head).with_extended_connect(true);
         let worker = u8::try_from(thread).map_err(|_| io::Error::other("HTTP/3 permits 256 threads"))?;
         let route = WorkerRoute::new(worker, 0);
@@ -84,10 +88,15 @@ impl Server {
 fn advertise(request: &Request<'_>, response: &mut Response) {
     if let Some(port) = request.http3_port()
         && response.status() >= 200
+        && response.header("Alt-Svc").next().is_none()
     {
         response.set_header("Alt-Svc", format!("h3=\":{port}\"; ma=86400"));
     }
 }
 
-/// QUIC closes a silent connection no later.
-const IDLE_MAX: std::time::Duration = std::time::Duration::from_secs(86_400);
+/// QUIC closes the connection of an absent client no later.
+const IDLE_MAX: Duration = Duration::from_secs(86_400);
+
+/// Interval of pings of QUIC on a quiet connection, such as that of an idle WebSocket: clients and translators of addresses forget
+/// a connection after 30 s.
+const KEEP_ALIVE_MAX: Duration = Duration::from_secs(20);

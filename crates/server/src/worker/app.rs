@@ -277,6 +277,7 @@ impl App for Worker {
                 Mail::Presence { topic, due } => self.shared.services.topics.schedule_presence(topic, due),
                 Mail::Shed => self.shed(io),
                 Mail::Datagram(datagram) => self.receive_mailed(io, &datagram),
+                Mail::DatagramSocket(index, socket) => self.open_datagrams(io, index, *socket),
             }
         }
         self.shared.services.topics.note_mail_read();

@@ -1,5 +1,6 @@
 //! HTTP/3: datagrams and events of the endpoints of QUIC, and what connections send.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -24,6 +25,12 @@ struct Http3Events<'a> {
 }
 
 impl Http3App for Http3Events<'_> {
+    fn admits(&mut self, address: IpAddr) -> bool {
+        let services = &self.worker.shared.services;
+        let admitted = services.gate.check(address);
+        admitted.inspect_err(|limit| services.count_limit(*limit)).is_ok()
+    }
+
     fn handle_start(&mut self, exchanges: &mut Exchanges<'_>) -> Result<(), &'static str> {
         self.worker.start_http3(self.io, self.listener, exchanges)
     }
@@ -84,20 +91,22 @@ impl Worker {
         listener: usize,
         socket: &mut DatagramSocket,
     ) -> bool {
-        let topics = &self.shared.services.topics;
-        if topics.has_published() && topics.is_full() {
-            // The publications leave at the end of the turn; the kernel drops what exceeds its buffer.
-            return true;
-        }
-        let mut received = 0;
+        let mut has_more = false;
         self.with_endpoint(io, listener, |endpoint, app| {
             let result = socket.receive(|datagram| app.receive(endpoint, &datagram));
-            received = result.unwrap_or_else(|error| {
+            has_more = result.unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot receive datagrams");
-                0
+                false
             });
         });
-        received > 0
+        has_more
+    }
+
+    /// Opens a socket that was bound late, unless this server stops already.
+    pub(super) fn open_datagrams(&self, io: &mut Io, listener: usize, socket: DatagramSocket) {
+        if listener < self.quic.listeners.len() && self.quic.close_by.is_none() {
+            io.open_datagrams(listener, socket);
+        }
     }
 
     /// Handles a datagram that another worker has received.
@@ -128,7 +137,7 @@ impl Worker {
         services.counters.accepted.add(1);
         services.counters.http3_connections.add(1);
         let conn = self.quic.conns.add(|conn| H3Conn::new(conn, listener, exchanges, now));
-        self.quic.changed.push(conn);
+        self.mark_http3(conn);
         Ok(())
     }
 
@@ -154,7 +163,10 @@ impl Worker {
 
     /// Notes that the state of a connection has changed outside of its events.
     pub(super) fn mark_http3(&mut self, conn: ConnId) {
-        if self.quic.conns.get(conn).is_some() && self.quic.changed.last() != Some(&conn) {
+        let Some(found) = self.quic.conns.get(conn) else { return };
+        if let ConnProtocol::Http3(http3) = &mut found.protocol
+            && !std::mem::replace(&mut http3.is_changed, true)
+        {
             self.quic.changed.push(conn);
         }
     }
@@ -252,7 +264,7 @@ impl Worker {
         }
         let due: Vec<ConnId> =
             self.quic.due.iter().take_while(|(at, _)| *at <= now).map(|(_, conn)| *conn).collect();
-        self.quic.changed.extend(due);
+        due.into_iter().for_each(|conn| self.mark_http3(conn));
     }
 
     /// Sends what the turn has changed, and sets the timer. Called at the end of each turn.
@@ -263,6 +275,7 @@ impl Worker {
         let turn = io.now();
         for conn in std::mem::take(&mut self.quic.changed) {
             let Some((http3, _)) = self.lend_http3(conn) else { continue };
+            http3.is_changed = false;
             let (listener, key) = (http3.listener, http3.key);
             self.with_endpoint(io, listener, |endpoint, app| {
                 endpoint.with_connection(key, app, turn, |_, _| ());
@@ -271,7 +284,8 @@ impl Worker {
         for listener in 0..self.quic.listeners.len() {
             self.transmit(io, listener);
         }
-        if self.quic.is_stopping && !self.quic.is_busy() {
+        if self.quic.is_closable(turn) {
+            self.quic.listeners.clear();
             io.close_datagrams();
         }
         self.arm_http3(io);
@@ -295,12 +309,13 @@ impl Worker {
     fn transmit(&mut self, io: &mut Io, listener: usize) {
         let turn = io.now();
         let Some(found) = self.quic.listeners.get_mut(listener) else { return };
+        let segments = io.datagram_socket(listener).map_or(1, DatagramSocket::segments_max);
         let mut out = std::mem::take(&mut found.out);
         let mut next = found.unsent.take();
         loop {
             if next.is_none() {
                 self.with_endpoint(io, listener, |endpoint, app| {
-                    next = endpoint.transmit(&mut out, app, turn)
+                    next = endpoint.transmit(&mut out, segments, app, turn)
                 });
             }
             let Some(outgoing) = next else { break };
@@ -341,23 +356,22 @@ impl Worker {
                     self.close_websocket(socket);
                     self.settle(io, socket);
                 }
-                self.quic.changed.push(conn);
+                self.mark_http3(conn);
             }
             self.flush_http3(io);
             self.close_http3(io, "server restarts");
         }
     }
 
-    /// Closes all connections at once.
+    /// Closes all connections at once, and the sockets once the clients are told.
     pub(super) fn close_http3(&mut self, io: &mut Io, reason: &'static str) {
         let turn = io.now();
         for listener in 0..self.quic.listeners.len() {
             self.with_endpoint(io, listener, |endpoint, app| endpoint.close(reason, app, turn));
-            self.transmit(io, listener);
         }
-        if !self.quic.listeners.is_empty() {
-            io.close_datagrams();
-        }
+        self.quic.is_stopping = true;
+        self.quic.close_by.get_or_insert(turn + CLOSE_TIME);
+        self.flush_http3(io);
     }
 
     /// Closes a connection that holds too much memory.
@@ -393,6 +407,9 @@ impl Http3Events<'_> {
         }
     }
 }
+
+/// Time to send the last datagrams of all connections. They are small, and the send buffer empties within milliseconds.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Wait before the next look at a deadline that remains, or at a send buffer that is full.
 const RETRY_MIN: Duration = Duration::from_millis(1);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use sinews_engine::ConnId;
 use sinews_proto::Time;
@@ -64,6 +65,8 @@ pub(super) struct QuicState {
     pub(super) due: BTreeSet<(Time, ConnId)>,
     /// The clients were told that the server stops.
     pub(super) is_stopping: bool,
+    /// All connections are closed, and the sockets close by then, or once all datagrams are sent.
+    pub(super) close_by: Option<Instant>,
 }
 
 /// An endpoint of QUIC, on the socket of the same index.
@@ -89,6 +92,7 @@ impl QuicState {
             changed: Vec::new(),
             due: BTreeSet::new(),
             is_stopping: false,
+            close_by: None,
         }
     }
 
@@ -118,8 +122,16 @@ impl QuicState {
         }
     }
 
+    /// Returns whether the sockets can be closed.
+    pub(super) fn is_closable(&self, now: Instant) -> bool {
+        match self.close_by {
+            Some(at) => at <= now || self.listeners.iter().all(|listener| listener.unsent.is_none()),
+            None => self.is_stopping && !self.is_busy(),
+        }
+    }
+
     /// Returns whether an endpoint has connections, or datagrams to send.
-    pub(super) fn is_busy(&self) -> bool {
+    fn is_busy(&self) -> bool {
         let is_busy = |listener: &QuicListener| {
             let connections = listener.endpoint.as_ref().map_or(1, |endpoint| endpoint.connections());
             connections > 0 || listener.unsent.is_some()

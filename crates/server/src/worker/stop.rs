@@ -65,7 +65,15 @@ impl Worker {
                     "grace period expired; closing remaining connections"
                 );
                 self.close_http3(io, "server stops");
-                io.stop();
+                self.stop.phase = StopPhase::ClosingHttp3;
+                self.run_stop_step(io);
+            }
+            StopPhase::ClosingHttp3 => {
+                if self.quic.listeners.is_empty() {
+                    return io.stop();
+                }
+                self.stop.phase = StopPhase::ClosingHttp3;
+                io.set_app_timer(in_time(io, LINGERING_STEP_MIN));
             }
         }
     }

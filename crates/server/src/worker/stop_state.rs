@@ -37,6 +37,8 @@ pub(super) enum StopPhase {
     /// All are closing, except keep-alive HTTP connections.
     Lingering,
     Waiting,
+    /// The last datagrams of HTTP/3 are being sent.
+    ClosingHttp3,
 }
 
 /// Progress of a stop on one thread.

@@ -251,8 +251,10 @@ fn connections_beyond_a_limit_are_closed() {
     let server = Http3Server::with(HttpConfig::default(), Router::new(), |server| server.limits(limits));
     let mut first = server.connect();
     let mut second = Http3Client::start(server.running.address, server.roots.clone());
-    second.run("the end of the second connection", |quic| quic.lost.is_some());
-    assert!(second.quic.lost.as_ref().unwrap().contains("limit of connections"), "{:?}", second.quic.lost);
+    second.run("the refusal of the second connection", |quic| quic.lost.is_some());
+    // Before its handshake.
+    assert!(second.quic.lost.as_ref().unwrap().contains("refused"), "{:?}", second.quic.lost);
+    assert_eq!(server.monitor.metrics().tls_handshakes, 1);
     assert_eq!(first.get("/fixed").0, 200);
     assert_eq!(server.monitor.metrics().limited.total(), 1);
     // The connection no longer counts once it has ended.
@@ -318,4 +320,43 @@ fn handover_closes_connections_at_once_and_leaves_the_port_to_the_successor() {
     server.running.join();
     let mut client = Http3Client::connect(successor.address, roots);
     assert_eq!(client.get("/fixed").0, 200);
+}
+
+/// A successor that is bound and runs takes no datagrams before the handover.
+#[test]
+fn predecessor_keeps_its_connections_until_the_handover() {
+    let server = Http3Server::new(HttpConfig::default(), 2);
+    let mut clients: Vec<Http3Client> = (0..8).map(|_| server.connect()).collect();
+    let listeners = server.running.stop.listeners().unwrap();
+    let (tls, roots) = tls();
+    let successor = Server::new(routes(Router::new(), &Arc::default())).threads(2).engine(backend::engine());
+    let successor = successor.http(HttpConfig::default().with_http3(true)).inherit(listeners);
+    let listen = Listen::tcp(server.running.address).with_tls(tls);
+    let successor = Running::bound(successor.listen_on(listen).bind().unwrap());
+    // The certificate of the successor is another.
+    clients.extend((0..8).map(|_| server.connect()));
+    for client in &mut clients {
+        assert_eq!(client.get("/fixed").0, 200);
+    }
+    server.running.stop.hand_over();
+    server.running.join();
+    for _ in 0..4 {
+        assert_eq!(Http3Client::connect(successor.address, roots.clone()).get("/fixed").0, 200);
+    }
+}
+
+/// The idle timeout of QUIC ends connections of absent clients only.
+#[test]
+fn pending_answers_outlive_the_idle_timeout() {
+    let http = HttpConfig::default()
+        .with_keep_alive_timeout(Duration::from_millis(200))
+        .with_head_timeout(Duration::from_millis(200));
+    let server = Http3Server::new(http, 1);
+    let mut client = server.connect();
+    let later = client.ask("GET", "/later", b"");
+    let start = Instant::now();
+    client.run("time", |_| start.elapsed() > Duration::from_millis(1200));
+    assert!(client.quic.lost.is_none(), "{:?}", client.quic.lost);
+    server.wake();
+    assert_eq!(client.answer(later), (200, b"late".to_vec()));
 }
