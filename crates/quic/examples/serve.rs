@@ -112,9 +112,11 @@ fn main() -> Result<(), Box<dyn Error>> {
                 endpoint.receive(payload, datagram.from, datagram.local, datagram.ecn, app, Instant::now());
             })
         };
-        while receive(&mut endpoint, &mut app, &mut socket)? > 0 {}
+        while receive(&mut endpoint, &mut app, &mut socket)? {}
         endpoint.expire(&mut app, Instant::now());
-        while let Some(outgoing) = endpoint.transmit(&mut out, &mut app, Instant::now()) {
+        while let Some(outgoing) =
+            endpoint.transmit(&mut out, socket.segments_max(), &mut app, Instant::now())
+        {
             let batch = DatagramBatch::new(outgoing.destination, &out[..outgoing.len]);
             let batch = batch.with_segment(outgoing.segment).with_source(outgoing.source);
             // A full buffer loses datagrams, as the network does; QUIC sends their content again.

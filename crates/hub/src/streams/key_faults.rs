@@ -12,7 +12,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use sinews_stream::record::RecordError;
 use sinews_stream::{AppendError, CreateError, StreamError};
 
-use crate::problem::{Problem, code};
+use crate::brief::brief;
+use crate::problem::{Problem, code, problem};
 
 /// Why a node does not store durable keys: a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,12 @@ impl From<CreateError> for StorageError {
 impl From<RecordError> for StorageError {
     fn from(error: RecordError) -> Self {
         Self { cause: FaultCause::Limit, text: error.to_string() }
+    }
+}
+
+impl StorageError {
+    pub(super) fn problem(&self, topic: &str) -> Problem {
+        problem(code::STORE, format!("the keys of {} cannot be stored: {}", brief(topic), self.text))
     }
 }
 

@@ -31,9 +31,8 @@ use self::record::StoredClaim;
 use super::durable_keys;
 use super::durable_topics::single_partition;
 use super::key_faults::{FaultCause, FaultCounts, RejectedWrites, StorageError};
-use crate::brief::brief;
 use crate::namespaces::order::PatternSwitch;
-use crate::problem::{Problem, code, problem};
+use crate::problem::Problem;
 use crate::topics::shared_keys::{Claim, ReplicaStore, SharedKeys};
 
 /// Name of the stream with the node, and start of the names of streams with a replica. No name of a client begins with it,
@@ -491,16 +490,14 @@ impl ReplicaStore for KeyReplicas {
     }
 
     fn fault(&self, topic: &str) -> Option<Problem> {
-        let topics = self.lock();
-        let fault = topics.get(topic)?.fault.as_ref()?;
-        let text = format!("the keys of {} cannot be stored: {}", brief(topic), fault.error.text);
-        Some(problem(code::STORE, text))
+        Some(self.lock().get(topic)?.fault.as_ref()?.error.problem(topic))
     }
 
     fn reject_write(&self, topic: &str) -> Option<Problem> {
-        let cause = self.lock().get(topic)?.fault.as_ref()?.error.cause;
-        self.count_rejected(cause);
-        self.fault(topic)
+        let topics = self.lock();
+        let error = &topics.get(topic)?.fault.as_ref()?.error;
+        self.count_rejected(error.cause);
+        Some(error.problem(topic))
     }
 
     fn count_rejected(&self, cause: FaultCause) {
