@@ -163,7 +163,7 @@ impl Cluster {
         &self.keys
     }
 
-    /// What observes the subscriptions of this server.
+    /// The observer of the subscriptions of this server.
     pub(crate) fn observer(&self) -> Arc<dyn SubscriptionObserver> {
         Arc::clone(&self.interest) as Arc<dyn SubscriptionObserver>
     }

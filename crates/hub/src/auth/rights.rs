@@ -370,7 +370,7 @@ impl Rights {
     }
 }
 
-/// What a client wants to do.
+/// An action of a client.
 #[derive(Clone, Copy)]
 enum RequestedRight<'a> {
     /// An action on a topic or pattern.

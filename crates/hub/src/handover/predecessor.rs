@@ -209,7 +209,7 @@ fn restore_keyed(keyed: KeyedSnapshot, publisher: &Publisher) {
     }
 }
 
-/// What the predecessor's frames change.
+/// State that the predecessor's frames change.
 type HandoverTarget = (Arc<HubTopics>, Arc<Revocations>);
 
 /// The rest of the handover, after this process serves.

@@ -86,7 +86,7 @@ impl PendingReply {
 /// Time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// What the thread of a client shares with its tasks.
+/// State that the thread of a client shares with its tasks.
 struct HookSender {
     credentials: HookCredentials,
     metrics: Arc<HookMetrics>,

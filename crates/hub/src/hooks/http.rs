@@ -66,7 +66,7 @@ pub(crate) struct HookTransport {
     idle: Mutex<Vec<(SendRequest<Full<Bytes>>, Instant)>>,
 }
 
-/// What all requests share.
+/// State of all requests.
 pub(super) struct HookCredentials {
     tls: Option<TlsConnector>,
     key: Option<hmac::Key>,

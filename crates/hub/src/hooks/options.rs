@@ -167,7 +167,7 @@ impl HookOptions {
         self
     }
 
-    /// Sets what happens without an answer. Default: [`HookFailure::Closed`].
+    /// Sets the behavior without an answer. Default: [`HookFailure::Closed`].
     #[must_use]
     pub fn with_failure(mut self, failure: HookFailure) -> Self {
         self.failure = failure;

@@ -12,7 +12,7 @@ use super::PublishRate;
 /// Index of the namespace that sets a rate.
 pub(super) type RateScope = u16;
 
-/// What a rate of a connection counts.
+/// The unit that a rate of a connection counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RateKind {
     Publish,

@@ -8,7 +8,7 @@ use crate::streams::follow;
 use crate::streams::options::StreamOptions;
 use crate::topics::TopicForm;
 
-/// What a hub needs of its namespaces when it is built.
+/// The parts of namespaces that the builder of a hub needs.
 pub(crate) struct HubRules {
     /// The most specific first.
     pub(crate) rules: Vec<TopicRule>,

@@ -155,7 +155,7 @@ impl BinaryClient {
         })
     }
 
-    /// What a message that needs the stream has to wait for.
+    /// The step that a message with the stream has to wait for.
     fn opening(&self, op: u8) -> Option<SharedOpening> {
         let IdentifiedClient { stream, rights, open_stream } = self.client.as_ref()?;
         let action = match op {

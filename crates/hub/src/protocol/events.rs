@@ -174,11 +174,11 @@ struct EventReader {
     poll: Option<Box<LongPoll>>,
 }
 
-/// What a response subscribes to.
+/// The subscriptions of a response.
 enum RequestedSubscriptions {
     Topics {
         topics: Vec<RequestedTopic>,
-        /// What the client learns of the presence of each topic.
+        /// The presence of each topic, as far as the client requests it.
         presence: PresenceDetail,
         /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
         assigned: Option<Vec<String>>,

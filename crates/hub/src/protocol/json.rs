@@ -204,7 +204,7 @@ impl JsonClient {
         }
     }
 
-    /// What stores and shares the keys of topics.
+    /// The store of the keys of topics.
     fn key_store(&self) -> KeyStore<'_> {
         KeyStore::new(&self.hub, self.streams.store())
     }

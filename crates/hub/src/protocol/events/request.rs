@@ -17,14 +17,14 @@ pub(super) struct RequestedTopic {
     pub(super) start: Option<ReplayFrom>,
 }
 
-/// What a client requests.
+/// The request of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TopicsRequest {
     pub(super) topics: Vec<RequestedTopic>,
     pub(super) format: RequestedFormat,
     /// The topics that the server assigns to the client, too.
     pub(super) assigned: bool,
-    /// What the client learns of the presence of each topic.
+    /// The presence of each topic, as far as the client requests it.
     pub(super) presence: PresenceDetail,
 }
 

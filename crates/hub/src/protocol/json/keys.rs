@@ -152,7 +152,7 @@ impl ConnectionKeys {
         Ok(None)
     }
 
-    /// What the operation has to wait for.
+    /// The step that the operation has to wait for.
     pub(super) fn opening(
         request: &KeyRequest<'_>,
         store: KeyStore<'_>,

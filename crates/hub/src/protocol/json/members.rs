@@ -11,7 +11,7 @@ use crate::brief::brief;
 use crate::problem::{Problem, code, problem};
 use crate::topics;
 
-/// What a subscription learns of its topic's presence.
+/// The presence of a topic, as far as its subscription requests it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::protocol) enum PresenceDetail {
     #[default]

@@ -101,7 +101,7 @@ impl JsonStreams {
         Self { store, default_stream: default_stream.map(Into::into), streams: None }
     }
 
-    /// What the action on a topic has to wait for.
+    /// The step that the action on a topic has to wait for.
     pub(crate) fn opening_of_topic(
         &self,
         topic: &str,
@@ -111,7 +111,7 @@ impl JsonStreams {
         self.store_of(topic)?.opening(topic, action, rights)
     }
 
-    /// What the operation on a stream has to wait for.
+    /// The step that the operation on a stream has to wait for.
     pub(crate) fn opening(
         &self,
         stream: Option<&str>,

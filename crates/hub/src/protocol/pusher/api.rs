@@ -18,7 +18,7 @@ use super::signature::SignedRequest;
 use crate::cluster::Cluster;
 use crate::policy::LivePolicy;
 
-/// What the operations share.
+/// Services that the operations share.
 pub(super) struct AppApi {
     apps: Arc<LiveApps>,
     services: Arc<PusherServices>,

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::live::LiveApps;
 
-/// What was rejected.
+/// The kind of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PusherRejection {
     /// A connection, with a close code.

@@ -1,4 +1,4 @@
-//! What the connections and the HTTP API share.
+//! Services that the connections and the HTTP API share.
 
 use std::sync::Arc;
 

@@ -95,7 +95,7 @@ impl SignedRequest<'_> {
     /// Checks the signature at a time in seconds since 1970; `find` has the key of a name.
     ///
     /// # Errors
-    /// What is wrong with the signature.
+    /// The fault of the signature.
     pub(super) fn verify<'k>(
         &self,
         find: impl Fn(&str) -> Option<&'k AppKey>,

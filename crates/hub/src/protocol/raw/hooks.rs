@@ -33,7 +33,7 @@ struct PendingRawHook {
     action: RawAction,
 }
 
-/// What the hook decides about.
+/// The action that the hook permits or rejects.
 enum RawAction {
     Connect,
     Subscribe,
