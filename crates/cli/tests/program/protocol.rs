@@ -154,7 +154,7 @@ fn ambiguous_pattern_is_rejected_beyond_the_matching_steps_limit() {
         let answer = clients[client].request(body);
         if answer["op"] == "error" {
             assert!(answer["code"] == 429, "{answer}");
-            assert!(answer["error"].as_str().unwrap().contains("at most 8 tokens"), "{answer}");
+            assert!(answer["error"].as_str().unwrap().contains("at most 8 parts"), "{answer}");
             rejected += 1;
         }
     }
