@@ -306,3 +306,6 @@ async fn store_events(
         appended.into_iter().map(|mut pending| async move { pending.wait(Durability::Broker).await });
     Ok(try_join_all(stored).await.map(drop)?)
 }
+
+#[cfg(test)]
+mod tests;
