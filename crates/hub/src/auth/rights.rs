@@ -36,7 +36,7 @@ pub(super) struct Grant {
     /// Topics and patterns to which the server subscribes the client.
     pub(super) topics: Box<[String]>,
     pub(super) subject: Option<Box<str>>,
-    /// The id of the app of the Pusher protocol whose server has the rights.
+    /// The id of an app of the Pusher protocol, for rights of its server.
     pub(super) app: Option<Box<str>>,
     /// Id of the token (`jti`).
     pub(super) token_id: Option<Box<str>>,
@@ -131,7 +131,7 @@ impl Rights {
         Self::granted(Arc::new(Grant { subject: Some(subject.into()), ..Grant::default() }))
     }
 
-    /// The right of an app's server to publish to topics, which the app limits itself.
+    /// The right of an app's server to publish to all topics: its channels are checked before.
     pub(crate) fn of_app(id: &str) -> Self {
         let publish = TopicPattern::parse(">").into_iter().collect();
         Self::granted(Arc::new(Grant { app: Some(id.into()), publish, ..Grant::default() }))

@@ -196,7 +196,7 @@ pub fn signed_target(method: &str, path: &str, query: &str, body: &str) -> Strin
     signed_target_of(KEY, method, path, query, body)
 }
 
-/// The target of a request with the signature of a key whose secret is [`SECRET`].
+/// The target of a request with the signature of a key with the secret [`SECRET`].
 pub fn signed_target_of(key: &str, method: &str, path: &str, query: &str, body: &str) -> String {
     let digest = {
         use md5::Digest;

@@ -137,7 +137,7 @@ impl PendingRecovery {
         Ok(ChannelRecovery { position: Some(position), missed: has_missed_none.then(Vec::new) })
     }
 
-    /// The events of the records, without those of the client's earlier connection; `None` if some are missing, or if all
+    /// The events of the records, without the events of the client's earlier connection; `None` if some are missing, or if all
     /// events exceed the limit of bytes.
     fn missed_events(&self, missed: MissedRecords) -> Option<Vec<Prepared>> {
         let RecoverRequest::After { socket_id: own, .. } = self.request else { return None };

@@ -247,7 +247,7 @@ fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &
     waiting
 }
 
-/// The topic of the channel of an event, which may be that of a user.
+/// The topic of the channel of an event, or of the events of a user.
 fn topic_of_target(app: &LiveApp, channel: &str) -> String {
     match channel.strip_prefix(USER_CHANNEL) {
         Some(user) => topic_of_user(&app.options.id, user),
@@ -288,8 +288,8 @@ async fn store_events(
     events: Vec<EventForTopic>,
     rights: Rights,
 ) -> Result<(), Problem> {
-    // All that can fail before the first append comes first. An event whose stream is being opened would be appended behind a
-    // later event.
+    // Checks come before the first append, and all streams are opened first: a later event of an open stream would be appended
+    // before an event of a stream that is being opened.
     let topics: BTreeSet<&str> = events.iter().map(|(topic, _)| &**topic).collect();
     let opening = |topic| store.opening(topic, Action::Publish, &rights);
     try_join_all(topics.into_iter().filter_map(opening)).await?;
