@@ -240,6 +240,7 @@ impl Auth {
         let mut topics = claims.topics.0;
         topics.extend(claims.sub.iter().flat_map(|user| self.personal_topics_of(user)));
         let grant = Grant {
+            app: None,
             publish: with_public(claims.publish, &self.public.publish),
             subscribe: with_public(claims.subscribe, &self.public.subscribe),
             delete: parse_patterns(claims.delete.0),

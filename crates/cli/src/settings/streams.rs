@@ -71,8 +71,8 @@ settings! {
         max_streams: Count<STREAMS_MAX> { default: "10000" }
 
         /// Maximum number of streams that one client may create by using them since the start of the server, less
-        /// deleted streams: no client can exhaust {streams.max_streams}. A client is the subject (`sub`) of a token, or
-        /// an address. Further streams are rejected with 429.
+        /// deleted streams: no client can exhaust {streams.max_streams}. A client is the subject (`sub`) of a token, an
+        /// app of the Pusher protocol, or an address. Further streams are rejected with 429.
         max_created_per_client: NonZeroU32 { default: "256" }
 
         /// Maximum number of streams that one client may create per minute. Further streams are rejected with 429.

@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A client that creates streams: the subject of its token, or its address. An IPv6 address counts by its first 64
-/// bits, usually the network of one customer.
+/// A client that creates streams: the subject of its token, its app of the Pusher protocol, or its address. An IPv6 address
+/// counts by its first 64 bits, usually the network of one customer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Creator {
     Subject(Box<str>),
+    /// The id of an app, for publications of its server.
+    App(Box<str>),
     Address(IpAddr),
     /// The program itself, which has no limit.
     Server,

@@ -36,6 +36,8 @@ pub(super) struct Grant {
     /// Topics and patterns to which the server subscribes the client.
     pub(super) topics: Box<[String]>,
     pub(super) subject: Option<Box<str>>,
+    /// The id of an app of the Pusher protocol, for rights of its server.
+    pub(super) app: Option<Box<str>>,
     /// Id of the token (`jti`).
     pub(super) token_id: Option<Box<str>>,
     /// Time of issue of the token (`iat`), in seconds since 1970.
@@ -99,11 +101,14 @@ impl Rights {
 
     /// The client that counts as the creator of streams.
     pub(crate) fn creator(&self) -> Creator {
-        match (self.grant.as_ref().and_then(|grant| grant.subject.clone()), self.address) {
-            (Some(subject), _) => Creator::Subject(subject),
-            (None, Some(address)) => Creator::of_address(address),
-            (None, None) => Creator::Server,
+        let grant = self.grant.as_deref();
+        if let Some(subject) = grant.and_then(|grant| grant.subject.clone()) {
+            return Creator::Subject(subject);
         }
+        if let Some(app) = grant.and_then(|grant| grant.app.clone()) {
+            return Creator::App(app);
+        }
+        self.address.map_or(Creator::Server, Creator::of_address)
     }
 
     /// The id of the token (`jti`).
@@ -124,6 +129,12 @@ impl Rights {
     /// No rights, for a connection that a subject identifies.
     pub(crate) fn of_subject(subject: &str) -> Self {
         Self::granted(Arc::new(Grant { subject: Some(subject.into()), ..Grant::default() }))
+    }
+
+    /// The right of an app's server to publish to all topics: its channels are checked before.
+    pub(crate) fn of_app(id: &str) -> Self {
+        let publish = TopicPattern::parse(">").into_iter().collect();
+        Self::granted(Arc::new(Grant { app: Some(id.into()), publish, ..Grant::default() }))
     }
 
     #[cfg(test)]

@@ -243,16 +243,23 @@ pub(super) async fn ready(
     topic: String,
     start: Option<ReplayFrom>,
 ) -> Result<(), Problem> {
-    if let Some(opening) = store.opening_of_topic(&topic) {
-        opening.await?;
+    loop {
+        if let Some(opening) = store.opening_of_topic(&topic) {
+            opening.await?;
+        }
+        let (Some(relay), Some(ReplayFrom::After(position))) = (store.relay(&topic)?, start) else {
+            return Ok(());
+        };
+        if relay.has_reached(start) || position.sequence > store.last_end(relay.stream(), 0).await? {
+            return Ok(());
+        }
+        // The relay of a deleted stream advances no more.
+        let is_current = || store.relay(&topic).is_ok_and(|it| it.is_some_and(|it| Arc::ptr_eq(&it, &relay)));
+        store.topics().wait_until(|| relay.has_reached(start) || !is_current()).await;
+        if relay.has_reached(start) && is_current() {
+            return Ok(());
+        }
     }
-    let (Some(relay), Some(ReplayFrom::After(position))) = (store.relay(&topic)?, start) else {
-        return Ok(());
-    };
-    if !relay.has_reached(start) && position.sequence <= store.last_end(relay.stream(), 0).await? {
-        store.topics().wait_until(|| relay.has_reached(start)).await;
-    }
-    Ok(())
 }
 
 fn acknowledgement(topic: &str, position: Position, replayed: u64, complete: bool) -> Value {
@@ -399,3 +406,6 @@ fn subscription_problem(error: InvalidTopic) -> Problem {
     };
     problem(code, subscription_fault(error))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::auth::Creator;
 use crate::problem::{Problem, code, problem};
 
-/// Limits of the streams that one client creates: the subject of its token, or its address.
+/// Limits of the streams that one client creates: the subject of its token, its app of the Pusher protocol, or its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CreationLimits {

@@ -193,13 +193,18 @@ pub fn api(hub: &TestHub, method: &str, path: &str, query: &str, body: &str) -> 
 
 /// The target of a request with its signature.
 pub fn signed_target(method: &str, path: &str, query: &str, body: &str) -> String {
+    signed_target_of(KEY, method, path, query, body)
+}
+
+/// The target of a request with the signature of a key with the secret [`SECRET`].
+pub fn signed_target_of(key: &str, method: &str, path: &str, query: &str, body: &str) -> String {
     let digest = {
         use md5::Digest;
         let digest = md5::Md5::digest(body.as_bytes());
         digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
     let mut fields = vec![
-        ("auth_key".to_owned(), KEY.to_owned()),
+        ("auth_key".to_owned(), key.to_owned()),
         ("auth_timestamp".to_owned(), now().to_string()),
         ("auth_version".to_owned(), "1.0".to_owned()),
     ];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, Hub, StreamOptions};
+use sinews_hub::{ClusterOptions, CreationLimits, Hub, PusherApp, PusherLimits, StreamOptions};
 
 use crate::broker::{FakeBroker, WireProtocol};
 use crate::client::{Client, api, app, data_of, policy, request, trigger};
@@ -377,4 +377,137 @@ fn subscribers_of_a_deleted_stream_receive_and_recover_the_events_of_the_new_one
     let mut former = Client::new(&hub);
     assert!(!recover(&mut former, "a", &json!({ "position": before })).1);
     former.ping();
+}
+
+/// A node at a broker in memory that begins its copies of streams at their ends.
+fn start_at_broker(store: &MemoryBroker, directory: &Path, limits: PusherLimits) -> TestHub {
+    let app = app().with_topics("stored").with_limits(limits);
+    let streams = StreamOptions::at_broker(store.shared(), "memory", "")
+        .with_directory(directory)
+        .with_topics(["stored.>".to_owned()]);
+    TestHub::built(Hub::builder().access(policy([app])).streams(streams))
+}
+
+/// The position of the first event of a channel with two events at a broker.
+fn two_events(store: &MemoryBroker, directory: &Path) -> String {
+    let hub = start_at_broker(store, directory, PusherLimits::default());
+    let mut client = Client::new(&hub);
+    recover(&mut client, "a", &json!(true));
+    trigger(&hub, "a", "e", "1");
+    trigger(&hub, "a", "e", "2");
+    let (_, position) = next(&mut client);
+    next(&mut client);
+    position
+}
+
+#[test]
+fn second_subscription_during_a_recovery_has_no_answer_of_its_own() {
+    let (store, [first, second]) = (MemoryBroker::default(), ["twice-1", "twice-2"].map(Directory::new));
+    let position = two_events(&store, &first.0);
+    let hub = start_at_broker(&store, &second.0, PusherLimits::default());
+    store.hold_fetches("stored.a");
+    let mut client = Client::new(&hub);
+    let subscription = json!({ "channel": "a", "recover": { "position": position } });
+    for _ in 0..3 {
+        client.send("pusher:subscribe", subscription.clone());
+    }
+    client.send("pusher:subscribe", json!({ "channel": "a" }));
+    client.ping();
+    store.release_fetches("stored.a");
+    let ack = client.receive();
+    assert_eq!(
+        (&ack["event"], &ack["recovered"]),
+        (&json!("pusher_internal:subscription_succeeded"), &json!(true))
+    );
+    assert_eq!(next(&mut client).0, 2);
+    client.ping();
+    assert_eq!(recover(&mut client, "a", &json!(true)), (None, false), "after the answer");
+}
+
+#[test]
+fn recovery_that_a_broker_does_not_answer_in_time_is_incomplete() {
+    let (store, [first, second]) = (MemoryBroker::default(), ["late-1", "late-2"].map(Directory::new));
+    let position = two_events(&store, &first.0);
+    let mut limits = PusherLimits::default();
+    limits.recovery_time = Duration::from_millis(50);
+    let hub = start_at_broker(&store, &second.0, limits);
+    store.hold_fetches("stored.a");
+    let mut client = Client::new(&hub);
+    assert!(!recover(&mut client, "a", &json!({ "position": position })).1);
+    trigger(&hub, "a", "e", "3");
+    assert_eq!(next(&mut client).0, 3);
+    store.release_fetches("stored.a");
+    client.ping();
+    client.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    assert!(recover(&mut client, "a", &json!({ "position": position })).1);
+    assert_eq!((next(&mut client).0, next(&mut client).0), (json!(2), json!(3)));
+}
+
+#[test]
+fn limit_of_a_recovery_counts_encoded_events() {
+    let directory = Directory::new("encoded");
+    let hub = start(&directory.0);
+    trigger(&hub, "a", "e", "1");
+    let before = until_published(&hub, "a", 1);
+    for _ in 0..9 {
+        assert_eq!(hub.publish_as("stored.a", "application/octet-stream", &[0xff; 100_000]), 200);
+    }
+    until_published(&hub, "a", 10);
+    // Of 900,000 bytes, base64 makes 1,200,000.
+    let mut client = Client::new(&hub);
+    assert!(!recover(&mut client, "a", &json!({ "position": before })).1);
+    client.ping();
+    let mut client = Client::new(&hub);
+    assert!(recover(&mut client, "a", &json!({ "position": before.replace("-1", "-3") })).1);
+    (0..7).for_each(|_| drop(client.expect("message")));
+}
+
+#[test]
+fn events_of_a_batch_for_a_new_durable_channel_stay_in_order() {
+    let directory = Directory::new("batch");
+    let hub = start(&directory.0);
+    let mut client = Client::new(&hub);
+    for channel in 0..20 {
+        let channel = format!("c-{channel}");
+        recover(&mut client, &channel, &json!(true));
+        let event = |number: i32| json!({ "name": "e", "channel": channel, "data": number.to_string() });
+        let body = json!({ "batch": (0..10).map(event).collect::<Vec<_>>() }).to_string();
+        assert_eq!(api(&hub, "POST", "/apps/3/batch_events", "", &body), (200, json!({})));
+        for number in 0..10 {
+            let (data, position) = next(&mut client);
+            assert_eq!((data, sequence(&position)), (json!(number), number + 1));
+        }
+    }
+}
+
+#[test]
+fn app_creates_a_limited_number_of_streams_and_a_rejected_event_reaches_nobody() {
+    let directory = Directory::new("creation");
+    let topics = ["stored.d.>", "other.d.>"].map(str::to_owned);
+    let streams = StreamOptions::in_directory(&directory.0)
+        .with_topics(topics)
+        .with_creation_limits(CreationLimits::new(3, 100));
+    let other = PusherApp::new("4", "other-key", crate::client::SECRET).with_topics("other");
+    let apps = policy([app().with_topics("stored"), other]);
+    let hub = TestHub::built(Hub::builder().access(apps).streams(streams));
+    let send = |app: u8, channels: &[&str], data: &str| {
+        let body = json!({ "name": "e", "channels": channels, "data": data }).to_string();
+        let key = if app == 3 { crate::client::KEY } else { "other-key" };
+        let target = crate::client::signed_target_of(key, "POST", &format!("/apps/{app}/events"), "", &body);
+        request(&hub, "POST", &target, &body)
+    };
+    let mut client = Client::new(&hub);
+    for channel in ["d.1", "plain"] {
+        client.subscribe(channel);
+    }
+    assert_eq!(send(3, &["d.1", "d.2", "plain"], "1"), (200, json!({})));
+    let (status, answer) = send(3, &["d.1", "d.3", "d.4", "d.5", "plain"], "2");
+    assert_eq!(status, 429, "{answer}");
+    assert!(answer.to_string().contains("streams.max_created_per_client"), "{answer}");
+    assert_eq!(send(4, &["d.1", "d.2"], "1"), (200, json!({})), "another app");
+    assert_eq!(send(3, &["d.1", "plain"], "3"), (200, json!({})));
+    let mut received: Vec<(String, Value)> = (0..4).map(|_| client.expect("e")).collect();
+    received.sort_by_key(|(channel, data)| (channel.clone(), data.to_string()));
+    let expected = [("d.1", 1), ("d.1", 3), ("plain", 1), ("plain", 3)];
+    assert_eq!(received, expected.map(|(channel, data)| (channel.to_owned(), json!(data))));
 }

@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use sinews_stream::broker::{
-    BatchEncoder, Broker, BrokerError, BrokerHealth, BrokerResponse, FlushOutcome, LogSink,
+    BatchEncoder, Broker, BrokerError, BrokerHealth, BrokerResponder, BrokerResponse, FlushOutcome, LogSink,
 };
 use sinews_stream::record::Records;
 use sinews_stream::{AppendError, Durability, Partition, Pending, ReadResult, StartPosition};
@@ -23,6 +23,8 @@ struct StoredStream {
     sinks: Vec<LogSink>,
     /// Publish the last records again during the next fetch.
     repeats_at_fetch: bool,
+    /// Fetches that have no answer yet, with their first offsets, while fetches are held.
+    held: Option<Vec<(u64, BrokerResponder<ReadResult>)>>,
 }
 
 impl StoredStream {
@@ -40,6 +42,13 @@ impl StoredStream {
 }
 
 impl StoredStream {
+    /// The records from an offset on.
+    fn batches(&self, from: u64) -> ReadResult {
+        let mut batches = BatchEncoder::new(from);
+        self.for_each(from, |record| batches.push(record));
+        batches.finish()
+    }
+
     fn append(&mut self, records: Records) -> Pending {
         let (first, (completer, pending)) = (self.next, Pending::channel(records.count()));
         self.next += u64::from(records.count());
@@ -65,6 +74,20 @@ impl MemoryBroker {
     /// Publishes the last records of a stream again while a node fetches older ones.
     pub(crate) fn repeat_at_fetch(&self, stream: &str) {
         self.0.lock().unwrap().get_mut(stream).expect("the stream").repeats_at_fetch = true;
+    }
+
+    /// Answers no fetch of a stream until [`release_fetches`](Self::release_fetches).
+    pub(crate) fn hold_fetches(&self, stream: &str) {
+        self.0.lock().unwrap().get_mut(stream).expect("the stream").held = Some(Vec::new());
+    }
+
+    /// Answers the fetches of a stream.
+    pub(crate) fn release_fetches(&self, stream: &str) {
+        let mut streams = self.0.lock().unwrap();
+        let stream = streams.get_mut(stream).expect("the stream");
+        for (from, responder) in stream.held.take().expect("held fetches") {
+            responder.send(Ok(stream.batches(from)));
+        }
     }
 
     /// Whether no fetch has come since [`repeat_at_fetch`](Self::repeat_at_fetch).
@@ -98,15 +121,21 @@ impl Broker for MemoryBroker {
     }
 
     fn fetch(&self, stream: &str, _: u32, from: u64, _: usize) -> BrokerResponse<ReadResult> {
-        let mut batches = BatchEncoder::new(from);
-        if let Some(stream) = self.0.lock().unwrap().get_mut(stream) {
-            stream.for_each(from, |record| batches.push(record));
-            if std::mem::take(&mut stream.repeats_at_fetch) {
-                let (_, last) = stream.stored.last().expect("records").clone();
-                stream.append(last);
-            }
+        let mut streams = self.0.lock().unwrap();
+        let Some(stream) = streams.get_mut(stream) else {
+            return BrokerResponse::ready(Ok(BatchEncoder::new(from).finish()));
+        };
+        if let Some(held) = &mut stream.held {
+            let (responder, response) = BrokerResponse::channel();
+            held.push((from, responder));
+            return response;
         }
-        BrokerResponse::ready(Ok(batches.finish()))
+        let batches = stream.batches(from);
+        if std::mem::take(&mut stream.repeats_at_fetch) {
+            let (_, last) = stream.stored.last().expect("records").clone();
+            stream.append(last);
+        }
+        BrokerResponse::ready(Ok(batches))
     }
 
     fn offset_range(&self, stream: &str, _: u32) -> BrokerResponse<(u64, u64)> {

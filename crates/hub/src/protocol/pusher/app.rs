@@ -60,6 +60,8 @@ pub struct PusherLimits {
     pub cached_channels: usize,
     /// Users of a watchlist. Default 100.
     pub watchlist: usize,
+    /// Time in which the missed events of a channel are read from a stream; after it, the client recovers none. Default 5 s.
+    pub recovery_time: Duration,
 }
 
 impl Default for PusherLimits {
@@ -78,6 +80,7 @@ impl Default for PusherLimits {
             cache_time: Duration::from_secs(30 * 60),
             cached_channels: 10_000,
             watchlist: 100,
+            recovery_time: Duration::from_secs(5),
         }
     }
 }

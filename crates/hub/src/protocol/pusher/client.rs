@@ -327,7 +327,9 @@ impl Handler for PusherClient {
     fn deadline(&self) -> Option<Instant> {
         match &self.state {
             ClientState::Open(connection) => {
-                let deadline = connection.liveness.deadline(&connection.app.options);
+                let liveness = connection.liveness.deadline(&connection.app.options);
+                let recoveries = connection.recoveries.iter().flat_map(|recoveries| recoveries.iter());
+                let deadline = recoveries.filter_map(|pending| pending.deadline).fold(liveness, u64::min);
                 Some(self.apps().instant(deadline))
             }
             _ => None,
@@ -346,6 +348,7 @@ impl Handler for PusherClient {
             Ok(false) => {}
             Err(rejection) => self.reject(Some(&connection.app), &rejection, cx),
         }
+        self.continue_recoveries(&mut connection, cx);
         self.state = ClientState::Open(connection);
     }
 

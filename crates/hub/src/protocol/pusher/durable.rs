@@ -26,6 +26,9 @@ pub(super) struct PendingRecovery {
     reading: Reading,
     /// Reads so far.
     reads: u32,
+    /// When the reading ends; `None` while it pauses, and before it begins. A time of
+    /// [`LiveApps::now`](super::live::LiveApps::now).
+    pub(super) deadline: Option<u64>,
 }
 
 type Reading = Pin<Box<dyn Future<Output = Result<Option<MissedRecords>, Problem>>>>;
@@ -49,11 +52,35 @@ impl PendingRecovery {
         };
         let reading = MissedRecords::read(Arc::clone(store), topic.to_owned(), after, LIMITS);
         let (channel, topic) = (channel.into(), topic.into());
-        Self { channel, topic, request, store: Arc::clone(store), reading: Box::pin(reading), reads: 1 }
+        let reading: Reading = Box::pin(reading);
+        Self { channel, topic, request, store: Arc::clone(store), reading, reads: 1, deadline: None }
+    }
+
+    /// Begins or continues at a time, with a deadline of the reading.
+    pub(super) fn poll_at(
+        &mut self,
+        (now, deadline): (u64, u64),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
+        let is_over = self.deadline.is_some_and(|deadline| now >= deadline);
+        let polled = self.poll(cx);
+        if polled.is_ready() {
+            return polled;
+        }
+        if is_over {
+            let topic = brief(&self.topic);
+            tracing::warn!(topic, "the missed events of a channel were not read in time");
+            return Poll::Ready(self.subscribe_to_new_events(cx));
+        }
+        if self.deadline.replace(self.deadline.unwrap_or(deadline)).is_none() {
+            // The server asks for the deadline of a handler that it has woken.
+            cx.waker().wake();
+        }
+        Poll::Pending
     }
 
     /// Subscribes behind the missed events when they are read.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
         let form = TopicForm::RecoverableEvent.topic(&self.topic);
         let waker = cx.waker();
         loop {
@@ -86,9 +113,14 @@ impl PendingRecovery {
                 }
             }
         }
-        // New events have positions, and nothing is recovered.
-        let subscribed = cx.subscribe_from(&form, ReplayFrom::Last(0));
-        Poll::Ready(subscribed.map(|_| ChannelRecovery::default()))
+        Poll::Ready(self.subscribe_to_new_events(cx))
+    }
+
+    /// Subscribes without a recovery. New events have positions.
+    fn subscribe_to_new_events(&self, cx: &mut Context<'_>) -> Result<ChannelRecovery, InvalidTopic> {
+        let form = TopicForm::RecoverableEvent.topic(&self.topic);
+        cx.subscribe_from(&form, ReplayFrom::Last(0))?;
+        Ok(ChannelRecovery::default())
     }
 
     /// Subscribes to a topic that has no stream yet: its position is before the first event.
@@ -105,14 +137,23 @@ impl PendingRecovery {
         Ok(ChannelRecovery { position: Some(position), missed: has_missed_none.then(Vec::new) })
     }
 
-    /// The events of the records, without those of the client's earlier connection; `None` if some are missing.
+    /// The events of the records, without the events of the client's earlier connection; `None` if some are missing, or if all
+    /// events exceed the limit of bytes.
     fn missed_events(&self, missed: MissedRecords) -> Option<Vec<Prepared>> {
         let RecoverRequest::After { socket_id: own, .. } = self.request else { return None };
-        let events = missed.into_records()?.into_iter().filter_map(|(position, content)| {
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        for (position, content) in missed.into_records()? {
             let event = ChannelPublication::new(&content).encode(&self.channel);
             let is_own = own.is_some() && event.socket_id == own;
-            (!is_own).then(|| event.with_position(position, None).message)
-        });
-        Some(events.collect())
+            let message = event.with_position(position, None).message;
+            bytes += message.payload().len();
+            if bytes > HISTORY_BYTES_MAX {
+                return None;
+            }
+            if !is_own {
+                events.push(message);
+            }
+        }
+        Some(events)
     }
 }

@@ -107,7 +107,7 @@ impl ChannelRecovery {
     }
 }
 
-/// The events between two positions, without those of a connection; `None` if not all are retained, or if they exceed the
+/// The events between two positions, without the events of a connection; `None` if not all are retained, or if they exceed the
 /// limits of a page of the history.
 fn missed(
     topics: &Topics,

@@ -13,7 +13,7 @@ use super::client::{PusherClient, PusherConnection, send};
 use super::durable::PendingRecovery;
 use super::encode::{self, object, socket_id_text};
 use super::incoming::{SignedMember, SubscribeData, read_member};
-use super::live::LiveApp;
+use super::live::{LiveApp, nanoseconds};
 use super::metrics::PusherRejection;
 use super::recovery::{ChannelRecovery, RecoverRequest};
 use super::signature::verifies_auth;
@@ -107,6 +107,10 @@ impl PusherClient {
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = authorize(connection, kind, data)?;
         let presence = presence_of(&connection.app.options.id, channel);
+        if connection.recovers(channel) {
+            // The answer to the first subscription follows.
+            return Ok(());
+        }
         let known = connection.subscribed(channel, cx).is_some();
         if !known && usize::from(connection.channels) >= limits.channels {
             let text = format!("a connection has at most {} channels", limits.channels);
@@ -144,9 +148,15 @@ impl PusherClient {
     /// While the client's queue is long, the others wait until it has drained.
     pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
         let Some(mut recoveries) = connection.recoveries.take() else { return };
+        let now = self.apps().now();
+        let deadline = now.saturating_add(nanoseconds(connection.app.options.limits.recovery_time));
         let mut at = 0;
-        while at < recoveries.len().min(READS_AT_ONCE) && cx.buffered() <= cx.config().high_water() {
-            match recoveries[at].poll(cx) {
+        while at < recoveries.len().min(READS_AT_ONCE) {
+            if cx.buffered() > cx.config().high_water() {
+                recoveries.iter_mut().for_each(|pending| pending.deadline = None);
+                break;
+            }
+            match recoveries[at].poll_at((now, deadline), cx) {
                 Poll::Pending => at += 1,
                 Poll::Ready(recovery) => {
                     let pending = recoveries.remove(at);
@@ -328,6 +338,11 @@ impl PusherClient {
 }
 
 impl PusherConnection {
+    /// Whether a subscription to the channel waits for the events that the client has missed.
+    fn recovers(&self, channel: &str) -> bool {
+        self.recoveries.iter().any(|recoveries| recoveries.iter().any(|pending| *pending.channel == *channel))
+    }
+
     /// The topic of a channel whose subscription ends.
     fn take_topic(&mut self, channel: &str) -> String {
         let former = self.former.as_mut().and_then(|former| {

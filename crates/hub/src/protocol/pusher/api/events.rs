@@ -3,16 +3,19 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::task::Waker;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use sinews_server::{Answer, Request, Response, Topics};
+use sinews_server::{Answer, Publisher, Request, Response, Topics};
+use sinews_stream::record::Records;
+use sinews_stream::{AppendError, Durability, Pending};
 
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
-use crate::api::streams::{append_to_topic, error_response};
+use crate::api::streams::error_response;
 use crate::auth::{Action, Rights};
 use crate::brief::brief_error;
 use crate::json::{borrowed, read_object};
@@ -22,6 +25,7 @@ use crate::protocol::pusher::channel::{
 };
 use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::protocol::pusher::live::LiveApp;
+use crate::streams::durable_topics::TopicRelay;
 use crate::streams::service::StreamService;
 use crate::topics::MessageContent;
 
@@ -74,15 +78,16 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Reques
     };
     let event: EventBody<'_> = read(body)?;
     let checked = check(app, &event)?;
-    let stored = publish(context, app, &checked, request.topics());
+    let waiting = publish(context, app, std::slice::from_ref(&checked), request.topics());
+    let publisher = request.publisher();
     if checked.info == ChannelInfo::default() {
-        return Ok(answer(context, success(&json!({})), stored));
+        return Ok(answer(context, (app, publisher), success(&json!({})), waiting));
     }
-    let (mut channels, publisher) = (Map::new(), request.publisher());
+    let mut channels = Map::new();
     for channel in checked.channels {
         channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
     }
-    Ok(answer(context, success(&json!({ "channels": channels })), stored))
+    Ok(answer(context, (app, publisher), success(&json!({ "channels": channels })), waiting))
 }
 
 /// The parameters of a request without a body.
@@ -119,14 +124,11 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
     }
     let checked: Vec<CheckedEvent<'_>> =
         batch.iter().map(|event| check(app, event)).collect::<Result<_, _>>()?;
-    let mut stored = Vec::new();
-    for event in &checked {
-        stored.extend(publish(context, app, event, request.topics()));
-    }
-    if checked.iter().all(|event| event.info == ChannelInfo::default()) {
-        return Ok(answer(context, success(&json!({})), stored));
-    }
+    let waiting = publish(context, app, &checked, request.topics());
     let publisher = request.publisher();
+    if checked.iter().all(|event| event.info == ChannelInfo::default()) {
+        return Ok(answer(context, (app, publisher), success(&json!({})), waiting));
+    }
     let info = |event: &CheckedEvent<'_>| {
         event.channels.first().map_or_else(
             || json!({}),
@@ -137,7 +139,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
         )
     };
     let infos: Vec<Value> = checked.iter().map(info).collect();
-    Ok(answer(context, success(&json!({ "batch": infos })), stored))
+    Ok(answer(context, (app, publisher), success(&json!({ "batch": infos })), waiting))
 }
 
 /// Checks an event against the limits of the app.
@@ -207,57 +209,103 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     }
 }
 
-/// An event for a channel that is a durable topic, and its topic.
-type StoredEvent = (String, MessageContent);
+/// An event for one of its channels, and the topic of the channel.
+type EventForTopic = (String, MessageContent);
 
-/// Publishes an event to its channels. Returns the events of channels that are durable topics: their subscribers receive them
-/// from the stream.
-fn publish(
-    context: &AppApi,
-    app: &LiveApp,
-    checked: &CheckedEvent<'_>,
-    out: &mut Topics,
-) -> Vec<StoredEvent> {
-    let CheckedEvent { event, channels, .. } = checked;
-    let published = ChannelPublication::of_server(&event.name, event.data.get(), event.socket_id.as_deref());
-    let (services, mut stored) = (&context.services, Vec::new());
-    for channel in channels {
-        let topic = match channel.strip_prefix(USER_CHANNEL) {
-            Some(user) => topic_of_user(&app.options.id, user),
-            None => topic_of(app.options.topic_space(), channel),
-        };
-        match services.durable_store(&topic) {
-            Some(_) => stored.push((topic, published.content().clone())),
-            None => drop(services.hub.publish_to(out, &topic, &published, (true, None))),
-        }
-    }
-    stored
+/// The events of a request that wait for the streams of durable topics: nothing is published if one of these is not stored.
+#[derive(Default)]
+struct WaitingEvents {
+    /// Events of durable topics, in order: subscribers receive them from the streams.
+    stored: Vec<EventForTopic>,
+    /// Events of the other channels.
+    others: Vec<EventForTopic>,
 }
 
-/// Answers when the events of durable topics are stored; if one is not, with its problem.
-fn answer(context: &AppApi, response: Response, stored: Vec<StoredEvent>) -> Answer {
+/// Publishes the events of a request at once, unless some of their channels are durable topics.
+fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &mut Topics) -> WaitingEvents {
+    let services = &context.services;
+    let publications: Vec<_> = checked
+        .iter()
+        .map(|CheckedEvent { event, channels, .. }| {
+            let socket_id = event.socket_id.as_deref();
+            let topics: Vec<String> = channels.iter().map(|channel| topic_of_target(app, channel)).collect();
+            (ChannelPublication::of_server(&event.name, event.data.get(), socket_id), topics)
+        })
+        .collect();
+    let is_durable = |topic: &String| services.durable_store(topic).is_some();
+    let waits = publications.iter().any(|(_, topics)| topics.iter().any(is_durable));
+    let mut waiting = WaitingEvents::default();
+    for (published, topics) in publications {
+        for topic in topics {
+            match (waits, waits && is_durable(&topic)) {
+                (false, _) => drop(services.hub.publish_to(out, &topic, &published, (true, None))),
+                (true, true) => waiting.stored.push((topic, published.content().clone())),
+                (true, false) => waiting.others.push((topic, published.content().clone())),
+            }
+        }
+    }
+    waiting
+}
+
+/// The topic of the channel of an event, or of the events of a user.
+fn topic_of_target(app: &LiveApp, channel: &str) -> String {
+    match channel.strip_prefix(USER_CHANNEL) {
+        Some(user) => topic_of_user(&app.options.id, user),
+        None => topic_of(app.options.topic_space(), channel),
+    }
+}
+
+/// Answers when the events of durable topics are stored, and the others are published; if one is not stored, with its problem.
+fn answer(
+    context: &AppApi,
+    (app, mut publisher): (&LiveApp, Publisher),
+    response: Response,
+    waiting: WaitingEvents,
+) -> Answer {
+    let WaitingEvents { stored, others } = waiting;
     match &context.services.store {
         Some(store) if !stored.is_empty() => {
-            let stored = store_events(Arc::clone(store), stored);
+            let stored = store_events(Arc::clone(store), stored, Rights::of_app(&app.options.id));
+            let services = Arc::clone(&context.services);
             Answer::later(async move {
-                match stored.await {
-                    Ok(()) => response,
-                    Err(problem) => error_response(&problem),
+                if let Err(problem) = stored.await {
+                    return error_response(&problem);
                 }
+                for (topic, content) in &others {
+                    let published = ChannelPublication::new(content);
+                    services.hub.publish_to(&mut publisher, topic, &published, (true, None));
+                }
+                response
             })
         }
         _ => response.into(),
     }
 }
 
-/// Appends events to the streams of their topics, in order.
-async fn store_events(store: Arc<StreamService>, events: Vec<StoredEvent>) -> Result<(), Problem> {
-    // First all streams are opened: an event whose stream is being opened would be appended behind a later event.
+/// Appends events to the streams of their topics, in order, and waits until they are stored.
+async fn store_events(
+    store: Arc<StreamService>,
+    events: Vec<EventForTopic>,
+    rights: Rights,
+) -> Result<(), Problem> {
+    // Checks come before the first append, and all streams are opened first: a later event of an open stream would be appended
+    // before an event of a stream that is being opened.
     let topics: BTreeSet<&str> = events.iter().map(|(topic, _)| &**topic).collect();
-    let opening = |topic| store.opening(topic, Action::Publish, &Rights::all());
+    let opening = |topic| store.opening(topic, Action::Publish, &rights);
     try_join_all(topics.into_iter().filter_map(opening)).await?;
-    let append =
-        |(topic, content): StoredEvent| append_to_topic(&store, &topic, (content, None), Rights::all());
-    let appends: Vec<_> = events.into_iter().map(append).collect();
-    join_all(appends).await.into_iter().try_for_each(|stored| stored.map(drop))
+    let prepare =
+        |(topic, content): &EventForTopic| store.prepare_publication(topic, (content, None), &rights);
+    let prepared: Vec<_> = events.iter().map(prepare).collect::<Result<_, _>>()?;
+    let is_full = |(relay, _): &(Arc<TopicRelay>, _)| !store.has_capacity(relay.stream(), 0, Waker::noop());
+    if prepared.len() > 1 && prepared.iter().any(is_full) {
+        return Err(AppendError::Busy.into());
+    }
+    let append = |(relay, records): (Arc<TopicRelay>, Records)| store.append(relay.stream(), 0, records);
+    let appended: Vec<Pending> = prepared.into_iter().map(append).collect::<Result<_, _>>()?;
+    let stored =
+        appended.into_iter().map(|mut pending| async move { pending.wait(Durability::Broker).await });
+    Ok(try_join_all(stored).await.map(drop)?)
 }
+
+#[cfg(test)]
+mod tests;

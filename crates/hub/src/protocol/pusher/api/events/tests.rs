@@ -1,0 +1,41 @@
+//! Events for several streams.
+
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use sinews_stream::{StreamConfig, Streams, StreamsConfig};
+
+use super::*;
+use crate::problem::code;
+use crate::streams::options::CreationRules;
+
+#[test]
+fn no_event_of_a_request_is_appended_if_the_queue_of_a_stream_is_full() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = StreamsConfig::default().with_writers(0).with_max_pending(4_096);
+    let (streams, _) = Streams::open(directory.path(), config).unwrap();
+    let patterns = (vec![">".to_owned()].into(), Default::default(), Default::default(), Vec::new());
+    let rules = CreationRules::default();
+    let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, None, rules);
+    store.install(streams.clone());
+    for name in ["a", "b"] {
+        streams.create(name, &StreamConfig::default()).unwrap();
+    }
+    let pending = |name: &str| streams.stream(name).unwrap().partition(0).unwrap().statistics().pending;
+    let send = |events: &[(&str, usize)]| {
+        let event = |(topic, size): &(&str, usize)| {
+            let data = format!("\"{}\"", "x".repeat(*size));
+            (topic.to_string(), ChannelPublication::of_server("e", &data, None).content().clone())
+        };
+        let events = events.iter().map(event).collect();
+        let stored = pin!(store_events(Arc::clone(&store), events, Rights::of_app("3")));
+        stored.poll(&mut Context::from_waker(Waker::noop()))
+    };
+    assert!(send(&[("a", 10), ("b", 10)]).is_pending(), "the log writes on demand");
+    let before = pending("a");
+    assert!(send(&[("b", 2_500)]).is_pending());
+    let Poll::Ready(Err(busy)) = send(&[("a", 10), ("b", 10)]) else { panic!("the queue of b is full") };
+    assert_eq!((busy.code, pending("a")), (code::TOO_MANY, before));
+    assert!(send(&[("a", 10)]).is_pending(), "the queue of a is not full");
+    store.close();
+}
