@@ -39,6 +39,7 @@ use self::wire::{
     send_descriptor,
 };
 use crate::auth::{Revocation, Revocations};
+use crate::protocol::pusher::encode::parse_socket_id;
 use crate::streams::service::StreamService;
 use crate::topics::{HubTopics, MessageContent};
 
@@ -326,12 +327,13 @@ impl HandoverState {
                     publisher.pause_presence();
                     self.stop.hand_over();
                 }
-                HandoverHead::Published { topic, kind, position, answers } => {
+                HandoverHead::Published { topic, kind, position, answers, socket } => {
                     let position = position.map(Into::into);
                     if !self.follows_directly(&topic, position) {
                         continue;
                     }
-                    let published = (position, answers);
+                    let socket = socket.as_deref().and_then(parse_socket_id);
+                    let published = (position, answers, socket);
                     let content = MessageContent::of(kind, body);
                     self.hub.deliver_from_successor(&mut publisher, &topic, &content, published);
                 }

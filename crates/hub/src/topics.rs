@@ -143,6 +143,18 @@ pub(crate) trait TopicPublisher {
     /// Publishes to all subscribers but one, which need not be the publisher.
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize;
 
+    /// Publishes a version, or with version 0 a message between two versions, to all subscribers but one.
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize;
+
+    /// The publisher as a subscriber, if it is a connection.
+    fn subscriber_id(&self) -> Option<SubscriberId>;
+
     /// A publisher for messages with a known position.
     fn publisher(&self) -> Publisher;
 }
@@ -163,6 +175,20 @@ impl TopicPublisher for Context<'_> {
 
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
         reached(self.topics().publisher().publish_except(topic, message, except))
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Context::publish_version(self, topic, message, version, except).unwrap_or(0)
+    }
+
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        Some(Context::subscriber_id(self))
     }
 
     fn publisher(&self) -> Publisher {
@@ -187,6 +213,20 @@ impl TopicPublisher for Topics {
         Self::publish_except(self, topic, message, except).unwrap_or(0)
     }
 
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Self::publish_version(self, topic, message, version, except).unwrap_or(0)
+    }
+
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        None
+    }
+
     fn publisher(&self) -> Publisher {
         Self::publisher(self)
     }
@@ -207,6 +247,20 @@ impl TopicPublisher for Publisher {
 
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
         reached(Self::publish_except(self, topic, message, except))
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        reached(Self::publish_version(self, topic, message, version, except))
+    }
+
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        None
     }
 
     fn publisher(&self) -> Publisher {
@@ -341,7 +395,8 @@ impl HubTopics {
         let source = PublicationSource { origin: PublicationOrigin::Local, socket };
         let reached = self.publish_framed(&authority, out, topic, publication, source);
         drop(authority);
-        let reached = reached + self.publish_plain(out, (topic, channel), publication, include_self);
+        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, include_self);
+        // The other nodes receive the events of a cache channel in the order in which this node retains them.
         if let Some(nodes) = self.other_nodes() {
             let content = publication.content();
             match is_cached {
@@ -364,7 +419,8 @@ impl HubTopics {
         self.count(topic);
         let channel = self.channel(topic);
         if let Some(predecessor) = self.read_authority().predecessor_for(PublicationOrigin::Local) {
-            predecessor.send_or_cut(published(topic, content, Some(position), PublicationOrigin::Local));
+            let source = PublicationOrigin::Local.into();
+            predecessor.send_or_cut(published(topic, content, Some(position), source));
         }
         // A later subscriber starts in the stream.
         if self.framed.load(Ordering::Acquire) > 0 {
@@ -373,7 +429,7 @@ impl HubTopics {
         }
         let publication = ChannelPublication::new(content);
         self.relay_recoverable(out, topic, &publication, position);
-        self.publish_plain(out, (topic, channel), &publication, true);
+        self.publish_plain(out, (topic, channel.as_ref()), &publication, true);
     }
 
     /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
@@ -387,11 +443,11 @@ impl HubTopics {
     fn publish_plain(
         &self,
         out: &mut impl TopicPublisher,
-        (topic, channel): (&str, Option<PublishedChannel<'_>>),
+        (topic, channel): (&str, Option<&PublishedChannel<'_>>),
         publication: &ChannelPublication<'_>,
         include_self: bool,
     ) -> usize {
-        let reached = self.publish_event(out, (topic, channel.as_ref()), publication, include_self);
+        let reached = self.publish_event(out, (topic, channel), publication, include_self);
         if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
             return reached;
         }
@@ -419,7 +475,7 @@ impl HubTopics {
             let is_forwarded = successor.forward(topic, content, has_history, source);
             if has_history {
                 if !is_forwarded && let Some(predecessor) = authority.predecessor_for(origin) {
-                    predecessor.send_or_cut(published(topic, content, None, origin));
+                    predecessor.send_or_cut(published(topic, content, None, source));
                 }
                 return 0;
             }
@@ -430,13 +486,13 @@ impl HubTopics {
         }
         if is_reserved(topic) {
             if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, content, None, origin));
+                predecessor.send_or_cut(published(topic, content, None, source));
             }
             return 0;
         }
         if self.is_durable(topic) {
             if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, content, None, origin));
+                predecessor.send_or_cut(published(topic, content, None, source));
             }
             return self.publish_unstored(&out.publisher(), topic, publication, source.socket);
         }
@@ -445,7 +501,7 @@ impl HubTopics {
         let reached = out.publish_with(&TopicForm::Framed.topic(topic), |position| {
             // The topic is locked, so the predecessor receives messages in order.
             if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, content, position, origin));
+                predecessor.send_or_cut(published(topic, content, position, source));
             }
             assigned = position;
             content.framed(topic, position)

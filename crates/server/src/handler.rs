@@ -407,6 +407,21 @@ impl<'a> Context<'a> {
     pub fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> Result<usize, InvalidTopic> {
         self.topics.publish(topic, message, Some(self.conn))
     }
+
+    /// Publishes a version of a topic ([`Topics::publish_version`]) to every subscriber but one, which need not be this
+    /// connection. Returns the number of subscriptions that match.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, InvalidTopic> {
+        self.topics.publish_version(topic, message, version, except)
+    }
 }
 
 impl<'a> Deref for Context<'a> {

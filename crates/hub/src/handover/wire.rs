@@ -86,7 +86,15 @@ pub(crate) enum HandoverHead {
         socket: Option<String>,
     },
     /// To the predecessor: a publication, perhaps as an answer.
-    Published { topic: String, kind: ContentKind, position: Option<HandoverPosition>, answers: bool },
+    Published {
+        topic: String,
+        kind: ContentKind,
+        position: Option<HandoverPosition>,
+        answers: bool,
+        /// The socket id of the client of an app that has published.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        socket: Option<String>,
+    },
     /// To the predecessor: it was too slow, and receives no more publications.
     Cut,
     /// No frame follows.

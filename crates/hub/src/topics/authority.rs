@@ -101,7 +101,7 @@ pub(super) fn published(
     topic: &str,
     content: &MessageContent,
     position: Option<Position>,
-    origin: PublicationOrigin,
+    source: PublicationSource,
 ) -> HandoverFrame {
     let (kind, body) = content.parts();
     let (topic, position) = (topic.to_owned(), position.map(Into::into));
@@ -110,7 +110,8 @@ pub(super) fn published(
             topic,
             kind,
             position,
-            answers: origin == PublicationOrigin::PredecessorAwaits,
+            answers: source.origin == PublicationOrigin::PredecessorAwaits,
+            socket: source.socket.map(socket_id_text),
         },
         body,
     }
@@ -204,7 +205,7 @@ impl HubTopics {
         let authority = self.read_authority();
         self.publish_framed(&authority, out, topic, &publication, PublicationSource { origin, socket });
         drop(authority);
-        self.publish_plain(out, (topic, channel), &publication, true);
+        self.publish_plain(out, (topic, channel.as_ref()), &publication, true);
     }
 
     /// Delivers a message of another node of the cluster.
@@ -226,7 +227,8 @@ impl HubTopics {
             TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), |position| {
                 let predecessor = authority.predecessor.as_ref().filter(|_| has_history);
                 if let Some(predecessor) = predecessor {
-                    predecessor.send_or_cut(published(topic, content, position, PublicationOrigin::Local));
+                    let source = PublicationOrigin::Local.into();
+                    predecessor.send_or_cut(published(topic, content, position, source));
                 }
                 assigned = position;
                 content.framed(topic, position)
@@ -234,21 +236,21 @@ impl HubTopics {
             self.publish_recoverable(out, channel, (topic, &publication), assigned, None);
         }
         drop(authority);
-        self.publish_plain(out, (topic, event_channel), &publication, true);
+        self.publish_plain(out, (topic, event_channel.as_ref()), &publication, true);
     }
 
-    /// Delivers a message that the successor has published.
+    /// Delivers a message that the successor has published, perhaps of a client with a socket.
     pub(crate) fn deliver_from_successor(
         &self,
         out: &mut Publisher,
         topic: &str,
         content: &MessageContent,
-        (position, answers): (Option<Position>, bool),
+        (position, answers, socket): (Option<Position>, bool, Option<u128>),
     ) {
         let event_channel = self.channel(topic);
         let authority = self.read_authority();
         let Some(successor) = &authority.successor else { return };
-        let mut source = PublicationSource::from(PublicationOrigin::Successor);
+        let mut source = PublicationSource { origin: PublicationOrigin::Successor, socket };
         if answers && let Some((from, ..)) = successor.lock().as_mut().and_then(VecDeque::pop_front) {
             source = from;
         }
@@ -274,12 +276,12 @@ impl HubTopics {
             }
         }
         if let Some(predecessor) = authority.predecessor_for(origin) {
-            predecessor.send_or_cut(published(topic, content, position, origin));
+            predecessor.send_or_cut(published(topic, content, position, source));
         }
         drop(authority);
         if origin == PublicationOrigin::Successor {
             self.count(topic);
-            self.publish_plain(out, (topic, event_channel), &publication, true);
+            self.publish_plain(out, (topic, event_channel.as_ref()), &publication, true);
         }
     }
 
@@ -386,10 +388,11 @@ mod tests {
         /// Executes the successor's frames.
         fn deliver_published(&self, receiver: &FrameReceiver) {
             while let Some(HandoverFrame { head, body }) = receiver.take() {
-                let HandoverHead::Published { topic, kind, position, answers } = head else {
+                let HandoverHead::Published { topic, kind, position, answers, socket } = head else {
                     panic!("{head:?}")
                 };
-                let published = (position.map(Into::into), answers);
+                let socket = socket.as_deref().and_then(parse_socket_id);
+                let published = (position.map(Into::into), answers, socket);
                 let content = MessageContent::of(kind, body);
                 self.hub.deliver_from_successor(&mut self.publisher.clone(), &topic, &content, published);
             }
@@ -452,6 +455,8 @@ mod tests {
         let out = &mut first.publisher.clone();
         first.hub.publish_from(out, "kept.a", &event, false, Some(7 << 64 | 5));
         first.publish("of a server");
+        // The client is at the second process, and recovers at the first one when the others have exited.
+        second.hub.publish_from(&mut second.publisher.clone(), "kept.a", &event, false, Some(7 << 64 | 5));
         second.publish_forwarded(&to_second);
         third.publish_forwarded(&to_third);
         second.deliver_published(&from_third);
@@ -460,11 +465,15 @@ mod tests {
             let histories = process.publisher.histories();
             let channel = histories.iter().find(|topic| topic.name == "q.kept.a").unwrap();
             let Position { epoch, sequence } = channel.position;
-            let own =
-                crate::protocol::pusher::end_of(Position { epoch, sequence: sequence - 1 }, 7 << 64 | 5);
-            let ends: Vec<_> = channel.messages.iter().map(|event| event.message.payload()).collect();
-            assert!(ends[0].ends_with(own.as_bytes()), "{:?}", String::from_utf8_lossy(ends[0]));
-            assert!(!String::from_utf8_lossy(ends[1]).contains("except"));
+            let marks: Vec<bool> = (sequence - 2..=sequence)
+                .zip(&channel.messages)
+                .map(|(sequence, event)| {
+                    let own = crate::protocol::pusher::end_of(Position { epoch, sequence }, 7 << 64 | 5);
+                    event.message.payload().ends_with(own.as_bytes())
+                })
+                .collect();
+            // The second process assigns a position to its event after those of the first one.
+            assert_eq!(marks.iter().filter(|is_marked| **is_marked).count(), 2, "{marks:?}");
         }
     }
 

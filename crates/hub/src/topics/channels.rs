@@ -24,8 +24,12 @@ const TOPIC_LOCKS: usize = 16;
 
 impl TopicLocks {
     pub(super) fn lock(&self, topic: &str) -> MutexGuard<'_, ()> {
+        self.of(topic).lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, topic: &str) -> &Mutex<()> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(topic);
-        self.0[hash as usize % TOPIC_LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
+        &self.0[hash as usize % TOPIC_LOCKS]
     }
 }
 
@@ -71,23 +75,27 @@ impl HubTopics {
         }
         let event = publication.encode(&target.channel);
         let is_retained = target.is_cache && !event.is_of_client;
-        let version = is_retained.then(|| self.apps.retain(target, &event.message));
+        let version = if is_retained { self.apps.retain(target, &event.message) } else { 0 };
+        if !has_subscribers {
+            return 0;
+        }
         let topic = TopicForm::Event.topic(topic);
         let except = event.socket_id.and_then(|id| self.apps.socket(id));
-        match (version, except) {
-            _ if !has_subscribers => 0,
-            (Some(version), _) => {
-                reached(out.publisher().publish_version(&topic, &event.message, version, except))
+        match except {
+            // Events of clients have no version, and the same way to all workers: they keep their order.
+            _ if target.is_cache => {
+                let own = if include_self { None } else { out.subscriber_id() };
+                out.publish_version(&topic, &event.message, version, except.or(own))
             }
-            (None, Some(except)) => out.publish_except(&topic, &event.message, except),
-            (None, None) if include_self => out.publish(&topic, &event.message),
-            (None, None) => out.publish_to_others(&topic, &event.message),
+            Some(except) => out.publish_except(&topic, &event.message, except),
+            None if include_self => out.publish(&topic, &event.message),
+            None => out.publish_to_others(&topic, &event.message),
         }
     }
 
-    /// The last event of a cache channel, and its age.
+    /// The last event of a cache channel, and its age. The other nodes were sent the event before.
     pub(crate) fn cached_event(&self, topic: &str) -> Option<(Prepared, Duration)> {
-        self.apps.target(topic)?.retained()
+        self.channel(topic)?.target.retained()
     }
 
     /// Retains the last event of a cache channel that another node has retained, unless there is a later one, and delivers
@@ -103,6 +111,174 @@ impl HubTopics {
         let Some(PublishedChannel { target, _order }) = channel else { return };
         if let Some(version) = self.apps.restore(&target, message, age) {
             reached(out.publish_version(&TopicForm::Event.topic(topic), message, version, None));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::sync::{Arc, Weak};
+    use std::thread;
+    use std::time::Instant;
+
+    use sinews_server::{Position, Router, Server, SubscriberId};
+
+    use super::*;
+    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
+    use crate::topics::MessageContent;
+    use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
+
+    const TOPIC: &str = "kept.cache-a";
+
+    fn hub() -> Arc<HubTopics> {
+        let apps = LiveApps::default();
+        apps.replace(&PusherApps::new([PusherApp::new("1", "key", "secret").with_topics("kept")]).unwrap());
+        let hub = HubTopics::default().with_apps(apps.into());
+        hub.count_subscriber(TopicForm::Event);
+        hub.into()
+    }
+
+    fn event(name: &str) -> MessageContent {
+        MessageContent::Event(format!("{{\"event\":\"{name}\"}}").into())
+    }
+
+    /// A connection that records its versions.
+    struct VersionRecorder(Vec<(String, u64, Option<SubscriberId>)>);
+
+    impl VersionRecorder {
+        fn own() -> SubscriberId {
+            SubscriberId::from_bits(1 << 64 | 5)
+        }
+    }
+
+    impl TopicPublisher for VersionRecorder {
+        fn publish(&mut self, topic: &str, _: &Prepared) -> usize {
+            panic!("{topic} without a version")
+        }
+
+        fn publish_with(&mut self, topic: &str, _: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+            panic!("{topic} with a position")
+        }
+
+        fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+            self.publish(topic, message)
+        }
+
+        fn publish_except(&mut self, topic: &str, message: &Prepared, _: SubscriberId) -> usize {
+            self.publish(topic, message)
+        }
+
+        fn publish_version(
+            &mut self,
+            _: &str,
+            message: &Prepared,
+            version: u64,
+            except: Option<SubscriberId>,
+        ) -> usize {
+            let event: serde_json::Value = serde_json::from_slice(message.payload()).unwrap();
+            self.0.push((event["event"].as_str().unwrap().to_owned(), version, except));
+            1
+        }
+
+        fn subscriber_id(&self) -> Option<SubscriberId> {
+            Some(Self::own())
+        }
+
+        fn publisher(&self) -> Publisher {
+            panic!("its messages are not counted for the connection")
+        }
+    }
+
+    #[test]
+    fn events_of_clients_keep_their_order_among_the_versions_of_a_cache_channel() {
+        let (hub, mut out) = (hub(), VersionRecorder(Vec::new()));
+        for (name, include_self) in [("e", true), ("client-e", false), ("client-e", true), ("e", true)] {
+            assert_eq!(hub.publish(&mut out, TOPIC, &event(name), include_self), 1);
+        }
+        let [first, to_others, to_all, last] = &out.0[..] else { panic!("{:?}", out.0) };
+        assert_eq!((&*first.0, first.2, &*last.0, last.2), ("e", None, "e", None));
+        assert!(0 < first.1 && first.1 < last.1);
+        assert_eq!(*to_others, ("client-e".to_owned(), 0, Some(VersionRecorder::own())));
+        assert_eq!(*to_all, ("client-e".to_owned(), 0, None));
+    }
+
+    /// Another node. It notes the topics that it receives, each with whether its channel is locked.
+    #[derive(Debug, Default)]
+    struct OtherNode {
+        hub: Weak<HubTopics>,
+        received: Mutex<Vec<(String, bool)>>,
+    }
+
+    impl OtherNode {
+        fn receive(&self, topic: &str) {
+            let is_locked = self.hub.upgrade().unwrap().cache_channels.of(topic).try_lock().is_err();
+            self.received.lock().unwrap().push((topic.to_owned(), is_locked));
+        }
+    }
+
+    impl OtherNodes for OtherNode {
+        fn publish(&self, topic: &str, _: &MessageContent) {
+            self.receive(topic);
+        }
+
+        fn publish_to_all(&self, topic: &str, _: &MessageContent) {
+            self.receive(topic);
+        }
+
+        fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) {}
+
+        fn is_connected(&self) -> bool {
+            true
+        }
+
+        fn id(&self) -> String {
+            "1".to_owned()
+        }
+
+        fn reporting(&self) -> ReportingNodes {
+            ReportingNodes::default()
+        }
+
+        fn set_report_role(&self, _: ReportRole) {}
+    }
+
+    /// Otherwise, two publishers could send events in another order than they are retained.
+    #[test]
+    fn cache_channel_is_locked_until_the_other_nodes_are_sent_its_event() {
+        let hub = hub();
+        let node = Arc::new(OtherNode { hub: Arc::downgrade(&hub), ..OtherNode::default() });
+        hub.set_other_nodes(Arc::clone(&node) as _);
+        let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let out = &mut server.publisher();
+        for topic in [TOPIC, "kept.a"] {
+            hub.publish(out, topic, &event("e"), true);
+        }
+        let received = node.received.lock().unwrap();
+        assert_eq!(*received, [(TOPIC.to_owned(), true), ("kept.a".to_owned(), false)]);
+        assert!(hub.cache_channels.of(TOPIC).try_lock().is_ok());
+    }
+
+    /// The answer to a node follows the event that the node was sent.
+    #[test]
+    fn request_of_another_node_waits_for_a_publication() {
+        let hub = hub();
+        let target = hub.apps.target(TOPIC).unwrap();
+        for number in 0..100 {
+            let publication = hub.lock_cache_channel(TOPIC);
+            let (started, has_started) = sync_channel(0);
+            let event = thread::scope(|scope| {
+                let request = scope.spawn(|| {
+                    started.send(()).unwrap();
+                    hub.cached_event(TOPIC)
+                });
+                has_started.recv().unwrap();
+                thread::yield_now();
+                hub.apps.retain(&target, &Prepared::text(number.to_string()));
+                drop(publication);
+                request.join().unwrap()
+            });
+            assert_eq!(event.unwrap().0.payload(), number.to_string().as_bytes());
         }
     }
 }

@@ -90,6 +90,46 @@ impl Topics {
         Ok(self.publish_resolved_except(topic, name, message, Some(except)))
     }
 
+    /// Publishes a version of a topic without history, as [`Publisher::publish_version`](crate::Publisher::publish_version)
+    /// does: subscribers of all threads, this one included, receive all versions in the order of these calls.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_version(
+        &mut self,
+        name: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, InvalidTopic> {
+        let topic = self.resolve(name)?;
+        if self.has_history(topic, name) {
+            return Ok(self.publish_resolved_except(topic, name, message, except));
+        }
+        self.counters.published += 1;
+        let exact = self.directory.find(name);
+        let route = topic.and_then(|topic| self.topics[topic].route.as_ref());
+        let patterns = route.map_or(&[][..], |route| &route.all);
+        let name = exact.as_ref().map_or_else(|| name.into(), |entry| entry.name.clone());
+        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns };
+        let (reached, lost) = self.post(recipients, (message, version), None, except);
+        self.counters.lost += lost as u64;
+        self.note_mailed();
+        Ok(reached.saturating_sub(self.own_subscriptions(topic, except)))
+    }
+
+    /// Counts a publication that this thread has put into its own mailbox.
+    pub(super) fn note_mailed(&mut self) {
+        self.published = true;
+        self.mailed += 1;
+    }
+
+    /// Returns the number of subscriptions that an exception of this thread has to a topic.
+    pub(super) fn own_subscriptions(&self, topic: Option<usize>, except: Option<SubscriberId>) -> usize {
+        let except = except.filter(|except| except.shard == self.shard);
+        except.zip(topic).map_or(0, |(except, topic)| self.matching_subscriptions(topic, except.conn))
+    }
+
     /// Publishes to a topic that was just resolved.
     pub(crate) fn publish_resolved(
         &mut self,
@@ -119,7 +159,7 @@ impl Topics {
             let Some(entry) = self.directory.find(name) else { return 0 };
             self.published = true;
             let recipients = Recipients { name: &entry.name, exact: Some(&entry), patterns: &[] };
-            let (reached, lost) = self.post(recipients, message, except);
+            let (reached, lost) = self.post(recipients, (message, 0), Some(self.shard), except);
             self.counters.lost += lost as u64;
             return reached;
         };
@@ -135,12 +175,12 @@ impl Topics {
         };
         let patterns = found.route.as_ref().map_or(&[][..], |route| &route.all);
         let recipients = Recipients { name: &found.entry.name, exact, patterns };
-        let (mut reached, lost) = self.post(recipients, message, except);
+        let (mut reached, lost) = self.post(recipients, (message, 0), Some(self.shard), except);
         reached += found.subscribers.len();
         reached +=
             self.local(local).iter().map(|pattern| self.topics[*pattern].subscribers.len()).sum::<usize>();
+        reached -= self.own_subscriptions(topic, except);
         let except = except.filter(|except| except.shard == self.shard).map(|except| except.conn);
-        reached -= except.map_or(0, |conn| self.matching_subscriptions(local, conn));
         self.counters.lost += lost as u64;
         self.push(Publication { topic: local, message: message.clone(), except, sequence: 0 });
         reached
@@ -182,14 +222,15 @@ impl Topics {
         })
     }
 
-    /// Sends a publication to the other threads, except a connection.
+    /// Sends a publication to all threads, except a thread and a connection.
     fn post(
         &self,
         recipients: Recipients<'_>,
-        message: &Prepared,
+        versioned: (&Prepared, u64),
+        except_thread: Option<usize>,
         except: Option<SubscriberId>,
     ) -> (usize, usize) {
-        let (reached, lost) = recipients.post((message, 0), &self.posts, Some(self.shard), except);
+        let (reached, lost) = recipients.post(versioned, &self.posts, except_thread, except);
         if lost > 0 {
             tracing::warn!(
                 topic = &**recipients.name,

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::TopicConfig;
     use crate::mail::MailedPublication;
-    use crate::topics::{Directory, Member, TopicRules};
+    use crate::topics::{Directory, Member, PresenceError, TopicRules};
     use crate::worker::Worker;
 
     /// The topics of the only thread.
@@ -199,6 +199,30 @@ mod tests {
         topics.subscribe("t", late).unwrap();
         assert_eq!(receivers(&mut topics, 10), [early, later, late]);
         assert_eq!(topics.subscribe_after("a.*", 1, late), Err(InvalidTopic::Wildcard));
+    }
+
+    #[test]
+    fn connection_is_present_in_a_limited_number_of_topics_whether_or_not_subscriptions_last() {
+        for lasts in [false, true] {
+            let (mut topics, conn) = (topics(), ConnId::from_bits(1));
+            for number in 0..Topics::SUBSCRIPTIONS_MAX {
+                let topic = format!("t.{number}");
+                topics.subscribe(&topic, conn).unwrap();
+                topics.join(&topic, None, conn).unwrap();
+                assert!(lasts || topics.unsubscribe(&topic, conn));
+            }
+            topics.unsubscribe("t.0", conn);
+            topics.subscribe("more", conn).unwrap();
+            for (topic, member) in [("more", None), ("more", Some("m")), ("other", None)] {
+                let joined = topics.join(topic, member.map(Member::new), conn);
+                assert_eq!(joined, Err(PresenceError::TooManyTopics), "subscriptions last: {lasts}");
+            }
+            assert_eq!(topics.joined(conn).count(), Topics::SUBSCRIPTIONS_MAX);
+            topics.join("t.0", Some(Member::new("m")), conn).unwrap();
+            topics.join("t.1", None, conn).unwrap();
+            assert!(topics.leave("t.1", conn));
+            topics.join("more", None, conn).unwrap();
+        }
     }
 
     #[test]

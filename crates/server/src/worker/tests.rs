@@ -24,7 +24,7 @@ use crate::topics::{Directory, TopicRules, Topics};
 use crate::{Answer, Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
 /// Publishes each message, to another topic if it begins with `=`; `-` ends the subscription, `+` adds the other
-/// topic, `?` is answered. After publishing `!`, the member sends what other clients send meanwhile.
+/// topic, `?` is answered; a message that begins with `#` is a version. After publishing `!`, the member sends what other clients send meanwhile.
 struct ChatMember {
     subscribes: bool,
     meanwhile: Meanwhile,
@@ -47,6 +47,10 @@ impl Handler for ChatMember {
             cx.send_text("answer").unwrap();
         } else if payload.starts_with(b"=") {
             cx.publish("other", &Prepared::new(payload.kind(), payload.detach())).unwrap();
+        } else if payload.starts_with(b"#") {
+            let version = std::str::from_utf8(&payload[1..]).unwrap().parse().unwrap();
+            let message = Prepared::new(payload.kind(), payload.detach());
+            cx.publish_version("all", &message, version, None).unwrap();
         } else {
             let is_first = &payload[..] == b"!";
             cx.publish("all", &Prepared::new(payload.kind(), payload.detach())).unwrap();
@@ -531,6 +535,24 @@ fn publication_queue_is_bounded_and_further_input_stays_with_the_publisher() {
         assert_eq!(host.worker.shared.services.topics.max_queued, most);
         assert!(subscribers.iter().all(|subscriber| subscriber.texts == numbers(10..99)));
     }
+}
+
+/// The versions of a topic arrive by mail. The mailbox has capacity for the messages that may be queued.
+#[test]
+fn publisher_of_versions_is_paused_before_its_mailbox_is_full() {
+    let engine = engine::EngineConfig::default().with_mailbox(5).unwrap();
+    let config = TopicConfig::default().with_max_queued_messages(5);
+    let mut host = TestServer::on(engine, config).unwrap();
+    let mut subscribers: [TestClient; 2] = host.subscribers();
+    let mut publisher = host.open("/tell");
+    // Messages without a version keep their order among the versions.
+    let versions: Vec<String> =
+        (1..90).map(|number| format!("#{}", if number % 3 == 0 { 0 } else { number })).collect();
+    publisher.send_texts(versions.clone());
+    host.turn_until(|_| subscribers.iter_mut().map(TestClient::receive_texts).min() == Some(89));
+    assert!(subscribers.iter().all(|subscriber| subscriber.texts == versions));
+    let topics = &host.worker.shared.services.topics;
+    assert_eq!((topics.max_queued, topics.counters().published, topics.counters().lost), (5, 89, 0));
 }
 
 #[test]

@@ -319,11 +319,12 @@ impl PusherClient {
         if let Some(recoveries) = &mut connection.recoveries {
             recoveries.retain(|pending| *pending.channel != *channel);
         }
+        // Before the subscription ends, which stores the presence.
+        cx.leave(&presence);
         let topic = connection.take_topic(channel);
         for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
             cx.unsubscribe(&form.topic(&topic));
         }
-        cx.leave(&presence);
         connection.channels -= 1;
         self.hub().uncount_subscriber(TopicForm::Event);
     }

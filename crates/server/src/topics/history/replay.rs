@@ -103,14 +103,10 @@ impl Topics {
         let from =
             PublishOrigin { posts: &self.posts, except: except.map(|except| (except.shard, except.conn)) };
         let (reached, lost) = self.directory.publish_with_history(name, patterns, make, from)?;
-        self.published = true;
-        // The message arrives by mail.
-        self.mailed += 1;
+        self.note_mailed();
         self.counters.published += 1;
         self.counters.lost += lost as u64;
-        let except = except.filter(|except| except.shard == self.shard).map(|except| except.conn);
-        let own = except.zip(topic).map_or(0, |(conn, topic)| self.matching_subscriptions(topic, conn));
-        Some(reached.saturating_sub(own))
+        Some(reached.saturating_sub(self.own_subscriptions(topic, except)))
     }
 
     /// Returns whether to publish a message from the mail here. Missed earlier messages are published first.

@@ -40,7 +40,6 @@ impl Topics {
         name::check(topic)?;
         member.as_ref().map_or(Ok(()), Member::check)?;
         let now = Instant::now();
-        let count = self.presence.conns.get(conn).len();
         let (is_subscribed, is_present) =
             self.subscription_mut(topic, conn).map_or((false, false), |sub| (true, sub.is_present()));
         if is_present && member.is_none() {
@@ -57,7 +56,8 @@ impl Topics {
             _ => {
                 // A subscription has a place for the presence.
                 let needs_entry = known.is_some() || member.is_some() || !is_subscribed;
-                if needs_entry && known.is_none() && count >= SUBSCRIPTIONS_MAX {
+                let is_joined = is_present || known.is_some_and(|known| known.is_joined);
+                if !is_joined && self.joined(conn).count() >= SUBSCRIPTIONS_MAX {
                     return Err(PresenceError::TooManyTopics);
                 }
                 let name = self.index_of(topic).map(|index| &self.topics[index].entry.name);
@@ -119,7 +119,8 @@ impl Topics {
         self.end(&name, None, Instant::now());
     }
 
-    /// Stores the presence of a connection without a member apart from its subscription, which ends.
+    /// Stores the presence of a connection without a member apart from its subscription, which ends: the number of its
+    /// topics stays the same.
     pub(in crate::topics) fn keep_presence(&mut self, topic: usize, conn: ConnId) {
         self.presence.find_or_add(conn, &self.topics[topic].entry.name).is_joined = true;
     }
