@@ -88,11 +88,9 @@ impl H2Connection {
         let shape = ResponseShape::of(fields);
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         // RFC 9110 section 9.3.6: Content-Length of an accepted CONNECT is ignored.
-        let is_tunnel =
-            |shape: ResponseShape| stream.is_tunnel && (200..300).contains(&shape.status);
-        let has_content = |shape: ResponseShape| {
-            !stream.is_head && !matches!(shape.status, 204 | 304) && !is_tunnel(shape)
-        };
+        let is_tunnel = |shape: ResponseShape| stream.is_tunnel && (200..300).contains(&shape.status);
+        let has_content =
+            |shape: ResponseShape| !stream.is_head && !matches!(shape.status, 204 | 304) && !is_tunnel(shape);
         let (code, rule) = match shape {
             _ if fields.is_too_large() => {
                 (ErrorCode::ENHANCE_YOUR_CALM, "head exceeds SETTINGS_MAX_HEADER_LIST_SIZE")
