@@ -22,7 +22,7 @@ use sinews_http::h2::{Config, ErrorCode, H2Connection, StreamId};
 use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
-use self::keepalive::Keepalive;
+use self::keepalive::PingState;
 pub(crate) use self::sockets::SocketEvent;
 use super::streams::{ExchangeTable, RequestStreams as _, SocketTable, StreamExchange, StreamStage};
 use crate::http::HttpConfig;
@@ -46,7 +46,7 @@ pub(crate) struct H2Conn {
     started: Time,
     /// When an incomplete header block began.
     block_since: Option<Time>,
-    keepalive: Keepalive,
+    keepalive: PingState,
     /// Time when output was queued, or bytes of it left.
     last_progress: Time,
     /// When the loop's timer fires.
@@ -71,7 +71,7 @@ impl H2Conn {
             ended: false,
             started: now,
             block_since: None,
-            keepalive: Keepalive::new(now),
+            keepalive: PingState::new(now),
             last_progress: now,
             armed: NEVER,
         }

@@ -5,9 +5,9 @@ use sinews_proto::Time;
 use crate::http::HttpConfig;
 use crate::timer::NEVER;
 
-/// State of the keepalive of one connection.
+/// State of the keepalive of one connection: its last input, and its last ping.
 #[derive(Debug)]
-pub(super) struct Keepalive {
+pub(super) struct PingState {
     /// Time of the last received bytes, or when reads resumed.
     last_input: Time,
     /// The ping that the peer has not answered.
@@ -22,7 +22,7 @@ struct UnansweredPing {
     is_queued: bool,
 }
 
-impl Keepalive {
+impl PingState {
     pub(super) const fn new(now: Time) -> Self {
         Self { last_input: now, ping: None }
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn pong_timeout_begins_when_the_ping_is_sent() {
-        let (config, mut keepalive) = (config(), Keepalive::new(at(0)));
+        let (config, mut keepalive) = (config(), PingState::new(at(0)));
         assert_eq!(keepalive.deadline(&config), at(30));
         // The process stalled beyond interval and timeout: the ping still gets a round trip.
         assert!(keepalive.start_ping(at(100)));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn progress_of_output_ahead_of_the_ping_extends_its_timeout() {
-        let (config, mut keepalive) = (config(), Keepalive::new(at(0)));
+        let (config, mut keepalive) = (config(), PingState::new(at(0)));
         assert!(keepalive.start_ping(at(30)));
         for now in [45, 60, 75] {
             keepalive.note_progress(at(now), true);
@@ -107,6 +107,6 @@ mod tests {
     #[test]
     fn connections_without_an_interval_are_never_pinged() {
         let config = config().with_http2_ping_interval(None);
-        assert_eq!(Keepalive::new(at(0)).deadline(&config), NEVER);
+        assert_eq!(PingState::new(at(0)).deadline(&config), NEVER);
     }
 }
