@@ -147,8 +147,9 @@ impl HttpConfig {
         self
     }
 
-    /// Timeout of the answer to such a ping: any received byte counts. Then the connection ends with all its streams.
-    /// Default 20 s, as that of a WebSocket.
+    /// Timeout of the answer to such a ping: any received byte counts. It begins when output ahead of the ping has left to the
+    /// system, or makes no progress: a slow download is no lost peer, if the client takes what the socket buffers within this
+    /// time. Then the connection ends with all its streams. Default 20 s, as that of a WebSocket.
     #[must_use]
     pub fn with_http2_ping_timeout(mut self, wait: Duration) -> Self {
         self.http2_ping_timeout = wait;

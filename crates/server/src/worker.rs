@@ -226,7 +226,7 @@ impl Worker {
                 if self.shared.services.stopping {
                     http2.stop();
                 }
-                settle_http2(http2, io, conn, &mut self.shared);
+                settle_http2(http2, io, conn, found.reads_paused, &mut self.shared);
                 ConnMemory::new(http2.outbound.len(), http2.incomplete())
             }
             ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,

@@ -71,7 +71,11 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
 fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
     let LoadArgs { amount, content, connection, mode } = args;
     let is = |protocol| target.protocol == protocol;
-    let sockets = amount.connections.get() * connection.sockets_per_connection.get();
+    let (connections, of_each) = (amount.connections.get(), connection.sockets_per_connection.get());
+    let sockets = connections.checked_mul(of_each).ok_or_else(|| {
+        let product = format!("--connections {connections} times --sockets-per-connection {of_each}");
+        format!("{product} exceeds the maximum number of sockets ({})", usize::MAX)
+    })?;
     let wrong = [
         (
             mode.mode == LoadMode::FanOut && !is(TargetProtocol::WebSocket),

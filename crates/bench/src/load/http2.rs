@@ -9,7 +9,7 @@ use sinews_http::h2::{
 };
 use sinews_proto::handshake::{ClientRequest, ExtendedConnect, HandshakeMisuse};
 use sinews_proto::{CloseCode, Config, Time};
-use sinews_session::{Chain, Outbound, Resources, Session, TransportAction};
+use sinews_session::{Cause, Chain, Outbound, Resources, Session, TransportAction};
 
 use super::super::tally::FailureKind;
 use super::connection::SocketTraffic;
@@ -82,6 +82,18 @@ impl Http2Socket {
         let session = Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
         self.session = Some(Box::new(session));
         Ok(())
+    }
+
+    /// Handles the end of the server's side of the stream.
+    fn end(&mut self, now: Time) -> Result<(), ConnectionFailure> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        session.receive_end(now);
+        match session.take_closed() {
+            Some(closed) if closed.cause() != Cause::Local => {
+                Err(ConnectionFailure::new(FailureKind::Closed, "the server ended a stream"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn has_output(&self) -> bool {
@@ -160,19 +172,27 @@ impl Http2Load {
                         // The content of a rejection.
                         continue;
                     };
-                    receive(session, &mut chunk[data], &mut traffic[index], thread_state, resources)
-                        .map_err(|failure| ConnectionFailure { socket: index, ..failure })?;
-                    self.machine.release(stream, len);
-                    self.mark_ready(index);
-                    if ends && self.sockets[index].session.as_ref().is_some_and(|session| session.is_open()) {
-                        return Err(ConnectionFailure::new(FailureKind::Closed, "the server ended a stream"));
+                    let received =
+                        receive(session, &mut chunk[data], &mut traffic[index], thread_state, resources);
+                    // The connection continues until all of its WebSockets are closed.
+                    if let Err(failure) = received
+                        && failure.failure.is_some()
+                    {
+                        return Err(ConnectionFailure { socket: index, ..failure });
                     }
+                    self.machine.release(stream, len);
+                    if ends {
+                        self.sockets[index].end(now)?;
+                    }
+                    self.mark_ready(index);
                 }
                 Some(Event::Response { stream, head, ends }) if head.status() >= 200 => {
                     let Some(socket) = self.sockets.get_mut(index_of(stream)) else { continue };
                     socket.open(&head, ends, config, now)?;
                     self.open += 1;
                 }
+                Some(Event::Reset { stream, .. })
+                    if self.sockets.get(index_of(stream)).is_some_and(Http2Socket::is_over) => {}
                 Some(Event::Reset { code, violation, .. }) => {
                     let rule = violation.map(|rule| format!(": {rule}")).unwrap_or_default();
                     let (kind, text) = match code {
@@ -219,8 +239,9 @@ impl Http2Load {
             let headers: Vec<_> = request.headers().collect();
             let headers = headers.iter().map(|(name, value)| (*name, &**value));
             let sent = chain.write(|out| machine.send_request(&target, headers, false, out));
-            // The settings permit all of them.
-            socket.stream = sent.ok();
+            // The settings permit all of them; GOAWAY may have followed.
+            let Ok(stream) = sent else { return failed("the server accepts no further streams") };
+            socket.stream = Some(stream);
         }
         Ok(())
     }

@@ -42,7 +42,8 @@ settings! {
         /// pings. The pongs of its WebSockets count as data.
         http2_ping_interval: DurationOrOff { default: "30s" }
 
-        /// Timeout of the answer to such a ping: any received byte counts. The connection then ends with all its streams.
+        /// Timeout of the answer to such a ping: any received byte counts. It begins when output ahead of the ping has left, or
+        /// makes no progress. The connection then ends with all its streams.
         http2_ping_timeout: PositiveDuration { default: "20s" }
 
         /// Serve HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port, which answers of

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
@@ -95,6 +96,10 @@ fn options_of_other_protocols_are_rejected() {
             "excludes --sockets-per-connection",
         ),
         (&["ws://localhost:1/", "--http2", "-H", "Keep-Alive: 1"], "--header"),
+        (
+            &["ws://localhost:1/", "--http2", "-c", "4", "--sockets-per-connection", "9223372036854775807"],
+            "--connections 4 times --sockets-per-connection 9223372036854775807 exceeds",
+        ),
     ] {
         let run = run(arguments);
         assert!(!run.success && run.stderr.contains(expected), "{arguments:?}: {}", run.stderr);
@@ -106,13 +111,25 @@ fn faulty(
     config: Config,
     answer: impl Fn(&mut H2Connection, StreamId, &[u8], &mut Vec<u8>) + Clone + Send + 'static,
 ) -> SocketAddr {
+    scripted(config, move |machine, event, out| {
+        if let Event::Data { stream, data, .. } = event {
+            answer(machine, stream, data, out);
+        }
+    })
+}
+
+/// A server that accepts each handshake, and passes other events to `answer`.
+fn scripted(
+    config: Config,
+    answer: impl Fn(&mut H2Connection, Event<'_>, &mut Vec<u8>) + Clone + Send + 'static,
+) -> SocketAddr {
     server(move |stream| drop(serve(stream, config, &answer)))
 }
 
 fn serve(
     mut stream: TcpStream,
     config: Config,
-    answer: &impl Fn(&mut H2Connection, StreamId, &[u8], &mut Vec<u8>),
+    answer: &impl Fn(&mut H2Connection, Event<'_>, &mut Vec<u8>),
 ) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let (mut machine, mut fields, mut out) = (H2Connection::server(config), FieldBuffer::new(), Vec::new());
@@ -128,8 +145,7 @@ fn serve(
         while let Ok(Some(event)) = machine.receive(&mut input, &mut fields, Duration::ZERO) {
             match event {
                 Event::Request { stream, .. } => drop(machine.send_head(stream, 200, [], false, &mut out)),
-                Event::Data { stream, data, .. } => answer(&mut machine, stream, data, &mut out),
-                _ => {}
+                event => answer(&mut machine, event, &mut out),
             }
         }
     }
@@ -176,4 +192,78 @@ fn faults_of_servers_are_counted_by_name() {
     let url = status.url("ws", "/nowhere");
     let (result, _) = json(&[&url, "--http2", "-c", "1", "-n", "1", "--timeout", "5s"]);
     assert_eq!(result["errors"], json!({"handshake_refused": 1}), "{result:#}");
+}
+
+/// The payload of a short masked frame.
+fn unmask(frame: &[u8]) -> Vec<u8> {
+    frame[6..].iter().zip(frame[2..6].iter().cycle()).map(|(byte, mask)| byte ^ mask).collect()
+}
+
+const CLOSE: u8 = 0x88;
+
+#[test]
+fn each_websocket_of_a_connection_completes_its_close() {
+    let closes = Arc::new(Mutex::new(Vec::new()));
+    let seen = closes.clone();
+    let answer = |machine: &mut H2Connection, stream, payload: &[u8], out: &mut Vec<u8>| {
+        let frame = [&[CLOSE, payload.len() as u8], payload].concat();
+        machine.send_data(stream, &frame, true, out).unwrap();
+    };
+    let address = scripted(Config::new().with_extended_connect(true), move |machine, event, out| {
+        let mut closes = seen.lock().unwrap();
+        match event {
+            Event::Data { stream, data, .. } if data.first() == Some(&CLOSE) => {
+                let payload = unmask(data);
+                let is_first = closes.is_empty();
+                if is_first {
+                    // The other answers follow the client's answer to the ping.
+                    answer(machine, stream, &payload, out);
+                    machine.ping([7; 8]);
+                }
+                closes.push((stream, payload, is_first));
+            }
+            Event::Data { stream, data, .. } => {
+                let payload = unmask(data);
+                let frame = [&[data[0], payload.len() as u8], &*payload].concat();
+                machine.send_data(stream, &frame, false, out).unwrap();
+            }
+            Event::Pong { .. } => {
+                for (stream, payload, is_answered) in &mut closes[1..] {
+                    answer(machine, *stream, payload, out);
+                    *is_answered = true;
+                }
+            }
+            _ => {}
+        }
+    });
+    let url = format!("ws://{address}/");
+    let result =
+        sound(&[&url, "--http2", "-c", "1", "--sockets-per-connection", "3", "-n", "3", "--size", "5"]);
+    assert_eq!(result["messages"], 3, "{result:#}");
+    let closes = closes.lock().unwrap();
+    assert_eq!(closes.len(), 3, "{closes:?}");
+    assert!(closes.iter().all(|(_, code, is_answered)| code == &[3, 232] && *is_answered), "{closes:?}");
+}
+
+#[test]
+fn streams_that_end_instead_of_a_close_end_their_connection() {
+    // Each content is a Close of the client. The server keeps its connections.
+    let ends = faulty(Config::new().with_extended_connect(true), |machine, stream, _, out| {
+        machine.send_data(stream, b"", true, out).unwrap();
+    });
+    let url = format!("ws://{ends}/");
+    assert_eq!(sound(&[&url, "--http2", "-c", "1", "-m", "storm", "-n", "3"])["messages"], 3);
+}
+
+#[test]
+fn goaway_before_the_requests_fails_the_handshake() {
+    for last_stream in [[0; 4], [0x7f, 0xff, 0xff, 0xff]] {
+        let goes_away = server(move |mut stream| {
+            let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1];
+            let go_away = [&[0, 0, 8, 7, 0, 0, 0, 0, 0][..], &last_stream, &[0; 4]].concat();
+            stream.write_all(&[&settings[..], &go_away].concat()).unwrap();
+            drop(stream.read_to_end(&mut Vec::new()));
+        });
+        fails(goes_away, &[], "handshake_refused", "the server accepts no further streams");
+    }
 }

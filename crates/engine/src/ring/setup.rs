@@ -34,6 +34,8 @@ fn try_sizes() -> Result<IoUring, RingUnavailable> {
     for entries in QUEUE_ENTRIES {
         for sq_array in [false, true] {
             let mut builder = IoUring::builder();
+            // The wait for a batch (`batching`) relies on DEFER_TASKRUN: input completes inside of the wait, and counts
+            // towards its number of completions. Otherwise the kernel interrupts the wait for each completion.
             builder
                 .setup_single_issuer()
                 .setup_defer_taskrun()

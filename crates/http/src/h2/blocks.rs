@@ -93,6 +93,8 @@ impl H2Connection {
                 ClosedStream::ByPeer => {
                     Err(Error::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream"))
                 }
+                // A client may cancel more requests at once than it remembers.
+                ClosedStream::Unknown if self.is_client => Ok(None),
                 ClosedStream::Unknown => Err(Error::protocol("identifier of a new stream does not grow")),
             };
         }

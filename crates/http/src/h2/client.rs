@@ -45,7 +45,7 @@ impl H2Connection {
         let is_permitted = self.is_client
             && self.failed.is_none()
             && self.drain == Drain::Serving
-            && self.peer_last_stream == WINDOW_MAX
+            && self.peer_last_stream.is_none()
             && id <= WINDOW_MAX
             && self.streams.len() < peer.max_streams as usize
             && (target.protocol().is_none() || peer.extended_connect);
@@ -87,7 +87,10 @@ impl H2Connection {
     ) -> Received<'static> {
         let shape = ResponseShape::of(fields);
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
-        let has_content = |shape: ResponseShape| !stream.is_head && !matches!(shape.status, 204 | 304);
+        // RFC 9110 section 9.3.6: Content-Length of an accepted CONNECT is ignored.
+        let is_tunnel = |shape: ResponseShape| stream.is_tunnel && (200..300).contains(&shape.status);
+        let has_content =
+            |shape: ResponseShape| !stream.is_head && !matches!(shape.status, 204 | 304) && !is_tunnel(shape);
         let (code, rule) = match shape {
             _ if fields.is_too_large() => {
                 (ErrorCode::ENHANCE_YOUR_CALM, "head exceeds SETTINGS_MAX_HEADER_LIST_SIZE")
@@ -105,7 +108,7 @@ impl H2Connection {
                 if !shape.is_interim() {
                     stream.content_left = shape.content_length.filter(|_| has_content(shape));
                     stream.head_received = true;
-                    stream.is_tunnel &= (200..300).contains(&shape.status);
+                    stream.is_tunnel = is_tunnel(shape);
                 }
                 if ends {
                     self.end_remote(id);
@@ -118,7 +121,8 @@ impl H2Connection {
 
     /// Removes a stream that the server refused by GOAWAY.
     pub(super) fn take_refused(&mut self) -> Option<StreamId> {
-        let last = self.streams.last().filter(|last| self.is_client && *last > self.peer_last_stream)?;
+        let served = self.peer_last_stream.filter(|_| self.is_client)?;
+        let last = self.streams.last().filter(|last| *last > served)?;
         self.streams.close(last, true);
         Some(StreamId::new(last))
     }

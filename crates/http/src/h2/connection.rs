@@ -41,8 +41,8 @@ pub struct H2Connection {
     /// The largest stream identifier of the client.
     pub(super) last_stream: u32,
     pub(super) drain: Drain,
-    /// Last stream in GOAWAY of the peer.
-    pub(super) peer_last_stream: u32,
+    /// Last stream in GOAWAY of the peer; a graceful shutdown begins with the largest identifier.
+    pub(super) peer_last_stream: Option<u32>,
     /// Frames that the machine owes by itself.
     pub(super) control: Vec<u8>,
     pub(super) resets: Budget,
@@ -89,7 +89,7 @@ impl H2Connection {
             settings_received: false,
             last_stream: 0,
             drain: Drain::Serving,
-            peer_last_stream: WINDOW_MAX,
+            peer_last_stream: None,
             control: Vec::new(),
             resets: Budget::default(),
             control_frames: Budget::default(),

@@ -305,10 +305,10 @@ impl H2Connection {
             }
             FrameType::GoAway => {
                 let last = number(self.incoming.four());
-                if last > self.peer_last_stream {
+                if self.peer_last_stream.is_some_and(|before| last > before) {
                     return Err(Error::protocol("last stream of GOAWAY grows"));
                 }
-                self.peer_last_stream = last;
+                self.peer_last_stream = Some(last);
                 self.charge_control_frame(now)?;
                 let [.., a, b, c, d] = eight;
                 Ok(Some(Notice::GoAway { code: ErrorCode::new(u32::from_be_bytes([a, b, c, d])) }))
@@ -409,6 +409,8 @@ impl H2Connection {
             return match self.streams.closed(frame.stream) {
                 _ if self.is_refused_by_go_away(frame.stream) => Ok(None),
                 ClosedStream::ByOurReset => Ok(None),
+                // A client may cancel more requests at once than it remembers.
+                ClosedStream::Unknown if self.is_client => Ok(None),
                 ClosedStream::ByPeer | ClosedStream::Unknown => {
                     Err(Error::new(ErrorCode::STREAM_CLOSED, "DATA on a closed stream"))
                 }

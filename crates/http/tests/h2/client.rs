@@ -209,6 +209,58 @@ fn streams_beyond_goaway_are_refused() {
 }
 
 #[test]
+fn announced_shutdown_ends_requests_and_no_stream() {
+    let mut client = Client::new();
+    client.request("POST").unwrap();
+    let go_away = frame(GOAWAY, 0, 0, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    assert_eq!(client.receive(&go_away), Ok(vec![Answer::GoAway]));
+    assert_eq!(client.request("GET"), Err(SendMisuse::NotPermitted), "the server drains");
+    assert_eq!(client.tunnel(), Err(SendMisuse::NotPermitted), "the server drains");
+    assert_eq!(client.receive(&go_away), Ok(vec![Answer::GoAway]), "the limit may stay");
+    let seen = client.receive(&response(1, END_STREAM, &OK));
+    assert_eq!(seen, Ok(vec![Answer::Response(1, 200, true)]), "the open stream continues");
+    client.receive(&frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0])).unwrap();
+    client.fails(&go_away, ErrorCode::PROTOCOL_ERROR);
+}
+
+#[test]
+fn responses_to_cancelled_requests_beyond_the_remembered_ones_are_ignored() {
+    let mut client = Client::with(&setting(3, 1000));
+    let cancelled = 3 * Config::CLOSED_STREAMS_MAX;
+    for _ in 0..cancelled {
+        let stream = client.request("GET").unwrap();
+        client.connection.reset(stream, ErrorCode::CANCEL);
+        client.connection.write_control(&mut client.out);
+    }
+    // The first one is forgotten, the last one is remembered. Each head changes the table of the decoder.
+    for stream in [1, 2 * u32::try_from(cancelled).unwrap() - 1] {
+        client.silent(&response(stream, 0, &OK));
+        client.silent(&frame(DATA, 0, stream, b"late"));
+        client.silent(&frame(DATA, END_STREAM, stream, b"late"));
+    }
+    let next = client.request("GET").unwrap().get();
+    let seen = client.receive(&response(next, END_STREAM, &OK));
+    assert_eq!(seen, Ok(vec![Answer::Response(next, 200, true)]));
+}
+
+#[test]
+fn content_length_of_an_accepted_tunnel_is_ignored() {
+    let mut client = Client::new();
+    client.tunnel().unwrap();
+    client.receive(&response(1, 0, &[(":status", "200"), ("content-length", "2")])).unwrap();
+    let seen = client.receive(&frame(DATA, 0, 1, b"longer"));
+    assert_eq!(seen, Ok(vec![Answer::Data(1, b"longer".to_vec(), false)]));
+    client.tunnel().unwrap();
+    let seen = client.receive(&response(3, END_STREAM, &[(":status", "200"), ("content-length", "2")]));
+    assert_eq!(seen, Ok(vec![Answer::Response(3, 200, true)]));
+    // Of a rejected one, it counts.
+    client.tunnel().unwrap();
+    client.receive(&response(5, 0, &[(":status", "403"), ("content-length", "2")])).unwrap();
+    let seen = client.receive(&frame(DATA, 0, 5, b"longer"));
+    assert_eq!(seen, Ok(vec![Answer::Reset(5, ErrorCode::PROTOCOL_ERROR, true)]));
+}
+
+#[test]
 fn violations_of_a_server_end_the_connection() {
     let violations: [(Vec<u8>, ErrorCode); 7] = [
         (frame(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2]), ErrorCode::PROTOCOL_ERROR),

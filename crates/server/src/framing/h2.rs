@@ -9,6 +9,7 @@
 //! when their queue is full.
 
 mod answer;
+mod keepalive;
 mod receive;
 mod sockets;
 
@@ -21,6 +22,7 @@ use sinews_http::h2::{Config, ErrorCode, H2Connection, StreamId};
 use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
+use self::keepalive::PingState;
 pub(crate) use self::sockets::SocketEvent;
 use super::streams::{ExchangeTable, RequestStreams as _, SocketTable, StreamExchange, StreamStage};
 use crate::http::HttpConfig;
@@ -44,10 +46,7 @@ pub(crate) struct H2Conn {
     started: Time,
     /// When an incomplete header block began.
     block_since: Option<Time>,
-    /// Time of the last received bytes.
-    last_input: Time,
-    /// The peer has not answered a keepalive ping.
-    awaits_pong: bool,
+    keepalive: PingState,
     /// Time when output was queued, or bytes of it left.
     last_progress: Time,
     /// When the loop's timer fires.
@@ -72,8 +71,7 @@ impl H2Conn {
             ended: false,
             started: now,
             block_since: None,
-            last_input: now,
-            awaits_pong: false,
+            keepalive: PingState::new(now),
             last_progress: now,
             armed: NEVER,
         }
@@ -129,8 +127,8 @@ impl H2Conn {
         }
     }
 
-    /// Returns the deadline of the peer or of a pending answer.
-    pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
+    /// Returns the deadline of the peer or of a pending answer. `reads_paused`: the connection is not read.
+    pub(crate) fn deadline(&self, config: &HttpConfig, reads_paused: bool) -> Time {
         let mut first = NEVER;
         if self.closing || !self.outbound.is_empty() {
             first = self.last_progress + config.write_timeout;
@@ -144,7 +142,7 @@ impl H2Conn {
         if !self.machine.settings_acknowledged() {
             first = first.min(self.started + config.head_timeout);
         }
-        first = first.min(self.ping_deadline(config));
+        first = first.min(self.ping_deadline(config, reads_paused));
         // An incomplete block has a deadline of its own.
         if self.is_idle() && self.block_since.is_none() {
             return first.min(self.table.idle_deadline(config));
@@ -153,36 +151,29 @@ impl H2Conn {
     }
 
     /// Returns when a silent peer is pinged, or given up.
-    fn ping_deadline(&self, config: &HttpConfig) -> Time {
-        match config.http2_ping_interval {
-            // Input that is not read proves nothing.
-            Some(interval) if !self.is_idle() && !self.paused => {
-                let wait = if self.awaits_pong { interval + config.http2_ping_timeout } else { interval };
-                self.last_input + wait
-            }
-            _ => NEVER,
-        }
+    fn ping_deadline(&self, config: &HttpConfig, reads_paused: bool) -> Time {
+        // Input that is not read proves nothing.
+        if self.is_idle() || self.paused || reads_paused { NEVER } else { self.keepalive.deadline(config) }
     }
 
     /// Notes received bytes, or that reads have resumed.
     pub(crate) fn note_input(&mut self, now: Time) {
-        (self.last_input, self.awaits_pong) = (now, false);
+        self.keepalive.note_input(now);
     }
 
     /// Handles a timeout. Returns whether the connection closes at once.
-    pub(crate) fn time_out(&mut self, shared: &mut WorkerShared) -> bool {
+    pub(crate) fn time_out(&mut self, reads_paused: bool, shared: &mut WorkerShared) -> bool {
         let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
         let has_output = self.closing || !self.outbound.is_empty();
         if has_output && self.last_progress + config.write_timeout <= now {
             return true;
         }
-        if self.ping_deadline(&config) <= now {
-            if self.awaits_pong {
+        if self.ping_deadline(&config, reads_paused) <= now {
+            if !self.keepalive.start_ping(now) {
                 tracing::debug!(peer = %self.table.peer, "HTTP/2 connection does not answer a ping");
                 shared.services.counters.http2_failed.add(Http2Fault::PingTimeout);
                 return true;
             }
-            self.awaits_pong = true;
             self.machine.ping(KEEPALIVE_PING);
         }
         let unacknowledged = !self.machine.settings_acknowledged();
@@ -217,6 +208,8 @@ impl H2Conn {
     /// Bytes of output have left.
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.last_progress = now;
+        let is_queued = self.machine.wants_write() || !self.outbound.is_empty();
+        self.keepalive.note_progress(now, is_queued);
     }
 
     /// Buffers input while earlier input waits. Returns whether it did.

@@ -145,7 +145,13 @@ pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, config: 
     arm(io, conn, &mut http.armed, deadline, epoch);
 }
 
-pub(super) fn settle_http2(http2: &mut H2Conn, io: &mut Io, conn: ConnId, shared: &mut WorkerShared) {
+pub(super) fn settle_http2(
+    http2: &mut H2Conn,
+    io: &mut Io,
+    conn: ConnId,
+    reads_paused: bool,
+    shared: &mut WorkerShared,
+) {
     http2.queue_control(shared);
     if http2.outbound.wants_send() || http2.sockets.has_ready() {
         io.send(conn);
@@ -154,7 +160,7 @@ pub(super) fn settle_http2(http2: &mut H2Conn, io: &mut Io, conn: ConnId, shared
         // Repeated calls have no effect.
         io.shutdown(conn);
     }
-    let deadline = http2.deadline(&shared.services.http).min(http2.sockets.due);
+    let deadline = http2.deadline(&shared.services.http, reads_paused).min(http2.sockets.due);
     arm(io, conn, &mut http2.armed, deadline, shared.services.epoch);
 }
 

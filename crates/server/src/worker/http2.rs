@@ -149,11 +149,12 @@ impl Worker {
         let Some((http2, _)) = self.lend_http2(conn) else { return };
         http2.armed = NEVER;
         self.time_sockets(io, conn);
+        let reads_paused = self.conn_ref(conn).is_some_and(|found| found.reads_paused);
         let Some((http2, shared)) = self.lend_http2(conn) else { return };
-        if http2.deadline(&shared.services.http) > now {
+        if http2.deadline(&shared.services.http, reads_paused) > now {
             return self.settle(io, conn);
         }
-        if http2.time_out(shared) {
+        if http2.time_out(reads_paused, shared) {
             io.close(conn);
             return self.settle(io, conn);
         }

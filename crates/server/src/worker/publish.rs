@@ -300,7 +300,7 @@ impl Worker {
 
     /// Resumes reads where they were paused.
     fn resume_publisher(&mut self, io: &mut Io, conn: ConnId) {
-        self.time(io);
+        let now = self.time(io);
         self.leave_run(io, conn);
         let Some(found) = self.conn_mut(conn) else { return };
         found.reads_paused = false;
@@ -315,7 +315,11 @@ impl Worker {
             }
             Some((ConnProtocol::Http(http), _)) if !http.paused => io.resume(conn),
             Some((ConnProtocol::Http(_), _)) => self.resume_http(io, conn),
-            Some((ConnProtocol::Http2(http2), _)) if !http2.paused => io.resume(conn),
+            Some((ConnProtocol::Http2(http2), _)) if !http2.paused => {
+                http2.note_input(now);
+                io.resume(conn);
+                self.settle(io, conn);
+            }
             Some((ConnProtocol::Http2(_), _)) => self.resume_http2(io, conn),
             Some((ConnProtocol::Http3(_), _)) => self.mark_http3(conn),
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => {}

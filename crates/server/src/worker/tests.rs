@@ -12,6 +12,8 @@ use sinews_engine::{Engine, ListenOptions, Listener};
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
+mod http2;
+
 use super::app::STALL_MIN;
 use super::stop::{LINGERING_STEP_MIN, LINGERING_STEPS};
 use super::*;
