@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(*to_all, ("client-e".to_owned(), 0, None));
     }
 
-    /// Another node. It notes the topics that it receives, each with whether its channel is locked.
+    /// Another node, with the received topics and the state of the lock of each channel.
     #[derive(Debug, Default)]
     struct OtherNode {
         hub: Weak<HubTopics>,
@@ -243,7 +243,7 @@ mod tests {
         fn set_report_role(&self, _: ReportRole) {}
     }
 
-    /// Otherwise, two publishers could send events in another order than they are retained.
+    /// Without the lock, the order of the sent events could differ from the order of the retained ones.
     #[test]
     fn cache_channel_is_locked_until_the_other_nodes_are_sent_its_event() {
         let hub = hub();
@@ -259,7 +259,7 @@ mod tests {
         assert!(hub.cache_channels.of(TOPIC).try_lock().is_ok());
     }
 
-    /// The answer to a node follows the event that the node was sent.
+    /// The answer to a node follows the event.
     #[test]
     fn request_of_another_node_waits_for_a_publication() {
         let hub = hub();

@@ -1,4 +1,4 @@
-//! The ids of connections. An id is the connection itself, sealed with a key of this process: nobody can guess it, and no
+//! The ids of connections. An id is the connection itself, sealed with a key of this process: clients cannot guess it, and no
 //! table leads from an id to its connection. An id repeats when a worker has a connection of equal slot and generation: a
 //! generation is a count of 32 bits, so this takes 2^32 connections of one worker.
 

@@ -319,7 +319,7 @@ impl PusherClient {
         if let Some(recoveries) = &mut connection.recoveries {
             recoveries.retain(|pending| *pending.channel != *channel);
         }
-        // Before the subscription ends, which stores the presence.
+        // Before the end of the subscription, which stores the presence.
         cx.leave(&presence);
         let topic = connection.take_topic(channel);
         for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
