@@ -341,8 +341,8 @@ impl Worker {
         }
     }
 
-    /// Tells all clients that the server stops. After a handover their connections end: the sockets of the successor get a
-    /// part of their datagrams.
+    /// Tells all clients that the server stops. After a handover their connections end: the successor has sockets of its own,
+    /// which it opens when those of this process are closed.
     fn stop_http3(&mut self, io: &mut Io) {
         let turn = io.now();
         for listener in 0..self.quic.listeners.len() {
