@@ -41,8 +41,8 @@ impl QuicLimits {
             idle_timeout: Duration::from_secs(30),
             keep_alive: None,
             stream_window: 65_535,
-            // Four streams at full speed.
-            connection_window: 256 << 10,
+            // Streams whose bytes are not read share it.
+            connection_window: 1 << 20,
             send_window: 128 << 10,
             max_send_window: 1 << 20,
             max_queued: 1 << 20,

@@ -22,6 +22,9 @@ pub(super) struct LateSockets {
 /// Wait before the next look whether an address is free. A client repeats its first datagram later.
 const LATE_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Wait before the next look after the warning.
+const LATE_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
 /// Wait until a warning: a handover takes less.
 const LATE_WARNING: Duration = Duration::from_secs(60);
 
@@ -38,28 +41,33 @@ impl LateSockets {
     fn bind_all(mut self) {
         let mut warns_at = Some(Instant::now() + LATE_WARNING);
         while !self.addresses.is_empty() && self.stop.read() == Stop::No {
-            self.addresses.retain(|(index, address)| !bind_late(*index, *address, &self.posts));
+            self.addresses.retain(|(index, address)| match bind_late(*index, *address, &self.posts) {
+                Ok(()) => false,
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => true,
+                Err(error) => {
+                    tracing::error!(%address, %error, "cannot open the UDP address of HTTP/3");
+                    false
+                }
+            });
             if let Some((_, address)) = self.addresses.first()
                 && warns_at.take_if(|at| *at <= Instant::now()).is_some()
             {
                 tracing::warn!(%address, "HTTP/3 waits for its UDP address, which another process uses");
             }
             if !self.addresses.is_empty() {
-                thread::sleep(LATE_INTERVAL);
+                thread::sleep(if warns_at.is_some() { LATE_INTERVAL } else { LATE_INTERVAL_MAX });
             }
         }
     }
 }
 
-/// Binds the sockets of an address for all threads. Returns `false` while another process has the address.
-fn bind_late(index: usize, address: SocketAddr, posts: &[Post<Mail>]) -> bool {
+/// Binds the sockets of an address for all threads. The error is [`AddrInUse`](io::ErrorKind::AddrInUse) while another
+/// process has the address.
+fn bind_late(index: usize, address: SocketAddr, posts: &[Post<Mail>]) -> io::Result<()> {
     // Fails as long as any other socket has the address, unlike a socket that shares it.
-    if UdpSocket::bind(address).is_err() {
-        return false;
-    }
-    let sockets: io::Result<Vec<DatagramSocket>> =
-        posts.iter().map(|_| DatagramSocket::bind(address)).collect();
-    let Ok(sockets) = sockets else { return false };
+    drop(UdpSocket::bind(address)?);
+    let sockets =
+        posts.iter().map(|_| DatagramSocket::bind(address)).collect::<io::Result<Vec<DatagramSocket>>>()?;
     for (post, socket) in posts.iter().zip(sockets) {
         let mut mail = Mail::DatagramSocket(index, Box::new(socket));
         while let Err(rejected) = post.send(mail) {
@@ -70,5 +78,5 @@ fn bind_late(index: usize, address: SocketAddr, posts: &[Post<Mail>]) -> bool {
             thread::sleep(LATE_INTERVAL);
         }
     }
-    true
+    Ok(())
 }

@@ -190,6 +190,8 @@ impl Worker {
             H3Streams { conn: http3, exchanges }.expire(shared);
         }
         while self.fill_http3(io, conn, exchanges) {}
+        // All of its changes are applied.
+        let is_listed = self.quic.changed.pop_if(|last| *last == conn).is_some();
         let Some((http3, shared)) = self.lend_http3(conn) else { return };
         H3Streams { conn: http3, exchanges }.finish(shared);
         let deadline = http3.deadline(&shared.services.http);
@@ -197,11 +199,11 @@ impl Worker {
         let deadline = if deadline <= now { now + RETRY_MIN } else { deadline };
         let before = std::mem::replace(&mut http3.armed, deadline);
         let memory = ConnMemory::new(http3.memory.0, http3.memory.1);
-        self.quic.arm(conn, before, deadline);
-        if self.quic.changed.last() == Some(&conn) {
-            // All of its changes are applied.
-            self.quic.changed.pop();
+        if is_listed {
+            // A connection is listed exactly while its flag is set.
+            http3.is_changed = false;
         }
+        self.quic.arm(conn, before, deadline);
         let memory = self.large_conns.counted_memory(conn, memory);
         let Some(found) = self.conn_mut(conn) else { return };
         let before = std::mem::replace(&mut found.memory, memory);

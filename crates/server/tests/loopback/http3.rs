@@ -124,24 +124,42 @@ impl Http3Client {
     /// Exchanges datagrams until a condition holds.
     fn run(&mut self, what: &str, done: impl Fn(&QuicClient) -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        let mut buffer = vec![0; 1 << 16];
         loop {
             self.flush();
             if done(&self.quic) {
                 return;
             }
-            let now = Instant::now();
-            assert!(now < deadline, "{what}: {:?} {:?}", self.quic.lost, self.quic.responses);
-            let next = self.quic.quic.poll_timeout().map_or(PATIENCE, |at| at.saturating_duration_since(now));
-            let next = next.clamp(Duration::from_millis(1), Duration::from_millis(100));
-            self.socket.set_read_timeout(Some(next)).unwrap();
-            if let Ok(len) = self.socket.recv(&mut buffer) {
-                self.quic.receive(&buffer[..len], Instant::now());
-            }
-            let now = Instant::now();
-            if self.quic.quic.poll_timeout().is_some_and(|at| at <= now) {
-                self.quic.quic.handle_timeout(now);
-                self.quic.drive(now);
+            assert!(Instant::now() < deadline, "{what}: {:?} {:?}", self.quic.lost, self.quic.responses);
+            self.receive();
+        }
+    }
+
+    /// Receives a datagram, or handles a timeout. Returns whether it was a datagram.
+    fn receive(&mut self) -> bool {
+        let now = Instant::now();
+        let next = self.quic.quic.poll_timeout().map_or(PATIENCE, |at| at.saturating_duration_since(now));
+        let next = next.clamp(Duration::from_millis(1), Duration::from_millis(100));
+        self.socket.set_read_timeout(Some(next)).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        let received = self.socket.recv(&mut buffer);
+        if let Ok(len) = received {
+            self.quic.receive(&buffer[..len], Instant::now());
+        }
+        let now = Instant::now();
+        if self.quic.quic.poll_timeout().is_some_and(|at| at <= now) {
+            self.quic.quic.handle_timeout(now);
+            self.quic.drive(now);
+        }
+        received.is_ok()
+    }
+
+    /// Exchanges datagrams until neither side has sent one for a moment.
+    fn run_until_quiet(&mut self) {
+        let mut quiet_since = Instant::now();
+        while quiet_since.elapsed() < Duration::from_millis(200) {
+            self.flush();
+            if self.receive() {
+                quiet_since = Instant::now();
             }
         }
     }
@@ -218,6 +236,20 @@ fn answers_over_tls_announce_http3() {
         std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
         assert!(answer.contains(&format!("Alt-Svc: h3=\":{port}\"; ma=86400\r\n")), "{answer}");
     }
+}
+
+/// Without a datagram of the client, nothing but the change itself leads the worker to the connection.
+#[test]
+fn answers_reach_a_quiet_client() {
+    let server = Http3Server::new(HttpConfig::default(), 1);
+    let mut client = server.connect();
+    let later = client.ask("GET", "/later", b"");
+    client.run_until_quiet();
+    let begin = Instant::now();
+    server.wake();
+    assert_eq!(client.answer(later), (200, b"late".to_vec()));
+    // The next timer of the connection, its keepalive, expires after 20 s.
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
 
 #[test]
