@@ -363,6 +363,7 @@ fn subscribers_of_a_deleted_stream_receive_and_recover_the_events_of_the_new_one
     let hub = start(&directory.0);
     trigger(&hub, "a", "e", "1");
     trigger(&hub, "a", "e", "2");
+    until_published(&hub, "a", 2);
     let mut client = Client::new(&hub);
     let (before, _) = recover(&mut client, "a", &json!(true));
     assert_eq!(request(&hub, "DELETE", "/streams/stored.a", "").0, 200);
