@@ -33,7 +33,7 @@ pub trait Http3App {
         Ok(())
     }
 
-    /// Content that was queued for a closed window has left, in part or whole: [`Exchanges::queued_on`].
+    /// Content that was queued for a closed window has left, in part or whole: [`Exchanges::is_blocked`].
     fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
         let _ = (exchanges, stream);
     }

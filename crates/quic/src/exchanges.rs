@@ -155,7 +155,7 @@ impl Exchanges<'_> {
         self.streams.outgoing_bytes
     }
 
-    /// Whether bytes of a stream wait for a window of the client. Send more after [`Http3App::handle_writable`].
+    /// Whether bytes of a stream wait for a window of the client. Send more after [`handle_writable`](crate::Http3App::handle_writable).
     #[must_use]
     pub fn is_blocked(&self, stream: QuicStreamId) -> bool {
         self.streams.outgoing.contains_key(&quic_id(stream))
@@ -198,7 +198,7 @@ impl Exchanges<'_> {
         self.http.shut_down_now();
     }
 
-    /// Closes the connection after the event or call, without its streams. [`Http3App::handle_end`] follows.
+    /// Closes the connection after the event or call, without its streams. [`handle_end`](crate::Http3App::handle_end) follows.
     pub fn close(&mut self, code: H3Code, reason: &'static str) {
         self.streams.close.get_or_insert((code, reason));
     }
