@@ -10,6 +10,7 @@ use crate::app::{Http3App, LinkEnd};
 use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
 use crate::limits::{QuicLimits, varint};
+use crate::window::ConnectionWindow;
 
 /// A connection of HTTP/3 over QUIC.
 pub(crate) struct Http3Link {
@@ -41,6 +42,7 @@ impl Http3Link {
                 max_queued: limits.max_queued,
                 send_window: limits.send_window.into(),
                 max_send_window: limits.max_send_window.into(),
+                window: ConnectionWindow::new(limits.connection_window.into(), limits.stream_window.into()),
                 ..StreamQueues::default()
             },
             is_connected: false,
@@ -147,6 +149,9 @@ impl Http3Link {
             }
             app.handle_settled(&mut self.exchanges(now));
             if !self.has_changed() {
+                if let Some(window) = self.streams.window.adapt(self.streams.unread()) {
+                    self.quic.set_receive_window(varint(window));
+                }
                 return;
             }
         }
@@ -204,7 +209,10 @@ impl Http3Link {
                     // The connection is asked for datagrams after each call.
                     let _ = chunks.finalize();
                     match next {
-                        Ok(Some(chunk)) => (chunk.bytes, false),
+                        Ok(Some(chunk)) => {
+                            self.streams.window.note_read(chunk.bytes.len());
+                            (chunk.bytes, false)
+                        }
                         Ok(None) => (Bytes::new(), true),
                         Err(ReadError::Blocked) => return,
                         Err(ReadError::Reset(code)) => {

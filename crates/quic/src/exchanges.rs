@@ -9,6 +9,7 @@ use quinn_proto::{Connection, ConnectionHandle, Dir, StreamId, WriteError};
 use sinews_http::h3::{H3Code, H3Connection, H3SendError, QuicStreamId};
 
 use crate::limits::varint;
+use crate::window::ConnectionWindow;
 
 /// A connection of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,6 +219,8 @@ pub(crate) struct StreamQueues {
     pub(crate) max_send_window: u64,
     /// Bytes passed to QUIC since the window has grown.
     pub(crate) written: u64,
+    /// Bytes that the client may send ahead.
+    pub(crate) window: ConnectionWindow,
     /// The rest of a chunk of a held stream.
     pub(crate) held: BTreeMap<StreamId, Bytes>,
     /// Streams that the application does not read.
@@ -288,6 +291,11 @@ impl StreamQueues {
             self.written = 0;
             quic.set_send_window(self.send_window);
         }
+    }
+
+    /// Number of streams whose bytes stay in QUIC.
+    pub(crate) fn unread(&self) -> usize {
+        self.paused.len() + self.held.len()
     }
 
     /// Bytes of queues and of the state of reads.

@@ -261,6 +261,33 @@ fn paused_streams_close_their_window_and_no_other() {
     assert_eq!(client.responses[&paused].1.len(), body.len());
 }
 
+/// More streams than fill the window of a connection.
+#[test]
+fn paused_streams_leave_the_window_to_others() {
+    let (mut world, mut client) = connected(QuicLimits::new().with_max_queued(16 << 20));
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let body = vec![7; 100_000];
+    for round in 0..3 {
+        let paused: Vec<u64> = (0..60).map(|_| client.ask(&target, &body, true)).collect();
+        let (requests, app) = (60 + round * 61, &mut world.app);
+        app.pauses = true;
+        world.run(&mut client, "heads", |world, _| world.app.requests == requests);
+        world.pass_time(&mut client);
+        world.app.pauses = false;
+        let other = client.ask(&target, &vec![8; 3_000_000], true);
+        world.run(&mut client, "a request beside paused streams", |_, client| {
+            client.responses.get(&other).is_some_and(|answer| answer.2)
+        });
+        let streams: Vec<QuicStreamId> = world.app.bodies.keys().map(|(_, stream)| *stream).collect();
+        assert_eq!(streams.len(), paused.len(), "none of them has ended");
+        world.lend(|exchanges| streams.iter().for_each(|stream| exchanges.resume_reads(*stream)));
+        world.run(&mut client, "the paused requests", |_, client| {
+            paused.iter().all(|stream| client.responses.get(stream).is_some_and(|answer| answer.2))
+        });
+        assert!(paused.iter().all(|stream| client.responses[stream].1 == body));
+    }
+}
+
 #[test]
 fn content_beyond_the_limit_of_the_queue_ends_the_connection() {
     let (mut world, mut client) = connected(QuicLimits::new().with_max_queued(100_000));
