@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quinn_proto::{Connection, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId};
+use quinn_proto::{Connection, ConnectionEvent, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId};
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
 use crate::app::{Http3App, LinkEnd};
 use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
 use crate::limits::{QuicLimits, varint};
+use crate::memory::UnreadBytes;
 use crate::window::ConnectionWindow;
 
 /// A connection of HTTP/3 over QUIC.
@@ -19,6 +20,8 @@ pub(crate) struct Http3Link {
     key: ConnectionKey,
     streams: StreamQueues,
     is_connected: bool,
+    /// Sessions of WebTransport may come.
+    has_sessions: bool,
     pub(crate) is_ended: bool,
     started: Instant,
     /// The client, if it had proved its address before the handshake.
@@ -46,6 +49,7 @@ impl Http3Link {
                 ..StreamQueues::default()
             },
             is_connected: false,
+            has_sessions: config.for_transport().1,
             is_ended: false,
             started: now,
             client,
@@ -89,12 +93,24 @@ impl Http3Link {
         }
     }
 
+    /// Handles a datagram. Its events follow by [`drive`](Self::drive).
+    pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
+        let before = self.quic.stats().frame_rx.stream;
+        self.quic.handle_event(event);
+        // Others acknowledge, or probe the path.
+        if self.quic.stats().frame_rx.stream > before {
+            self.streams.unread_bytes.add_datagram(datagram);
+        }
+    }
+
     /// Handles all events of QUIC.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         while let Some(event) = self.quic.poll() {
             match event {
                 QuicEvent::Connected => {
                     self.is_connected = true;
+                    // The handshake is behind.
+                    self.streams.unread_bytes = UnreadBytes::default();
                     let Some(control) = self.quic.streams().open(Dir::Uni) else {
                         // RFC 9114 section 6.2: a client permits at least three.
                         let (code, cause) = (H3Code::H3_GENERAL_PROTOCOL_ERROR, LinkEnd::Violation);
@@ -210,7 +226,7 @@ impl Http3Link {
                     let _ = chunks.finalize();
                     match next {
                         Ok(Some(chunk)) => {
-                            self.streams.window.note_read(chunk.bytes.len());
+                            self.streams.note_read(chunk.bytes.len());
                             (chunk.bytes, false)
                         }
                         Ok(None) => (Bytes::new(), true),
@@ -230,6 +246,7 @@ impl Http3Link {
                 let event = self.http.receive(http_id(stream), &mut input, ends, fields, elapsed);
                 match event {
                     Ok(Some(event)) => {
+                        self.permit_session_streams(&event);
                         let (quic, http, streams) = (&mut self.quic, &mut self.http, &mut self.streams);
                         let key = self.key;
                         app.handle_event(
@@ -252,8 +269,21 @@ impl Http3Link {
         }
     }
 
+    /// Permits further unidirectional streams for a session of WebTransport.
+    fn permit_session_streams(&mut self, event: &Event<'_>) {
+        if let Event::Request { head, .. } = event
+            && self.has_sessions
+            && head.protocol().is_some_and(|protocol| protocol.starts_with("webtransport"))
+        {
+            self.has_sessions = false;
+            let streams = self.quic.max_concurrent_streams(Dir::Bi);
+            self.quic.set_max_concurrent_streams(Dir::Uni, varint(streams));
+        }
+    }
+
     fn datagrams(&mut self, app: &mut dyn Http3App, now: Instant) {
         while let Some(datagram) = self.quic.datagrams().recv() {
+            self.streams.note_read(datagram.len());
             match self.http.receive_datagram(&datagram) {
                 Ok(Some((session, payload))) => {
                     app.handle_datagram(&mut self.exchanges(now), session, payload);

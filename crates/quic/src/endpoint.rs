@@ -126,11 +126,11 @@ impl QuicEndpoint {
         now: Instant,
     ) {
         let mut response = Vec::new();
-        let ecn = EcnCodepoint::from_bits(ecn);
+        let (len, ecn) = (datagram.len(), EcnCodepoint::from_bits(ecn));
         match self.quic.handle(now, from, local, ecn, datagram, &mut response) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(link) = self.links.get_mut(&handle) {
-                    link.quic.handle_event(event);
+                    link.receive(len, event);
                     self.drive(handle, app, now);
                 }
             }

@@ -9,6 +9,7 @@ use quinn_proto::{Connection, ConnectionHandle, Dir, StreamId, WriteError};
 use sinews_http::h3::{H3Code, H3Connection, H3SendError, QuicStreamId};
 
 use crate::limits::varint;
+use crate::memory::{RetainedBytes, UnreadBytes};
 use crate::window::ConnectionWindow;
 
 /// A connection of an endpoint.
@@ -55,12 +56,17 @@ impl Exchanges<'_> {
         Ok(())
     }
 
-    /// Sends content, which is not copied. `ends`: the response ends after it.
+    /// Sends content, which is not copied if it is long. `ends`: the response ends after it.
     ///
     /// # Errors
     /// [`H3SendError`].
     pub fn send_data(&mut self, stream: QuicStreamId, data: Bytes, ends: bool) -> Result<(), H3SendError> {
         let header = self.http.start_data(stream, data.len(), ends)?;
+        if data.len() <= COPIED_DATA_MAX {
+            let frame = [header.as_bytes(), &data].concat();
+            self.streams.send(self.quic, quic_id(stream), frame.into(), ends);
+            return Ok(());
+        }
         self.streams.send(self.quic, quic_id(stream), Bytes::copy_from_slice(header.as_bytes()), false);
         self.streams.send(self.quic, quic_id(stream), data, ends);
         Ok(())
@@ -183,10 +189,26 @@ impl Exchanges<'_> {
         self.http.awaits_section()
     }
 
-    /// Bytes of memory of the state of HTTP/3, without QUIC.
+    /// Bytes of memory of outgoing content that the client has not acknowledged, those that are [queued](Self::queued) included.
     #[must_use]
-    pub fn memory(&self) -> usize {
-        self.http.memory() + self.streams.memory()
+    pub fn retained(&self) -> usize {
+        self.streams.retained.get()
+    }
+
+    /// Bytes of memory of the connection beside [outgoing content](Self::retained): its state, and received bytes that nobody has
+    /// read, of which those that QUIC holds are estimated.
+    #[must_use]
+    pub fn memory(&mut self) -> usize {
+        let open = |dir| self.quic.streams().remote_open_streams(dir) as usize;
+        let open = [Dir::Bi, Dir::Uni].map(open).iter().sum();
+        let unread = self.streams.unread_bytes.limit(self.streams.window.most(open));
+        let permitted = [Dir::Bi, Dir::Uni].map(|dir| self.quic.max_concurrent_streams(dir)).iter().sum::<u64>();
+        BASE_MEMORY
+            + permitted as usize * PERMITTED_STREAM_MEMORY
+            + open * OPEN_STREAM_MEMORY
+            + unread as usize
+            + self.http.memory()
+            + self.streams.memory()
     }
 
     /// Requests that were reset without an event since the last call. For metrics.
@@ -205,6 +227,18 @@ impl Exchanges<'_> {
     }
 }
 
+/// Content that is copied behind the header of its frame: a piece of its own takes more.
+const COPIED_DATA_MAX: usize = 1024;
+
+/// Memory of an idle connection without its streams: our state, that of quinn-proto, and keys.
+const BASE_MEMORY: usize = 20 << 10;
+
+/// Memory that quinn-proto takes for each stream that the client may open.
+const PERMITTED_STREAM_MEMORY: usize = 48;
+
+/// Memory that quinn-proto takes for an open stream.
+const OPEN_STREAM_MEMORY: usize = 600;
+
 /// Bytes between both layers.
 #[derive(Default)]
 pub(crate) struct StreamQueues {
@@ -219,6 +253,10 @@ pub(crate) struct StreamQueues {
     pub(crate) max_send_window: u64,
     /// Bytes passed to QUIC since the window has grown.
     pub(crate) written: u64,
+    /// Bytes that the client has not acknowledged.
+    pub(crate) retained: RetainedBytes,
+    /// Received bytes in QUIC.
+    pub(crate) unread_bytes: UnreadBytes,
     /// Bytes that the client may send ahead.
     pub(crate) window: ConnectionWindow,
     /// The rest of a chunk of a held stream.
@@ -255,7 +293,7 @@ impl StreamQueues {
         let queue = self.outgoing.entry(stream).or_default();
         self.outgoing_bytes += bytes.len();
         if !bytes.is_empty() {
-            queue.chunks.push_back(bytes);
+            queue.chunks.push_back(self.retained.track(bytes));
         }
         queue.ends |= ends;
         self.flush(quic, stream);
@@ -298,11 +336,17 @@ impl StreamQueues {
         self.paused.len() + self.held.len()
     }
 
-    /// Bytes of queues and of the state of reads.
+    /// Notes that bytes of a stream or a datagram have left QUIC.
+    pub(crate) fn note_read(&mut self, bytes: usize) {
+        self.window.note_read(bytes);
+        self.unread_bytes.remove_read(bytes);
+    }
+
+    /// Bytes of the state of reads.
     fn memory(&self) -> usize {
         let held: usize = self.held.values().map(Bytes::len).sum();
         let streams = self.held.len() + self.paused.len() + self.waiting.len();
-        self.outgoing_bytes + held + streams * size_of::<StreamId>()
+        held + streams * size_of::<StreamId>()
     }
 
     /// Drops the state of reads of a stream that HTTP/3 no longer knows.

@@ -15,6 +15,7 @@ mod exchanges;
 mod handshakes;
 mod ids;
 mod limits;
+mod memory;
 mod window;
 
 pub use app::{Http3App, LinkEnd};

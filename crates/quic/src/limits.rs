@@ -122,7 +122,7 @@ impl QuicLimits {
         let datagrams = has_datagrams.then_some(self.datagram_buffer);
         transport
             .max_concurrent_bidi_streams(max_streams.into())
-            .max_concurrent_uni_streams(max_streams.into())
+            .max_concurrent_uni_streams(max_streams.min(PLAIN_STREAMS_MAX).into())
             .max_idle_timeout(Some(idle))
             .keep_alive_interval(self.keep_alive)
             .stream_receive_window(self.stream_window.into())
@@ -148,6 +148,10 @@ impl QuicLimits {
         Ok(server)
     }
 }
+
+/// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
+/// takes memory for each permitted stream, so that those of sessions are permitted once there is one.
+const PLAIN_STREAMS_MAX: u32 = 8;
 
 /// Bytes of a client before its connection is accepted, which happens at once.
 const INCOMING_MAX: u64 = 16 << 10;

@@ -44,7 +44,7 @@ pub(crate) struct H3Conn {
     unacknowledged: (usize, u64),
     /// When a frame was last sent.
     last_progress: Time,
-    /// Queued bytes, and bytes of incomplete requests and of state.
+    /// Bytes that the client has not acknowledged, and bytes of incomplete requests and of state.
     pub(crate) memory: (usize, usize),
     /// When the worker looks at the deadline.
     pub(crate) armed: Time,
@@ -248,7 +248,7 @@ impl H3Streams<'_, '_> {
         if let Some((code, reason)) = conn.closing {
             exchanges.close(code, reason);
         }
-        let state = exchanges.memory() - exchanges.queued();
-        conn.memory = (exchanges.queued(), state + conn.sockets.memory() + conn.table.incomplete());
+        let state = exchanges.memory() + conn.sockets.memory() + conn.table.incomplete();
+        conn.memory = (exchanges.retained(), state);
     }
 }
