@@ -21,7 +21,7 @@ use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept};
 pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
 use crate::answer::{Answer, AnswerKind, LaterAnswer};
-use crate::fixed::FixedResponse;
+use crate::fixed::{FixedResponse, announce_http3};
 use crate::request::{PathParams, Request, Response, RouteParams};
 use crate::router::{Responder, RouteEntry, Router, WebSocketRoute};
 use crate::shared::Services;
@@ -165,6 +165,7 @@ impl<'a> HttpExchange<'a> {
         let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
         let mut response = Response::accepted(accepted.status(), headers);
         self.router.hooks.after(&request, &mut response);
+        announce_http3(&mut response, services.http3_port);
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
         let (rate_limit, transport) = (route.message_rate, MessageTransport::Connection);
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit, transport };
@@ -225,6 +226,7 @@ impl<'a> HttpExchange<'a> {
         if hooks.has_after() {
             hooks.after(&self.request(services), response);
         }
+        announce_http3(response, services.http3_port);
     }
 }
 

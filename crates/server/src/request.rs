@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,7 +94,6 @@ pub(crate) struct HandlerResources<'a> {
     pub(crate) elapsed: Duration,
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) encrypted: bool,
-    pub(crate) http3_port: Option<NonZeroU16>,
 }
 
 impl<'a> Request<'a> {
@@ -203,11 +201,6 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.resources.encrypted
-    }
-
-    /// Returns the port of HTTP/3 for the client of a connection with TLS.
-    pub(crate) fn http3_port(&self) -> Option<NonZeroU16> {
-        self.resources.http3_port
     }
 
     /// Returns the topics of this thread, for publishing.

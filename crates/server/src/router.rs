@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -429,6 +430,15 @@ impl Router {
         Ok(())
     }
 
+    /// Prepares the fixed responses for connections whose answers announce HTTP/3 on a port (RFC 7838).
+    pub(crate) fn announce_http3(&mut self, port: NonZeroU16) {
+        for answer in self.entries.iter_mut().flat_map(RouteEntry::responders_mut) {
+            if let Responder::Fixed(fixed) = answer {
+                fixed.announce_http3(port);
+            }
+        }
+    }
+
     /// Returns the methods of all routes, for `OPTIONS *` (RFC 9110 section 9.3.7).
     pub(crate) fn allowed(&self) -> Vec<&str> {
         let mut allowed: Vec<&str> = self.entries.iter().flat_map(RouteEntry::allowed).collect();
@@ -453,6 +463,10 @@ impl Router {
 }
 
 impl RouteEntry {
+    fn responders_mut(&mut self) -> impl Iterator<Item = &mut Responder> {
+        self.answers.iter_mut().map(|(_, answer)| answer).chain(&mut self.any)
+    }
+
     fn set(&mut self, method: Cow<'static, str>, answer: Responder) {
         match self.answers.iter_mut().find(|(known, _)| *known == method) {
             Some((_, known)) => *known = answer,

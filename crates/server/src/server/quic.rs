@@ -10,7 +10,6 @@ use sinews_quic::{QuicEndpoint, QuicLimits, WorkerRoute};
 
 use super::Server;
 use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
-use crate::request::{Request, Response};
 use crate::worker::QuicRouting;
 
 /// The sockets of one thread, each with its endpoint. A socket that is bound late is absent.
@@ -75,22 +74,6 @@ impl Server {
         let route = WorkerRoute::new(worker, 0);
         QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), route)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
-    }
-
-    /// Announces HTTP/3 in the answers of earlier versions over TLS (RFC 7838).
-    pub(super) fn advertise_http3(&mut self) {
-        let router = std::mem::take(&mut self.router);
-        self.router = router.after("/", advertise);
-    }
-}
-
-/// Adds `Alt-Svc`. A client tries HTTP/3 in parallel, and remembers that for a day.
-fn advertise(request: &Request<'_>, response: &mut Response) {
-    if let Some(port) = request.http3_port()
-        && response.status() >= 200
-        && response.header("Alt-Svc").next().is_none()
-    {
-        response.set_header("Alt-Svc", format!("h3=\":{port}\"; ma=86400"));
     }
 }
 

@@ -295,10 +295,7 @@ impl App for Worker {
             Stop::No => {}
             Stop::HandedOver => self.start_handover(io),
             Stop::Graceful => self.announce_stop(io),
-            Stop::Now => {
-                self.close_http3(io, "server stops");
-                io.stop();
-            }
+            Stop::Now => self.stop_now(io),
         }
     }
 

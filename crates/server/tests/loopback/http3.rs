@@ -331,6 +331,24 @@ fn graceful_stop_finishes_answers_and_accepts_no_more() {
     server.running.join();
 }
 
+/// As the system tells clients of TCP.
+#[test]
+fn immediate_stop_tells_all_clients() {
+    let server = Http3Server::new(HttpConfig::default(), 2);
+    let mut clients: Vec<Http3Client> = (0..40).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.ask("GET", "/later", b"");
+        client.flush();
+    }
+    wait("requests to /later", || server.wakers.lock().unwrap().len() == 40);
+    server.running.stop.stop_now();
+    for mut client in clients {
+        client.run("the end of the connection", |quic| quic.lost.is_some());
+        assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
+    }
+    server.running.join();
+}
+
 #[test]
 fn handover_closes_connections_at_once_and_leaves_the_port_to_the_successor() {
     let server = Http3Server::new(HttpConfig::default(), 2);

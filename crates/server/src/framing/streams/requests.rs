@@ -196,7 +196,10 @@ pub(crate) trait RequestStreams: Sized {
         let conn = self.table().conn;
         match exchange.respond(conn, &mut shared.services) {
             Outcome::Ready(response) => self.answer(stream, exchange, response, shared),
-            Outcome::Fixed(fixed) => self.write_answer(stream, fixed.response().clone(), shared),
+            Outcome::Fixed(fixed) => {
+                let response = fixed.of(shared.services.http3_port).response();
+                self.write_answer(stream, response.clone(), shared);
+            }
             Outcome::Pending(pending) => {
                 if let Some(at) = self.table().position(stream) {
                     self.table().exchanges[at].stage = StreamStage::Pending(pending);

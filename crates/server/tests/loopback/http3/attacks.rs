@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use quinn_proto::{StreamId, VarInt};
 use sinews_http::h3::RequestTarget;
-use sinews_server::HttpConfig;
+use sinews_server::{HttpConfig, Limits, Router};
 
 use super::quic_client::QuicClient;
-use super::{Http3Server, wait};
+use super::{Http3Client, Http3Server, wait};
 
 /// CVE-2023-44487: requests that are reset at once.
 #[test]
@@ -72,7 +72,8 @@ fn closed_windows_hold_a_piece_of_each_answer() {
     assert_eq!(other.get("/fixed").0, 200);
     attacker.run("heads", |_| server.monitor.metrics().queued_bytes > 0);
     let queued = server.monitor.metrics().queued_bytes;
-    assert!(queued <= 16 * (17 << 10), "{queued} bytes");
+    // Beside it, QUIC keeps what the client has not acknowledged.
+    assert!(queued <= 16 * (17 << 10) + (128 << 10), "{queued} bytes");
     assert!(attacker.quic.lost.is_none());
     // Once it reads, each answer arrives.
     attacker.quic.unread.clear();
@@ -81,4 +82,24 @@ fn closed_windows_hold_a_piece_of_each_answer() {
     }
     let (status, content) = attacker.answer(streams[0]);
     assert!(status == 200 && content == super::content::pattern(super::LARGE), "{status}");
+}
+
+/// The state of QUIC counts as memory of its connection.
+#[test]
+fn idle_connections_count_toward_the_limit_of_memory() {
+    let limits = Limits::default().with_max_memory(1 << 20);
+    let server = Http3Server::with(HttpConfig::default(), Router::new(), |server| server.limits(limits));
+    let mut clients = Vec::new();
+    loop {
+        let mut client = Http3Client::start(server.running.address, server.roots.clone());
+        client.run("a connection or its refusal", |quic| {
+            quic.lost.is_some() || quic.http.peer_settings().is_some()
+        });
+        if client.quic.lost.is_some() {
+            break;
+        }
+        clients.push(client);
+        assert!(clients.len() < 100, "{:?}", server.monitor.metrics());
+    }
+    assert!((25..50).contains(&clients.len()), "{} connections of 26 KiB", clients.len());
 }
