@@ -90,11 +90,9 @@ impl H2Connection {
             self.charge_control_frame(now)?;
             return match self.streams.closed(id) {
                 ClosedStream::ByOurReset => Ok(None),
-                ClosedStream::ByPeer => {
+                ClosedStream::Ended => {
                     Err(Error::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream"))
                 }
-                // A client may cancel more requests at once than it remembers.
-                ClosedStream::Unknown if self.is_client => Ok(None),
                 ClosedStream::Unknown => Err(Error::protocol("identifier of a new stream does not grow")),
             };
         }

@@ -409,9 +409,7 @@ impl H2Connection {
             return match self.streams.closed(frame.stream) {
                 _ if self.is_refused_by_go_away(frame.stream) => Ok(None),
                 ClosedStream::ByOurReset => Ok(None),
-                // A client may cancel more requests at once than it remembers.
-                ClosedStream::Unknown if self.is_client => Ok(None),
-                ClosedStream::ByPeer | ClosedStream::Unknown => {
+                ClosedStream::Ended | ClosedStream::Unknown => {
                     Err(Error::new(ErrorCode::STREAM_CLOSED, "DATA on a closed stream"))
                 }
             };

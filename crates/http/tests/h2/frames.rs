@@ -163,6 +163,40 @@ fn frames_that_cross_our_reset_are_ignored_and_counted_for_flow_control() {
     );
 }
 
+/// A proxy may send the rest of a body long after our reset: neither streams that ended since then nor further resets matter.
+#[test]
+fn frames_that_cross_our_reset_are_ignored_however_many_streams_close_after_it() {
+    const MANY: u32 = 3 * Config::CLOSED_STREAMS_MAX as u32;
+    let late = [frame(DATA, 0, 1, b"x"), headers(1, END_STREAM, &[("a", "b")])].concat();
+    let end: fn(&mut Server, u32) = |server, id| {
+        let stream = server.ask(id);
+        server.head(stream, true);
+    };
+    let reset: fn(&mut Server, u32) = |server, id| {
+        let stream = server.open(id);
+        server.connection.reset(stream, ErrorCode::NO_ERROR);
+    };
+    for close in [end, reset] {
+        let mut server = Server::new();
+        reset(&mut server, 1);
+        for number in 1..MANY {
+            close(&mut server, 2 * number + 1);
+            server.sent();
+        }
+        server.silent(&late);
+        assert!(server.connection.memory() <= 8 << 10, "{} bytes", server.connection.memory());
+        // A stream that was not reset remains an error.
+        let last = 2 * MANY + 1;
+        end(&mut server, last);
+        server.fails(&frame(DATA, 0, last, b"x"), ErrorCode::STREAM_CLOSED);
+    }
+    // An identifier that the client skipped was never reset.
+    let mut server = Server::new();
+    reset(&mut server, 1);
+    end(&mut server, 5);
+    server.fails(&get(3), ErrorCode::PROTOCOL_ERROR);
+}
+
 /// RFC 9113 section 5.1.2.
 #[test]
 fn streams_beyond_the_limit_are_refused() {
