@@ -70,6 +70,7 @@ impl H2Connection {
     /// Decodes a header block, also of a stream that is refused or closed: it changes the state of the decoder.
     fn end_block(&mut self, block: &[u8], fields: &mut FieldBuffer, now: Duration) -> Received<'static> {
         let head = mem::replace(&mut self.incoming.block_head, FrameHeader::EMPTY);
+        self.incoming.blocks = self.incoming.blocks.wrapping_add(1);
         let (id, ends) = (head.stream, head.has(END_STREAM));
         fields.set_limits(self.config.head);
         self.decoder.decode(block, fields).map_err(|error| match error {

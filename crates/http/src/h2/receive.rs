@@ -30,6 +30,8 @@ pub(super) struct Incoming {
     /// HEADERS of the block; its stream is 0 if none is open.
     pub(super) block_head: FrameHeader,
     pub(super) continuations: u32,
+    /// Number of complete header blocks, and of the preface, modulo 2^32.
+    pub(super) blocks: u32,
 }
 
 /// Meaning of the next input.
@@ -63,6 +65,7 @@ impl Incoming {
             block: Vec::new(),
             block_head: FrameHeader::EMPTY,
             continuations: 0,
+            blocks: 0,
         }
     }
 
@@ -173,6 +176,7 @@ impl H2Connection {
         }
         let at = at + piece.len();
         let is_whole = at == PREFACE.len();
+        self.incoming.blocks += u32::from(is_whole);
         self.incoming.stage = if is_whole { Stage::Header(0) } else { Stage::Preface(at) };
         Ok(is_whole)
     }

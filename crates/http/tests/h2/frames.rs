@@ -76,6 +76,33 @@ fn nothing_interrupts_a_header_block() {
     server.fails(&frame(CONTINUATION, END_HEADERS, 1, &[]), ErrorCode::PROTOCOL_ERROR);
 }
 
+/// A client whose reads always end inside of a block sends complete ones.
+#[test]
+fn partial_blocks_are_told_apart() {
+    let mut server = Server::fresh(Config::new());
+    let mut blocks = vec![server.connection.partial_block()];
+    server.silent(&PREFACE[..10]);
+    assert_eq!(server.connection.partial_block(), blocks[0], "the preface");
+    server.silent(&[&PREFACE[10..], &frame(SETTINGS, 0, 0, &[])].concat());
+    assert_eq!(server.connection.partial_block(), None);
+    let (begin, end) = (block(&POST)[..5].to_vec(), block(&POST)[5..].to_vec());
+    server.silent(&frame(HEADERS, 0, 1, &begin));
+    blocks.push(server.connection.partial_block());
+    server.silent(&frame(CONTINUATION, 0, 1, &[]));
+    assert_eq!(server.connection.partial_block(), blocks[1], "the same block");
+    // The block of the next stream, and the trailers of a stream, begin where another block ends.
+    server.receive(&[frame(CONTINUATION, END_HEADERS, 1, &end), frame(HEADERS, 0, 3, &begin)].concat()).unwrap();
+    blocks.push(server.connection.partial_block());
+    let trailers = frame(HEADERS, END_STREAM, 3, &[]);
+    server.receive(&[frame(CONTINUATION, END_HEADERS, 3, &end), trailers].concat()).unwrap();
+    blocks.push(server.connection.partial_block());
+    server.receive(&frame(CONTINUATION, END_HEADERS, 3, &[])).unwrap();
+    assert_eq!(server.connection.partial_block(), None);
+    assert!(blocks.iter().all(Option::is_some));
+    blocks.dedup();
+    assert_eq!(blocks.len(), 4, "{blocks:?}");
+}
+
 /// RFC 9113 section 4.3: also blocks of streams that are refused change the decoder's state.
 #[test]
 fn header_blocks_of_refused_streams_are_decoded() {
