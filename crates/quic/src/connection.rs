@@ -182,8 +182,8 @@ impl Http3Link {
 
     /// Lends the connection to the application, outside of an event.
     pub(crate) fn exchanges(&mut self, now: Instant) -> Exchanges<'_> {
-        let Self { quic, http, streams, key, .. } = self;
-        Exchanges { quic, http, streams, key: *key, now, out: Vec::new() }
+        let Self { quic, http, streams, key, started, .. } = self;
+        Exchanges { quic, http, streams, key: *key, now, started: *started, out: Vec::new() }
     }
 
     fn report(
@@ -248,9 +248,9 @@ impl Http3Link {
                     Ok(Some(event)) => {
                         self.permit_session_streams(&event);
                         let (quic, http, streams) = (&mut self.quic, &mut self.http, &mut self.streams);
-                        let key = self.key;
+                        let (key, started) = (self.key, self.started);
                         app.handle_event(
-                            &mut Exchanges { quic, http, streams, key, now, out: Vec::new() },
+                            &mut Exchanges { quic, http, streams, key, now, started, out: Vec::new() },
                             event,
                         );
                     }

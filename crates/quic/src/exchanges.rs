@@ -23,6 +23,7 @@ pub struct Exchanges<'a> {
     pub(crate) streams: &'a mut StreamQueues,
     pub(crate) key: ConnectionKey,
     pub(crate) now: Instant,
+    pub(crate) started: Instant,
     pub(crate) out: Vec<u8>,
 }
 
@@ -183,10 +184,19 @@ impl Exchanges<'_> {
         (streams, self.quic.stats().frame_tx.stream)
     }
 
-    /// Whether a field section has arrived in part. Bound the time of the rest.
+    /// Returns when the first of the streams was opened whose heads have not arrived. Bound the time of the heads by
+    /// [`expire_heads`](Self::expire_heads).
     #[must_use]
-    pub const fn awaits_section(&self) -> bool {
-        self.http.awaits_section()
+    pub fn awaits_head_since(&mut self) -> Option<Instant> {
+        self.http.awaits_head_since().map(|opened| self.started + opened)
+    }
+
+    /// Resets the streams that were opened by this time, and whose heads have not arrived.
+    pub fn expire_heads(&mut self, opened_by: Instant) {
+        let since_start = |at: Instant| at.saturating_duration_since(self.started);
+        if let Err(error) = self.http.expire_heads(since_start(opened_by), since_start(self.now)) {
+            self.close(error.code(), error.reason());
+        }
     }
 
     /// Bytes of memory of outgoing content that the client has not acknowledged, those that are [queued](Self::queued) included.

@@ -174,7 +174,11 @@ impl Worker {
     /// Applies the state of a connection while it is lent: answers, timeouts, output of sockets and bodies.
     fn settle_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
         let now = self.time(io);
-        exchanges.pause_all_reads(self.conn_ref(conn).is_some_and(|found| found.reads_paused));
+        let reads_paused = self.conn_ref(conn).is_some_and(|found| found.reads_paused);
+        exchanges.pause_all_reads(reads_paused);
+        if let Some((http3, _)) = self.lend_http3(conn) {
+            http3.note_reads(reads_paused, now);
+        }
         loop {
             let Some((http3, shared)) = self.lend_http3(conn) else { return };
             if !std::mem::take(&mut http3.is_woken) {
