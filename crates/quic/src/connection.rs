@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{Connection, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId};
-use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
+use sinews_http::h3::{Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
 use crate::app::{Http3App, LinkEnd};
 use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
@@ -27,7 +27,7 @@ pub(crate) struct Http3Link {
 impl Http3Link {
     pub(crate) fn new(
         quic: Connection,
-        config: Config,
+        http: H3Connection,
         key: ConnectionKey,
         limits: &QuicLimits,
         client: Option<ClientNetwork>,
@@ -35,7 +35,7 @@ impl Http3Link {
     ) -> Self {
         Self {
             quic,
-            http: H3Connection::server(config),
+            http,
             key,
             streams: StreamQueues {
                 max_queued: limits.max_queued,
@@ -94,9 +94,9 @@ impl Http3Link {
                 QuicEvent::Connected => {
                     self.is_connected = true;
                     let Some(control) = self.quic.streams().open(Dir::Uni) else {
-                        // RFC 9114 section 6.2: a client permits at least three.
+                        // RFC 9114 section 6.2: a peer permits at least three.
                         let (code, cause) = (H3Code::H3_GENERAL_PROTOCOL_ERROR, LinkEnd::Violation);
-                        return self.end(code, "client permits no control stream", cause, app, now);
+                        return self.end(code, "peer permits no control stream", cause, app, now);
                     };
                     self.streams.control = Some(control);
                     self.http.set_control_stream(http_id(control));
@@ -284,7 +284,7 @@ impl Http3Link {
         }
         self.streams.grow_window(&mut self.quic);
         if let Some((code, reason)) = self.streams.close.take() {
-            self.end(code, reason, LinkEnd::Server, app, now);
+            self.end(code, reason, LinkEnd::Local, app, now);
         }
         if self.streams.outgoing_bytes > self.streams.max_queued {
             let reason = "queue of outgoing content is full (max_queued)";

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
-use sinews_http::h3::{Config, FieldBuffer, H3Code};
+use quinn_proto::{ClientConfig, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
+use sinews_http::h3::{Config, FieldBuffer, H3Code, H3Connection};
 
 use crate::app::{Http3App, LinkEnd};
 use crate::connection::Http3Link;
 use crate::exchanges::{ConnectionKey, Exchanges};
 use crate::handshakes::{ClientNetwork, Handshakes};
 use crate::ids::{ConnectionRoutes, WorkerRoute};
-use crate::limits::{self, QuicLimits, QuicSetupError};
+use crate::limits::{self, QuicConnectError, QuicLimits, QuicSetupError};
 
 /// Datagrams to send: `segment` is the size of each but the last, for one call with segmentation offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Outgoing {
 /// The connections of HTTP/3 of one worker.
 pub struct QuicEndpoint {
     quic: Endpoint,
+    /// Configuration of connections that this side opens.
+    client: Option<ClientConfig>,
     http: Config,
     limits: QuicLimits,
     links: HashMap<ConnectionHandle, Box<Http3Link>>,
@@ -74,8 +76,14 @@ impl QuicEndpoint {
     ) -> Result<Self, QuicSetupError> {
         let server = limits.server(tls, &http)?;
         let config = limits::endpoint(routes, route)?;
-        Ok(Self {
-            quic: Endpoint::new(Arc::new(config), Some(Arc::new(server)), true, None),
+        let quic = Endpoint::new(Arc::new(config), Some(Arc::new(server)), true, None);
+        Ok(Self::with_parts(quic, None, http, limits))
+    }
+
+    fn with_parts(quic: Endpoint, client: Option<ClientConfig>, http: Config, limits: QuicLimits) -> Self {
+        Self {
+            quic,
+            client,
             http,
             limits,
             links: HashMap::new(),
@@ -89,7 +97,44 @@ impl QuicEndpoint {
             is_closing: false,
             is_closed: false,
             refused: 0,
-        })
+        }
+    }
+
+    /// Creates an endpoint that accepts no connection, and [connects](Self::connect) to servers. `tls` must offer `h3` by
+    /// ALPN.
+    ///
+    /// # Errors
+    /// [`QuicSetupError`].
+    pub fn client(
+        tls: Arc<rustls::ClientConfig>,
+        http: Config,
+        limits: QuicLimits,
+    ) -> Result<Self, QuicSetupError> {
+        let client = limits.client(tls, &http)?;
+        let config = limits::endpoint(ConnectionRoutes::new(), WorkerRoute::new(0, 0))?;
+        let quic = Endpoint::new(Arc::new(config), None, true, None);
+        Ok(Self::with_parts(quic, Some(client), http, limits))
+    }
+
+    /// Starts a connection to a server. `name` is the name in its certificate. [`Http3App::handle_start`] or
+    /// [`Http3App::handle_end`] follows.
+    ///
+    /// # Errors
+    /// [`QuicConnectError`].
+    pub fn connect(
+        &mut self,
+        remote: SocketAddr,
+        name: &str,
+        now: Instant,
+    ) -> Result<ConnectionKey, QuicConnectError> {
+        let client = self.client.clone().ok_or(QuicConnectError::NotClient)?;
+        let (handle, quic) = self.quic.connect(now, client, remote, name).map_err(QuicConnectError::Quic)?;
+        let key = ConnectionKey(handle);
+        let link = Http3Link::new(quic, H3Connection::client(self.http), key, &self.limits, None, now);
+        self.links.insert(handle, Box::new(link));
+        self.handshakes.start(None);
+        self.changed.insert(handle.0);
+        Ok(key)
     }
 
     /// Number of connections, handshakes included.
@@ -170,7 +215,7 @@ impl QuicEndpoint {
         match self.quic.accept(incoming, now, &mut response, None) {
             Ok((handle, connection)) => {
                 let key = ConnectionKey(handle);
-                let link = Http3Link::new(connection, self.http, key, &self.limits, client, now);
+                let link = Http3Link::new(connection, H3Connection::server(self.http), key, &self.limits, client, now);
                 self.links.insert(handle, Box::new(link));
                 self.handshakes.start(client);
                 self.drive(handle, app, now);
@@ -326,7 +371,7 @@ impl QuicEndpoint {
         let handles: Vec<ConnectionHandle> = self.links.keys().copied().collect();
         for handle in handles {
             if let Some(link) = self.links.get_mut(&handle) {
-                link.end(H3Code::H3_NO_ERROR, reason, LinkEnd::Server, app, now);
+                link.end(H3Code::H3_NO_ERROR, reason, LinkEnd::Local, app, now);
             }
             self.drive(handle, app, now);
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionHandle, Dir, StreamId, WriteError};
-use sinews_http::h3::{H3Code, H3Connection, H3SendError, QuicStreamId};
+use sinews_http::h3::{H3Code, H3Connection, H3SendError, PeerSettings, QuicStreamId, RequestTarget};
 
 use crate::limits::varint;
 
@@ -35,6 +35,38 @@ impl Exchanges<'_> {
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
+    }
+
+    /// SETTINGS of the peer, once they have arrived. A server announces here whether it accepts extended CONNECT.
+    #[must_use]
+    pub const fn peer_settings(&self) -> Option<PeerSettings> {
+        self.http.peer_settings()
+    }
+
+    /// Sends the head of a request on a new stream. `ends`: it has no content. `None`: the server permits no further stream now;
+    /// try again in [`handle_settled`](crate::Http3App::handle_settled).
+    ///
+    /// # Errors
+    /// [`H3SendError::NotPermitted`].
+    pub fn send_request<'f>(
+        &mut self,
+        target: &RequestTarget<'_>,
+        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
+        ends: bool,
+    ) -> Result<Option<QuicStreamId>, H3SendError> {
+        let Some(stream) = self.quic.streams().open(Dir::Bi) else { return Ok(None) };
+        match self.http.send_request(http_id(stream), target, fields, ends, &mut self.out) {
+            Ok(()) => {
+                let head = std::mem::take(&mut self.out);
+                self.streams.send(self.quic, stream, head.into(), ends);
+                Ok(Some(http_id(stream)))
+            }
+            Err(error) => {
+                let _ = self.quic.send_stream(stream).reset(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                let _ = self.quic.recv_stream(stream).stop(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                Err(error)
+            }
+        }
     }
 
     /// Sends the head of a response. `ends`: it has no content.
@@ -149,13 +181,13 @@ impl Exchanges<'_> {
         self.http.reset(stream, code);
     }
 
-    /// Bytes that wait for windows of the client, on all streams.
+    /// Bytes that wait for windows of the peer, on all streams.
     #[must_use]
     pub const fn queued(&self) -> usize {
         self.streams.outgoing_bytes
     }
 
-    /// Whether bytes of a stream wait for a window of the client. Send more after [`handle_writable`](crate::Http3App::handle_writable).
+    /// Whether bytes of a stream wait for a window of the peer. Send more after [`handle_writable`](crate::Http3App::handle_writable).
     #[must_use]
     pub fn is_blocked(&self, stream: QuicStreamId) -> bool {
         self.streams.outgoing.contains_key(&quic_id(stream))

@@ -2,7 +2,8 @@
 //!
 //! A driver passes each received datagram to [`QuicEndpoint::receive`], calls [`QuicEndpoint::expire`] at
 //! [`QuicEndpoint::next_timeout`], and then sends the datagrams of [`QuicEndpoint::transmit`]. The events of HTTP/3 go to an
-//! [`Http3App`], which answers through an [`Exchanges`].
+//! [`Http3App`], which answers through an [`Exchanges`]. An endpoint accepts connections ([`QuicEndpoint::new`]), or opens
+//! them ([`QuicEndpoint::client`], [`QuicEndpoint::connect`], [`Exchanges::send_request`]).
 //!
 //! A connection identifier names its worker and the generation of its process, so that a datagram that the kernel gave to
 //! another worker is passed on: [`ConnectionRoutes::of`].
@@ -20,4 +21,4 @@ pub use app::{Http3App, LinkEnd};
 pub use endpoint::{Outgoing, QuicEndpoint};
 pub use exchanges::{ConnectionKey, Exchanges};
 pub use ids::{ConnectionRoutes, WorkerRoute};
-pub use limits::{QuicLimits, QuicSetupError};
+pub use limits::{QuicConnectError, QuicLimits, QuicSetupError};

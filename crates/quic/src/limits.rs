@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
-use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn_proto::{ClientConfig, ConnectError, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use ring::rand::SystemRandom;
 
 use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
@@ -112,6 +112,14 @@ impl QuicLimits {
         self
     }
 
+    /// Sets the bytes that the peer may send on a stream, and on all streams, before they are read. Default: 65,535 and 1 MiB.
+    #[must_use]
+    pub const fn with_receive_windows(mut self, stream: u32, connection: u32) -> Self {
+        self.stream_window = stream;
+        self.connection_window = connection;
+        self
+    }
+
     pub(crate) fn transport(
         &self,
         http: &sinews_http::h3::Config,
@@ -146,6 +154,19 @@ impl QuicLimits {
             .incoming_buffer_size(INCOMING_MAX)
             .incoming_buffer_size_total(INCOMING_MAX * 64);
         Ok(server)
+    }
+}
+
+impl QuicLimits {
+    pub(crate) fn client(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+        http: &sinews_http::h3::Config,
+    ) -> Result<ClientConfig, QuicSetupError> {
+        let crypto = QuicClientConfig::try_from(tls).map_err(QuicSetupError::CipherSuite)?;
+        let mut client = ClientConfig::new(Arc::new(crypto));
+        client.transport_config(Arc::new(self.transport(http)?));
+        Ok(client)
     }
 }
 
@@ -210,3 +231,24 @@ impl fmt::Display for QuicSetupError {
 }
 
 impl std::error::Error for QuicSetupError {}
+
+/// The reason why an endpoint cannot connect.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum QuicConnectError {
+    /// The endpoint was not created by [`QuicEndpoint::client`](crate::QuicEndpoint::client).
+    NotClient,
+    /// QUIC rejects the address, or the name.
+    Quic(ConnectError),
+}
+
+impl fmt::Display for QuicConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotClient => f.write_str("the endpoint only accepts connections"),
+            Self::Quic(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for QuicConnectError {}

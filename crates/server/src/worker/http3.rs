@@ -239,9 +239,9 @@ impl Worker {
             counters.http3_failed.add(1);
         }
         counters.closed.add(match cause {
-            LinkEnd::Client => ConnectionEnd::Finished,
-            LinkEnd::Server if self.shared.services.stopping => ConnectionEnd::Stopped,
-            LinkEnd::Server => ConnectionEnd::Closed,
+            LinkEnd::Peer => ConnectionEnd::Finished,
+            LinkEnd::Local if self.shared.services.stopping => ConnectionEnd::Stopped,
+            LinkEnd::Local => ConnectionEnd::Closed,
             LinkEnd::Lost => ConnectionEnd::Reset,
             _ => ConnectionEnd::Failed,
         });
