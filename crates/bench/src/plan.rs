@@ -23,6 +23,8 @@ pub(crate) struct LoadPlan {
     pub(crate) http2: bool,
     /// WebSockets or requests over HTTP/3.
     pub(crate) http3: bool,
+    /// Value of `:protocol` over HTTP/3.
+    pub(crate) http3_protocol: String,
     /// More than one over HTTP/2 and HTTP/3 only.
     pub(crate) sockets_per_connection: usize,
     pub(crate) threads: usize,

@@ -7,6 +7,10 @@
 //!
 //! A connection identifier names its worker and the generation of its process, so that a datagram that the kernel gave to
 //! another worker is passed on: [`ConnectionRoutes::of`].
+//!
+//! # Features
+//!
+//! `tokio`: `Http3Tunnel`, a WebSocket's stream of a client with a socket of its own.
 #![forbid(unsafe_code)]
 
 mod app;
@@ -16,9 +20,13 @@ mod exchanges;
 mod handshakes;
 mod ids;
 mod limits;
+#[cfg(feature = "tokio")]
+mod tunnel;
 
 pub use app::{Http3App, LinkEnd};
 pub use endpoint::{Outgoing, QuicEndpoint};
 pub use exchanges::{ConnectionKey, Exchanges};
 pub use ids::{ConnectionRoutes, WorkerRoute};
 pub use limits::{QuicConnectError, QuicLimits, QuicSetupError};
+#[cfg(feature = "tokio")]
+pub use tunnel::{Http3Tunnel, TunnelRequest, TunnelResponse};

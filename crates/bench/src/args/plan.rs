@@ -40,6 +40,7 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         connections: amount.connections.get(),
         http2: connection.http2,
         http3: connection.http3,
+        http3_protocol: connection.http3_protocol.clone(),
         sockets_per_connection: connection.sockets_per_connection.get(),
         threads: amount.threads.get().min(amount.connections.get()),
         in_flight: amount.in_flight.map_or(default_in_flight, |depth| depth.get() as usize),

@@ -129,7 +129,7 @@ impl Http3Sockets {
         resources: &mut Resources,
     ) -> Result<(), ConnectionFailure> {
         if self.is_connected {
-            self.send_requests(exchanges)?;
+            self.send_requests(exchanges, &thread_state.plan.http3_protocol)?;
         }
         let now = time(thread_state.epoch, thread_state.now);
         while let Some(index) = self.ready.pop_front() {
@@ -160,11 +160,15 @@ impl Http3Sockets {
         Ok(())
     }
 
-    fn send_requests(&mut self, exchanges: &mut Exchanges<'_>) -> Result<(), ConnectionFailure> {
+    fn send_requests(
+        &mut self,
+        exchanges: &mut Exchanges<'_>,
+        protocol: &str,
+    ) -> Result<(), ConnectionFailure> {
         let failed = |text: &str| Err(ConnectionFailure::new(FailureKind::Handshake, text));
         while let Some(next) = self.sockets.get_mut(self.requested) {
             let request = &next.socket.request;
-            let target = RequestTarget::connect("websocket", request.authority(), request.path());
+            let target = RequestTarget::connect(protocol, request.authority(), request.path());
             let headers: Vec<_> = request.headers().collect();
             let headers = headers.iter().map(|(name, value)| (*name, &**value));
             match exchanges.send_request(&target, headers, false) {
