@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{Connection, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId};
-use sinews_http::h3::{Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
+use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
 use crate::app::{Http3App, LinkEnd};
 use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
@@ -15,6 +15,8 @@ use crate::limits::{QuicLimits, varint};
 pub(crate) struct Http3Link {
     pub(crate) quic: Connection,
     http: H3Connection,
+    /// The next event.
+    event: Option<QuicEvent>,
     key: ConnectionKey,
     streams: StreamQueues,
     is_connected: bool,
@@ -27,7 +29,7 @@ pub(crate) struct Http3Link {
 impl Http3Link {
     pub(crate) fn new(
         quic: Connection,
-        http: H3Connection,
+        config: Config,
         key: ConnectionKey,
         limits: &QuicLimits,
         client: Option<ClientNetwork>,
@@ -35,7 +37,8 @@ impl Http3Link {
     ) -> Self {
         Self {
             quic,
-            http,
+            http: H3Connection::server(config),
+            event: None,
             key,
             streams: StreamQueues {
                 max_queued: limits.max_queued,
@@ -48,6 +51,20 @@ impl Http3Link {
             started: now,
             client,
         }
+    }
+
+    /// Makes it the client's side.
+    pub(crate) fn into_client(mut self, config: Config) -> Self {
+        self.http = H3Connection::client(config);
+        self
+    }
+
+    /// Whether an event of QUIC is to be handled, or a change of the application. Asks QUIC once: the event is kept.
+    pub(crate) fn has_events(&mut self) -> bool {
+        if self.event.is_none() {
+            self.event = self.quic.poll();
+        }
+        self.event.is_some() || self.has_changed()
     }
 
     /// Whether the handshake is complete.
@@ -89,7 +106,7 @@ impl Http3Link {
 
     /// Handles all events of QUIC.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
-        while let Some(event) = self.quic.poll() {
+        while let Some(event) = self.event.take().or_else(|| self.quic.poll()) {
             match event {
                 QuicEvent::Connected => {
                     self.is_connected = true;

@@ -86,12 +86,17 @@ impl Exchanges<'_> {
         Ok(())
     }
 
-    /// Sends content, which is not copied. `ends`: the response ends after it.
+    /// Sends content, which is not copied if it is long. `ends`: the response ends after it.
     ///
     /// # Errors
     /// [`H3SendError`].
     pub fn send_data(&mut self, stream: QuicStreamId, data: Bytes, ends: bool) -> Result<(), H3SendError> {
         let header = self.http.start_data(stream, data.len(), ends)?;
+        if data.len() <= COPIED_DATA_MAX {
+            let frame = [header.as_bytes(), &data].concat();
+            self.streams.send(self.quic, quic_id(stream), frame.into(), ends);
+            return Ok(());
+        }
         self.streams.send(self.quic, quic_id(stream), Bytes::copy_from_slice(header.as_bytes()), false);
         self.streams.send(self.quic, quic_id(stream), data, ends);
         Ok(())
@@ -236,6 +241,9 @@ impl Exchanges<'_> {
     }
 }
 
+/// Content that is copied behind the header of its frame: a piece of its own takes more.
+const COPIED_DATA_MAX: usize = 1024;
+
 /// Bytes between both layers.
 #[derive(Default)]
 pub(crate) struct StreamQueues {
@@ -281,6 +289,14 @@ pub(crate) fn quic_id(stream: QuicStreamId) -> StreamId {
 impl StreamQueues {
     /// Sends bytes as far as the windows permit, and queues the rest.
     pub(crate) fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
+        let bytes = match self.outgoing.contains_key(&stream) {
+            true => bytes,
+            // Mostly the windows are open, and no queue is needed.
+            false => match self.send_at_once(quic, stream, bytes, ends) {
+                Some(rest) => rest,
+                None => return,
+            },
+        };
         let queue = self.outgoing.entry(stream).or_default();
         self.outgoing_bytes += bytes.len();
         if !bytes.is_empty() {
@@ -288,6 +304,29 @@ impl StreamQueues {
         }
         queue.ends |= ends;
         self.flush(quic, stream);
+    }
+
+    /// Writes to a stream without a queue. Returns bytes that wait for a window.
+    fn send_at_once(
+        &mut self,
+        quic: &mut Connection,
+        stream: StreamId,
+        mut bytes: Bytes,
+        ends: bool,
+    ) -> Option<Bytes> {
+        let mut writer = quic.send_stream(stream);
+        while !bytes.is_empty() {
+            match writer.write_chunks(std::slice::from_mut(&mut bytes)) {
+                Ok(written) => self.written += written.bytes as u64,
+                Err(WriteError::Blocked) => return Some(bytes),
+                // The peer has stopped the stream, or it exists no longer.
+                Err(_) => return None,
+            }
+        }
+        if ends {
+            let _ = writer.finish();
+        }
+        None
     }
 
     pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) {

@@ -20,6 +20,7 @@ mod exchanges;
 mod handshakes;
 mod ids;
 mod limits;
+mod links;
 #[cfg(feature = "tokio")]
 mod tunnel;
 

@@ -112,11 +112,17 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the bytes that the peer may send on a stream, and on all streams, before they are read. Default: 65,535 and 1 MiB.
+    /// Sets the bytes that a client may send ahead on a stream. Default: 64 KiB.
     #[must_use]
-    pub const fn with_receive_windows(mut self, stream: u32, connection: u32) -> Self {
-        self.stream_window = stream;
-        self.connection_window = connection;
+    pub const fn with_stream_window(mut self, bytes: u32) -> Self {
+        self.stream_window = bytes;
+        self
+    }
+
+    /// Sets the bytes that a client may send ahead on all streams of a connection. Default: 1 MiB.
+    #[must_use]
+    pub const fn with_connection_window(mut self, bytes: u32) -> Self {
+        self.connection_window = bytes;
         self
     }
 

@@ -116,7 +116,8 @@ impl LoadEndpoint {
             .with_idle_timeout(IDLE_TIMEOUT)
             // The plan bounds the data in flight.
             .with_max_queued(usize::MAX)
-            .with_receive_windows(WINDOW, WINDOW);
+            .with_stream_window(WINDOW)
+            .with_connection_window(WINDOW);
         let endpoint = QuicEndpoint::client(tls, Config::new(), limits).map_err(|error| error.to_string())?;
         Ok(Self { endpoint: Some(Box::new(endpoint)), out: Vec::new(), unsent: None })
     }
