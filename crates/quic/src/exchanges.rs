@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionHandle, Dir, StreamId, WriteError};
-use sinews_http::h3::{H3Code, H3Connection, H3SendError, QuicStreamId};
+use sinews_http::h3::{H3Code, H3Connection, H3SendError, PeerSettings, QuicStreamId, RequestTarget};
 
 use crate::limits::varint;
 use crate::memory::{RetainedBytes, UnreadBytes};
@@ -38,6 +38,38 @@ impl Exchanges<'_> {
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
+    }
+
+    /// SETTINGS of the peer, once they have arrived. A server announces here whether it accepts extended CONNECT.
+    #[must_use]
+    pub const fn peer_settings(&self) -> Option<PeerSettings> {
+        self.http.peer_settings()
+    }
+
+    /// Sends the head of a request on a new stream. `ends`: it has no content. `None`: the server permits no further stream now;
+    /// try again in [`handle_settled`](crate::Http3App::handle_settled).
+    ///
+    /// # Errors
+    /// [`H3SendError::NotPermitted`].
+    pub fn send_request<'f>(
+        &mut self,
+        target: &RequestTarget<'_>,
+        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
+        ends: bool,
+    ) -> Result<Option<QuicStreamId>, H3SendError> {
+        let Some(stream) = self.quic.streams().open(Dir::Bi) else { return Ok(None) };
+        match self.http.send_request(http_id(stream), target, fields, ends, &mut self.out) {
+            Ok(()) => {
+                let head = std::mem::take(&mut self.out);
+                self.streams.send(self.quic, stream, head.into(), ends);
+                Ok(Some(http_id(stream)))
+            }
+            Err(error) => {
+                let _ = self.quic.send_stream(stream).reset(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                let _ = self.quic.recv_stream(stream).stop(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                Err(error)
+            }
+        }
     }
 
     /// Sends the head of a response. `ends`: it has no content.
@@ -157,13 +189,13 @@ impl Exchanges<'_> {
         self.http.reset(stream, code);
     }
 
-    /// Bytes that wait for windows of the client, on all streams.
+    /// Bytes that wait for windows of the peer, on all streams.
     #[must_use]
     pub const fn queued(&self) -> usize {
         self.streams.outgoing_bytes
     }
 
-    /// Whether bytes of a stream wait for a window of the client. Send more after [`handle_writable`](crate::Http3App::handle_writable).
+    /// Whether bytes of a stream wait for a window of the peer. Send more after [`handle_writable`](crate::Http3App::handle_writable).
     #[must_use]
     pub fn is_blocked(&self, stream: QuicStreamId) -> bool {
         self.streams.outgoing.contains_key(&quic_id(stream))
@@ -212,7 +244,8 @@ impl Exchanges<'_> {
         let open = |dir| self.quic.streams().remote_open_streams(dir) as usize;
         let open = [Dir::Bi, Dir::Uni].map(open).iter().sum();
         let unread = self.streams.unread_bytes.limit(self.streams.window.most(open));
-        let permitted = [Dir::Bi, Dir::Uni].map(|dir| self.quic.max_concurrent_streams(dir)).iter().sum::<u64>();
+        let permitted =
+            [Dir::Bi, Dir::Uni].map(|dir| self.quic.max_concurrent_streams(dir)).iter().sum::<u64>();
         BASE_MEMORY
             + permitted as usize * PERMITTED_STREAM_MEMORY
             + open * OPEN_STREAM_MEMORY
@@ -300,6 +333,14 @@ pub(crate) fn quic_id(stream: QuicStreamId) -> StreamId {
 impl StreamQueues {
     /// Sends bytes as far as the windows permit, and queues the rest.
     pub(crate) fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
+        let bytes = match self.outgoing.contains_key(&stream) {
+            true => bytes,
+            // Mostly the windows are open, and no queue is needed.
+            false => match self.send_at_once(quic, stream, bytes, ends) {
+                Some(rest) => rest,
+                None => return,
+            },
+        };
         let queue = self.outgoing.entry(stream).or_default();
         self.outgoing_bytes += bytes.len();
         if !bytes.is_empty() {
@@ -307,6 +348,29 @@ impl StreamQueues {
         }
         queue.ends |= ends;
         self.flush(quic, stream);
+    }
+
+    /// Writes to a stream without a queue. Returns bytes that wait for a window.
+    fn send_at_once(
+        &mut self,
+        quic: &mut Connection,
+        stream: StreamId,
+        mut bytes: Bytes,
+        ends: bool,
+    ) -> Option<Bytes> {
+        let mut writer = quic.send_stream(stream);
+        while !bytes.is_empty() {
+            match writer.write_chunks(std::slice::from_mut(&mut bytes)) {
+                Ok(written) => self.written += written.bytes as u64,
+                Err(WriteError::Blocked) => return Some(bytes),
+                // The peer has stopped the stream, or it exists no longer.
+                Err(_) => return None,
+            }
+        }
+        if ends {
+            let _ = writer.finish();
+        }
+        None
     }
 
     pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) {

@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
-use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn_proto::{
+    ClientConfig, ConnectError, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt,
+};
 use ring::rand::SystemRandom;
 
 use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
@@ -112,6 +114,20 @@ impl QuicLimits {
         self
     }
 
+    /// Sets the bytes that a client may send ahead on a stream. Default: 64 KiB.
+    #[must_use]
+    pub const fn with_stream_window(mut self, bytes: u32) -> Self {
+        self.stream_window = bytes;
+        self
+    }
+
+    /// Sets the bytes that a client may send ahead on all streams of a connection. Default: 1 MiB.
+    #[must_use]
+    pub const fn with_connection_window(mut self, bytes: u32) -> Self {
+        self.connection_window = bytes;
+        self
+    }
+
     pub(crate) fn transport(
         &self,
         http: &sinews_http::h3::Config,
@@ -152,6 +168,19 @@ impl QuicLimits {
 /// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
 /// takes memory for each permitted stream, so that those of sessions are permitted once there is one.
 const PLAIN_STREAMS_MAX: u32 = 8;
+
+impl QuicLimits {
+    pub(crate) fn client(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+        http: &sinews_http::h3::Config,
+    ) -> Result<ClientConfig, QuicSetupError> {
+        let crypto = QuicClientConfig::try_from(tls).map_err(QuicSetupError::CipherSuite)?;
+        let mut client = ClientConfig::new(Arc::new(crypto));
+        client.transport_config(Arc::new(self.transport(http)?));
+        Ok(client)
+    }
+}
 
 /// Bytes of a client before its connection is accepted, which happens at once.
 const INCOMING_MAX: u64 = 16 << 10;
@@ -214,3 +243,24 @@ impl fmt::Display for QuicSetupError {
 }
 
 impl std::error::Error for QuicSetupError {}
+
+/// The reason why an endpoint cannot connect.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum QuicConnectError {
+    /// The endpoint was not created by [`QuicEndpoint::client`](crate::QuicEndpoint::client).
+    NotClient,
+    /// QUIC rejects the address, or the name.
+    Quic(ConnectError),
+}
+
+impl fmt::Display for QuicConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotClient => f.write_str("the endpoint only accepts connections"),
+            Self::Quic(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for QuicConnectError {}

@@ -1,23 +1,23 @@
 //! Both sides in memory, with a simulated clock: the endpoint, and a client of quinn-proto with the client's side of HTTP/3.
 
+#[path = "support/certificate.rs"]
+mod certificate;
 #[path = "support/client.rs"]
 mod client;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{Dir, StreamId, TransportConfig, VarInt};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
-use rustls::pki_types::PrivateKeyDer;
 use sinews_http::h3::{Config, Event, QuicStreamId, RequestTarget};
 use sinews_quic::{
     ConnectionKey, ConnectionRoutes, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits, WorkerRoute,
 };
 use sinews_testkit::{CountingAllocator, measure};
 
+use self::certificate::certificate;
 use self::client::QuicClient;
 
 #[global_allocator]
@@ -103,25 +103,6 @@ struct Pair {
 }
 
 const ROUTE: WorkerRoute = WorkerRoute::new(5, 2);
-
-fn certificate() -> (Arc<rustls::ServerConfig>, rustls::RootCertStore) {
-    let CertifiedKey { cert, signing_key } =
-        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("TLS 1.3")
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![cert.der().clone()],
-            PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key"),
-        )
-        .expect("a valid certificate");
-    tls.alpn_protocols = vec![b"h3".to_vec()];
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(cert.der().clone()).expect("a valid certificate");
-    (Arc::new(tls), roots)
-}
 
 impl Pair {
     fn new(limits: QuicLimits) -> (Self, rustls::RootCertStore) {
@@ -559,7 +540,7 @@ fn client_that_permits_no_control_stream_is_closed() {
     world.run(&mut client, "close", |_, client| client.lost.is_some());
     let code = VarInt::from_u32(0x101).to_string();
     assert!(client.lost.as_ref().is_some_and(|lost| lost.contains(&code)), "{:?}", client.lost);
-    assert_eq!(world.app.ends, ["client permits no control stream"]);
+    assert_eq!(world.app.ends, ["peer permits no control stream"]);
     world.run(&mut client, "end", |world, _| world.server.connections() == 0);
     assert_eq!(world.server.handshakes(), 0);
 }

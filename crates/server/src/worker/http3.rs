@@ -94,6 +94,8 @@ impl Worker {
         let mut has_more = false;
         self.with_endpoint(io, listener, |endpoint, app| {
             let result = socket.receive(|datagram| app.receive(endpoint, &datagram));
+            let now = app.io.now();
+            endpoint.finish_receive(app, now);
             has_more = result.unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot receive datagrams");
                 false
@@ -243,9 +245,9 @@ impl Worker {
             counters.http3_failed.add(1);
         }
         counters.closed.add(match cause {
-            LinkEnd::Client => ConnectionEnd::Finished,
-            LinkEnd::Server if self.shared.services.stopping => ConnectionEnd::Stopped,
-            LinkEnd::Server => ConnectionEnd::Closed,
+            LinkEnd::Peer => ConnectionEnd::Finished,
+            LinkEnd::Local if self.shared.services.stopping => ConnectionEnd::Stopped,
+            LinkEnd::Local => ConnectionEnd::Closed,
             LinkEnd::Lost => ConnectionEnd::Reset,
             _ => ConnectionEnd::Failed,
         });
@@ -397,7 +399,7 @@ impl Http3Events<'_> {
         let routing = &worker.quic.routing;
         let Some(owner) = routing.owner(payload, worker.number) else {
             let now = self.io.now();
-            return endpoint.receive(BytesMut::from(payload), from, local, ecn, self, now);
+            return endpoint.receive_part(BytesMut::from(payload), from, local, ecn, self, now);
         };
         let counters = &worker.shared.services.counters;
         let listener = self.listener;
