@@ -161,8 +161,8 @@ impl Http3Link {
 
     /// Lends the connection to the application, outside of an event.
     pub(crate) fn exchanges(&mut self, now: Instant) -> Exchanges<'_> {
-        let Self { quic, http, streams, key, .. } = self;
-        Exchanges { quic, http, streams, key: *key, now, out: Vec::new() }
+        let Self { quic, http, streams, key, started, .. } = self;
+        Exchanges { quic, http, streams, key: *key, now, started: *started, out: Vec::new() }
     }
 
     fn report(
@@ -223,9 +223,9 @@ impl Http3Link {
                 match event {
                     Ok(Some(event)) => {
                         let (quic, http, streams) = (&mut self.quic, &mut self.http, &mut self.streams);
-                        let key = self.key;
+                        let (key, started) = (self.key, self.started);
                         app.handle_event(
-                            &mut Exchanges { quic, http, streams, key, now, out: Vec::new() },
+                            &mut Exchanges { quic, http, streams, key, now, started, out: Vec::new() },
                             event,
                         );
                     }
@@ -272,6 +272,9 @@ impl Http3Link {
                     }
                     _ => {}
                 }
+            }
+            while let Some((session, payload)) = self.http.next_early_datagram() {
+                app.handle_datagram(&mut self.exchanges(now), session, &payload);
             }
             let resumed = self.http.next_resumed().map(quic_id);
             let Some(stream) = resumed.or_else(|| self.streams.resumed.pop()) else { break };

@@ -18,6 +18,6 @@ mod limits;
 
 pub use app::{Http3App, LinkEnd};
 pub use endpoint::{Outgoing, QuicEndpoint};
-pub use exchanges::{ConnectionKey, Exchanges};
+pub use exchanges::{ConnectionKey, DatagramSend, Exchanges};
 pub use ids::{ConnectionRoutes, WorkerRoute};
 pub use limits::{QuicLimits, QuicSetupError};

@@ -125,12 +125,15 @@ impl QuicClient {
                 QuicEvent::Stream(StreamEvent::Writable { .. }) => self.flush(),
                 QuicEvent::DatagramReceived => {
                     while let Some(datagram) = self.quic.datagrams().recv() {
-                        let (_, payload) =
-                            self.http.receive_datagram(&datagram).expect("valid").expect("a session");
-                        self.datagrams.push(payload.to_vec());
+                        if let Some((_, payload)) = self.http.receive_datagram(&datagram).expect("valid") {
+                            self.datagrams.push(payload.to_vec());
+                        }
                     }
                 }
                 _ => {}
+            }
+            while let Some((_, payload)) = self.http.next_early_datagram() {
+                self.datagrams.push(payload.into());
             }
         }
         let _ = now;
