@@ -34,6 +34,8 @@ struct EchoApp {
     requests: usize,
     datagrams: usize,
     settled: usize,
+    session_streams: Vec<u64>,
+    session_bytes: Vec<u8>,
     ends: Vec<String>,
     last: Option<ConnectionKey>,
     /// Pauses each request at its head.
@@ -57,6 +59,10 @@ impl Http3App for EchoApp {
                 if self.pauses {
                     exchanges.pause_reads(stream);
                 }
+            }
+            Event::SessionStream { stream, .. } => self.session_streams.push(stream.get()),
+            Event::Data { stream, data } if self.session_streams.contains(&stream.get()) => {
+                self.session_bytes.extend_from_slice(data);
             }
             Event::Data { stream, data } => {
                 if let Some(body) = self.bodies.get_mut(&(key, stream)) {
@@ -333,6 +339,22 @@ fn datagram_before_its_session_is_delivered_once_it_is_open() {
     assert_eq!(client.ask(&target, b"", false), 0);
     world.run(&mut client, "datagram", |_, client| !client.datagrams.is_empty());
     assert_eq!((&client.datagrams[..], world.app.datagrams), (&[b"early".to_vec()][..], 1));
+}
+
+/// draft-ietf-webtrans-http3 section 4.6: also a stream of which only the beginning has arrived.
+#[test]
+fn stream_before_its_session_continues_once_it_is_open() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    // Stream 2 carries control frames, and stream 0 is the next request.
+    let early = client.quic.streams().open(Dir::Uni).expect("a permitted stream");
+    client.send(early, Bytes::from_static(b"\x40\x54\0"), false);
+    world.pass_time(&mut client);
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    assert_eq!(client.ask(&target, b"", false), 0);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&0));
+    assert_eq!(world.app.session_streams, [u64::from(early)]);
+    client.send(early, Bytes::from_static(b"late"), true);
+    world.run(&mut client, "content", |world, _| world.app.session_bytes == b"late");
 }
 
 /// RFC 9000 section 8.1: at most three times the received bytes before the client's address is validated.

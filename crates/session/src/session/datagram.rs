@@ -3,7 +3,7 @@
 use sinews_proto::{Kind, Time};
 
 use super::Session;
-use crate::events::Events;
+use crate::events::{Events, Flow};
 use crate::payload::Payload;
 use crate::resources::Resources;
 use crate::tx::Tx;
@@ -25,7 +25,7 @@ impl Session {
         let tx = &mut Tx::new(&mut self.connection, &mut self.outbound, resources, now);
         events.message(Payload::chunk(kind, payload), tx);
         self.paused = self.outbound.congested || events.pauses();
-        self.after_input(resources, now);
+        let _: Flow = self.after_input(resources, now);
         true
     }
 }
