@@ -328,7 +328,14 @@ impl Http3Link {
                     _ => {}
                 }
             }
+            while let Some((session, payload)) = self.http.next_early_datagram() {
+                app.handle_datagram(&mut self.exchanges(now), session, &payload);
+            }
             let resumed = self.http.next_resumed().map(quic_id);
+            if let Some(stream) = resumed {
+                // Without a rest, too: HTTP/3 continues only with a call.
+                self.streams.held.entry(stream).or_default();
+            }
             let Some(stream) = resumed.or_else(|| self.streams.resumed.pop()) else { break };
             self.read(stream, app, fields, now);
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
-use quinn_proto::{Connection, ConnectionHandle, Dir, StreamId, WriteError};
+use quinn_proto::{Connection, ConnectionHandle, Dir, SendDatagramError, StreamId, WriteError};
 use sinews_http::h3::{H3Code, H3Connection, H3SendError, PeerSettings, QuicStreamId, RequestTarget};
 
 use crate::limits::varint;
@@ -23,8 +23,22 @@ pub struct Exchanges<'a> {
     pub(crate) streams: &'a mut StreamQueues,
     pub(crate) key: ConnectionKey,
     pub(crate) now: Instant,
+    /// The beginning of the connection.
     pub(crate) started: Instant,
     pub(crate) out: Vec<u8>,
+}
+
+/// The fate of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
+pub enum DatagramSend {
+    /// It leaves with the next packets.
+    Sent,
+    /// The congestion window is closed, and the buffer is full. [`handle_settled`](crate::Http3App::handle_settled) follows once
+    /// it is not.
+    Blocked,
+    /// It exceeds a packet of this path, or the client takes no datagrams.
+    TooLarge,
 }
 
 impl Exchanges<'_> {
@@ -129,20 +143,63 @@ impl Exchanges<'_> {
         }
     }
 
+    /// Rejects a stream of a session that the client has opened, with a code of the application.
+    pub fn reject_session_stream(&mut self, stream: QuicStreamId, code: u32) {
+        let now = self.now.saturating_duration_since(self.started);
+        let code = H3Code::from_session_code(code);
+        if let Err(error) = self.http.reject_session_stream(stream, code, now) {
+            self.close(error.code(), error.reason());
+        }
+    }
+
+    /// Ends both sides of a stream of a session early.
+    pub fn reset_session_stream(&mut self, stream: QuicStreamId, code: H3Code) {
+        self.http.reset(stream, code);
+        // HTTP/3 forgets the stream once the client has ended its side.
+        self.streams.forget(quic_id(stream));
+        let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
+    }
+
     /// Sends bytes on a stream of a session, without frames. `ends`: our side of the stream ends after them.
     pub fn send_bytes(&mut self, stream: QuicStreamId, bytes: Bytes, ends: bool) {
+        if ends {
+            self.http.finish_session_stream(stream);
+        }
         self.streams.send(self.quic, quic_id(stream), bytes, ends);
     }
 
-    /// Sends a datagram of a session. One that is too large for the path, or has no room, is dropped.
+    /// Sends a datagram of a session, which QUIC does not repeat. Few datagrams wait for the congestion window
+    /// ([`QuicLimits::with_datagram_send_buffer`](crate::QuicLimits::with_datagram_send_buffer)), so that an application can
+    /// replace a value that has not left.
     ///
     /// # Errors
     /// [`H3SendError`].
-    pub fn send_datagram(&mut self, session: QuicStreamId, payload: &[u8]) -> Result<(), H3SendError> {
+    pub fn send_datagram(
+        &mut self,
+        session: QuicStreamId,
+        pieces: &[&[u8]],
+    ) -> Result<DatagramSend, H3SendError> {
         let prefix = self.http.datagram_prefix(session)?;
-        let datagram = [prefix.as_bytes(), payload].concat();
-        let _ = self.quic.datagrams().send(datagram.into(), true);
-        Ok(())
+        let len = prefix.as_bytes().len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        if self.quic.datagrams().max_size().is_none_or(|max| len > max) {
+            return Ok(DatagramSend::TooLarge);
+        }
+        let mut datagram = Vec::with_capacity(len);
+        datagram.extend_from_slice(prefix.as_bytes());
+        pieces.iter().for_each(|piece| datagram.extend_from_slice(piece));
+        Ok(match self.quic.datagrams().send(datagram.into(), false) {
+            Ok(()) => DatagramSend::Sent,
+            Err(SendDatagramError::Blocked(_)) => DatagramSend::Blocked,
+            Err(_) => DatagramSend::TooLarge,
+        })
+    }
+
+    /// The longest payload of a datagram of a session now; 0 without datagrams. It changes with the path.
+    #[must_use]
+    pub fn datagram_max(&mut self, session: QuicStreamId) -> usize {
+        let Ok(prefix) = self.http.datagram_prefix(session) else { return 0 };
+        let max = self.quic.datagrams().max_size();
+        max.map_or(0, |max| max.saturating_sub(prefix.as_bytes().len()))
     }
 
     /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still

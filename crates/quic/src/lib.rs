@@ -28,7 +28,7 @@ mod window;
 
 pub use app::{Http3App, LinkEnd};
 pub use endpoint::{Outgoing, QuicEndpoint};
-pub use exchanges::{ConnectionKey, Exchanges};
+pub use exchanges::{ConnectionKey, DatagramSend, Exchanges};
 pub use ids::{ConnectionRoutes, WorkerRoute};
 pub use limits::{QuicConnectError, QuicLimits, QuicSetupError};
 #[cfg(feature = "tokio")]

@@ -28,6 +28,7 @@ pub struct QuicLimits {
     pub(crate) max_send_window: u32,
     pub(crate) max_queued: usize,
     pub(crate) datagram_buffer: usize,
+    pub(crate) datagram_send_buffer: usize,
 }
 
 impl QuicLimits {
@@ -49,6 +50,7 @@ impl QuicLimits {
             max_send_window: 1 << 20,
             max_queued: 1 << 20,
             datagram_buffer: 64 << 10,
+            datagram_send_buffer: 16 << 10,
         }
     }
 
@@ -128,6 +130,14 @@ impl QuicLimits {
         self
     }
 
+    /// Sets the bytes of datagrams of a connection that wait for its congestion window. While they fill it, further ones stay
+    /// with the application, which can replace them by newer values. Default: 16 KiB, about the first congestion window.
+    #[must_use]
+    pub const fn with_datagram_send_buffer(mut self, bytes: usize) -> Self {
+        self.datagram_send_buffer = bytes;
+        self
+    }
+
     pub(crate) fn transport(
         &self,
         http: &sinews_http::h3::Config,
@@ -145,7 +155,7 @@ impl QuicLimits {
             .receive_window(self.connection_window.into())
             .send_window(self.send_window.into())
             .datagram_receive_buffer_size(datagrams)
-            .datagram_send_buffer_size(self.datagram_buffer);
+            .datagram_send_buffer_size(self.datagram_send_buffer);
         Ok(transport)
     }
 

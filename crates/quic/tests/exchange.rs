@@ -13,7 +13,8 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto::{Dir, StreamId, TransportConfig, VarInt};
 use sinews_http::h3::{Config, Event, QuicStreamId, RequestTarget};
 use sinews_quic::{
-    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits, WorkerRoute,
+    ConnectionKey, ConnectionRoutes, DatagramSend, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits,
+    WorkerRoute,
 };
 use sinews_testkit::{CountingAllocator, measure};
 
@@ -32,6 +33,9 @@ struct EchoApp {
     bodies: HashMap<(ConnectionKey, QuicStreamId), Vec<u8>>,
     requests: usize,
     datagrams: usize,
+    settled: usize,
+    session_streams: Vec<u64>,
+    session_bytes: Vec<u8>,
     ends: Vec<String>,
     last: Option<ConnectionKey>,
     connections: Vec<ConnectionKey>,
@@ -56,6 +60,10 @@ impl Http3App for EchoApp {
                 if self.pauses {
                     exchanges.pause_reads(stream);
                 }
+            }
+            Event::SessionStream { stream, .. } => self.session_streams.push(stream.get()),
+            Event::Data { stream, data } if self.session_streams.contains(&stream.get()) => {
+                self.session_bytes.extend_from_slice(data);
             }
             Event::Data { stream, data } => {
                 if let Some(body) = self.bodies.get_mut(&(key, stream)) {
@@ -82,7 +90,11 @@ impl Http3App for EchoApp {
 
     fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
         self.datagrams += 1;
-        exchanges.send_datagram(session, payload).expect("an open session");
+        exchanges.send_datagram(session, &[payload]).expect("an open session");
+    }
+
+    fn handle_settled(&mut self, _: &mut Exchanges<'_>) {
+        self.settled += 1;
     }
 
     fn handle_end(&mut self, _: ConnectionKey, _: LinkEnd, reason: &str) {
@@ -350,6 +362,68 @@ fn datagrams_of_a_session_are_echoed() {
     world.pass_time(&mut client);
     let streams = std::iter::from_fn(|| client.quic.streams().open(Dir::Uni)).take(50).count();
     assert_eq!(streams, 50, "a session may open more streams than a connection without one");
+}
+
+/// RFC 9221 section 5.3: datagrams are subject to congestion control. Few wait; the application keeps the others.
+#[test]
+fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
+    let limits = QuicLimits::new().with_datagram_send_buffer(4096);
+    let (mut world, mut client) = connected(limits);
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    let session = QuicStreamId::new(session);
+    let max = world.lend(|exchanges| exchanges.datagram_max(session));
+    assert!((1000..1500).contains(&max), "{max}");
+    let send = |world: &mut Pair, len| {
+        world.lend(|exchanges| exchanges.send_datagram(session, &[b"\x02", &vec![7; len - 1]]))
+    };
+    assert_eq!(send(&mut world, max + 1), Ok(DatagramSend::TooLarge));
+    // Without an acknowledgement of the client, the window closes.
+    let mut sent = 0;
+    while send(&mut world, max) == Ok(DatagramSend::Sent) {
+        sent += 1;
+        world.transmit();
+        assert!(sent < 1000);
+    }
+    assert!(sent > 4, "{sent}");
+    // The application is asked again once some have left.
+    let settled = world.app.settled;
+    world.pass_time(&mut client);
+    assert!(world.app.settled > settled);
+    assert_eq!(send(&mut world, max), Ok(DatagramSend::Sent));
+    let none = world.lend(|exchanges| exchanges.send_datagram(QuicStreamId::new(400), &[b"x"]));
+    assert!(none.is_err());
+}
+
+/// draft-ietf-webtrans-http3 section 4.6.
+#[test]
+fn datagram_before_its_session_is_delivered_once_it_is_open() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    // The next request of the client.
+    client.quic.datagrams().send(Bytes::from_static(b"\0early"), false).expect("datagrams");
+    world.pass_time(&mut client);
+    assert_eq!(world.app.datagrams, 0);
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    assert_eq!(client.ask(&target, b"", false), 0);
+    world.run(&mut client, "datagram", |_, client| !client.datagrams.is_empty());
+    assert_eq!((&client.datagrams[..], world.app.datagrams), (&[b"early".to_vec()][..], 1));
+}
+
+/// draft-ietf-webtrans-http3 section 4.6: also a stream of which only the beginning has arrived.
+#[test]
+fn stream_before_its_session_continues_once_it_is_open() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    // Stream 2 carries control frames, and stream 0 is the next request.
+    let early = client.quic.streams().open(Dir::Uni).expect("a permitted stream");
+    client.send(early, Bytes::from_static(b"\x40\x54\0"), false);
+    world.pass_time(&mut client);
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    assert_eq!(client.ask(&target, b"", false), 0);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&0));
+    assert_eq!(world.app.session_streams, [u64::from(early)]);
+    client.send(early, Bytes::from_static(b"late"), true);
+    world.run(&mut client, "content", |world, _| world.app.session_bytes == b"late");
 }
 
 /// RFC 9000 section 8.1: at most three times the received bytes before the client's address is validated.

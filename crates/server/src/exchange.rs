@@ -16,7 +16,7 @@ use std::time::Duration;
 use sinews_engine::ConnId;
 use sinews_http::{RequestHead, Version};
 use sinews_proto::Time;
-use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept};
+use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept, accept_session};
 
 pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
@@ -84,6 +84,11 @@ impl<'a> HttpExchange<'a> {
     pub(crate) fn with_connect(mut self, protocol: Option<&'a str>) -> Self {
         self.connect = protocol;
         self
+    }
+
+    /// Returns whether the request is for a session of WebTransport. The framing of HTTP/3 has them, and no other.
+    fn is_session(&self) -> bool {
+        self.connect == Some("webtransport") && self.head.version() == Version::Http3
     }
 
     fn entry(&self) -> Option<&'a RouteEntry> {
@@ -155,19 +160,24 @@ impl<'a> HttpExchange<'a> {
         route: &WebSocketRoute,
         services: &mut Services,
     ) -> Result<SocketHandshake, Refusal> {
-        let accepted = accept(&HandshakeRequest { head: self.head, connect: self.connect }, &route.options)?;
+        let handshake = HandshakeRequest { head: self.head, connect: self.connect };
+        let (accepted, transport) = if self.is_session() {
+            (accept_session(&handshake, &route.options)?, MessageTransport::Session)
+        } else {
+            (accept(&handshake, &route.options)?, MessageTransport::Connection)
+        };
         if let Err(limit) = services.gate.handshake() {
             services.count_limit(limit);
             return Err(limit.refusal());
         }
-        let request = self.request(services).accepted(accepted.subprotocol());
+        let request = self.request(services).accepted(accepted.subprotocol(), self.is_session());
         let handler = (route.handler)(&request)?;
         let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
         let mut response = Response::accepted(accepted.status(), headers);
         self.router.hooks.after(&request, &mut response);
         announce_http3(&mut response, services.http3_port);
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
-        let (rate_limit, transport) = (route.message_rate, MessageTransport::Connection);
+        let rate_limit = route.message_rate;
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit, transport };
         Ok(SocketHandshake { accepted, response, upgrade })
     }
@@ -175,13 +185,14 @@ impl<'a> HttpExchange<'a> {
     /// Returns the answer to extended CONNECT for a path without a WebSocket. A status of success would open a tunnel, so
     /// no responder is called.
     pub(crate) fn reject_connect(&self) -> Response {
-        match (self.connect, self.entry()) {
-            (Some("websocket"), Some(entry)) => {
+        let is_known = self.connect == Some("websocket") || self.is_session();
+        match self.entry().filter(|_| is_known) {
+            Some(entry) => {
                 let response = Response::text("no WebSocket has this path\n").with_status(405);
                 allow(response, &entry.allowed())
             }
-            (Some("websocket"), None) => Response::text("not found\n").with_status(404),
-            _ => Response::text("unknown :protocol\n").with_status(501),
+            None if is_known => Response::text("not found\n").with_status(404),
+            None => Response::text("unknown :protocol\n").with_status(501),
         }
     }
 

@@ -27,6 +27,7 @@ pub struct Request<'a> {
     body: &'a [u8],
     peer: SocketAddr,
     subprotocol: Option<&'a str>,
+    has_datagrams: bool,
     resources: HandlerResources<'a>,
 }
 
@@ -104,12 +105,12 @@ impl<'a> Request<'a> {
         peer: SocketAddr,
         resources: HandlerResources<'a>,
     ) -> Self {
-        Self { head, params, body, peer, subprotocol: None, resources }
+        Self { head, params, body, peer, subprotocol: None, has_datagrams: false, resources }
     }
 
     /// Marks the request as an accepted handshake.
-    pub(crate) fn accepted(self, subprotocol: Option<&'a str>) -> Self {
-        Self { subprotocol, ..self }
+    pub(crate) fn accepted(self, subprotocol: Option<&'a str>, has_datagrams: bool) -> Self {
+        Self { subprotocol, has_datagrams, ..self }
     }
 
     /// Hides the body, for hooks that run before it has arrived.
@@ -122,6 +123,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn subprotocol(&self) -> Option<&'a str> {
         self.subprotocol
+    }
+
+    /// Returns whether the request is for a session of WebTransport, whose messages may be sent as datagrams
+    /// ([`Context::deliver_datagrams`](crate::Context::deliver_datagrams)).
+    #[must_use]
+    pub fn has_datagrams(&self) -> bool {
+        self.has_datagrams
     }
 
     /// Returns the head: method, target, headers.

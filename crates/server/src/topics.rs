@@ -67,5 +67,6 @@ pub(crate) use self::registry::Publication;
 pub use self::registry::Topics;
 pub(crate) use self::rule::{RuleId, TopicRules};
 pub use self::rule::{SlowConsumer, TopicRule};
+pub(crate) use self::throttle::backlog::datagrams::DatagramQueue;
 pub(crate) use self::throttle::backlog::{Backlog, Delivery, is_ready};
 pub use self::throttle::backlog::{DropReason, DroppedMessages};

@@ -7,6 +7,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::config::Config;
+use super::early::EarlyDatagrams;
 use super::error::{Error, H3Code};
 use super::event::{Event, H3Notice};
 use super::frame::{CONTROL_STREAM, GOAWAY};
@@ -46,6 +47,8 @@ pub struct H3Connection {
     /// Requests rejected without an event.
     pub(super) rejected: u32,
     pub(super) failed: Option<Error>,
+    /// Datagrams that have arrived before their session.
+    pub(super) early: Option<Box<EarlyDatagrams>>,
 }
 
 /// Graceful shutdown (RFC 9114 section 5.2).
@@ -114,6 +117,7 @@ impl H3Connection {
             control_frames: Budget::default(),
             rejected: 0,
             failed: None,
+            early: None,
             config,
         }
     }
@@ -192,6 +196,7 @@ impl H3Connection {
             self.signals.clear();
             self.resumed.clear();
             self.control.clear();
+            self.early = None;
         })
     }
 
@@ -331,6 +336,7 @@ impl H3Connection {
             + self.signals.capacity() * size_of::<StreamSignal>()
             + self.resumed.capacity() * size_of::<QuicStreamId>()
             + self.control.capacity()
+            + self.early.as_ref().map_or(0, |early| early.memory())
     }
 
     /// Begins a graceful shutdown of a server: announces it (RFC 9114 section 5.2). Requests that the client sent before it

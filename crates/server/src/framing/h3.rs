@@ -9,6 +9,7 @@
 //! waits until the worker asks for the connection at the end of its turn.
 
 mod answer;
+mod sessions;
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -18,6 +19,8 @@ use sinews_http::h3::{Event, H3Code, QuicStreamId};
 use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, Exchanges};
 
+use self::sessions::MessageStream;
+pub(crate) use self::sessions::{SESSIONS_MAX, SessionEnd};
 use super::streams::{ExchangeTable, OpenedSocket, RequestStreams as _, SocketTable, StreamReset};
 use crate::http::HttpConfig;
 use crate::shared::WorkerShared;
@@ -30,6 +33,8 @@ pub(crate) struct H3Conn {
     pub(crate) key: ConnectionKey,
     pub(crate) table: ExchangeTable<QuicStreamId>,
     pub(crate) sockets: SocketTable<QuicStreamId>,
+    /// Sessions of WebTransport; each has a socket on its message stream.
+    pub(crate) sessions: Vec<MessageStream>,
     /// Changes of streams of sockets, in order.
     changes: Vec<SocketChange>,
     /// The connection is listed among those that the worker asks for at the end of its turn.
@@ -59,6 +64,7 @@ enum SocketChange {
     Resume(QuicStreamId),
     End(QuicStreamId),
     Reset(QuicStreamId, StreamReset),
+    EndSession { stream: QuicStreamId, ended: bool, end: SessionEnd },
 }
 
 /// Input that concerns a socket.
@@ -85,6 +91,7 @@ impl H3Conn {
             key: exchanges.connection(),
             table: ExchangeTable::new(conn, peer, now),
             sockets: SocketTable::new(),
+            sessions: Vec::new(),
             changes: Vec::new(),
             is_changed: false,
             is_woken: false,
@@ -202,6 +209,10 @@ impl H3Streams<'_, '_> {
                 }
                 return self.conn.sockets.of(stream).map(SocketInput::Reset);
             }
+            Event::SessionStream { stream, .. } => self.reject_session_stream(stream),
+            Event::SessionClosed { session, .. } => {
+                return self.conn.closed_session(session).map(SocketInput::Reset);
+            }
             // The end of content follows trailers.
             _ => {}
         }
@@ -214,11 +225,15 @@ impl H3Streams<'_, '_> {
             match change {
                 SocketChange::Pause(stream) => self.exchanges.pause_reads(stream),
                 SocketChange::Resume(stream) => self.exchanges.resume_reads(stream),
+                SocketChange::End(stream) if sessions::carries_messages(stream) => {
+                    self.exchanges.send_bytes(stream, bytes::Bytes::new(), true);
+                }
                 SocketChange::End(stream) => {
                     // A stream that exists no longer has ended.
                     let _ = self.exchanges.send_data(stream, bytes::Bytes::new(), true);
                 }
                 SocketChange::Reset(stream, reset) => self.reset_stream(stream, reset),
+                SocketChange::EndSession { stream, ended, end } => self.end_session(stream, ended, end),
             }
         }
     }

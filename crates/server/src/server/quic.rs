@@ -9,6 +9,7 @@ use sinews_http::h3;
 use sinews_quic::{QuicEndpoint, QuicLimits, WorkerRoute};
 
 use super::Server;
+use crate::framing::h3::SESSIONS_MAX;
 use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
 use crate::worker::QuicRouting;
 
@@ -70,6 +71,7 @@ impl Server {
             .with_idle_timeout(idle)
             .with_keep_alive((idle / 2).min(KEEP_ALIVE_MAX));
         let config = h3::Config::new().with_head(http.head).with_extended_connect(true);
+        let config = config.with_max_sessions(SESSIONS_MAX);
         let worker = u8::try_from(thread).map_err(|_| io::Error::other("HTTP/3 permits 256 threads"))?;
         let route = WorkerRoute::new(worker, 0);
         QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), route)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sinews_engine::{ConnId, DatagramBatch, DatagramSocket, Io, ReceivedDatagram};
-use sinews_http::h3::{Event, H3Code};
+use sinews_http::h3::{Event, H3Code, QuicStreamId};
 use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, Exchanges, Http3App, LinkEnd, QuicEndpoint};
 
@@ -41,7 +41,13 @@ impl Http3App for Http3Events<'_> {
         }
     }
 
-    fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: sinews_http::h3::QuicStreamId) {
+    fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
+        if let Some(conn) = self.worker.quic.conns.find(self.listener, exchanges.connection()) {
+            self.worker.receive_datagram(self.io, conn, session, payload);
+        }
+    }
+
+    fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
         let conn = self.worker.quic.conns.find(self.listener, exchanges.connection());
         if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn))
             && !exchanges.is_blocked(stream)
@@ -224,6 +230,7 @@ impl Worker {
         let mut streams = H3Streams { conn: http3, exchanges };
         streams.execute_changes();
         sockets.fill(&mut streams, shared);
+        sockets.fill_datagrams(&mut streams, shared);
         let moved = std::mem::take(&mut http3.sockets.moved);
         let has_moved = !moved.is_empty();
         for socket in moved {

@@ -4,6 +4,7 @@ mod attacks;
 mod content;
 #[path = "../../../quic/tests/support/client.rs"]
 mod quic_client;
+mod sessions;
 mod sockets;
 
 use std::net::{SocketAddr, UdpSocket};
