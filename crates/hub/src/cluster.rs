@@ -434,6 +434,16 @@ impl OtherNodes for Cluster {
         self.request_event(topic, retained, time);
     }
 
+    fn pass_cache_miss(&self, topic: &str) -> bool {
+        let owner = self.lock_nodes().owner(topic, self.node, self.report_role());
+        let passes = owner != self.node && self.is_connected();
+        if passes {
+            let miss = NodeCommand::CacheMiss { topic: topic.to_owned() };
+            self.send_command(&self.outbox.subjects.node(owner), 0, miss);
+        }
+        passes
+    }
+
     fn is_connected(&self) -> bool {
         self.outbox.is_open()
     }

@@ -47,6 +47,8 @@ pub(crate) enum NodeCommand {
     ChangeSubscriptions { change: SubscriptionChange },
     /// Return the last event of a cache channel.
     CachedEvent { topic: String },
+    /// A client has subscribed to a cache channel without an event.
+    CacheMiss { topic: String },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections, or those of slow clients only.
@@ -190,6 +192,10 @@ impl CommandTarget<'_> {
             }
             NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
+            NodeCommand::CacheMiss { topic } => {
+                self.hub.report_cache_miss(&topic, true);
+                Value::Null
+            }
             NodeCommand::AppConnections { app } => {
                 json!({ "connections": self.live.policy().live_apps().connections(&app) })
             }
