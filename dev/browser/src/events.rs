@@ -128,7 +128,7 @@ fn fetch_reads(w: &mut World<'_>) -> Result<(), Failure> {
          const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
          const lines = [];
          const next = async () => {
-             while (lines.length === 0) lines.push(...(await reader.read()).value.trimEnd().split('\n'));
+             while (lines.length === 0) lines.push(...(await reader.read()).value.trimEnd().split('\\n'));
              return JSON.parse(lines.shift());
          };
          note('line ' + typeof (await next()).connection);
