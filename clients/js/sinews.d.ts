@@ -66,8 +66,8 @@ export interface Options {
   token?: string | (() => string | Promise<string>);
   /**
    * Uses plain HTTP after two failed attempts, where a network blocks WebSockets, and tries a WebSocket again at each later
-   * connection. HTTP offers `subscribe` without presence and members, `publish`, `history`, `state`, `set` and
-   * `delete`; other requests are rejected with the code 501. Default false.
+   * connection. HTTP offers `subscribe`, `publish`, `history`, `presence`, `members`, `state`, `set` and `delete`; `join`,
+   * `stream` and `call` are rejected with the code 501. Default false.
    */
   fallback?: boolean;
   /** Called on each change of state. */
@@ -251,6 +251,11 @@ export class Client {
   readonly status: Status;
   /** "http" with the option `fallback`, where WebSockets fail. */
   readonly transport: "websocket" | "http";
+  /**
+   * Ids of the open connections, by which a backend addresses this client: one of a WebSocket, or one for each response
+   * over HTTP.
+   */
+  readonly connections: string[];
   /** Bytes that the socket has not yet sent. */
   readonly bufferedAmount: number;
   onstatus: ((change: StatusChange) => void) | null;

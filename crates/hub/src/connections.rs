@@ -505,6 +505,10 @@ impl RegisteredConnection {
         self.0.registry.id_of(&self.0)
     }
 
+    pub(crate) fn path(&self) -> ConnectionPath {
+        self.0.path
+    }
+
     /// Sets the bytes that wait for the client ([`Handler::queued`](sinews_server::Handler::queued)).
     pub(crate) fn set_queued(&self, bytes: usize) {
         self.0.queued.store(u32::try_from(bytes).unwrap_or(u32::MAX), MemoryOrdering::Relaxed);
@@ -552,9 +556,13 @@ impl RegisteredConnection {
         self.0.lock().closed = Some(closed.status());
     }
 
-    /// Reports the end of the connection, if anything wants to know it.
+    /// Reports the end of the connection, if anything wants to know it. The end of a poll does not say that its client has
+    /// gone.
     fn report(&self) {
         let ClientConnection { registry, path, opened, state, .. } = &*self.0;
+        if *path == ConnectionPath::Poll {
+            return;
+        }
         let kind = WebhookEventKind::ConnectionClosed;
         let Some(events) = registry.events.get().filter(|events| events.wants(kind)) else { return };
         let state = state.lock().unwrap_or_else(PoisonError::into_inner);

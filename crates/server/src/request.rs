@@ -170,11 +170,15 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Returns the value of a query parameter, percent-decoded; `None` without the parameter, or if the value is not
-    /// UTF-8 when decoded.
+    /// Returns the value of a query parameter, decoded as by [`query_values`](Self::query_values); `None` without the
+    /// parameter, or if the value is not UTF-8 when decoded.
     #[must_use]
     pub fn decoded_query(&self, name: &str) -> Option<Cow<'a, str>> {
-        decoded(self.query(name)?)
+        let value = self.query(name)?;
+        if !value.contains('+') {
+            return decoded(value);
+        }
+        decoded(&value.replace('+', " ")).map(|text| text.into_owned().into())
     }
 
     /// Returns the body; empty in a WebSocket handshake.
