@@ -326,14 +326,52 @@ fn topics_are_listed_in_pages() {
     raw.next();
     call(&server, "POST /broadcast", &json!({"topics": ["kept.a", "kept.b"], "data": 1}));
     let list = |query: &str| call(&server, &format!("GET /topics{query}"), &Value::Null);
-    let of = |topic: &str, subscribers: u32| json!({"topic": topic, "subscribers": subscribers});
+    let with_keys = |topic: &str, subscribers: u32, keys: u32, key_subscribers: u32| {
+        json!({
+            "topic": topic, "subscribers": subscribers, "keys": keys, "key_subscribers": key_subscribers,
+        })
+    };
+    let of = |topic: &str, subscribers: u32| with_keys(topic, subscribers, 0, 0);
     let all = json!({"topics": [of("chat.b", 2), of("kept.a", 0), of("kept.b", 0)]});
     assert_eq!(list(""), all);
+    // Two topics and a pattern have subscribers.
+    client.subscribe("kept.a");
+    let nodes = call(&server, "GET /nodes", &Value::Null);
+    assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(1), "{nodes}");
+    let node = &nodes["nodes"][0];
+    assert_eq!((&node["topics"], &node["users"], &node["self"]), (&json!(3), &json!(0), &json!(true)));
+    let ack = client.request(json!({"op": "unsubscribe", "id": 2, "topic": "kept.a"}));
+    assert_eq!(ack["op"], "ack");
     assert_eq!(list("?limit=2"), json!({"topics": [of("chat.b", 2), of("kept.a", 0)], "next": "kept.a"}));
     assert_eq!(list("?limit=2&after=kept.a"), json!({"topics": [of("kept.b", 0)]}));
     assert_eq!(list("?filter=*.b&limit=1"), json!({"topics": [of("chat.b", 2)], "next": "chat.b"}));
     assert_eq!(list("?filter=kept.*&limit=2"), json!({"topics": [of("kept.a", 0), of("kept.b", 0)]}));
     assert_eq!(list("?filter=kept.a"), json!({"topics": [of("kept.a", 0)]}));
+    // Topics that have only keys, or only subscribers of their keys.
+    for key in ["anna", "ben"] {
+        call(&server, &format!("PUT /topics/players/keys/{key}"), &json!({"data": 1}));
+    }
+    call(&server, "PUT /topics/chat.b/keys/anna", &json!({"data": 1}));
+    let ack = client.request(json!({"op": "subscribe", "id": 3, "topic": "empty", "keys": true}));
+    assert_eq!(ack["op"], "ack");
+    let all = [
+        with_keys("chat.b", 2, 1, 0),
+        with_keys("empty", 0, 0, 1),
+        of("kept.a", 0),
+        of("kept.b", 0),
+        with_keys("players", 0, 2, 0),
+    ];
+    assert_eq!(list(""), json!({"topics": all}));
+    assert_eq!(list("?limit=1&after=kept.b"), json!({"topics": [all[4]]}));
+    // A broadcast is for topics of messages.
+    let sent = call(&server, "POST /broadcast", &json!({"pattern": ">", "data": 1}));
+    let topics: Vec<&Value> =
+        sent["results"].as_array().unwrap().iter().map(|result| &result["topic"]).collect();
+    assert_eq!(topics, ["chat.b", "kept.a", "kept.b"]);
+    for key in ["anna", "ben"] {
+        call(&server, &format!("DELETE /topics/players/keys/{key}"), &Value::Null);
+    }
+    assert_eq!(list("?filter=players"), json!({"topics": []}));
 }
 
 #[test]
