@@ -28,11 +28,14 @@ export interface Gap {
   topic?: string;
   /**
    * `dropped`: the client reads too slowly, or the messages expired first. `history`: the topic no longer retains messages
-   * since the last position. `reset`: the topic's stream was deleted, and its numbers start anew.
+   * since the last position, or the position is of another node, or of an earlier start of the server. `reset`: the topic's
+   * stream was deleted, and its numbers start anew.
    */
   reason: "dropped" | "history" | "reset";
   /** Number of dropped messages, for `dropped`. */
   messages?: number;
+  /** Number of retained messages that follow, for `history`. The subscription may have received some of them before. */
+  replayed?: number;
 }
 
 export type Status = "connecting" | "open" | "waiting" | "closed";

@@ -963,7 +963,9 @@ class Subscription {
     this.#changes = -1;
     if ("subscribers" in ack) this._updatePresence(ack);
     if ("members" in ack) this.#members?.list(ack);
-    if (this.#position && ack.complete === false) notify(this.#options.ongap, { topic: this.topic, reason: "history" });
+    if (this.#position && ack.complete === false) {
+      notify(this.#options.ongap, { topic: this.topic, reason: "history", replayed: ack.replayed ?? 0 });
+    }
     if ("seq" in ack) {
       if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
     }

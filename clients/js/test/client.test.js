@@ -115,8 +115,32 @@ test("history is listed, replayed, and resumed from a stored position", limit, a
   const [third, missed] = [channel(), channel()];
   const three = client(t, url);
   await three.subscribe("kept.a", third.push, { from: position, ongap: missed.push }).ready;
-  assert.deepEqual(await missed.next(), { topic: "kept.a", reason: "history" });
+  assert.deepEqual(await missed.next(), { topic: "kept.a", reason: "history", replayed: 5 });
   assert.equal((await third.next()).data, 5);
+});
+
+test("at another node, the number of retained messages is known before they are repeated", limit, async (t) => {
+  const here = await serve(t, ["--history", "kept.>=5"]);
+  const there = await serve(t, ["--history", "kept.>=5"]);
+  const [lost, other] = [client(t, here.url), client(t, there.url)];
+  const first = channel();
+  const subscription = lost.subscribe("kept.a", first.push);
+  await subscription.ready;
+  // As publications of a cluster arrive at both.
+  for (const data of [1, 2]) for (const node of [lost, other]) await node.publish("kept.a", data);
+  await first.until(({ data }) => data === 2);
+  const { position } = subscription;
+  await other.publish("kept.a", 3);
+  const shown = [];
+  const ended = channel();
+  await client(t, there.url).subscribe("kept.a", ({ data }) => {
+    shown.push(data);
+    if (data === 3) ended.push(data);
+  }, {
+    from: position, ongap: ({ reason, replayed }) => shown.push(`${reason}: ${replayed}`),
+  }).ready;
+  await ended.next();
+  assert.deepEqual(shown, ["history: 3", 1, 2, 3]);
 });
 
 test("a subscription resumes after a lost connection without loss or repetition", limit, async (t) => {

@@ -62,6 +62,13 @@ pub(crate) enum ConnectionCommand {
 /// Receives the result of a command.
 pub(crate) type CommandReply = oneshot::Sender<Result<(), Problem>>;
 
+/// Numbers of open connections and of their users: distinct `sub` of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionCounts {
+    pub(crate) connections: u64,
+    pub(crate) users: u64,
+}
+
 /// All open connections of clients.
 pub(crate) struct ConnectionRegistry {
     /// Distinguishes the ids of this process from those of others.
@@ -243,14 +250,10 @@ impl ConnectionRegistry {
         let _ = self.events.set(events);
     }
 
-    /// Number of open connections.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().by_number.len()
-    }
-
-    /// Number of users with open connections: distinct `sub` of tokens.
-    pub(crate) fn users(&self) -> usize {
-        self.lock().users
+    /// The numbers of open connections and of their users.
+    pub(crate) fn counts(&self) -> ConnectionCounts {
+        let state = self.lock();
+        ConnectionCounts { connections: state.by_number.len() as u64, users: state.users as u64 }
     }
 
     /// The id of a connection.
@@ -621,7 +624,7 @@ mod tests {
             found.iter().map(|connection| registry.id_of(connection)).collect()
         };
         assert_eq!(page(None, None, 9), ids);
-        assert_eq!(registry.users(), 2);
+        assert_eq!(registry.counts().users, 2);
         assert_eq!(page(None, Some(&ids[1]), 1), ids[2..3]);
         assert_eq!(page(Some("anna"), None, 9), [ids[0].clone(), ids[2].clone()]);
         assert_eq!(page(Some("anna"), Some(&ids[0]), 9), ids[2..3]);
@@ -632,11 +635,11 @@ mod tests {
         connections[3].set_rights(&anna);
         assert!(page(Some("ben"), None, 9).is_empty());
         assert_eq!(page(Some("anna"), Some(&ids[2]), 9), ids[3..]);
-        assert_eq!(registry.users(), 1);
+        assert_eq!(registry.counts().users, 1);
         connections[3].set_rights(&anna);
-        assert_eq!(registry.users(), 1, "the same user");
+        assert_eq!(registry.counts().users, 1, "the same user");
         drop(connections);
-        assert_eq!(registry.users(), 0);
+        assert_eq!(registry.counts().users, 0);
         assert!(page(None, None, 9).is_empty() && page(Some("anna"), None, 9).is_empty());
         assert!(registry.find(&ids[3]).is_none());
     }

@@ -17,7 +17,7 @@ use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
-use crate::topics::list::TopicScan;
+use crate::topics::list::{TopicScan, TopicsInUse};
 
 /// Time after which a node without a result is reported as missing.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -223,10 +223,11 @@ impl CommandTarget<'_> {
         let next = || {
             let mut names = scan.next(self.publisher);
             let last = names.last()?.0.clone();
-            names.retain(|(name, _)| scan.matches(name));
+            names.retain(|(name, found)| found.is_any() && scan.matches(name));
             Some((names, last))
         };
         let (found, scanned) = search(next, limit);
+        let found: Vec<Value> = found.iter().map(|(name, found)| found.to_message(name)).collect();
         match scanned {
             Some(scanned) => json!({ "topics": found, "scanned": scanned }),
             None => json!({ "topics": found }),
@@ -234,15 +235,12 @@ impl CommandTarget<'_> {
     }
 }
 
-/// Topics with their subscribers.
-type FoundTopics = Vec<(String, usize)>;
-
 /// Collects at most `limit` topics from parts of a list: those that match, and the last name of the part. Also returns the
 /// last name, if names behind it were not looked at.
 fn search(
-    mut next: impl FnMut() -> Option<(FoundTopics, String)>,
+    mut next: impl FnMut() -> Option<(TopicsInUse, String)>,
     limit: usize,
-) -> (FoundTopics, Option<String>) {
+) -> (TopicsInUse, Option<String>) {
     let mut found = Vec::new();
     for look in 1..=SCANS_MAX {
         let Some((more, last)) = next() else { break };
@@ -261,6 +259,7 @@ fn search(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topics::list::TopicUse;
 
     #[test]
     fn requests_end_with_the_last_result_or_in_time() {
@@ -288,7 +287,7 @@ mod tests {
         let parts = |count: usize| {
             let mut parts = (0..count).map(|part| {
                 let name = |number: usize| format!("{number:08}");
-                (vec![(name(part * 1_000), 1)], name(part * 1_000 + 999))
+                (vec![(name(part * 1_000), TopicUse::default())], name(part * 1_000 + 999))
             });
             move || parts.next()
         };

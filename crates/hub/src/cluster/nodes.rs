@@ -30,6 +30,9 @@ pub(crate) struct Heartbeat {
     /// Open connections of clients.
     #[serde(default)]
     pub(crate) connections: u64,
+    /// Users of these connections.
+    #[serde(default)]
+    pub(crate) users: u64,
     /// Topics and patterns with subscribers.
     #[serde(default)]
     pub(crate) topics: u64,
@@ -224,6 +227,7 @@ mod tests {
             version: "1".into(),
             uptime: 0,
             connections: 0,
+            users: 0,
             topics: 0,
             presence: 0,
             serving: true,
