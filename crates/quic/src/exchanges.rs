@@ -390,6 +390,7 @@ pub(crate) fn quic_id(stream: QuicStreamId) -> StreamId {
 impl StreamQueues {
     /// Sends bytes as far as the windows permit, and queues the rest.
     pub(crate) fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
+        let bytes = if bytes.is_empty() { bytes } else { self.retained.track(bytes) };
         let bytes = match self.outgoing.contains_key(&stream) {
             true => bytes,
             // Mostly the windows are open, and no queue is needed.
@@ -401,7 +402,7 @@ impl StreamQueues {
         let queue = self.outgoing.entry(stream).or_default();
         self.outgoing_bytes += bytes.len();
         if !bytes.is_empty() {
-            queue.chunks.push_back(self.retained.track(bytes));
+            queue.chunks.push_back(bytes);
         }
         queue.ends |= ends;
         self.flush(quic, stream);

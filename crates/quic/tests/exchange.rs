@@ -662,7 +662,8 @@ fn ended_streams_leave_no_state_of_reads() {
         world.pass_time(&mut client);
         memory.push(world.lend(|exchanges| exchanges.memory()));
     }
-    assert_eq!(memory[1], memory[19], "{memory:?}");
+    // The queue of heads has grown to its least capacity.
+    assert_eq!(memory[9], memory[19], "{memory:?}");
 }
 
 /// A client that acknowledges nothing.
