@@ -202,7 +202,8 @@ impl Exchanges<'_> {
         let open = |dir| self.quic.streams().remote_open_streams(dir) as usize;
         let open = [Dir::Bi, Dir::Uni].map(open).iter().sum();
         let unread = self.streams.unread_bytes.limit(self.streams.window.most(open));
-        let permitted = [Dir::Bi, Dir::Uni].map(|dir| self.quic.max_concurrent_streams(dir)).iter().sum::<u64>();
+        let permitted =
+            [Dir::Bi, Dir::Uni].map(|dir| self.quic.max_concurrent_streams(dir)).iter().sum::<u64>();
         BASE_MEMORY
             + permitted as usize * PERMITTED_STREAM_MEMORY
             + open * OPEN_STREAM_MEMORY
