@@ -43,8 +43,7 @@ impl QuicLimits {
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(30),
             keep_alive: None,
-            stream_window: 65_535,
-            // Streams whose bytes are not read share it.
+            stream_window: 64 << 10,
             connection_window: 1 << 20,
             send_window: 128 << 10,
             max_send_window: 1 << 20,
@@ -123,10 +122,21 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the bytes that a client may send ahead on all streams of a connection. Default: 1 MiB.
+    /// Sets the bytes that a client may send ahead on all streams of a connection, without those of streams that the
+    /// application does not read, as far as they exceed the half. Default: 1 MiB.
     #[must_use]
     pub const fn with_connection_window(mut self, bytes: u32) -> Self {
         self.connection_window = bytes;
+        self
+    }
+
+    /// Sets the bytes that QUIC keeps until the client acknowledges them. A connection begins with 128 KiB. Default: 1 MiB.
+    #[must_use]
+    pub const fn with_send_window(mut self, bytes: u32) -> Self {
+        self.max_send_window = bytes;
+        if self.send_window > bytes {
+            self.send_window = bytes;
+        }
         self
     }
 
@@ -213,12 +223,17 @@ fn token_key() -> Result<ring::hkdf::Prk, QuicSetupError> {
     Ok(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&random_key()?))
 }
 
+/// QUIC version 1 (RFC 9000 section 15).
+const VERSION_1: u32 = 1;
+
 pub(crate) fn endpoint(
     routes: ConnectionRoutes,
     route: WorkerRoute,
 ) -> Result<EndpointConfig, QuicSetupError> {
     let reset_key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &random_key()?);
     let mut config = EndpointConfig::new(Arc::new(reset_key));
+    // Version negotiation offers no drafts to fall back to.
+    config.supported_versions(vec![VERSION_1]);
     let random = Arc::new(SystemRandom::new());
     config.cid_generator(move || {
         Box::new(RoutedIds { routes: routes.clone(), route, random: Arc::clone(&random) })

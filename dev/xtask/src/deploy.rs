@@ -11,18 +11,21 @@ use crate::process::{self, COMMAND_LIMIT, find_program, output_of};
 use crate::tools::{self, Missing};
 
 /// Values with which the chart is rendered, beside its defaults.
-const CHART_VALUES: [&str; 4] = [
+const CHART_VALUES: [&str; 6] = [
     "streams.enabled=true",
     "replicas=3,cluster.url=nats://user@nats:4222,cluster.existingSecret=nats,api.existingSecret=keys",
     "replicas=3,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>,streams.storageClass=fast",
     "auth.existingSecret=keys,ingress.enabled=true,ingress.host=ws.example.com,ingress.tlsSecret=tls,podMonitor.enabled=true",
+    "tls.existingSecret=certificate",
+    "tls.existingSecret=certificate,http3.enabled=true,service.port=443",
 ];
 /// Values of the chart that runs: three nodes with durable topics.
 const CLUSTER_VALUES: &str = "replicas=3,cluster.url=nats://nats:4222,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>";
 /// Values that the chart rejects, and a part of the error.
-const REJECTED_VALUES: [(&str, &str); 2] = [
+const REJECTED_VALUES: [(&str, &str); 3] = [
     ("cluster.url=nats://nats:4222,streams.topics=chat.>", "needs streams.store"),
     ("cluster.existingSecret=nats", "needs cluster.url"),
+    ("http3.enabled=true", "needs tls.existingSecret"),
 ];
 /// Values, and a part of the warning in the notes of the installation, or nothing.
 const WARNINGS: [(&str, &str); 4] = [

@@ -231,7 +231,8 @@ impl Http2Load {
 
     fn mark_ready(&mut self, index: usize) {
         let socket = &mut self.sockets[index];
-        if socket.socket.has_output() && !socket.is_blocked && !std::mem::replace(&mut socket.is_ready, true) {
+        if socket.socket.has_output() && !socket.is_blocked && !std::mem::replace(&mut socket.is_ready, true)
+        {
             self.ready.push_back(index);
         }
     }

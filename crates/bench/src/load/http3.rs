@@ -43,7 +43,10 @@ impl Http3Load {
         with: (&mut Resources, &Arc<Config>),
     ) -> Result<(), ConnectionFailure> {
         if let Event::GoAway { .. } = event {
-            return Err(ConnectionFailure::new(FailureKind::Closed, "the server accepts no further requests"));
+            return Err(ConnectionFailure::new(
+                FailureKind::Closed,
+                "the server accepts no further requests",
+            ));
         }
         match self {
             Self::WebSockets(sockets) => sockets.receive(event, traffic, thread_state, with),

@@ -104,8 +104,7 @@ impl LoadApp {
         let (Some(quic), Remote::Tcp(remote)) = (&mut self.quic, &target.remote) else { return };
         let endpoint = quic.next_endpoint();
         let now = self.thread_state.now;
-        let connected =
-            self.with_endpoint(io, endpoint, |quic, _| quic.connect(*remote, &target.name, now));
+        let connected = self.with_endpoint(io, endpoint, |quic, _| quic.connect(*remote, &target.name, now));
         match connected {
             Some(Ok(key)) => self.add_http3(endpoint, key, ordinal, traffic, protocol),
             Some(Err(error)) => {
@@ -184,7 +183,8 @@ impl LoadApp {
             return;
         }
         let (now, timeout) = (self.thread_state.now, self.thread_state.plan.timeout);
-        let is_late = |conn: &&LoadConnection| !conn.open && !conn.closing && conn.requested_at + timeout < now;
+        let is_late =
+            |conn: &&LoadConnection| !conn.open && !conn.closing && conn.requested_at + timeout < now;
         let late: Vec<ConnId> = self.conns.iter().flatten().filter(is_late).map(|conn| conn.id).collect();
         for id in late {
             let text = "connection or handshake timed out";
