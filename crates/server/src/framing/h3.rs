@@ -112,7 +112,7 @@ impl H3Conn {
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
         let first = self.head_deadline(config).min(self.sockets.due);
         if !self.is_idle() {
-            return first.min(self.table.deadline(config));
+            return first.min(self.table.deadline(config, |_| Time::ZERO));
         }
         let rest = if self.is_finished() {
             self.table.idle_deadline(config)
@@ -277,6 +277,6 @@ impl H3Streams<'_, '_> {
             exchanges.close(code, reason);
         }
         let state = exchanges.memory() - exchanges.queued();
-        conn.memory = (exchanges.queued(), state + conn.sockets.memory() + conn.table.incomplete());
+        conn.memory = (exchanges.queued() + conn.table.outgoing(), state + conn.sockets.memory() + conn.table.incomplete());
     }
 }
