@@ -147,6 +147,16 @@ impl H3Conn {
         self.changes.push(SocketChange::Resume(stream));
     }
 
+    /// Notes that the client has taken bytes of a stream, of which `is_blocked` says whether others wait.
+    pub(crate) fn note_writable(&mut self, stream: QuicStreamId, is_blocked: bool, now: Time) {
+        if !is_blocked {
+            self.sockets.unblock(Some(stream));
+        }
+        if let Some(at) = self.table.position(stream) {
+            self.table.exchanges[at].progress = now;
+        }
+    }
+
     /// Keeps the window of a socket closed.
     pub(crate) fn pause_stream(&mut self, stream: QuicStreamId) {
         self.changes.push(SocketChange::Pause(stream));
@@ -269,7 +279,8 @@ impl H3Streams<'_, '_> {
             if !std::mem::replace(&mut conn.is_going_away, true) {
                 exchanges.shut_down();
             }
-            if conn.is_finished() {
+            // Requests that cross the announcement are served.
+            if conn.is_finished() && exchanges.is_drained() {
                 conn.close(H3Code::H3_NO_ERROR, "server stops");
             }
         }
