@@ -25,8 +25,8 @@ use std::process::ExitCode;
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use self::args::ConnectArgs;
-use self::dial::OpenedWebSocket;
 use self::conversation::{Conversation, EVENTS_MAX, EndRules, drive};
+use self::dial::OpenedWebSocket;
 use self::end::{RunEnd, print_error};
 use self::entry::{EntryKind, RecordEntry};
 use self::input::InputEvent;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use quinn_proto::{ClientConfig, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
+use quinn_proto::{
+    ClientConfig, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit,
+};
 use sinews_http::h3::{Config, FieldBuffer, H3Code};
 
 use crate::app::{Http3App, LinkEnd};

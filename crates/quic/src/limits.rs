@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
-use quinn_proto::{ClientConfig, ConnectError, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::{
+    ClientConfig, ConnectError, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt,
+};
 use ring::rand::SystemRandom;
 
 use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};

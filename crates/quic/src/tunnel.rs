@@ -142,7 +142,8 @@ impl Http3Tunnel {
             if let Some(response) = &mut events.response
                 && (response.is_accepted() || events.has_ended || events.end.is_some())
             {
-                let body = if response.is_accepted() { Vec::new() } else { std::mem::take(&mut events.received) };
+                let body =
+                    if response.is_accepted() { Vec::new() } else { std::mem::take(&mut events.received) };
                 return Ok(TunnelResponse { body, ..response.clone() });
             }
             if let Some(error) = events.end.take() {

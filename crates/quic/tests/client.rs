@@ -81,7 +81,11 @@ impl Http3App for Requests {
                 self.extended_connect = Some(settings.extended_connect);
             }
             Event::Response { stream, head } => {
-                let name = head.fields().get("x-name").next().map(|value| String::from_utf8_lossy(value).into_owned());
+                let name = head
+                    .fields()
+                    .get("x-name")
+                    .next()
+                    .map(|value| String::from_utf8_lossy(value).into_owned());
                 self.answers.push((stream, head.status(), name.unwrap_or_default(), Vec::new(), false));
             }
             Event::Data { stream, data } => self.answer(stream).3.extend_from_slice(data),
@@ -157,7 +161,8 @@ impl Pair {
     /// Calls the connection of the client.
     fn lend<T>(&mut self, key: ConnectionKey, call: impl FnOnce(&mut Exchanges<'_>) -> T) -> T {
         let now = self.now;
-        let called = self.client.with_connection(key, &mut self.requests, now, |_, exchanges| call(exchanges));
+        let called =
+            self.client.with_connection(key, &mut self.requests, now, |_, exchanges| call(exchanges));
         called.expect("an open connection")
     }
 }

@@ -103,7 +103,8 @@ impl TlsPrograms {
             }
             let peers = first + BACKENDS.len()..contenders.len();
             bars.extend(
-                (first..first + BACKENDS.len()).flat_map(|this| peers.clone().map(move |peer| (this, peer, 1.0))),
+                (first..first + BACKENDS.len())
+                    .flat_map(|this| peers.clone().map(move |peer| (this, peer, 1.0))),
             );
         }
         let plan = args.plan.plan();

@@ -140,7 +140,9 @@ impl Drop for Server {
 fn http3_options(setup: &Setup<'_>) -> Vec<OsString> {
     let Some((certificate, key)) = &setup.tls else { return Vec::new() };
     let mut options: Vec<OsString> =
-        ["--http-http3", "--http-keep-alive-timeout", "5s", "--http-head-timeout", "5s"].map(Into::into).into();
+        ["--http-http3", "--http-keep-alive-timeout", "5s", "--http-head-timeout", "5s"]
+            .map(Into::into)
+            .into();
     options.extend(["--tls-certificate".into(), certificate.into(), "--tls-key".into(), key.into()]);
     options
 }

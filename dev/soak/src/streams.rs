@@ -50,11 +50,7 @@ pub(crate) trait StreamConnection {
 }
 
 /// Opens WebSockets and requests at random, echoes messages on all at a time, and leaves in one of several ways.
-pub(crate) fn run<C: StreamConnection>(
-    mut connection: C,
-    world: &World,
-    rng: &mut Rng,
-) -> Result<(), Fault> {
+pub(crate) fn run<C: StreamConnection>(mut connection: C, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     for _ in 0..=rng.below(12) {
         websocket(&mut connection, world)?;
     }
@@ -104,12 +100,7 @@ fn websocket<C: StreamConnection>(connection: &mut C, world: &World) -> Result<(
     }
 }
 
-fn get<C: StreamConnection>(
-    connection: &mut C,
-    path: &str,
-    status: u16,
-    part: &str,
-) -> Result<(), Fault> {
+fn get<C: StreamConnection>(connection: &mut C, path: &str, status: u16, part: &str) -> Result<(), Fault> {
     let target = RequestTarget::new("GET", C::SCHEME, "localhost", path);
     let index = open(connection, &target, &[], true)?;
     while !connection.streams()[index].has_ended {

@@ -11,10 +11,10 @@ use sinews_proto::{CloseCode, Config, Time};
 use sinews_session::{Chain, Outbound, Resources, Session};
 
 use super::super::tally::FailureKind;
-use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::stream_socket::StreamSocket;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 use super::websocket::{receive, send_messages, time};
 
 /// One connection, and the WebSockets on it.
@@ -231,7 +231,8 @@ impl Http2Load {
 
     fn mark_ready(&mut self, index: usize) {
         let socket = &mut self.sockets[index];
-        if socket.socket.has_output() && !socket.is_blocked && !std::mem::replace(&mut socket.is_ready, true) {
+        if socket.socket.has_output() && !socket.is_blocked && !std::mem::replace(&mut socket.is_ready, true)
+        {
             self.ready.push_back(index);
         }
     }

@@ -11,9 +11,9 @@ use sinews_quic::Exchanges;
 use sinews_session::Resources;
 
 use super::super::tally::FailureKind;
-use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 
 pub(super) use self::requests::Http3Requests;
 pub(super) use self::sockets::Http3Sockets;
@@ -43,7 +43,10 @@ impl Http3Load {
         with: (&mut Resources, &Arc<Config>),
     ) -> Result<(), ConnectionFailure> {
         if let Event::GoAway { .. } = event {
-            return Err(ConnectionFailure::new(FailureKind::Closed, "the server accepts no further requests"));
+            return Err(ConnectionFailure::new(
+                FailureKind::Closed,
+                "the server accepts no further requests",
+            ));
         }
         match self {
             Self::WebSockets(sockets) => sockets.receive(event, traffic, thread_state, with),

@@ -97,8 +97,7 @@ fn request(args: &ConnectArgs, url: &ServerUrl) -> Result<ExtendedConnect, Hands
 /// The address of the server: of --resolve, or the first that its name has.
 async fn resolve(args: &ConnectArgs, url: &ServerUrl) -> std::io::Result<SocketAddr> {
     let mut rules = args.dial.resolve.iter();
-    if let Some(rule) =
-        rules.find(|rule| rule.host.eq_ignore_ascii_case(&url.host) && rule.port == url.port)
+    if let Some(rule) = rules.find(|rule| rule.host.eq_ignore_ascii_case(&url.host) && rule.port == url.port)
     {
         return Ok((rule.address, url.port).into());
     }

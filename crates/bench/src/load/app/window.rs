@@ -48,8 +48,7 @@ impl LoadApp {
     fn send_on(&mut self, io: &mut Io, sockets: Vec<(ConnId, usize)>) {
         for (id, index) in sockets {
             let Self { conns, thread_state, resources, .. } = self;
-            if let Some(conn) =
-                conns.get_mut(slot(id)).and_then(Option::as_mut).filter(|conn| conn.id == id)
+            if let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut).filter(|conn| conn.id == id)
             {
                 conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
             }
