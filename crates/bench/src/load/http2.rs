@@ -11,10 +11,10 @@ use sinews_proto::{CloseCode, Config, Time};
 use sinews_session::{Chain, Outbound, Resources, Session};
 
 use super::super::tally::FailureKind;
-use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::stream_socket::StreamSocket;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 use super::websocket::{receive, send_messages, time};
 
 /// One connection, and the WebSockets on it.

@@ -8,9 +8,9 @@ use sinews_http::h3::{Event, QuicStreamId, RequestTarget};
 use sinews_quic::Exchanges;
 
 use super::reset;
-use crate::load::connection::SocketTraffic;
 use crate::load::failure::ConnectionFailure;
 use crate::load::tracker::{MessageTracker, ThreadState};
+use crate::load::traffic::SocketTraffic;
 use crate::plan::{ExpectedBody, LoadPlan};
 use crate::tally::FailureKind;
 

@@ -10,10 +10,10 @@ use sinews_quic::Exchanges;
 use sinews_session::Resources;
 
 use super::{index_of, reset};
-use crate::load::connection::SocketTraffic;
 use crate::load::failure::ConnectionFailure;
 use crate::load::stream_socket::StreamSocket;
 use crate::load::tracker::ThreadState;
+use crate::load::traffic::SocketTraffic;
 use crate::load::websocket::{self, receive, send_messages, time};
 use crate::tally::FailureKind;
 
