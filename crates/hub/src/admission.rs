@@ -152,9 +152,7 @@ pub(crate) fn wants_datagrams(request: &Request<'_>) -> Result<bool, HandshakeRe
             let text = "query parameter `datagrams` requires WebTransport: a WebSocket has no datagrams";
             Err(HandshakeRejection::request(400, text))
         }
-        Some(_) => {
-            Err(HandshakeRejection::request(400, "query parameter `datagrams` must be true or false"))
-        }
+        Some(_) => Err(HandshakeRejection::request(400, "query parameter `datagrams` must be true or false")),
     }
 }
 

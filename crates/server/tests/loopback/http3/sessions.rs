@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Context, Handler, HttpConfig, Payload, Prepared, Publisher, Router, WebSocketRoute,
+    Cause, CloseCode, Context, Dropped, Handler, HttpConfig, Payload, Prepared, Publisher, Router,
+    WebSocketRoute,
 };
 
-use super::{Http3Client, Http3Server};
+use super::{Http3Client, Http3Server, wait};
 use crate::support::{HandlerEvent, echo, scripted};
 
 /// A session of a client.
@@ -252,6 +253,61 @@ fn datagrams_are_messages() {
         assert_eq!((kind, &close[..2]), (8, &u16::to_be_bytes(code)[..]), "{wrong:?}");
     }
     assert_eq!(server.monitor.metrics().webtransport_datagrams_received, 5);
+}
+
+/// While the client acknowledges nothing, of each topic the newest publication waits.
+#[test]
+fn newest_publication_of_each_topic_leaves_when_the_network_is_free_again() {
+    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
+    let known = Arc::clone(&publisher);
+    let router = subscriptions().get("/publisher", move |request| {
+        *known.lock().unwrap() = Some(request.publisher());
+        sinews_server::Response::text("ok")
+    });
+    let server = serve(router);
+    let mut session = WebTransport::open(&server, "/topics?topic=prices.*&datagrams=true");
+    assert_eq!(session.next(), (1, b"subscribed".to_vec()));
+    assert_eq!(session.client.get("/publisher").0, 200);
+    let publisher = publisher.lock().unwrap().take().unwrap();
+    let rounds: u32 = 1000;
+    for round in 0..rounds {
+        for topic in ["prices.a", "prices.b"] {
+            let value = format!("{topic} {round:4} {}", "x".repeat(900));
+            publisher.publish(topic, &Prepared::text(value)).unwrap();
+        }
+        // The client does not answer meanwhile, and the server has taken all publications.
+        let deliveries = u64::from(round + 1) * 2;
+        wait("a delivery", || server.monitor.metrics().deliveries >= deliveries);
+    }
+    let metrics = server.monitor.metrics();
+    assert!(metrics.webtransport_datagrams_sent < 1000, "{}", metrics.webtransport_datagrams_sent);
+    let last = |topic: &str| format!("\x01{topic} {:4} ", rounds - 1).into_bytes();
+    for topic in ["prices.a", "prices.b"] {
+        let end = last(topic);
+        session
+            .client
+            .run("the newest value", |quic| quic.datagrams.iter().any(|found| found.starts_with(&end)));
+    }
+    let metrics = server.monitor.metrics();
+    let conflated = metrics.dropped.of(Dropped::Conflated);
+    assert_eq!(metrics.webtransport_datagrams_sent + conflated, u64::from(rounds) * 2);
+    assert_eq!(metrics.webtransport_oversized, 0);
+}
+
+/// A stop closes sessions as WebSockets: 1001 in the stream, and then as the code of the session.
+#[test]
+fn graceful_stop_closes_sessions_in_order() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(1, b"before");
+    assert_eq!(session.next(), (1, b"before".to_vec()));
+    server.running.stop.stop();
+    let (kind, close) = session.next();
+    assert_eq!((kind, &close[..2]), (8, &1001u16.to_be_bytes()[..]));
+    session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed().0, 1001);
+    session.client.run("the end of the connection", |quic| quic.lost.is_some());
+    server.running.join();
 }
 
 #[test]
