@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Context, Dropped, Handler, HttpConfig, Payload, Prepared, Publisher, Router,
+    Cause, CloseCode, Config, Context, Dropped, Handler, HttpConfig, Payload, Prepared, Publisher, Router,
     WebSocketRoute,
 };
 
@@ -123,7 +124,7 @@ struct Subscriber {
 
 impl Handler for Subscriber {
     fn open(&mut self, cx: &mut Context<'_>) {
-        if self.datagrams && !cx.deliver_datagrams() {
+        if self.datagrams && !(cx.deliver_datagrams("prices.>") && cx.deliver_datagrams("prices")) {
             let _ = cx.close(CloseCode::POLICY, "no datagrams");
         }
         cx.subscribe(&self.topic).unwrap();
@@ -170,12 +171,15 @@ fn messages_of_a_session_have_kind_and_length() {
 
 #[test]
 fn close_of_a_session_has_code_and_reason_on_both_sides() {
-    let (route, events) = scripted(|event, cx| {
+    let close = |event: &HandlerEvent, cx: &mut Context<'_>| {
         if matches!(event, HandlerEvent::Message(..)) {
             cx.close(CloseCode::new(4001).unwrap(), "enough").unwrap();
         }
-    });
-    let server = serve(Router::new().websocket("/", route).websocket("/echo", echo()));
+    };
+    let ((route, events), (brief, _)) = (scripted(close), scripted(close));
+    let brief = brief.with_config(Config::default().with_close_timeout(Duration::from_millis(100)));
+    let server =
+        serve(Router::new().websocket("/", route).websocket("/brief", brief).websocket("/echo", echo()));
     // Of the client, in the stream; the server echoes the code.
     let mut session = WebTransport::open(&server, "/echo");
     session.send(8, &[&1000u16.to_be_bytes()[..], b"done"].concat());
@@ -193,6 +197,10 @@ fn close_of_a_session_has_code_and_reason_on_both_sides() {
     let stream = session.stream;
     session.client.run("the end of the stream", |quic| quic.responses[&stream].2);
     session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed(), (4001, "enough".to_owned()));
+    // Of the server, and the client does not end its side: after the timeout of the close.
+    let mut session = WebTransport::open(&server, "/brief");
+    session.send(1, b"x");
     assert_eq!(session.closed(), (4001, "enough".to_owned()));
     // A message of an unknown kind.
     let mut session = WebTransport::open(&server, "/echo");
