@@ -180,7 +180,7 @@ fn run_quic(out: &Path) -> Outcome {
     Ok(count + outlived(&mut server))
 }
 
-fn outlived(server: &mut Server) -> Count {
+pub(crate) fn outlived(server: &mut Server) -> Count {
     server.ended().map_or_else(Count::default, |how| {
         println!("FAIL {how}");
         Count::FAILED

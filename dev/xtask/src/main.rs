@@ -35,6 +35,7 @@ mod steps;
 mod suite;
 mod tidy;
 mod tools;
+mod webtransport;
 
 use std::process::ExitCode;
 

@@ -19,6 +19,7 @@ const ERROR: &str = "crates/http/src/h3/error.rs";
 const SERVER: &str = "crates/server/tests/loopback/http3.rs";
 const SERVER_CONTENT: &str = "crates/server/tests/loopback/http3/content.rs";
 pub(super) const SERVER_SOCKETS: &str = "crates/server/tests/loopback/http3/sockets.rs";
+const SERVER_SESSIONS: &str = "crates/server/tests/loopback/http3/sessions.rs";
 const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
 const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
@@ -310,9 +311,32 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[(ERROR, "codes_of_sessions_are_mapped_around_reserved_codes")]),
     ),
     line(
-        "webtrans-http3 4.5",
-        "Streams before their session wait within a limit",
-        By(&[(SESSIONS, "streams_wait_for_their_session"), (ATTACKS, "held_streams_are_limited")]),
+        "webtrans-http3 4.6",
+        "Streams and datagrams before their session wait within limits",
+        By(&[
+            (SESSIONS, "streams_wait_for_their_session"),
+            (SESSIONS, "datagrams_wait_for_their_session_within_limits"),
+            (ATTACKS, "held_streams_are_limited"),
+            (EXCHANGE, "stream_before_its_session_continues_once_it_is_open"),
+            (EXCHANGE, "datagram_before_its_session_is_delivered_once_it_is_open"),
+        ]),
+    ),
+    line(
+        "webtrans-http3 3.1, 5.1",
+        "Sessions of clients with datagrams, one at a time without flow control of sessions; origins are checked",
+        By(&[
+            (SESSIONS, "sessions_of_clients_without_datagrams_are_malformed"),
+            (SESSIONS, "requests_for_a_session_wait_for_settings"),
+            (SERVER_SESSIONS, "requests_for_sessions_are_decided_as_handshakes"),
+        ]),
+    ),
+    line(
+        "9221 5.3",
+        "Datagrams are subject to congestion control; the newest value of each topic waits",
+        By(&[
+            (EXCHANGE, "datagrams_beyond_the_congestion_window_stay_with_the_application"),
+            (SERVER_SESSIONS, "newest_publication_of_each_topic_leaves_when_the_network_is_free_again"),
+        ]),
     ),
     line(
         "webtrans-http3 5, 6",
