@@ -47,6 +47,7 @@ mod capsule;
 mod config;
 mod connection;
 mod control;
+mod early;
 mod error;
 mod event;
 mod frame;

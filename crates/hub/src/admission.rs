@@ -140,6 +140,22 @@ pub(crate) fn admit<H: Handler + 'static>(
     Err(rejection.refusal)
 }
 
+/// Whether the client of a session of WebTransport wants publications as datagrams.
+///
+/// # Errors
+/// The value of the query is invalid, or the request is for a WebSocket, which has no datagrams.
+pub(crate) fn wants_datagrams(request: &Request<'_>) -> Result<bool, HandshakeRejection> {
+    match request.query("datagrams") {
+        None | Some("false") => Ok(false),
+        Some("true") if request.has_datagrams() => Ok(true),
+        Some("true") => {
+            let text = "query parameter `datagrams` requires WebTransport: a WebSocket has no datagrams";
+            Err(HandshakeRejection::request(400, text))
+        }
+        Some(_) => Err(HandshakeRejection::request(400, "query parameter `datagrams` must be true or false")),
+    }
+}
+
 /// Whether a script sends the request with the browser's `WebSocket`, which hides the status of a failed handshake: in a
 /// page, whose browser adds `Origin`, or in another runtime with a token that can only be a subprotocol.
 fn is_script(request: &Request<'_>) -> bool {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use sinews_server::{
     BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared,
-    Publisher, Router, Server, TopicPattern, TopicRule,
+    Publisher, Router, Server, SubscriptionObserver, TopicPattern, TopicRule,
 };
 
 use crate::api;
@@ -453,7 +453,11 @@ impl Hub {
                 publisher.share_presence(move || changed.note_presence());
                 Some(RunningLink::start(cluster, (Arc::clone(&topics), cluster_live), server.publisher())?)
             }
-            None => None,
+            None => {
+                let subscribed = Arc::clone(topics.subscribed());
+                publisher.observe_subscriptions(subscribed as Arc<dyn SubscriptionObserver>);
+                None
+            }
         };
         Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks, revocations })
     }

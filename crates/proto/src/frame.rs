@@ -148,6 +148,33 @@ pub(crate) fn write_prefix(len: u64, out: &mut Vec<u8>) -> bool {
 /// Bytes of the length prefix.
 const PREFIX: usize = 4;
 
+/// Parses kind and length at the start of `bytes`, as the head of an unmasked frame.
+pub(crate) fn parse_tagged(bytes: &[u8]) -> Result<ParsedHead, PeerMisbehaved> {
+    let Some(&tag) = bytes.first() else { return Ok(ParsedHead::NeedMore(TAGGED)) };
+    let opcode = match Opcode::parse(tag) {
+        Some(opcode @ (Opcode::Text | Opcode::Binary | Opcode::Close)) => opcode,
+        _ => return Err(PeerMisbehaved::UnknownOpcode(tag)),
+    };
+    let &[_, a, b, c, d, ..] = bytes else { return Ok(ParsedHead::NeedMore(TAGGED - bytes.len())) };
+    let len = u64::from(u32::from_be_bytes([a, b, c, d]));
+    if opcode.is_control() && len > CONTROL_MAX as u64 {
+        return Err(PeerMisbehaved::ControlTooLong);
+    }
+    Ok(ParsedHead::Head(FrameHead { opcode, fin: true, compressed: false, len, key: [0; 4], size: TAGGED }))
+}
+
+/// Appends kind and length of a message. A length beyond four bytes is rejected.
+pub(crate) fn write_tagged(opcode: Opcode, len: u64, out: &mut Vec<u8>) -> bool {
+    u32::try_from(len).is_ok_and(|len| {
+        out.push(opcode.nibble());
+        out.extend_from_slice(&len.to_be_bytes());
+        true
+    })
+}
+
+/// Bytes of kind and length.
+const TAGGED: usize = 5;
+
 /// The shortest of the three forms is required, and the top bit of the longest must be zero.
 #[inline]
 const fn check_length(len: u64, before_key: usize) -> Result<(), PeerMisbehaved> {

@@ -75,7 +75,7 @@ impl Http3App for EchoStreams {
     }
 
     fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
-        let _ = exchanges.send_datagram(session, payload);
+        let _ = exchanges.send_datagram(session, &[payload]);
     }
 
     fn handle_end(&mut self, connection: ConnectionKey, _: LinkEnd, _: &str) {

@@ -17,6 +17,8 @@ use crate::window::ConnectionWindow;
 pub(crate) struct Http3Link {
     pub(crate) quic: Connection,
     http: H3Connection,
+    /// The next event.
+    event: Option<QuicEvent>,
     key: ConnectionKey,
     streams: StreamQueues,
     is_connected: bool,
@@ -40,6 +42,7 @@ impl Http3Link {
         Self {
             quic,
             http: H3Connection::server(config),
+            event: None,
             key,
             streams: StreamQueues {
                 max_queued: limits.max_queued,
@@ -54,6 +57,20 @@ impl Http3Link {
             started: now,
             client,
         }
+    }
+
+    /// Makes it the client's side.
+    pub(crate) fn into_client(mut self, config: Config) -> Self {
+        self.http = H3Connection::client(config);
+        self
+    }
+
+    /// Whether an event of QUIC is to be handled, or a change of the application. Asks QUIC once: the event is kept.
+    pub(crate) fn has_events(&mut self) -> bool {
+        if self.event.is_none() {
+            self.event = self.quic.poll();
+        }
+        self.event.is_some() || self.has_changed()
     }
 
     /// Whether the handshake is complete.
@@ -97,7 +114,7 @@ impl Http3Link {
     pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
         let before = self.quic.stats().frame_rx.stream;
         self.quic.handle_event(event);
-        // Others acknowledge, or probe the path.
+        // A datagram without content acknowledges, or probes the path.
         if self.quic.stats().frame_rx.stream > before {
             self.streams.unread_bytes.add_datagram(datagram);
         }
@@ -105,16 +122,16 @@ impl Http3Link {
 
     /// Handles all events of QUIC.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
-        while let Some(event) = self.quic.poll() {
+        while let Some(event) = self.event.take().or_else(|| self.quic.poll()) {
             match event {
                 QuicEvent::Connected => {
                     self.is_connected = true;
                     // The handshake is behind.
                     self.streams.unread_bytes = UnreadBytes::default();
                     let Some(control) = self.quic.streams().open(Dir::Uni) else {
-                        // RFC 9114 section 6.2: a client permits at least three.
+                        // RFC 9114 section 6.2: a peer permits at least three.
                         let (code, cause) = (H3Code::H3_GENERAL_PROTOCOL_ERROR, LinkEnd::Violation);
-                        return self.end(code, "client permits no control stream", cause, app, now);
+                        return self.end(code, "peer permits no control stream", cause, app, now);
                     };
                     self.streams.control = Some(control);
                     self.http.set_control_stream(http_id(control));
@@ -182,8 +199,8 @@ impl Http3Link {
 
     /// Lends the connection to the application, outside of an event.
     pub(crate) fn exchanges(&mut self, now: Instant) -> Exchanges<'_> {
-        let Self { quic, http, streams, key, .. } = self;
-        Exchanges { quic, http, streams, key: *key, now, out: Vec::new() }
+        let Self { quic, http, streams, key, started, .. } = self;
+        Exchanges { quic, http, streams, key: *key, now, started: *started, out: Vec::new() }
     }
 
     fn report(
@@ -248,9 +265,9 @@ impl Http3Link {
                     Ok(Some(event)) => {
                         self.permit_session_streams(&event);
                         let (quic, http, streams) = (&mut self.quic, &mut self.http, &mut self.streams);
-                        let key = self.key;
+                        let (key, started) = (self.key, self.started);
                         app.handle_event(
-                            &mut Exchanges { quic, http, streams, key, now, out: Vec::new() },
+                            &mut Exchanges { quic, http, streams, key, now, started, out: Vec::new() },
                             event,
                         );
                     }
@@ -311,7 +328,14 @@ impl Http3Link {
                     _ => {}
                 }
             }
+            while let Some((session, payload)) = self.http.next_early_datagram() {
+                app.handle_datagram(&mut self.exchanges(now), session, &payload);
+            }
             let resumed = self.http.next_resumed().map(quic_id);
+            if let Some(stream) = resumed {
+                // Without a rest, too: HTTP/3 continues only with a call.
+                self.streams.held.entry(stream).or_default();
+            }
             let Some(stream) = resumed.or_else(|| self.streams.resumed.pop()) else { break };
             self.read(stream, app, fields, now);
         }
@@ -322,7 +346,7 @@ impl Http3Link {
         }
         self.streams.grow_window(&mut self.quic);
         if let Some((code, reason)) = self.streams.close.take() {
-            self.end(code, reason, LinkEnd::Server, app, now);
+            self.end(code, reason, LinkEnd::Local, app, now);
         }
         if self.streams.outgoing_bytes > self.streams.max_queued {
             let reason = "queue of outgoing content is full (max_queued)";

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
-use quinn_proto::{Connection, ConnectionHandle, Dir, StreamId, WriteError};
-use sinews_http::h3::{H3Code, H3Connection, H3SendError, QuicStreamId};
+use quinn_proto::{Connection, ConnectionHandle, Dir, SendDatagramError, StreamId, WriteError};
+use sinews_http::h3::{H3Code, H3Connection, H3SendError, PeerSettings, QuicStreamId, RequestTarget};
 
 use crate::limits::varint;
 use crate::memory::{RetainedBytes, UnreadBytes};
@@ -23,7 +23,22 @@ pub struct Exchanges<'a> {
     pub(crate) streams: &'a mut StreamQueues,
     pub(crate) key: ConnectionKey,
     pub(crate) now: Instant,
+    /// The beginning of the connection.
+    pub(crate) started: Instant,
     pub(crate) out: Vec<u8>,
+}
+
+/// The fate of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
+pub enum DatagramSend {
+    /// It leaves with the next packets.
+    Sent,
+    /// The congestion window is closed, and the buffer is full. [`handle_settled`](crate::Http3App::handle_settled) follows once
+    /// it is not.
+    Blocked,
+    /// It exceeds a packet of this path, or the client takes no datagrams.
+    TooLarge,
 }
 
 impl Exchanges<'_> {
@@ -37,6 +52,38 @@ impl Exchanges<'_> {
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
+    }
+
+    /// SETTINGS of the peer, once they have arrived. A server announces here whether it accepts extended CONNECT.
+    #[must_use]
+    pub const fn peer_settings(&self) -> Option<PeerSettings> {
+        self.http.peer_settings()
+    }
+
+    /// Sends the head of a request on a new stream. `ends`: it has no content. `None`: the server permits no further stream now;
+    /// try again in [`handle_settled`](crate::Http3App::handle_settled).
+    ///
+    /// # Errors
+    /// [`H3SendError::NotPermitted`].
+    pub fn send_request<'f>(
+        &mut self,
+        target: &RequestTarget<'_>,
+        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
+        ends: bool,
+    ) -> Result<Option<QuicStreamId>, H3SendError> {
+        let Some(stream) = self.quic.streams().open(Dir::Bi) else { return Ok(None) };
+        match self.http.send_request(http_id(stream), target, fields, ends, &mut self.out) {
+            Ok(()) => {
+                let head = std::mem::take(&mut self.out);
+                self.streams.send(self.quic, stream, head.into(), ends);
+                Ok(Some(http_id(stream)))
+            }
+            Err(error) => {
+                let _ = self.quic.send_stream(stream).reset(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                let _ = self.quic.recv_stream(stream).stop(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                Err(error)
+            }
+        }
     }
 
     /// Sends the head of a response. `ends`: it has no content.
@@ -96,20 +143,63 @@ impl Exchanges<'_> {
         }
     }
 
+    /// Rejects a stream of a session that the client has opened, with a code of the application.
+    pub fn reject_session_stream(&mut self, stream: QuicStreamId, code: u32) {
+        let now = self.now.saturating_duration_since(self.started);
+        let code = H3Code::from_session_code(code);
+        if let Err(error) = self.http.reject_session_stream(stream, code, now) {
+            self.close(error.code(), error.reason());
+        }
+    }
+
+    /// Ends both sides of a stream of a session early.
+    pub fn reset_session_stream(&mut self, stream: QuicStreamId, code: H3Code) {
+        self.http.reset(stream, code);
+        // HTTP/3 forgets the stream once the client has ended its side.
+        self.streams.forget(quic_id(stream));
+        let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
+    }
+
     /// Sends bytes on a stream of a session, without frames. `ends`: our side of the stream ends after them.
     pub fn send_bytes(&mut self, stream: QuicStreamId, bytes: Bytes, ends: bool) {
+        if ends {
+            self.http.finish_session_stream(stream);
+        }
         self.streams.send(self.quic, quic_id(stream), bytes, ends);
     }
 
-    /// Sends a datagram of a session. One that is too large for the path, or has no room, is dropped.
+    /// Sends a datagram of a session, which QUIC does not repeat. Few datagrams wait for the congestion window
+    /// ([`QuicLimits::with_datagram_send_buffer`](crate::QuicLimits::with_datagram_send_buffer)), so that an application can
+    /// replace a value that has not left.
     ///
     /// # Errors
     /// [`H3SendError`].
-    pub fn send_datagram(&mut self, session: QuicStreamId, payload: &[u8]) -> Result<(), H3SendError> {
+    pub fn send_datagram(
+        &mut self,
+        session: QuicStreamId,
+        pieces: &[&[u8]],
+    ) -> Result<DatagramSend, H3SendError> {
         let prefix = self.http.datagram_prefix(session)?;
-        let datagram = [prefix.as_bytes(), payload].concat();
-        let _ = self.quic.datagrams().send(datagram.into(), true);
-        Ok(())
+        let len = prefix.as_bytes().len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        if self.quic.datagrams().max_size().is_none_or(|max| len > max) {
+            return Ok(DatagramSend::TooLarge);
+        }
+        let mut datagram = Vec::with_capacity(len);
+        datagram.extend_from_slice(prefix.as_bytes());
+        pieces.iter().for_each(|piece| datagram.extend_from_slice(piece));
+        Ok(match self.quic.datagrams().send(datagram.into(), false) {
+            Ok(()) => DatagramSend::Sent,
+            Err(SendDatagramError::Blocked(_)) => DatagramSend::Blocked,
+            Err(_) => DatagramSend::TooLarge,
+        })
+    }
+
+    /// The longest payload of a datagram of a session now; 0 without datagrams. It changes with the path.
+    #[must_use]
+    pub fn datagram_max(&mut self, session: QuicStreamId) -> usize {
+        let Ok(prefix) = self.http.datagram_prefix(session) else { return 0 };
+        let max = self.quic.datagrams().max_size();
+        max.map_or(0, |max| max.saturating_sub(prefix.as_bytes().len()))
     }
 
     /// Stops reading a stream after the event: its window closes, and no other. The datagram that is being handled may still
@@ -156,13 +246,13 @@ impl Exchanges<'_> {
         self.http.reset(stream, code);
     }
 
-    /// Bytes that wait for windows of the client, on all streams.
+    /// Bytes that wait for windows of the peer, on all streams.
     #[must_use]
     pub const fn queued(&self) -> usize {
         self.streams.outgoing_bytes
     }
 
-    /// Whether bytes of a stream wait for a window of the client. Send more after [`handle_writable`](crate::Http3App::handle_writable).
+    /// Whether bytes of a stream wait for a window of the peer. Send more after [`handle_writable`](crate::Http3App::handle_writable).
     #[must_use]
     pub fn is_blocked(&self, stream: QuicStreamId) -> bool {
         self.streams.outgoing.contains_key(&quic_id(stream))
@@ -183,20 +273,29 @@ impl Exchanges<'_> {
         (streams, self.quic.stats().frame_tx.stream)
     }
 
-    /// Whether a field section has arrived in part. Bound the time of the rest.
+    /// Returns when the first of the streams was opened whose heads have not arrived. Bound the time of the heads by
+    /// [`expire_heads`](Self::expire_heads).
     #[must_use]
-    pub const fn awaits_section(&self) -> bool {
-        self.http.awaits_section()
+    pub fn awaits_head_since(&mut self) -> Option<Instant> {
+        self.http.awaits_head_since().map(|opened| self.started + opened)
     }
 
-    /// Bytes of memory of outgoing content that the client has not acknowledged, those that are [queued](Self::queued) included.
+    /// Resets the streams that were opened by this time, and whose heads have not arrived.
+    pub fn expire_heads(&mut self, opened_by: Instant) {
+        let since_start = |at: Instant| at.saturating_duration_since(self.started);
+        if let Err(error) = self.http.expire_heads(since_start(opened_by), since_start(self.now)) {
+            self.close(error.code(), error.reason());
+        }
+    }
+
+    /// Bytes of memory of outgoing content that the peer has not acknowledged, with the [queue](Self::queued).
     #[must_use]
     pub fn retained(&self) -> usize {
         self.streams.retained.get()
     }
 
-    /// Bytes of memory of the connection beside [outgoing content](Self::retained): its state, and received bytes that nobody has
-    /// read, of which those that QUIC holds are estimated.
+    /// Bytes of memory of the connection beside [outgoing content](Self::retained): its state, and unread
+    /// input, of which the part in QUIC is an estimate.
     #[must_use]
     pub fn memory(&mut self) -> usize {
         let open = |dir| self.quic.streams().remote_open_streams(dir) as usize;
@@ -291,13 +390,45 @@ pub(crate) fn quic_id(stream: QuicStreamId) -> StreamId {
 impl StreamQueues {
     /// Sends bytes as far as the windows permit, and queues the rest.
     pub(crate) fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
+        let bytes = if bytes.is_empty() { bytes } else { self.retained.track(bytes) };
+        let bytes = match self.outgoing.contains_key(&stream) {
+            true => bytes,
+            // Mostly the windows are open, and no queue is needed.
+            false => match self.send_at_once(quic, stream, bytes, ends) {
+                Some(rest) => rest,
+                None => return,
+            },
+        };
         let queue = self.outgoing.entry(stream).or_default();
         self.outgoing_bytes += bytes.len();
         if !bytes.is_empty() {
-            queue.chunks.push_back(self.retained.track(bytes));
+            queue.chunks.push_back(bytes);
         }
         queue.ends |= ends;
         self.flush(quic, stream);
+    }
+
+    /// Writes to a stream without a queue. Returns bytes that wait for a window.
+    fn send_at_once(
+        &mut self,
+        quic: &mut Connection,
+        stream: StreamId,
+        mut bytes: Bytes,
+        ends: bool,
+    ) -> Option<Bytes> {
+        let mut writer = quic.send_stream(stream);
+        while !bytes.is_empty() {
+            match writer.write_chunks(std::slice::from_mut(&mut bytes)) {
+                Ok(written) => self.written += written.bytes as u64,
+                Err(WriteError::Blocked) => return Some(bytes),
+                // The peer has stopped the stream, or it exists no longer.
+                Err(_) => return None,
+            }
+        }
+        if ends {
+            let _ = writer.finish();
+        }
+        None
     }
 
     pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) {

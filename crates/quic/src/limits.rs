@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
-use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn_proto::{
+    ClientConfig, ConnectError, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt,
+};
 use ring::rand::SystemRandom;
 
 use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
@@ -26,6 +28,7 @@ pub struct QuicLimits {
     pub(crate) max_send_window: u32,
     pub(crate) max_queued: usize,
     pub(crate) datagram_buffer: usize,
+    pub(crate) datagram_send_buffer: usize,
 }
 
 impl QuicLimits {
@@ -46,6 +49,7 @@ impl QuicLimits {
             max_send_window: 1 << 20,
             max_queued: 1 << 20,
             datagram_buffer: 64 << 10,
+            datagram_send_buffer: 16 << 10,
         }
     }
 
@@ -118,8 +122,8 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the bytes that a client may send ahead on all streams of a connection, without those of streams that the
-    /// application does not read, as far as they exceed the half. Default: 1 MiB.
+    /// Sets the bytes that a client may send ahead on all streams of a connection. Streams that the application
+    /// does not read take at most half of it: the window grows by the rest. Default: 1 MiB.
     #[must_use]
     pub const fn with_connection_window(mut self, bytes: u32) -> Self {
         self.connection_window = bytes;
@@ -133,6 +137,14 @@ impl QuicLimits {
         if self.send_window > bytes {
             self.send_window = bytes;
         }
+        self
+    }
+
+    /// Sets the bytes of datagrams of a connection that wait for its congestion window. While they fill it, further ones stay
+    /// with the application, which can replace them by newer values. Default: 16 KiB, about the first congestion window.
+    #[must_use]
+    pub const fn with_datagram_send_buffer(mut self, bytes: usize) -> Self {
+        self.datagram_send_buffer = bytes;
         self
     }
 
@@ -153,7 +165,7 @@ impl QuicLimits {
             .receive_window(self.connection_window.into())
             .send_window(self.send_window.into())
             .datagram_receive_buffer_size(datagrams)
-            .datagram_send_buffer_size(self.datagram_buffer);
+            .datagram_send_buffer_size(self.datagram_send_buffer);
         Ok(transport)
     }
 
@@ -174,8 +186,21 @@ impl QuicLimits {
 }
 
 /// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
-/// takes memory for each permitted stream, so that those of sessions are permitted once there is one.
+/// takes memory for each permitted stream. A session permits more.
 const PLAIN_STREAMS_MAX: u32 = 8;
+
+impl QuicLimits {
+    pub(crate) fn client(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+        http: &sinews_http::h3::Config,
+    ) -> Result<ClientConfig, QuicSetupError> {
+        let crypto = QuicClientConfig::try_from(tls).map_err(QuicSetupError::CipherSuite)?;
+        let mut client = ClientConfig::new(Arc::new(crypto));
+        client.transport_config(Arc::new(self.transport(http)?));
+        Ok(client)
+    }
+}
 
 /// Bytes of a client before its connection is accepted, which happens at once.
 const INCOMING_MAX: u64 = 16 << 10;
@@ -243,3 +268,24 @@ impl fmt::Display for QuicSetupError {
 }
 
 impl std::error::Error for QuicSetupError {}
+
+/// The reason why an endpoint cannot connect.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum QuicConnectError {
+    /// The endpoint was not created by [`QuicEndpoint::client`](crate::QuicEndpoint::client).
+    NotClient,
+    /// QUIC rejects the address, or the name.
+    Quic(ConnectError),
+}
+
+impl fmt::Display for QuicConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotClient => f.write_str("the endpoint only accepts connections"),
+            Self::Quic(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for QuicConnectError {}

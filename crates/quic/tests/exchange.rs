@@ -1,23 +1,24 @@
 //! Both sides in memory, with a simulated clock: the endpoint, and a client of quinn-proto with the client's side of HTTP/3.
 
+#[path = "support/certificate.rs"]
+mod certificate;
 #[path = "support/client.rs"]
 mod client;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{Dir, StreamId, TransportConfig, VarInt};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
-use rustls::pki_types::PrivateKeyDer;
 use sinews_http::h3::{Config, Event, QuicStreamId, RequestTarget};
 use sinews_quic::{
-    ConnectionKey, ConnectionRoutes, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits, WorkerRoute,
+    ConnectionKey, ConnectionRoutes, DatagramSend, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits,
+    WorkerRoute,
 };
 use sinews_testkit::{CountingAllocator, measure};
 
+use self::certificate::certificate;
 use self::client::QuicClient;
 
 #[global_allocator]
@@ -32,6 +33,9 @@ struct EchoApp {
     bodies: HashMap<(ConnectionKey, QuicStreamId), Vec<u8>>,
     requests: usize,
     datagrams: usize,
+    settled: usize,
+    session_streams: Vec<u64>,
+    session_bytes: Vec<u8>,
     ends: Vec<String>,
     last: Option<ConnectionKey>,
     connections: Vec<ConnectionKey>,
@@ -56,6 +60,10 @@ impl Http3App for EchoApp {
                 if self.pauses {
                     exchanges.pause_reads(stream);
                 }
+            }
+            Event::SessionStream { stream, .. } => self.session_streams.push(stream.get()),
+            Event::Data { stream, data } if self.session_streams.contains(&stream.get()) => {
+                self.session_bytes.extend_from_slice(data);
             }
             Event::Data { stream, data } => {
                 if let Some(body) = self.bodies.get_mut(&(key, stream)) {
@@ -82,7 +90,11 @@ impl Http3App for EchoApp {
 
     fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
         self.datagrams += 1;
-        exchanges.send_datagram(session, payload).expect("an open session");
+        exchanges.send_datagram(session, &[payload]).expect("an open session");
+    }
+
+    fn handle_settled(&mut self, _: &mut Exchanges<'_>) {
+        self.settled += 1;
     }
 
     fn handle_end(&mut self, _: ConnectionKey, _: LinkEnd, reason: &str) {
@@ -103,25 +115,6 @@ struct Pair {
 }
 
 const ROUTE: WorkerRoute = WorkerRoute::new(5, 2);
-
-fn certificate() -> (Arc<rustls::ServerConfig>, rustls::RootCertStore) {
-    let CertifiedKey { cert, signing_key } =
-        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("TLS 1.3")
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![cert.der().clone()],
-            PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key"),
-        )
-        .expect("a valid certificate");
-    tls.alpn_protocols = vec![b"h3".to_vec()];
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(cert.der().clone()).expect("a valid certificate");
-    (Arc::new(tls), roots)
-}
 
 impl Pair {
     fn new(limits: QuicLimits) -> (Self, rustls::RootCertStore) {
@@ -371,6 +364,68 @@ fn datagrams_of_a_session_are_echoed() {
     assert_eq!(streams, 50, "a session may open more streams than a connection without one");
 }
 
+/// RFC 9221 section 5.3: datagrams are subject to congestion control. Few wait; the application keeps the others.
+#[test]
+fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
+    let limits = QuicLimits::new().with_datagram_send_buffer(4096);
+    let (mut world, mut client) = connected(limits);
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    let session = QuicStreamId::new(session);
+    let max = world.lend(|exchanges| exchanges.datagram_max(session));
+    assert!((1000..1500).contains(&max), "{max}");
+    let send = |world: &mut Pair, len| {
+        world.lend(|exchanges| exchanges.send_datagram(session, &[b"\x02", &vec![7; len - 1]]))
+    };
+    assert_eq!(send(&mut world, max + 1), Ok(DatagramSend::TooLarge));
+    // Without an acknowledgement of the client, the window closes.
+    let mut sent = 0;
+    while send(&mut world, max) == Ok(DatagramSend::Sent) {
+        sent += 1;
+        world.transmit();
+        assert!(sent < 1000);
+    }
+    assert!(sent > 4, "{sent}");
+    // The application is asked again once some have left.
+    let settled = world.app.settled;
+    world.pass_time(&mut client);
+    assert!(world.app.settled > settled);
+    assert_eq!(send(&mut world, max), Ok(DatagramSend::Sent));
+    let none = world.lend(|exchanges| exchanges.send_datagram(QuicStreamId::new(400), &[b"x"]));
+    assert!(none.is_err());
+}
+
+/// draft-ietf-webtrans-http3 section 4.6.
+#[test]
+fn datagram_before_its_session_is_delivered_once_it_is_open() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    // The next request of the client.
+    client.quic.datagrams().send(Bytes::from_static(b"\0early"), false).expect("datagrams");
+    world.pass_time(&mut client);
+    assert_eq!(world.app.datagrams, 0);
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    assert_eq!(client.ask(&target, b"", false), 0);
+    world.run(&mut client, "datagram", |_, client| !client.datagrams.is_empty());
+    assert_eq!((&client.datagrams[..], world.app.datagrams), (&[b"early".to_vec()][..], 1));
+}
+
+/// draft-ietf-webtrans-http3 section 4.6: also a stream of which only the beginning has arrived.
+#[test]
+fn stream_before_its_session_continues_once_it_is_open() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    // Stream 2 carries control frames, and stream 0 is the next request.
+    let early = client.quic.streams().open(Dir::Uni).expect("a permitted stream");
+    client.send(early, Bytes::from_static(b"\x40\x54\0"), false);
+    world.pass_time(&mut client);
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    assert_eq!(client.ask(&target, b"", false), 0);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&0));
+    assert_eq!(world.app.session_streams, [u64::from(early)]);
+    client.send(early, Bytes::from_static(b"late"), true);
+    world.run(&mut client, "content", |world, _| world.app.session_bytes == b"late");
+}
+
 /// RFC 9000 section 8.1: at most three times the received bytes before the client's address is validated.
 #[test]
 fn answers_before_validation_are_limited() {
@@ -583,7 +638,7 @@ fn client_that_permits_no_control_stream_is_closed() {
     world.run(&mut client, "close", |_, client| client.lost.is_some());
     let code = VarInt::from_u32(0x101).to_string();
     assert!(client.lost.as_ref().is_some_and(|lost| lost.contains(&code)), "{:?}", client.lost);
-    assert_eq!(world.app.ends, ["client permits no control stream"]);
+    assert_eq!(world.app.ends, ["peer permits no control stream"]);
     world.run(&mut client, "end", |world, _| world.server.connections() == 0);
     assert_eq!(world.server.handshakes(), 0);
 }
@@ -631,7 +686,8 @@ fn ended_streams_leave_no_state_of_reads() {
         world.pass_time(&mut client);
         memory.push(world.lend(|exchanges| exchanges.memory()));
     }
-    assert_eq!(memory[1], memory[19], "{memory:?}");
+    // The queue of heads has grown to its least capacity.
+    assert_eq!(memory[9], memory[19], "{memory:?}");
 }
 
 /// A client that acknowledges nothing.

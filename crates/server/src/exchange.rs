@@ -16,14 +16,14 @@ use std::time::Duration;
 use sinews_engine::ConnId;
 use sinews_http::{RequestHead, Version};
 use sinews_proto::Time;
-use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept};
+use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept, accept_session};
 
 pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
 use crate::answer::{Answer, AnswerKind, LaterAnswer};
 use crate::fixed::{FixedResponse, announce_http3};
 use crate::request::{PathParams, Request, Response, RouteParams};
-use crate::router::{Responder, RouteEntry, Router, WebSocketRoute};
+use crate::router::{OverloadHandler, Responder, RouteEntry, Router, WebSocketRoute};
 use crate::shared::Services;
 use crate::socket::{AcceptedUpgrade, MessageTransport};
 use crate::streaming::StreamingResponse;
@@ -86,6 +86,11 @@ impl<'a> HttpExchange<'a> {
         self
     }
 
+    /// Returns whether the request is for a session of WebTransport. The framing of HTTP/3 has them, and no other.
+    fn is_session(&self) -> bool {
+        self.connect == Some("webtransport") && self.head.version() == Version::Http3
+    }
+
     fn entry(&self) -> Option<&'a RouteEntry> {
         self.route.as_ref().map(|route| route.entry)
     }
@@ -101,7 +106,11 @@ impl<'a> HttpExchange<'a> {
 
     /// Returns the WebSocket route of an upgrade or of an extended CONNECT, or of a request that requires one.
     pub(crate) fn websocket_route(&self) -> Option<&'a WebSocketRoute> {
-        let entry = self.entry()?;
+        let Some(entry) = self.entry() else {
+            let is_handshake = self.connect == Some("websocket")
+                || (self.head.method() == "GET" && self.head.wants_upgrade());
+            return self.router.fallback(self.head.path()).filter(|_| is_handshake);
+        };
         if self.connect.is_some() { entry.websocket.as_ref() } else { entry.upgrade(self.head) }
     }
 
@@ -155,19 +164,30 @@ impl<'a> HttpExchange<'a> {
         route: &WebSocketRoute,
         services: &mut Services,
     ) -> Result<SocketHandshake, Refusal> {
-        let accepted = accept(&HandshakeRequest { head: self.head, connect: self.connect }, &route.options)?;
-        if let Err(limit) = services.gate.handshake() {
-            services.count_limit(limit);
-            return Err(limit.refusal());
-        }
-        let request = self.request(services).accepted(accepted.subprotocol());
-        let handler = (route.handler)(&request)?;
+        let handshake = HandshakeRequest { head: self.head, connect: self.connect };
+        let (accepted, transport) = if self.is_session() {
+            (accept_session(&handshake, &route.options)?, MessageTransport::Session)
+        } else {
+            (accept(&handshake, &route.options)?, MessageTransport::Connection)
+        };
+        let overload = match services.gate.handshake() {
+            Ok(()) => None,
+            Err(limit) => {
+                services.count_limit(limit);
+                Some(route.overload.clone().ok_or_else(|| limit.refusal())?)
+            }
+        };
+        let request = self.request(services).accepted(accepted.subprotocol(), self.is_session());
+        let handler = match overload {
+            Some(overload) => Box::new(OverloadHandler(overload)),
+            None => (route.handler)(&request)?,
+        };
         let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
         let mut response = Response::accepted(accepted.status(), headers);
         self.router.hooks.after(&request, &mut response);
         announce_http3(&mut response, services.http3_port);
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
-        let (rate_limit, transport) = (route.message_rate, MessageTransport::Connection);
+        let rate_limit = route.message_rate;
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit, transport };
         Ok(SocketHandshake { accepted, response, upgrade })
     }
@@ -175,13 +195,14 @@ impl<'a> HttpExchange<'a> {
     /// Returns the answer to extended CONNECT for a path without a WebSocket. A status of success would open a tunnel, so
     /// no responder is called.
     pub(crate) fn reject_connect(&self) -> Response {
-        match (self.connect, self.entry()) {
-            (Some("websocket"), Some(entry)) => {
+        let is_known = self.connect == Some("websocket") || self.is_session();
+        match self.entry().filter(|_| is_known) {
+            Some(entry) => {
                 let response = Response::text("no WebSocket has this path\n").with_status(405);
                 allow(response, &entry.allowed())
             }
-            (Some("websocket"), None) => Response::text("not found\n").with_status(404),
-            _ => Response::text("unknown :protocol\n").with_status(501),
+            None if is_known => Response::text("not found\n").with_status(404),
+            None => Response::text("unknown :protocol\n").with_status(501),
         }
     }
 

@@ -12,8 +12,9 @@ use sinews_session::{Closed, Fragment, Payload, Prepared, Tx};
 use crate::socket::subscriber::SubscriberState;
 use crate::tasks::Tasks;
 use crate::topics::{
-    DroppedMessages, InvalidTopic, KeyError, KeySubscription, KeyWrite, KeyWritten, KeysSubscribed, Member,
-    Position, PresenceCount, PresenceError, ReplayFrom, Subscribed, SubscriberId, Topics,
+    DatagramQueue, DroppedMessages, InvalidTopic, KeyError, KeySubscription, KeyWrite, KeyWritten,
+    KeysSubscribed, Member, Position, PresenceCount, PresenceError, ReplayFrom, Subscribed, SubscriberId,
+    Topics,
 };
 
 /// Application side of one WebSocket connection. All callbacks run on the connection's thread, one at a time.
@@ -199,6 +200,20 @@ impl<'a> Context<'a> {
     /// [`Handler::expired`] has returned. Called in another callback, it takes effect with the next of these.
     pub fn resume_reads(&mut self) {
         self.subscriber.reads_paused = false;
+    }
+
+    /// Sends later publications of topics to this connection as datagrams, for values of which only the newest counts: QUIC
+    /// does not repeat a lost datagram, and while the network is busy, a newer publication replaces an earlier one of its topic.
+    /// A publication that is longer than a datagram (about 1,200 bytes, depending on the path), retained messages, keys and
+    /// presence use the stream. Returns `false`, without an effect, unless the connection is a session of WebTransport
+    /// ([`Request::has_datagrams`](crate::Request::has_datagrams)).
+    pub fn deliver_datagrams(&mut self) -> bool {
+        let has_datagrams = self.subscriber.has_datagrams;
+        if has_datagrams {
+            let backlog = self.subscriber.backlog.get_or_insert_default();
+            backlog.datagrams.get_or_insert_with(|| Box::new(DatagramQueue::new()));
+        }
+        has_datagrams
     }
 
     /// Subscribes this connection to a topic, or to all topics that match a pattern ([`Topics`]). Repeated

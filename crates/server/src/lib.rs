@@ -125,10 +125,10 @@ pub use tls::{Certificates, InvalidTls, TlsConfig};
 pub use topics::{
     DropReason, DroppedMessages, HistoryPolicy, InvalidTopic, KeyChange, KeyCondition, KeyError, KeyLog,
     KeyLogError, KeyPage, KeyReplication, KeySnapshot, KeySubscription, KeyWrite, KeyWritten, KeyedConfig,
-    KeyedSnapshot, KeyedUpdate, KeysSubscribed, ListedTopic, LoggedChange, Member, MemberPage, OwnChanges,
-    OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError, PresenceInterval,
-    PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate, PublishError,
-    Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage, SlowConsumer, Subscribed,
-    SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern, TopicPresence,
-    TopicRule, TopicSnapshot, Topics, Undelivered,
+    KeyedSnapshot, KeyedUpdate, KeysSubscribed, ListedKeyedTopic, ListedTopic, LoggedChange, Member,
+    MemberPage, OwnChanges, OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError,
+    PresenceInterval, PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate,
+    PublishError, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage, SlowConsumer,
+    Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern,
+    TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
 };

@@ -27,6 +27,7 @@ pub struct Request<'a> {
     body: &'a [u8],
     peer: SocketAddr,
     subprotocol: Option<&'a str>,
+    has_datagrams: bool,
     resources: HandlerResources<'a>,
 }
 
@@ -104,12 +105,12 @@ impl<'a> Request<'a> {
         peer: SocketAddr,
         resources: HandlerResources<'a>,
     ) -> Self {
-        Self { head, params, body, peer, subprotocol: None, resources }
+        Self { head, params, body, peer, subprotocol: None, has_datagrams: false, resources }
     }
 
     /// Marks the request as an accepted handshake.
-    pub(crate) fn accepted(self, subprotocol: Option<&'a str>) -> Self {
-        Self { subprotocol, ..self }
+    pub(crate) fn accepted(self, subprotocol: Option<&'a str>, has_datagrams: bool) -> Self {
+        Self { subprotocol, has_datagrams, ..self }
     }
 
     /// Hides the body, for hooks that run before it has arrived.
@@ -122,6 +123,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn subprotocol(&self) -> Option<&'a str> {
         self.subprotocol
+    }
+
+    /// Returns whether the request is for a session of WebTransport, whose messages may be sent as datagrams
+    /// ([`Context::deliver_datagrams`](crate::Context::deliver_datagrams)).
+    #[must_use]
+    pub fn has_datagrams(&self) -> bool {
+        self.has_datagrams
     }
 
     /// Returns the head: method, target, headers.
@@ -162,11 +170,15 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Returns the value of a query parameter, percent-decoded; `None` without the parameter, or if the value is not
-    /// UTF-8 when decoded.
+    /// Returns the value of a query parameter, decoded as by [`query_values`](Self::query_values); `None` without the
+    /// parameter, or if the value is not UTF-8 when decoded.
     #[must_use]
     pub fn decoded_query(&self, name: &str) -> Option<Cow<'a, str>> {
-        decoded(self.query(name)?)
+        let value = self.query(name)?;
+        if !value.contains('+') {
+            return decoded(value);
+        }
+        decoded(&value.replace('+', " ")).map(|text| text.into_owned().into())
     }
 
     /// Returns the body; empty in a WebSocket handshake.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sinews_engine::{ConnId, Io};
-use sinews_proto::{BodyPrefix, CloseCode, Config, Negotiated, Time};
+use sinews_proto::{BodyPrefix, CloseCode, Config, Kind, Negotiated, Time};
 use sinews_session::{
     Closed, Events, Flow, Fragment, Outbound, Payload, Prepared, Resources, Session, TransportAction, Tx,
 };
@@ -20,7 +20,7 @@ use crate::handler::{Context, Handler};
 use crate::limits::{Limit, RateLimit};
 use crate::shared::{Services, WorkerShared};
 use crate::timer::NEVER;
-use crate::topics::{DropReason, KeyedDelivery, RuleId};
+use crate::topics::{DatagramQueue, DropReason, KeyedDelivery, RuleId};
 
 /// Negotiated connection that becomes a socket.
 pub(crate) struct AcceptedUpgrade {
@@ -41,6 +41,8 @@ impl fmt::Debug for AcceptedUpgrade {
 pub(crate) enum MessageTransport {
     /// The whole connection: a WebSocket, or messages over a plain stream.
     Connection,
+    /// A stream of a session of WebTransport, beside datagrams.
+    Session,
     /// The body of a response. The connection may carry another request after it.
     Body { keep_alive: bool, prefix: Option<Box<dyn BodyPrefix>> },
 }
@@ -75,8 +77,9 @@ impl WebSocketConn {
     pub(crate) fn new(upgrade: AcceptedUpgrade, outbound: Outbound, peer: SocketAddr, now: Time) -> Self {
         let AcceptedUpgrade { negotiated, handler, config, rate_limit, transport } = upgrade;
         let mut session = Session::with_outbound(negotiated, config, now, outbound);
+        let has_datagrams = matches!(transport, MessageTransport::Session);
         let keep_alive = match transport {
-            MessageTransport::Connection => None,
+            MessageTransport::Connection | MessageTransport::Session => None,
             MessageTransport::Body { keep_alive, prefix } => {
                 if let Some(prefix) = prefix {
                     session.set_body_prefix(prefix);
@@ -87,6 +90,7 @@ impl WebSocketConn {
         let meter = rate_limit.map(|rate_limit| Box::new(RateMeter { rate_limit, due: 0, exceeded: false }));
         let mut subscriber = SubscriberState::new(peer);
         subscriber.keep_alive = keep_alive;
+        subscriber.has_datagrams = has_datagrams;
         let state = SocketState { handler, subscriber, meter };
         Self { session, state, armed: NEVER }
     }
@@ -152,6 +156,49 @@ impl WebSocketConn {
         let (session, resources, mut events) = self.split(conn, shared);
         let now = events.services.now;
         session.receive(chunk, resources, now, &mut events)
+    }
+
+    /// Returns whether the socket is a session of WebTransport.
+    pub(crate) fn is_session(&self) -> bool {
+        self.state.subscriber.has_datagrams
+    }
+
+    /// Returns the publications that leave as datagrams.
+    pub(crate) fn datagrams(&mut self) -> Option<&mut DatagramQueue> {
+        self.state.subscriber.backlog.as_mut()?.datagrams.as_deref_mut()
+    }
+
+    /// Queues a publication that no longer fits into a datagram.
+    pub(crate) fn queue_oversized(&mut self, message: &Prepared, shared: &mut WorkerShared) {
+        let WorkerShared { resources, services, .. } = shared;
+        // A closing connection gets no more messages.
+        let queued = self.session.tx(resources, services.now).queue_prepared(message, false).is_ok();
+        services.topics.counters.delivered += u64::from(queued);
+        self.session.after_tx(resources, services.now);
+    }
+
+    /// Handles a datagram of the client: the kind of a message, and its payload. Returns `false` if it is dropped, since reads
+    /// are paused.
+    pub(crate) fn receive_datagram(
+        &mut self,
+        datagram: &mut [u8],
+        conn: ConnId,
+        shared: &mut WorkerShared,
+    ) -> bool {
+        let max = self.session.config().max_message();
+        let (kind, payload) = match split_datagram(datagram, max) {
+            Ok(message) => message,
+            Err((code, reason)) => {
+                let WorkerShared { resources, services, .. } = shared;
+                // A connection that is closing already goes on.
+                let _ = self.session.tx(resources, services.now).close(code, reason);
+                self.session.after_tx(resources, services.now);
+                return true;
+            }
+        };
+        let (session, resources, mut events) = self.split(conn, shared);
+        let now = events.services.now;
+        session.receive_datagram(kind, payload, resources, now, &mut events)
     }
 
     /// Handles bytes received into the message's own buffer.
@@ -337,6 +384,25 @@ impl WebSocketConn {
         let WorkerShared { resources, services, .. } = shared;
         (&mut self.session, resources, SocketEvents { state: &mut self.state, services, conn })
     }
+}
+
+/// Returns the kind and the payload of a message in a datagram.
+///
+/// # Errors
+/// The code and the reason to close the session with.
+fn split_datagram(datagram: &mut [u8], max: u64) -> Result<(Kind, &mut [u8]), (CloseCode, &'static str)> {
+    let (kind, payload) = match datagram.split_first_mut() {
+        Some((1, payload)) => (Kind::Text, payload),
+        Some((2, payload)) => (Kind::Binary, payload),
+        _ => return Err((CloseCode::PROTOCOL, "datagram does not begin with the kind of a message")),
+    };
+    if payload.len() as u64 > max {
+        return Err((CloseCode::TOO_BIG, "message is too big"));
+    }
+    if kind == Kind::Text && std::str::from_utf8(payload).is_err() {
+        return Err((CloseCode::INVALID_DATA, "text is not valid UTF-8"));
+    }
+    Ok((kind, payload))
 }
 
 /// Passes a session's events to the handler.

@@ -45,6 +45,7 @@ pub use self::keyed::log::{KeyLog, KeyLogError, LoggedChange};
 pub(crate) use self::keyed::replication::SharedKeyReplication;
 pub use self::keyed::replication::{KeyReplication, ReplicaError};
 pub(crate) use self::keyed::table::KeyedTable;
+pub use self::keyed::table::list::ListedKeyedTopic;
 pub(crate) use self::keyed::topic::{EncodeKeys, KeyedTopic};
 pub use self::keyed::update::{
     KeyChange, KeyPage, KeySnapshot, KeySubscription, KeyedSnapshot, KeyedUpdate, KeysSubscribed,
@@ -67,5 +68,6 @@ pub(crate) use self::registry::Publication;
 pub use self::registry::Topics;
 pub(crate) use self::rule::{RuleId, TopicRules};
 pub use self::rule::{SlowConsumer, TopicRule};
+pub(crate) use self::throttle::backlog::datagrams::DatagramQueue;
 pub(crate) use self::throttle::backlog::{Backlog, Delivery, is_ready};
 pub use self::throttle::backlog::{DropReason, DroppedMessages};

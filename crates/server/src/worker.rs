@@ -17,6 +17,7 @@ mod parent;
 mod publish;
 mod quic;
 mod runs;
+mod sessions;
 mod sockets;
 mod stop;
 mod stop_state;

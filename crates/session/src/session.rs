@@ -1,6 +1,7 @@
 //! One connection: its protocol machine, buffers, operations in flight and deadlines.
 
 mod closing;
+mod datagram;
 mod pull;
 mod push;
 mod run;
@@ -8,7 +9,7 @@ mod send;
 
 use std::sync::Arc;
 
-use sinews_proto::{BodyPrefix, Config, Connection, Negotiated, Role, Time};
+use sinews_proto::{BodyPrefix, CloseCode, Config, Connection, Negotiated, Role, Time};
 
 use crate::closed::Closed;
 use crate::outbound::Outbound;
@@ -124,5 +125,11 @@ impl Session {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.connection.is_open() && !self.dropped
+    }
+
+    /// Code and reason of the Close that was written: see [`Connection::written_close`].
+    #[must_use]
+    pub fn written_close(&self) -> Option<(CloseCode, &str)> {
+        self.connection.written_close()
     }
 }

@@ -7,6 +7,7 @@ Prints `ok NAME` or `FAIL NAME: why` for each check.
 """
 
 import asyncio
+import json
 import ssl
 import sys
 import zlib
@@ -29,6 +30,8 @@ class Client(QuicConnectionProtocol):
         self.seen = {}
         self.datagrams = asyncio.Queue()
         self.sockets = {}
+        # Pieces of streams of WebTransport: stream, bytes, and whether they are the last.
+        self.pieces = asyncio.Queue()
         self.ended = asyncio.get_running_loop().create_future()
 
     def quic_event_received(self, event: QuicEvent):
@@ -41,6 +44,9 @@ class Client(QuicConnectionProtocol):
                 self.datagrams.put_nowait(seen.data)
                 continue
             stream = seen.stream_id
+            if isinstance(seen, events.WebTransportStreamDataReceived):
+                self.pieces.put_nowait((stream, seen.data, seen.stream_ended))
+                continue
             if isinstance(seen, events.DataReceived) and stream in self.sockets:
                 self.sockets[stream].put_nowait(seen.data)
                 if seen.stream_ended:
@@ -113,6 +119,109 @@ class WebSocket:
     async def end(self):
         while await asyncio.wait_for(self.received.get(), 20) is not None:
             pass
+
+
+class Session:
+    """A session of WebTransport: messages on a stream that the server opens, each after its kind and its length."""
+
+    @classmethod
+    async def open(cls, client, path):
+        self = cls()
+        self.client, self.received, self.has_ended = client, b"", False
+        connect = fields(b"CONNECT", path, (b"origin", b"https://localhost"))
+        connect.insert(1, (b":protocol", b"webtransport"))
+        self.capsules = asyncio.Queue()
+        client.sockets[client._quic.get_next_available_stream_id()] = self.capsules
+        self.session, self.status, _ = await client.ask(connect, ends=False)
+        # The first bidirectional stream of a server (RFC 9000 section 2.1): aioquic reports it with its first message only.
+        self.stream = 1
+        return self
+
+    def send(self, kind, payload, ends=False):
+        head = bytes([kind]) + len(payload).to_bytes(4, "big")
+        self.client._quic.send_stream_data(self.stream, head + payload, ends)
+        self.client.transmit()
+
+    async def next(self):
+        while True:
+            size = int.from_bytes(self.received[1:5], "big") + 5
+            if len(self.received) >= max(size, 5):
+                kind, payload = self.received[0], self.received[5:size]
+                self.received = self.received[size:]
+                return kind, payload
+            _, data, self.has_ended = await asyncio.wait_for(self.client.pieces.get(), 20)
+            self.received += data
+
+    async def end(self):
+        """Returns the code and the reason of the capsule that ends the session."""
+        while not self.has_ended:
+            _, _, self.has_ended = await asyncio.wait_for(self.client.pieces.get(), 20)
+        self.client._quic.send_stream_data(self.stream, b"", True)
+        self.client.transmit()
+        content = b""
+        while (piece := await asyncio.wait_for(self.capsules.get(), 20)) is not None:
+            content += piece
+        # CLOSE_WEBTRANSPORT_SESSION, whose length takes one byte here.
+        assert content[:2] == b"\x68\x43", content
+        return int.from_bytes(content[3:7], "big"), content[7:].decode()
+
+
+async def session_messages(client):
+    opened = await Session.open(client, b"/echo")
+    for kind, payload in ((1, "grüße".encode()), (2, b"\0\xff"), (2, b""), (2, bytes(300_000))):
+        opened.send(kind, payload)
+        await get(client)
+        assert await opened.next() == (kind, payload), len(payload)
+    client.http.send_datagram(opened.session, b"\x02datagram")
+    client.transmit()
+    assert await opened.next() == (2, b"datagram")
+    opened.send(8, (1000).to_bytes(2, "big"))
+    assert await opened.next() == (8, (1000).to_bytes(2, "big"))
+    assert await opened.end() == (1000, "")
+
+
+async def session_of_a_topic(client):
+    opened = await Session.open(client, b"/topics/reliable")
+    for number in range(100):
+        assert (await client.ask(fields(b"POST", b"/topics/reliable"), b"%d" % number))[1] == 200
+    for number in range(100):
+        assert (await opened.next())[1] == b"%d" % number
+    # The client may publish, too.
+    opened.send(1, b"own")
+    assert await opened.next() == (1, b"own")
+
+
+async def datagrams_of_a_topic(client):
+    opened = await Session.open(client, b"/topics/lossy?datagrams=true")
+    for number in range(20):
+        assert (await client.ask(fields(b"POST", b"/topics/lossy"), b"%d" % number))[1] == 200
+        assert (await asyncio.wait_for(client.datagrams.get(), 20))[1:] == b"%d" % number
+    # Longer than a datagram: by the stream.
+    assert (await client.ask(fields(b"POST", b"/topics/lossy"), bytes(5000)))[1] == 200
+    assert (await opened.next())[1] == bytes(5000)
+
+
+async def protocol_in_a_session(client):
+    opened = await Session.open(client, b"/ws?datagrams=true")
+    assert json.loads((await opened.next())[1])["op"] == "welcome"
+    opened.send(1, b'{"op":"subscribe","topic":"news","id":1}')
+    assert json.loads((await opened.next())[1])["id"] == 1
+    opened.send(1, b'{"op":"publish","topic":"news","data":{"a":1},"id":2}')
+    datagram = await asyncio.wait_for(client.datagrams.get(), 20)
+    message = json.loads(datagram[1:])
+    assert (datagram[0], message["topic"], message["data"]) == (1, "news", {"a": 1}), message
+    assert json.loads((await opened.next())[1])["id"] == 2
+
+
+async def rejected_sessions(client):
+    for path, status in ((b"/nowhere", 404), (b"/healthz", 405), (b"/topics/a%00b", 400)):
+        opened = await Session.open(client, path)
+        # A page learns the reason by the code of the session.
+        seen = opened.status if opened.status != 200 else int.from_bytes((await opened.next())[1][:2], "big") - 4000
+        assert seen == status, (path, seen)
+        if opened.status == 200:
+            opened.client._quic.reset_stream(opened.session, 0x10C)
+            opened.client.transmit()
 
 
 async def get(client):
@@ -225,6 +334,11 @@ SERVE = (
     rejections,
     key_update,
     migration,
+    session_messages,
+    session_of_a_topic,
+    datagrams_of_a_topic,
+    protocol_in_a_session,
+    rejected_sessions,
     violation,
 )
 EXAMPLE = (content, session)

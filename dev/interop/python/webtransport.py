@@ -1,7 +1,10 @@
-"""WebTransport of Chromium against a server of HTTP/3 that echoes streams and datagrams.
+"""WebTransport of Chromium:
 
     webtransport.py certificate DIRECTORY      writes certificate.pem and key.pem, as short-lived as Chromium demands
-    webtransport.py check HOST:PORT DIRECTORY  prints `ok NAME`, `skipped NAME: why` or `FAIL NAME: why`
+    webtransport.py check HOST:PORT DIRECTORY  the server echoes streams and datagrams
+    webtransport.py serve HOST:PORT DIRECTORY  the server is `sinews serve`, and accepts pages of any origin
+
+The last two print `ok NAME`, `skipped NAME: why` or `FAIL NAME: why`.
 """
 
 import base64
@@ -60,6 +63,74 @@ CHECKS = (
 )
 
 
+# Messages have their kind in one byte, and their length in four.
+SERVE_PAGE = """<!doctype html><script>
+const text = (bytes) => new TextDecoder().decode(bytes), bytes = (text) => new TextEncoder().encode(text);
+const hash = Uint8Array.from(atob("HASH"), (byte) => byte.charCodeAt(0));
+const options = { serverCertificateHashes: [{ algorithm: "sha-256", value: hash }] };
+class Session {
+  static async open(path) {
+    const self = new Session();
+    self.transport = new WebTransport("https://ADDRESS" + path, options);
+    await self.transport.ready;
+    const { value } = await self.transport.incomingBidirectionalStreams.getReader().read();
+    self.reader = value.readable.getReader(); self.writer = value.writable.getWriter(); self.received = new Uint8Array();
+    self.datagrams = self.transport.datagrams.readable.getReader();
+    return self;
+  }
+  async next() {
+    for (;;) {
+      const length = this.received.length < 5 ? Infinity : new DataView(this.received.buffer).getUint32(1);
+      if (this.received.length >= 5 + length) {
+        const message = text(this.received.slice(5, 5 + length));
+        this.received = this.received.slice(5 + length);
+        return message;
+      }
+      const { value, done } = await this.reader.read();
+      if (done) return null;
+      this.received = new Uint8Array([...this.received, ...value]);
+    }
+  }
+  send(message) {
+    const payload = bytes(message), head = new Uint8Array(5);
+    head[0] = 1; new DataView(head.buffer).setUint32(1, payload.length);
+    return this.writer.write(new Uint8Array([...head, ...payload]));
+  }
+  async nextDatagram() { return text((await this.datagrams.read()).value.slice(1)); }
+}
+(async () => {
+  const seen = [];
+  try {
+    const echo = await Session.open("/echo"); seen.push("session");
+    await echo.send("grüße"); await echo.send("A".repeat(300000));
+    if (await echo.next() === "grüße" && (await echo.next()).length === 300000) seen.push("messages");
+    const reliable = await Session.open("/topics/prices"), lossy = await Session.open("/topics/prices?datagrams=true");
+    await reliable.send("1");
+    if (await reliable.next() === "1") seen.push("topic by a stream");
+    if (await lossy.nextDatagram() === "1") seen.push("topic by datagrams");
+    const writer = lossy.transport.datagrams.writable.getWriter();
+    await writer.write(bytes("\\x012"));
+    if (await reliable.next() === "2" && await lossy.nextDatagram() === "2") seen.push("publication by a datagram");
+    const denied = await Session.open("/topics/a%00b"), close = await denied.next(); denied.writer.close();
+    const { closeCode } = await denied.transport.closed;
+    if (close !== null && closeCode === 4400) seen.push("close code");
+    reliable.transport.close({ closeCode: 7, reason: "bye" }); await reliable.transport.closed; seen.push("close");
+  } catch (error) { seen.push(`error: ${error.name} ${error.message}`); }
+  await fetch("/seen", { method: "POST", body: JSON.stringify(seen) });
+})();
+</script>"""
+
+SERVE_CHECKS = (
+    "session",
+    "messages",
+    "topic by a stream",
+    "topic by datagrams",
+    "publication by a datagram",
+    "close code",
+    "close",
+)
+
+
 def certificate(directory):
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -86,13 +157,13 @@ def certificate(directory):
     (directory / "key.pem").write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
 
 
-def check(address, directory):
+def check(address, directory, page, checks):
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         print("skipped chromium: no chromium here")
         return 0
     der = ssl.PEM_cert_to_DER_cert((directory / "certificate.pem").read_text())
-    page = PAGE.replace("HASH", base64.b64encode(hashlib.sha256(der).digest()).decode())
+    page = page.replace("HASH", base64.b64encode(hashlib.sha256(der).digest()).decode())
     page = page.replace("ADDRESS", address).encode()
     seen, done = [], threading.Event()
 
@@ -121,13 +192,14 @@ def check(address, directory):
         done.wait(60)
         browser.terminate()
         browser.wait(10)
-    for name in CHECKS:
+    for name in checks:
         print(f"ok {name}" if name in seen else f"FAIL {name}: the page reports {seen}")
-    return 0 if all(name in seen for name in CHECKS) else 1
+    return 0 if all(name in seen for name in checks) else 1
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "certificate":
         certificate(pathlib.Path(sys.argv[2]))
     else:
-        sys.exit(check(sys.argv[2], pathlib.Path(sys.argv[3])))
+        page, checks = {"check": (PAGE, CHECKS), "serve": (SERVE_PAGE, SERVE_CHECKS)}[sys.argv[1]]
+        sys.exit(check(sys.argv[2], pathlib.Path(sys.argv[3]), page, checks))

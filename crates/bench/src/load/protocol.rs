@@ -9,6 +9,7 @@ use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::http::HttpLoad;
 use super::http2::Http2Load;
+use super::http3::Http3Load;
 use super::tcp::TcpLoad;
 use super::tracker::ThreadState;
 use super::websocket::WebSocketLoad;
@@ -19,6 +20,8 @@ pub(super) enum LoadProtocol {
     Http(HttpLoad),
     WebSocket(WebSocketLoad),
     Http2(Box<Http2Load>),
+    /// Its endpoint receives and sends.
+    Http3(Box<Http3Load>),
 }
 
 impl LoadProtocol {
@@ -35,6 +38,7 @@ impl LoadProtocol {
             Self::Tcp(_) | Self::Http(_) => true,
             Self::WebSocket(websocket) => websocket.is_open(),
             Self::Http2(http2) => http2.is_open(),
+            Self::Http3(http3) => http3.is_open(),
         }
     }
 
@@ -51,7 +55,7 @@ impl LoadProtocol {
         let Some(traffic) = traffic.first_mut() else { return Ok(()) };
         let tracker = &mut traffic.tracker;
         match self {
-            Self::Http2(_) => Ok(()),
+            Self::Http2(_) | Self::Http3(_) => Ok(()),
             Self::Tcp(tcp) => {
                 tcp.receive(chunk, tracker, thread_state)?;
                 tcp.send(tracker, thread_state, with.0);
@@ -80,6 +84,7 @@ impl LoadProtocol {
             Self::Http(http) => http.send(&mut traffic.tracker, thread_state, resources),
             Self::WebSocket(websocket) => websocket.send(traffic, thread_state, resources),
             Self::Http2(http2) => http2.send(index, traffic, thread_state, resources),
+            Self::Http3(http3) => http3.send(index, traffic, thread_state, resources),
         }
     }
 
@@ -95,6 +100,7 @@ impl LoadProtocol {
             Self::Tcp(_) | Self::Http(_) => {}
             Self::WebSocket(websocket) => websocket.send_first(text, thread_state, resources),
             Self::Http2(http2) => http2.send_first(index, text, thread_state, resources),
+            Self::Http3(http3) => http3.send_first(index, text, thread_state, resources),
         }
     }
 
@@ -104,6 +110,7 @@ impl LoadProtocol {
             Self::Http(http) => http.out.wants_send(),
             Self::WebSocket(websocket) => websocket.wants_send(),
             Self::Http2(http2) => http2.wants_send(),
+            Self::Http3(http3) => http3.wants_send(),
         }
     }
 
@@ -114,6 +121,7 @@ impl LoadProtocol {
             Self::Http(http) => !http.out.has_pending(),
             Self::WebSocket(websocket) => websocket.finish_may_wait(),
             Self::Http2(http2) => http2.finish_may_wait(),
+            Self::Http3(_) => true,
         }
     }
 
@@ -127,6 +135,7 @@ impl LoadProtocol {
             Self::Http(http) => http.start_send(),
             Self::WebSocket(websocket) => websocket.start_send(),
             Self::Http2(http2) => http2.start_send(thread_state, resources),
+            Self::Http3(_) => None,
         }
     }
 
@@ -136,6 +145,7 @@ impl LoadProtocol {
             Self::Http(http) => http.out.progressed(bytes),
             Self::WebSocket(websocket) => websocket.progressed(bytes, thread_state),
             Self::Http2(http2) => http2.progressed(bytes),
+            Self::Http3(_) => {}
         }
     }
 
@@ -150,6 +160,7 @@ impl LoadProtocol {
             Self::Http(http) => http.out.finish(chain, resources),
             Self::WebSocket(websocket) => websocket.finish_send(chain, thread_state, resources),
             Self::Http2(http2) => http2.finish_send(chain, resources),
+            Self::Http3(_) => {}
         }
     }
 
@@ -159,6 +170,7 @@ impl LoadProtocol {
             Self::Tcp(_) | Self::Http(_) => false,
             Self::WebSocket(websocket) => websocket.close(thread_state, resources),
             Self::Http2(http2) => http2.close(thread_state, resources),
+            Self::Http3(http3) => http3.close(thread_state, resources),
         }
     }
 
@@ -169,6 +181,7 @@ impl LoadProtocol {
             Self::Http(http) => http.last,
             Self::WebSocket(websocket) => websocket.is_over(),
             Self::Http2(http2) => http2.is_over(),
+            Self::Http3(http3) => http3.is_over(),
         }
     }
 }

@@ -33,7 +33,8 @@ impl Config {
     /// Queued bytes of control frames for a peer that does not receive them: more than a thousand acknowledgements.
     pub const CONTROL_QUEUE_MAX: usize = 32 << 10;
 
-    /// Identifiers of closed streams that are remembered. A frame that crossed our reset is ignored for them.
+    /// Remembered identifiers of streams that we reset, and as many of streams that ended otherwise. Late frames on the former
+    /// are ignored. Once further resets evict an identifier, late frames on any stream up to it are ignored.
     pub const CLOSED_STREAMS_MAX: usize = 128;
 
     /// Creates the default configuration.

@@ -187,10 +187,13 @@ impl H2Connection {
         self.settings_acknowledged
     }
 
-    /// Whether the preface or a header block has arrived in part. A driver bounds the time of the rest.
+    /// The number of the preface or header block that has arrived in part. A driver bounds the time of the rest: it begins
+    /// anew with another number.
     #[must_use]
-    pub const fn awaits_block(&self) -> bool {
-        self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_))
+    pub const fn partial_block(&self) -> Option<u32> {
+        let is_partial =
+            self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_));
+        if is_partial { Some(self.incoming.blocks) } else { None }
     }
 
     /// Returns the numbers of requests that were reset without an event since the last call: malformed ones, and those

@@ -75,6 +75,10 @@ impl H3Connection {
         if is_session && self.settings.is_none() {
             return self.hold_request(id, section);
         }
+        // draft-ietf-webtrans-http3 section 3.1.
+        if is_session && !self.settings.is_some_and(|settings| settings.datagrams) {
+            return Err((H3Code::H3_MESSAGE_ERROR, "session of a client without SETTINGS_H3_DATAGRAM"));
+        }
         let sessions = self.streams.iter().filter_map(|stream| stream.session.as_ref());
         let sessions = sessions.filter(|session| !session.is_closed).count();
         if is_session && sessions >= self.config.max_sessions as usize {

@@ -29,6 +29,12 @@ impl Config {
     /// rejected.
     pub const HELD_STREAMS_MAX: usize = 16;
 
+    /// Datagrams of WebTransport that wait for their session. Further ones are dropped.
+    pub const EARLY_DATAGRAMS_MAX: usize = 16;
+
+    /// Bytes of these datagrams: about as many as a client may send before the first answer.
+    pub const EARLY_DATAGRAM_BYTES_MAX: usize = 16 << 10;
+
     /// Length of SETTINGS. Known implementations send less than a tenth of it.
     pub const SETTINGS_LEN_MAX: u64 = 1024;
 
@@ -83,8 +89,10 @@ impl Config {
         self
     }
 
-    /// Announces WebTransport with a number of concurrent sessions, in the settings of drafts 02 and 07, with extended
-    /// CONNECT and datagrams, which it requires. Default: 0, which announces no WebTransport.
+    /// Announces WebTransport with a number of concurrent sessions, in the settings of drafts 02, 07 and 14, with extended
+    /// CONNECT and datagrams, which it requires. Draft 15 and later ones require RESET_STREAM_AT of QUIC, and are not
+    /// announced. There is no flow control of sessions: later drafts permit one session at a time without it. Default: 0,
+    /// which announces no WebTransport.
     #[must_use]
     pub const fn with_max_sessions(mut self, sessions: u32) -> Self {
         self.max_sessions = sessions;

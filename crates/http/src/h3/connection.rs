@@ -7,6 +7,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::config::Config;
+use super::early::EarlyDatagrams;
 use super::error::{Error, H3Code};
 use super::event::{Event, H3Notice};
 use super::frame::{CONTROL_STREAM, GOAWAY};
@@ -46,6 +47,8 @@ pub struct H3Connection {
     /// Requests rejected without an event.
     pub(super) rejected: u32,
     pub(super) failed: Option<Error>,
+    /// Datagrams that have arrived before their session.
+    pub(super) early: Option<Box<EarlyDatagrams>>,
 }
 
 /// Graceful shutdown (RFC 9114 section 5.2).
@@ -114,6 +117,7 @@ impl H3Connection {
             control_frames: Budget::default(),
             rejected: 0,
             failed: None,
+            early: None,
             config,
         }
     }
@@ -155,7 +159,7 @@ impl H3Connection {
             return self.charge_reset(now);
         }
         let stage = NextBytes::FrameType { first: true };
-        self.streams.insert(H3Stream::new(id, StreamRole::Message, stage));
+        self.streams.insert_at(H3Stream::new(id, StreamRole::Message, stage), now);
         Ok(())
     }
 
@@ -192,6 +196,7 @@ impl H3Connection {
             self.signals.clear();
             self.resumed.clear();
             self.control.clear();
+            self.early = None;
         })
     }
 
@@ -246,10 +251,24 @@ impl H3Connection {
         self.streams.get_ref(stream).is_some()
     }
 
-    /// Whether a field section has arrived in part. A driver bounds the time of the rest.
+    /// Returns when the first of the streams was opened whose heads have not arrived. Bound the time of the heads by
+    /// [`expire_heads`](Self::expire_heads).
     #[must_use]
-    pub const fn awaits_section(&self) -> bool {
-        self.streams.section_bytes > 0
+    pub fn awaits_head_since(&mut self) -> Option<Duration> {
+        self.streams.first_head().map(|(_, opened)| opened)
+    }
+
+    /// Resets the streams that were opened by this time, and whose heads have not arrived.
+    ///
+    /// # Errors
+    /// [`Error`] ends the connection.
+    pub fn expire_heads(&mut self, opened_by: Duration, now: Duration) -> Result<(), Error> {
+        self.checked(|connection| {
+            while let Some((id, _)) = connection.streams.first_head().filter(|(_, at)| *at <= opened_by) {
+                connection.violate(id, H3Code::H3_REQUEST_INCOMPLETE, "head timeout", now)?;
+            }
+            Ok(())
+        })
     }
 
     /// Whether the stream waits for a session of WebTransport or for SETTINGS: bytes that a call of
@@ -317,6 +336,7 @@ impl H3Connection {
             + self.signals.capacity() * size_of::<StreamSignal>()
             + self.resumed.capacity() * size_of::<QuicStreamId>()
             + self.control.capacity()
+            + self.early.as_ref().map_or(0, |early| early.memory())
     }
 
     /// Begins a graceful shutdown of a server: announces it (RFC 9114 section 5.2). Requests that the client sent before it

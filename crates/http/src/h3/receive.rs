@@ -337,8 +337,9 @@ impl H3Connection {
                 return Err(Error::new(H3Code::H3_CLOSED_CRITICAL_STREAM, reason));
             }
             let sends = connection.streams.get_ref(stream);
-            // The application owns the sending sides of streams of WebTransport, and a complete message was sent.
-            if sends.is_none_or(|stream| stream.role != StreamRole::Message || stream.local_closed) {
+            // A complete message was sent. The application owns unidirectional streams of WebTransport.
+            let is_sender = |role| matches!(role, StreamRole::Message | StreamRole::Session);
+            if sends.is_none_or(|stream| !is_sender(stream.role) || stream.local_closed) {
                 return Ok(None);
             }
             connection.cancel(stream, code, false, now)

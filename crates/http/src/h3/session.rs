@@ -15,7 +15,7 @@ use crate::fields::FieldBuffer;
 
 /// Relation of a session to a stream or datagram that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SessionStatus {
+pub(super) enum SessionStatus {
     Open,
     /// The request or the answer has not arrived.
     Pending,
@@ -23,7 +23,7 @@ enum SessionStatus {
 }
 
 impl H3Connection {
-    fn session_status(&self, session: QuicStreamId) -> SessionStatus {
+    pub(super) fn session_status(&self, session: QuicStreamId) -> SessionStatus {
         match self.streams.get_ref(session) {
             Some(H3Stream { session: Some(session), .. }) => match &**session {
                 SessionState { is_closed: true, .. } => SessionStatus::Gone,
@@ -158,6 +158,29 @@ impl H3Connection {
         Ok(FramePrefix::new().with(SESSION_SIGNAL).with(session.get()))
     }
 
+    /// Notes that our side of a stream of a session ends behind the bytes that are queued for it.
+    pub fn finish_session_stream(&mut self, stream: QuicStreamId) {
+        if let Some(entry) = self.streams.get(stream).filter(|entry| entry.role == StreamRole::Session) {
+            entry.local_closed = true;
+        }
+    }
+
+    /// Rejects a stream of a session that the peer has opened, and counts it with the streams that the peer resets.
+    ///
+    /// # Errors
+    /// [`Error`] ends the connection: the peer opens too many streams that the application does not take.
+    pub fn reject_session_stream(
+        &mut self,
+        stream: QuicStreamId,
+        code: H3Code,
+        now: Duration,
+    ) -> Result<(), Error> {
+        self.checked(|connection| {
+            connection.abort_open(stream, code);
+            connection.charge_reset(now)
+        })
+    }
+
     /// Appends the end of a session with a code and a reason, of which up to 1,024 bytes are sent. End the stream after it.
     ///
     /// # Errors
@@ -220,8 +243,8 @@ impl H3Connection {
         Ok(FramePrefix::new().with(session.get() / 4))
     }
 
-    /// Returns session and payload of a received datagram. `None`: its session is not open, and the datagram is dropped (RFC
-    /// 9297 section 2.1).
+    /// Returns session and payload of a received datagram. `None`: its session is not open. A datagram that has come before
+    /// its session [waits](Self::next_early_datagram); others are dropped (RFC 9297 section 2.1).
     ///
     /// # Errors
     /// [`Error`] ends the connection.
@@ -235,8 +258,14 @@ impl H3Connection {
             let quarter = quarter.filter(|quarter| *quarter < 1 << 60);
             let invalid = Error::new(H3Code::H3_DATAGRAM_ERROR, "datagram without a valid stream identifier");
             let session = QuicStreamId::new(quarter.ok_or(invalid)? * 4);
-            let is_open = connection.session_status(session) == SessionStatus::Open;
-            Ok(is_open.then_some((session, payload)))
+            match connection.session_status(session) {
+                SessionStatus::Open => return Ok(Some((session, payload))),
+                SessionStatus::Pending if connection.config.webtransport() => {
+                    connection.keep_datagram(session, payload);
+                }
+                SessionStatus::Pending | SessionStatus::Gone => {}
+            }
+            Ok(None)
         })
     }
 }

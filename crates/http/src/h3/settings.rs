@@ -16,6 +16,10 @@ const H3_DATAGRAM: u64 = 0x33;
 const ENABLE_WEBTRANSPORT: u64 = 0x2b60_3742;
 /// WebTransport, drafts 07 to 12.
 const WEBTRANSPORT_MAX_SESSIONS: u64 = 0xc671_706a;
+/// WebTransport, drafts 13 and 14, with which Safari 26 begins.
+const WT_MAX_SESSIONS: u64 = 0x14e9_cd29;
+/// WebTransport, from draft 15 on.
+const WT_ENABLED: u64 = 0x2c7c_f000;
 
 /// Settings of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +49,8 @@ impl PeerSettings {
             ENABLE_CONNECT_PROTOCOL => self.extended_connect = flag?,
             H3_DATAGRAM => self.datagrams = flag?,
             ENABLE_WEBTRANSPORT => self.webtransport |= flag?,
-            WEBTRANSPORT_MAX_SESSIONS => self.webtransport |= value > 0,
+            WEBTRANSPORT_MAX_SESSIONS | WT_MAX_SESSIONS => self.webtransport |= value > 0,
+            WT_ENABLED => self.webtransport |= flag?,
             _ => {}
         }
         Ok(())
@@ -96,6 +101,8 @@ pub(super) fn write_own(config: &Config, out: &mut Vec<u8>) {
         (H3_DATAGRAM, config.datagrams.into()),
         (ENABLE_WEBTRANSPORT, config.webtransport().into()),
         (WEBTRANSPORT_MAX_SESSIONS, config.max_sessions.into()),
+        // A larger number would promise flow control of sessions (draft-ietf-webtrans-http3-14 section 5.1).
+        (WT_MAX_SESSIONS, config.max_sessions.min(1).into()),
     ];
     let mut payload = Vec::new();
     for (id, value) in settings.into_iter().filter(|(id, value)| *id < ENABLE_CONNECT_PROTOCOL || *value > 0)

@@ -61,7 +61,7 @@ fn own_streams_of_a_session_begin_with_its_identifier() {
     assert_eq!(none, Err(H3SendError::NoSession(id(4))));
 }
 
-/// draft-ietf-webtrans-http3 section 4.5: streams that come before the session are kept.
+/// draft-ietf-webtrans-http3 section 4.6: streams that come before the session are kept.
 #[test]
 fn streams_wait_for_their_session() {
     let mut server = Side::with(SESSIONS);
@@ -94,11 +94,11 @@ fn requests_for_a_session_wait_for_settings() {
     assert!(server.connection.is_held(id(0)));
     // Others do not wait.
     server.ask(4);
-    assert_eq!(server.receive(2, &control(&[])), Ok(vec![SeenEvent::Settings]));
+    assert_eq!(server.receive(2, &control(&[(0x33, 1)])), Ok(vec![SeenEvent::Settings]));
     assert_eq!(server.connection.next_resumed(), Some(id(0)));
     let request = SeenEvent::Request(0, "CONNECT".into(), "/chat".into());
     assert_eq!(server.receive(0, b""), Ok(vec![request]));
-    assert!(!server.connection.awaits_section());
+    assert_eq!(server.connection.awaits_head_since(), None);
 }
 
 /// draft-ietf-webtrans-http3 sections 4.2 to 4.3.
@@ -124,7 +124,7 @@ fn streams_name_a_request_and_signals_come_first() {
     assert_eq!(server.signals(), [(true, 8, gone), (false, 8, gone)]);
 }
 
-/// draft-ietf-webtrans-http3 section 5.
+/// draft-ietf-webtrans-http3 section 5.2.
 #[test]
 fn sessions_beyond_the_limit_are_rejected() {
     let mut server = session();
@@ -210,13 +210,88 @@ fn datagrams_name_an_open_session() {
         let code = session().connection.receive_datagram(wrong).map_err(|error| error.code());
         assert_eq!(code, Err(H3Code::H3_DATAGRAM_ERROR));
     }
-    // The peer has not announced them.
-    assert_eq!(server.connection.datagram_prefix(id(4)), Err(H3SendError::NotPermitted));
-    let mut server = Side::fresh(SESSIONS);
-    server.receive(2, &control(&[(0x33, 1)])).expect("SETTINGS");
+    let mut server = Side::with(SESSIONS);
     accept(&mut server, 256);
     assert_eq!(
         server.connection.datagram_prefix(id(256)).map(|prefix| prefix.as_bytes().to_vec()),
         Ok(vec![0x40, 0x40])
     );
+}
+
+/// draft-ietf-webtrans-http3 section 3.1: both sides announce datagrams.
+#[test]
+fn sessions_of_clients_without_datagrams_are_malformed() {
+    let mut server = Side::fresh(SESSIONS);
+    server.receive(2, &control(&[])).expect("SETTINGS");
+    server.silent(0, &connect("webtransport"));
+    let malformed = H3Code::H3_MESSAGE_ERROR;
+    assert_eq!(server.signals(), [(true, 0, malformed), (false, 0, malformed)]);
+    // Other requests do not need them.
+    server.ask(4);
+}
+
+/// draft-ietf-webtrans-http3 section 4.6: datagrams that come before the session are kept, within limits.
+#[test]
+fn datagrams_wait_for_their_session_within_limits() {
+    let early = |server: &mut Side| {
+        let next = server.connection.next_early_datagram();
+        next.map(|(session, payload)| (session.get(), payload.to_vec()))
+    };
+    let mut server = Side::with(SESSIONS);
+    let idle = server.connection.memory();
+    for number in 0..Config::EARLY_DATAGRAMS_MAX as u8 + 3 {
+        assert_eq!(server.connection.receive_datagram(&[1, number]), Ok(None));
+    }
+    assert_eq!(early(&mut server), None);
+    accept(&mut server, 4);
+    for number in 0..Config::EARLY_DATAGRAMS_MAX as u8 {
+        assert_eq!(early(&mut server), Some((4, vec![number])));
+    }
+    assert_eq!(early(&mut server), None);
+    // Those of a session that is rejected are dropped.
+    server.connection.receive_datagram(b"\x02x").expect("a valid datagram");
+    server.receive(8, &connect("webtransport")).expect("a valid request");
+    server.head(8, 403, true);
+    assert_eq!(early(&mut server), None);
+    // The limit of bytes.
+    let large = [&[3][..], &[0; Config::EARLY_DATAGRAM_BYTES_MAX / 2 + 1]].concat();
+    (0..2).for_each(|_| assert_eq!(server.connection.receive_datagram(&large), Ok(None)));
+    assert!(server.connection.memory() < idle + Config::EARLY_DATAGRAM_BYTES_MAX);
+    accept(&mut server, 12);
+    assert!(early(&mut server).is_some() && early(&mut server).is_none());
+    // Without sessions nothing waits.
+    let mut server = Side::new();
+    let idle = server.connection.memory();
+    assert_eq!(server.connection.receive_datagram(&large), Ok(None));
+    assert_eq!(server.connection.memory(), idle);
+}
+
+/// The application's rejections count as resets of the peer (CVE-2025-8671).
+#[test]
+fn flood_of_rejected_streams_ends_the_connection() {
+    let mut server = session();
+    let code = H3Code::from_session_code(0);
+    let mut failed = None;
+    for number in 1..2000 {
+        let stream = number * 4;
+        server.receive(stream, &prefix(stream, 0)).expect("a stream of the session");
+        if let Err(error) = server.connection.reject_session_stream(id(stream), code, server.now) {
+            failed = Some(error.code());
+            break;
+        }
+        assert_eq!(server.signals(), [(true, stream, code), (false, stream, code)]);
+    }
+    assert_eq!(failed, Some(H3Code::H3_EXCESSIVE_LOAD));
+}
+
+/// draft-ietf-webtrans-http3 section 6: our side may end before the peer's, whose bytes still arrive.
+#[test]
+fn own_side_of_a_stream_ends_alone() {
+    let mut server = session();
+    server.connection.open_session_stream(id(1), id(0)).expect("an open session");
+    server.connection.finish_session_stream(id(1));
+    assert_eq!(server.receive(1, b"late"), Ok(vec![SeenEvent::Data(1, b"late".to_vec())]));
+    server.connection.reset(id(1), H3Code::WEBTRANSPORT_SESSION_GONE);
+    // It has sent all: no reset follows.
+    assert_eq!(server.signals(), [(false, 1, H3Code::WEBTRANSPORT_SESSION_GONE)]);
 }

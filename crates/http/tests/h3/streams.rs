@@ -29,7 +29,16 @@ fn own_control_stream_begins_with_settings() {
     assert!(server.connection.wants_write());
     let mut out = Vec::new();
     server.connection.write_control(&mut out);
-    let expected = [(6, 16_384), (1, 0), (7, 0), (8, 1), (0x33, 1), (0x2b60_3742, 1), (0xc671_706a, 7)];
+    let expected = [
+        (6, 16_384),
+        (1, 0),
+        (7, 0),
+        (8, 1),
+        (0x33, 1),
+        (0x2b60_3742, 1),
+        (0xc671_706a, 7),
+        (0x14e9_cd29, 1),
+    ];
     assert_eq!(out, control(&expected));
     let mut out = Vec::new();
     Side::fresh(Config::new()).connection.write_control(&mut out);

@@ -67,7 +67,7 @@ impl Side {
     /// A server after SETTINGS of both sides; the client's control stream is 2.
     pub(crate) fn with(config: Config) -> Self {
         let mut server = Self::fresh(config);
-        assert_eq!(server.receive(2, &control(&[])), Ok(vec![SeenEvent::Settings]));
+        assert_eq!(server.receive(2, &control(&[(0x33, 1)])), Ok(vec![SeenEvent::Settings]));
         server.connection.write_control(&mut Vec::new());
         server
     }

@@ -30,7 +30,7 @@ use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
 use self::members::{JoinedTopics, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
-use crate::admission::HandshakeRejection;
+use crate::admission::{HandshakeRejection, wants_datagrams};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::client_message;
@@ -62,6 +62,8 @@ pub(crate) struct JsonClient {
     streams: JsonStreams,
     /// The client gets an acknowledgement of each subscription, with an id or without.
     acknowledges_all: bool,
+    /// Publications leave as datagrams.
+    uses_datagrams: bool,
     /// The client of a response with events wants the topics that the server assigns to it.
     accepts_assigned: bool,
     /// Set while the connection is open.
@@ -90,8 +92,9 @@ impl JsonClient {
         streams: JsonStreams,
     ) -> Result<Self, HandshakeRejection> {
         let policy = live.policy();
+        let uses_datagrams = wants_datagrams(request)?;
         let client = Self::with_rights(policy.rights(request)?, live, hub, max_message, streams);
-        Ok(Self { hooks: ConnectionHooks::of(request, &policy), ..client })
+        Ok(Self { hooks: ConnectionHooks::of(request, &policy), uses_datagrams, ..client })
     }
 
     /// Creates the handler of a client whose rights are known.
@@ -112,6 +115,7 @@ impl JsonClient {
             keys: ConnectionKeys::default(),
             streams,
             acknowledges_all: false,
+            uses_datagrams: false,
             accepts_assigned: false,
             connection: None,
             rates: ConnectionRates::default(),
@@ -128,16 +132,21 @@ impl JsonClient {
             "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
             "max_topic": topics::NAME_MAX,
         });
-        if let Some(left) = self.rights.expires_in() {
-            welcome["expires_in"] = json!(left);
-        }
+        self.add_state(&mut welcome);
         if let Some(data) = data {
             welcome["data"] = data;
+        }
+        send_json(cx, &welcome);
+    }
+
+    /// Adds the lifetime of the token, and whether the broker of the cluster is away.
+    fn add_state(&self, welcome: &mut Value) {
+        if let Some(left) = self.rights.expires_in() {
+            welcome["expires_in"] = json!(left);
         }
         if self.hub.is_isolated() {
             welcome["cluster"] = json!(false);
         }
-        send_json(cx, &welcome);
     }
 
     /// Executes a request; returns the fields of the acknowledgement besides the id.
@@ -464,6 +473,9 @@ impl Handler for JsonClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let path = if self.streams.has_default() { ConnectionPath::Stream } else { ConnectionPath::Protocol };
         self.register(path, cx);
+        if self.uses_datagrams {
+            cx.deliver_datagrams();
+        }
         if !self.start_connect(path.as_str(), cx) {
             self.send_welcome(None, cx);
             self.subscribe_to_assigned(cx);

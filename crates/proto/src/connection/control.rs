@@ -15,16 +15,18 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn wants_control(&self) -> bool {
-        self.pending.is_some() || self.sending == SendState::Closing
+        // A Close that was written may be kept.
+        self.pending.is_some() && self.sending != SendState::Closed || self.sending == SendState::Closing
     }
 
     /// Appends the pending control frames: pong, ping, Close. A caller with a full queue may delay the
     /// call; then only the newest pong is kept.
     pub fn write_control(&mut self, shared: &mut PerThread, out: &mut Vec<u8>, now: Time) {
+        if self.sending == SendState::Closed {
+            return;
+        }
         let PendingFrames { ping, pong, close } = self.pending.take();
-        if self.sending != SendState::Closed
-            && let Some(payload) = pong
-        {
+        if let Some(payload) = pong {
             self.control(Opcode::Pong, &payload, shared, out);
         }
         if ping && self.sending == SendState::Open {
@@ -44,6 +46,9 @@ impl Connection {
                 payload.extend_from_slice(close.reason.as_bytes());
             }
             self.control(Opcode::Close, &payload, shared, out);
+            if let Some(close) = close.filter(|_| self.framing == WireFormat::Tagged) {
+                self.pending.set_close(close.code, close.reason);
+            }
             self.signal(CloseSignal::Written, now);
         }
     }
@@ -95,6 +100,12 @@ impl Connection {
     fn control(&self, opcode: Opcode, payload: &[u8], shared: &mut PerThread, out: &mut Vec<u8>) {
         if let (Some(body), Opcode::Ping) = (&self.body, opcode) {
             body.keepalive(out);
+        }
+        if self.framing == WireFormat::Tagged
+            && opcode == Opcode::Close
+            && frame::write_tagged(opcode, payload.len() as u64, out)
+        {
+            out.extend_from_slice(payload);
         }
         // Other streams have no control frames.
         if self.framing == WireFormat::WebSocket {

@@ -23,6 +23,7 @@ impl Connection {
         match self.framing {
             WireFormat::WebSocket => frame::parse(input, self.role),
             WireFormat::Prefixed => Ok(frame::parse_prefix(input)),
+            WireFormat::Tagged => frame::parse_tagged(input),
             WireFormat::Body => Ok(ParsedHead::NeedMore(1)),
         }
     }

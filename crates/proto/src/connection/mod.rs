@@ -32,7 +32,7 @@ use self::keepalive::{DeadlineAction, Keepalive};
 use self::outgoing::{OpenMessage, SendCompression};
 use self::pending::PendingControl;
 pub use self::per_thread::PerThread;
-pub use self::prepared::write_prepared;
+pub use self::prepared::{write_close, write_prepared};
 use crate::{CloseCode, Config, Expired, Misuse, Negotiated, PeerMisbehaved, Role, Time, WireFormat};
 
 /// One WebSocket connection after its handshake, either role.
@@ -112,9 +112,9 @@ impl Connection {
                 })
             }),
             open_message: None,
-            keepalive: match negotiated.body {
-                Some(_) => Keepalive::for_body(now),
-                None => Keepalive::new(now),
+            keepalive: match negotiated.framing {
+                WireFormat::Body | WireFormat::Tagged => Keepalive::for_body(now),
+                WireFormat::WebSocket | WireFormat::Prefixed => Keepalive::new(now),
             },
             body: negotiated.body.map(|setup| Box::new(BodyWriter::new(setup))),
             pending: PendingControl::default(),
@@ -230,6 +230,13 @@ impl Connection {
         self.signal(CloseSignal::PeerFails, now);
     }
 
+    /// Code and reason of the Close that was written, for the end of the transport itself: only of
+    /// [`Negotiated::tagged`].
+    #[must_use]
+    pub fn written_close(&self) -> Option<(CloseCode, &str)> {
+        (self.sending == SendState::Closed).then(|| self.pending.close()).flatten()
+    }
+
     fn signal(&mut self, signal: CloseSignal, now: Time) {
         (self.receiving, self.sending) = closing::step(self.receiving, self.sending, signal);
         if self.sending != SendState::Open {
@@ -243,7 +250,9 @@ impl Connection {
     pub fn transport(&self) -> TransportState {
         match self.framing {
             // Only the peer's own end shows that it has seen the local end.
-            WireFormat::Prefixed | WireFormat::Body if self.sending == SendState::Closed => {
+            WireFormat::Prefixed | WireFormat::Tagged | WireFormat::Body
+                if self.sending == SendState::Closed =>
+            {
                 TransportState::Finish
             }
             _ => closing::transport(self.receiving, self.sending, self.role),
@@ -270,7 +279,7 @@ impl Connection {
             None => Ok(()),
             Some(DeadlineAction::Ping) => {
                 self.pending.set_ping();
-                if self.framing == WireFormat::Body {
+                if matches!(self.framing, WireFormat::Body | WireFormat::Tagged) {
                     self.keepalive.assume_pong(now);
                 }
                 Ok(())

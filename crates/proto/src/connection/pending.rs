@@ -57,6 +57,11 @@ impl PendingControl {
         }
     }
 
+    pub(super) fn close(&self) -> Option<(CloseCode, &str)> {
+        let close = self.0.as_ref()?.close.as_ref()?;
+        Some((close.code?, &close.reason))
+    }
+
     pub(super) fn set_close(&mut self, code: Option<CloseCode>, reason: Box<str>) {
         self.0.get_or_insert_default().close = Some(PendingClose { code, reason });
     }

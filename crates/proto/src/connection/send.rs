@@ -66,8 +66,8 @@ impl Connection {
         }
         out.reserve(frame::HEAD_MAX + len);
         let key = match self.framing {
-            WireFormat::Prefixed | WireFormat::Body => {
-                self.send_prefix(len as u64, out)?;
+            WireFormat::Prefixed | WireFormat::Tagged | WireFormat::Body => {
+                self.send_prefix(kind, len as u64, out)?;
                 None
             }
             WireFormat::WebSocket => {
@@ -106,7 +106,7 @@ impl Connection {
             return Err(Misuse::MustMask);
         }
         if self.framing != WireFormat::WebSocket {
-            return self.send_prefix(len, out);
+            return self.send_prefix(kind, len, out);
         }
         frame::write_head(
             FrameFields { opcode: kind.opcode(), fin: true, compressed: false, key: None },
@@ -184,18 +184,20 @@ impl Connection {
             body.message(kind, payload, out);
             return Ok(());
         }
-        out.reserve(4 + payload.len());
-        self.send_prefix(payload.len() as u64, out)?;
+        out.reserve(5 + payload.len());
+        self.send_prefix(kind, payload.len() as u64, out)?;
         out.extend_from_slice(payload);
         Ok(())
     }
 
-    /// Appends the length before a message. A streaming response takes no message without its payload.
-    fn send_prefix(&self, len: u64, out: &mut Vec<u8>) -> Result<(), Misuse> {
-        if self.body.is_some() {
-            return Err(Misuse::Prefixed);
-        }
-        if frame::write_prefix(len, out) { Ok(()) } else { Err(Misuse::Prefixed) }
+    /// Appends the length before a message, after its kind if the stream has kinds. A streaming response takes no message without its payload.
+    fn send_prefix(&self, kind: Kind, len: u64, out: &mut Vec<u8>) -> Result<(), Misuse> {
+        let written = match self.framing {
+            WireFormat::Tagged => frame::write_tagged(kind.opcode(), len, out),
+            WireFormat::Prefixed => frame::write_prefix(len, out),
+            WireFormat::WebSocket | WireFormat::Body => false,
+        };
+        if written { Ok(()) } else { Err(Misuse::Prefixed) }
     }
 
     fn may_start(&self) -> Result<(), Misuse> {

@@ -50,6 +50,6 @@ pub(crate) use negotiated::WireFormat;
 pub use origin::{OriginPolicy, same_origin};
 pub use refusal::Refusal;
 pub use request::RequestView;
-pub use server::{Accepted, ServerOptions, accept};
+pub use server::{Accepted, ServerOptions, accept, accept_session};
 
 pub use crate::role::Role;

@@ -7,7 +7,8 @@ use crate::deflate::{DeflateParams, DeflateSetup};
 /// The result of a handshake, required to create a connection.
 ///
 /// Only a handshake creates it, so a connection cannot use an extension that was not negotiated; or
-/// [`prefixed`](Self::prefixed) and [`response_body`](Self::response_body), which have no extensions.
+/// [`prefixed`](Self::prefixed), [`tagged`](Self::tagged) and [`response_body`](Self::response_body), which
+/// have no extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     pub(crate) role: Role,
@@ -23,6 +24,8 @@ pub(crate) enum WireFormat {
     WebSocket,
     /// Each message after its length.
     Prefixed,
+    /// Each message after its kind and its length.
+    Tagged,
     /// Only output, as the body of an HTTP response.
     Body,
 }
@@ -55,6 +58,33 @@ impl Negotiated {
     #[must_use]
     pub const fn prefixed(role: Role) -> Self {
         Self { role, deflate: None, framing: WireFormat::Prefixed, body: None }
+    }
+
+    /// Without WebSocket, but with its kinds: messages over a stream of a session of WebTransport, each after
+    /// its kind in one byte (1 text, 2 binary, 8 Close) and its length in four, big-endian. The payload of a
+    /// Close is that of RFC 6455 section 5.5.1, and the end of the stream follows it. There are neither masks
+    /// nor pings nor fragments, since the transport below encrypts and detects lost peers; so a silent peer
+    /// is no fault, and there is no [`idle_timeout`](crate::Config::idle_timeout).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use sinews_proto::{CloseCode, Config, Connection, Event, Kind, Negotiated, PayloadLocation, PerThread, Role, Time};
+    ///
+    /// let config = Arc::new(Config::default());
+    /// let mut connection = Connection::new(Negotiated::tagged(Role::Server), config, Time::ZERO);
+    /// let (mut shared, mut out) = (PerThread::new(|| [0; 4]), Vec::new());
+    /// let mut input = *b"\x01\0\0\0\x05hello";
+    /// let received = connection.receive(&mut input, &mut Vec::new(), &mut shared, Time::ZERO)?;
+    /// assert_eq!(received.event, Event::Message { kind: Kind::Text, at: PayloadLocation::Input(5..10) });
+    /// connection.send(Kind::Binary, b"hi", &mut shared, &mut out)?;
+    /// connection.close(CloseCode::NORMAL, "", Time::ZERO)?;
+    /// connection.write_control(&mut shared, &mut out, Time::ZERO);
+    /// assert_eq!(out, b"\x02\0\0\0\x02hi\x08\0\0\0\x02\x03\xe8");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn tagged(role: Role) -> Self {
+        Self { role, deflate: None, framing: WireFormat::Tagged, body: None }
     }
 
     /// A server's streaming HTTP response: messages in the body, encoded by `format`, and no input. The body

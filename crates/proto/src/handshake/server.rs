@@ -131,6 +131,22 @@ pub fn accept(request: &impl RequestView, options: &ServerOptions) -> Result<Acc
     })
 }
 
+/// Decides on a request for a session of WebTransport over HTTP/3 whose stream carries messages
+/// ([`Negotiated::tagged`]). The HTTP stack has checked that it is an extended CONNECT.
+///
+/// # Errors
+/// A [`Refusal`]: 403 if the origin is not [allowed](ServerOptions::with_origin).
+pub fn accept_session(request: &impl RequestView, options: &ServerOptions) -> Result<Accepted, Refusal> {
+    options.origin.check(request)?;
+    Ok(Accepted {
+        is_upgrade: false,
+        accept: None,
+        subprotocol: None,
+        extensions: None,
+        negotiated: Negotiated::tagged(Role::Server),
+    })
+}
+
 /// Checks RFC 6455 section 4.2.1 and the upgrade rules of RFC 9110. Returns the key.
 fn check_upgrade(request: &impl RequestView) -> Result<&KeyText, Refusal> {
     if request.method() != "GET" {

@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::ClientConfig as CryptoConfig;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint,
-    EndpointConfig, Event as QuicEvent, ReadError, StreamEvent, StreamId, TransportConfig,
+    Chunk, ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint,
+    EndpointConfig, Event as QuicEvent, ReadError, StreamEvent, StreamId, TransportConfig, VarInt,
 };
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId, RequestTarget};
 
@@ -34,10 +34,16 @@ pub(crate) struct QuicClient {
     pub(crate) sends_no_control: bool,
     pub(crate) go_away: Option<u64>,
     pub(crate) headers: HashMap<u64, Vec<(String, String)>>,
+    /// Streams of sessions that the server has opened.
+    pub(crate) session_streams: Vec<u64>,
+    /// Codes and reasons of sessions that have ended.
+    pub(crate) closed_sessions: HashMap<u64, (u32, String)>,
     /// Codes of streams that the server has reset.
     pub(crate) resets: HashMap<u64, u64>,
     /// Streams that the client does not read.
     pub(crate) unread: HashSet<u64>,
+    /// Bytes of streams that wait for their session.
+    held: HashMap<StreamId, Bytes>,
     server: SocketAddr,
     config: ClientConfig,
 }
@@ -91,8 +97,11 @@ impl QuicClient {
             pending: Vec::new(),
             responses: HashMap::new(),
             headers: HashMap::new(),
+            session_streams: Vec::new(),
+            closed_sessions: HashMap::new(),
             resets: HashMap::new(),
             unread: HashSet::new(),
+            held: HashMap::new(),
             datagrams: Vec::new(),
             lost: None,
             closed: None,
@@ -171,12 +180,20 @@ impl QuicClient {
                 QuicEvent::Stream(StreamEvent::Writable { .. }) => self.flush(),
                 QuicEvent::DatagramReceived => {
                     while let Some(datagram) = self.quic.datagrams().recv() {
-                        let (_, payload) =
-                            self.http.receive_datagram(&datagram).expect("valid").expect("a session");
-                        self.datagrams.push(payload.to_vec());
+                        if let Some((_, payload)) = self.http.receive_datagram(&datagram).expect("valid") {
+                            self.datagrams.push(payload.to_vec());
+                        }
                     }
                 }
                 _ => {}
+            }
+            while let Some(stream) = self.http.next_resumed() {
+                let stream = StreamId::from(VarInt::from_u64(stream.get()).expect("an identifier"));
+                self.held.entry(stream).or_default();
+                self.read(stream);
+            }
+            while let Some((_, payload)) = self.http.next_early_datagram() {
+                self.datagrams.push(payload.into());
             }
         }
         let _ = now;
@@ -184,11 +201,7 @@ impl QuicClient {
 
     pub(crate) fn read(&mut self, stream: StreamId) {
         while !self.unread.contains(&stream.into()) {
-            let mut reader = self.quic.recv_stream(stream);
-            let Ok(mut chunks) = reader.read(true) else { return };
-            let next = chunks.next(usize::MAX);
-            let _ = chunks.finalize();
-            let (bytes, ends) = match next {
+            let (bytes, ends) = match self.next_chunk(stream) {
                 Ok(Some(chunk)) => (chunk.bytes, false),
                 Ok(None) => (Bytes::new(), true),
                 Err(ReadError::Blocked) => return,
@@ -215,15 +228,37 @@ impl QuicClient {
                     Event::Data { stream, data } => {
                         self.responses.entry(stream.get()).or_default().1.extend_from_slice(data);
                     }
+                    Event::SessionStream { stream, .. } => self.session_streams.push(stream.get()),
+                    Event::SessionClosed { session, code, reason } => {
+                        self.closed_sessions.insert(session.get(), (code, reason.to_owned()));
+                    }
                     Event::GoAway { id } => self.go_away = Some(id),
                     Event::End { stream } => self.responses.entry(stream.get()).or_default().2 = true,
                     _ => {}
                 }
             }
+            if !input.is_empty() {
+                self.held.insert(stream, bytes.slice_ref(input));
+                return;
+            }
             if ends {
                 return;
             }
         }
+    }
+
+    fn next_chunk(&mut self, stream: StreamId) -> Result<Option<Chunk>, ReadError> {
+        if let Some(bytes) = self.held.remove(&stream) {
+            return Ok(Some(Chunk { offset: 0, bytes }));
+        }
+        if self.http.is_held(QuicStreamId::new(stream.into())) {
+            return Err(ReadError::Blocked);
+        }
+        let mut reader = self.quic.recv_stream(stream);
+        let Ok(mut chunks) = reader.read(true) else { return Err(ReadError::Blocked) };
+        let next = chunks.next(usize::MAX);
+        let _ = chunks.finalize();
+        next
     }
 
     pub(crate) fn send(&mut self, stream: StreamId, bytes: Bytes, ends: bool) {

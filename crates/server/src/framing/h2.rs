@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 
 use bytes::{Buf, BytesMut};
 use sinews_engine::ConnId;
-use sinews_http::h2::{Config, ErrorCode, H2Connection, StreamId};
+use sinews_http::h2::{AbuseLimits, Config, ErrorCode, H2Connection, StreamId};
 use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
@@ -44,8 +44,8 @@ pub(crate) struct H2Conn {
     /// The peer sends no further request.
     ended: bool,
     started: Time,
-    /// When an incomplete header block began.
-    block_since: Option<Time>,
+    /// The incomplete header block, and when it began, or when reads resumed.
+    block_since: Option<(u32, Time)>,
     keepalive: PingState,
     /// Time when output was queued, or bytes of it left.
     last_progress: Time,
@@ -56,8 +56,9 @@ pub(crate) struct H2Conn {
 impl H2Conn {
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, shared: &WorkerShared) -> Self {
         let http = &shared.services.http;
-        let config = Config::new().with_head(http.head).with_max_streams(http.http2_max_streams);
-        let config = config.with_extended_connect(true);
+        let streams = http.http2_max_streams;
+        let config = Config::new().with_head(http.head).with_max_streams(streams);
+        let config = config.with_abuse_limits(AbuseLimits::for_streams(streams)).with_extended_connect(true);
         let now = shared.services.now;
         shared.services.counters.http2_connections.add(1);
         Self {
@@ -136,9 +137,7 @@ impl H2Conn {
         if self.closing {
             return first;
         }
-        if let Some(since) = self.block_since {
-            first = first.min(since + config.head_timeout);
-        }
+        first = first.min(self.block_deadline(config, reads_paused));
         if !self.machine.settings_acknowledged() {
             first = first.min(self.started + config.head_timeout);
         }
@@ -150,15 +149,30 @@ impl H2Conn {
         first.min(self.table.deadline(config))
     }
 
+    /// Returns the deadline of an incomplete header block.
+    fn block_deadline(&self, config: &HttpConfig, reads_paused: bool) -> Time {
+        match self.block_since {
+            // The rest may have arrived.
+            Some((_, since)) if !self.paused && !reads_paused => since + config.head_timeout,
+            _ => NEVER,
+        }
+    }
+
     /// Returns when a silent peer is pinged, or given up.
     fn ping_deadline(&self, config: &HttpConfig, reads_paused: bool) -> Time {
         // Input that is not read proves nothing.
         if self.is_idle() || self.paused || reads_paused { NEVER } else { self.keepalive.deadline(config) }
     }
 
-    /// Notes received bytes, or that reads have resumed.
+    /// Notes received bytes.
     pub(crate) fn note_input(&mut self, now: Time) {
         self.keepalive.note_input(now);
+    }
+
+    /// Notes that reads have resumed.
+    pub(crate) fn note_resumed(&mut self, now: Time) {
+        self.keepalive.note_input(now);
+        self.block_since = self.block_since.map(|(block, _)| (block, now));
     }
 
     /// Handles a timeout. Returns whether the connection closes at once.
@@ -177,7 +191,7 @@ impl H2Conn {
             self.machine.ping(KEEPALIVE_PING);
         }
         let unacknowledged = !self.machine.settings_acknowledged();
-        if self.block_since.is_some_and(|since| since + config.head_timeout <= now) {
+        if self.block_deadline(&config, reads_paused) <= now {
             self.close(ErrorCode::ENHANCE_YOUR_CALM, shared);
         } else if unacknowledged && self.started + config.head_timeout <= now {
             self.close(ErrorCode::SETTINGS_TIMEOUT, shared);

@@ -9,14 +9,18 @@
 //! waits until the worker asks for the connection at the end of its turn.
 
 mod answer;
+mod sessions;
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use sinews_engine::ConnId;
 use sinews_http::h3::{Event, H3Code, QuicStreamId};
 use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, Exchanges};
 
+use self::sessions::MessageStream;
+pub(crate) use self::sessions::{SESSIONS_MAX, SessionEnd};
 use super::streams::{ExchangeTable, OpenedSocket, RequestStreams as _, SocketTable, StreamReset};
 use crate::http::HttpConfig;
 use crate::shared::WorkerShared;
@@ -29,6 +33,8 @@ pub(crate) struct H3Conn {
     pub(crate) key: ConnectionKey,
     pub(crate) table: ExchangeTable<QuicStreamId>,
     pub(crate) sockets: SocketTable<QuicStreamId>,
+    /// Sessions of WebTransport; each has a socket on its message stream.
+    pub(crate) sessions: Vec<MessageStream>,
     /// Changes of streams of sockets, in order.
     changes: Vec<SocketChange>,
     /// The connection is listed among those that the worker asks for at the end of its turn.
@@ -38,8 +44,10 @@ pub(crate) struct H3Conn {
     /// The client was told to send no more requests.
     is_going_away: bool,
     closing: Option<(H3Code, &'static str)>,
-    /// When an incomplete field section began.
-    block_since: Option<Time>,
+    /// When the first of the streams was opened whose heads have not arrived.
+    awaits_head_since: Option<Time>,
+    /// When reads have resumed; `None` while they are paused.
+    reads_since: Option<Time>,
     /// Streams with unacknowledged content, and frames that were sent.
     unacknowledged: (usize, u64),
     /// When a frame was last sent.
@@ -56,6 +64,7 @@ enum SocketChange {
     Resume(QuicStreamId),
     End(QuicStreamId),
     Reset(QuicStreamId, StreamReset),
+    EndSession { stream: QuicStreamId, ended: bool, end: SessionEnd },
 }
 
 /// Input that concerns a socket.
@@ -82,12 +91,14 @@ impl H3Conn {
             key: exchanges.connection(),
             table: ExchangeTable::new(conn, peer, now),
             sockets: SocketTable::new(),
+            sessions: Vec::new(),
             changes: Vec::new(),
             is_changed: false,
             is_woken: false,
             is_going_away: false,
             closing: None,
-            block_since: None,
+            awaits_head_since: None,
+            reads_since: Some(now),
             unacknowledged: (0, 0),
             last_progress: now,
             memory: (0, 0),
@@ -106,8 +117,7 @@ impl H3Conn {
 
     /// Returns the deadline of the client or of a pending answer.
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
-        let block = self.block_since.map_or(NEVER, |since| since + config.head_timeout);
-        let first = block.min(self.sockets.due);
+        let first = self.head_deadline(config).min(self.sockets.due);
         if !self.is_idle() {
             return first.min(self.table.deadline(config));
         }
@@ -118,6 +128,20 @@ impl H3Conn {
             self.last_progress + config.write_timeout
         };
         first.min(rest)
+    }
+
+    /// Returns the deadline of the first head.
+    fn head_deadline(&self, config: &HttpConfig) -> Time {
+        match (self.awaits_head_since, self.reads_since) {
+            // A head may arrive while reads are paused.
+            (Some(opened), Some(reads)) => opened.max(reads) + config.head_timeout,
+            _ => NEVER,
+        }
+    }
+
+    /// Notes whether reads are paused.
+    pub(crate) fn note_reads(&mut self, are_paused: bool, now: Time) {
+        self.reads_since = if are_paused { None } else { self.reads_since.or(Some(now)) };
     }
 
     /// Closes the connection when it is lent next.
@@ -185,6 +209,10 @@ impl H3Streams<'_, '_> {
                 }
                 return self.conn.sockets.of(stream).map(SocketInput::Reset);
             }
+            Event::SessionStream { stream, .. } => self.reject_session_stream(stream),
+            Event::SessionClosed { session, .. } => {
+                return self.conn.closed_session(session).map(SocketInput::Reset);
+            }
             // The end of content follows trailers.
             _ => {}
         }
@@ -197,11 +225,15 @@ impl H3Streams<'_, '_> {
             match change {
                 SocketChange::Pause(stream) => self.exchanges.pause_reads(stream),
                 SocketChange::Resume(stream) => self.exchanges.resume_reads(stream),
+                SocketChange::End(stream) if sessions::carries_messages(stream) => {
+                    self.exchanges.send_bytes(stream, bytes::Bytes::new(), true);
+                }
                 SocketChange::End(stream) => {
                     // A stream that exists no longer has ended.
                     let _ = self.exchanges.send_data(stream, bytes::Bytes::new(), true);
                 }
                 SocketChange::Reset(stream, reset) => self.reset_stream(stream, reset),
+                SocketChange::EndSession { stream, ended, end } => self.end_session(stream, ended, end),
             }
         }
     }
@@ -209,12 +241,17 @@ impl H3Streams<'_, '_> {
     /// Handles timeouts.
     pub(crate) fn expire(&mut self, shared: &mut WorkerShared) {
         let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
+        if self.conn.head_deadline(&config) <= now {
+            let opened_by = self.exchanges.now().checked_sub(config.head_timeout);
+            if let Some(opened_by) = opened_by {
+                self.exchanges.expire_heads(opened_by);
+            }
+            self.note_heads(shared);
+        }
         if self.conn.deadline(&config) > now {
             return;
         }
-        if self.conn.block_since.is_some_and(|since| since + config.head_timeout <= now) {
-            self.conn.close(H3Code::H3_EXCESSIVE_LOAD, "request head is incomplete");
-        } else if self.conn.is_finished() {
+        if self.conn.is_finished() {
             self.conn.close(H3Code::H3_NO_ERROR, "connection is idle");
         } else if self.conn.is_idle() {
             self.conn.close(H3Code::H3_EXCESSIVE_LOAD, "client takes no bytes of an answer");
@@ -223,13 +260,19 @@ impl H3Streams<'_, '_> {
         }
     }
 
+    fn note_heads(&mut self, shared: &WorkerShared) {
+        let opened = self.exchanges.awaits_head_since();
+        let since_epoch = |at: Instant| Time::ZERO + at.saturating_duration_since(shared.services.epoch);
+        self.conn.awaits_head_since = opened.map(since_epoch);
+    }
+
     /// Updates the state of the connection after its events, and closes it at its end.
     pub(crate) fn finish(&mut self, shared: &WorkerShared) {
+        self.note_heads(shared);
         let Self { conn, exchanges } = self;
         let now = shared.services.now;
         let rejected = exchanges.take_rejected();
         shared.services.counters.http3_reset.add(rejected.into());
-        conn.block_since = exchanges.awaits_section().then(|| conn.block_since.unwrap_or(now));
         let unacknowledged = exchanges.unacknowledged();
         if unacknowledged != conn.unacknowledged {
             if unacknowledged.0 == 0 {

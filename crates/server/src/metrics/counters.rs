@@ -43,6 +43,11 @@ pub(crate) struct ShardCounters {
     pub(crate) http3_refused: Counter,
     pub(crate) http3_datagrams_forwarded: Counter,
     pub(crate) http3_datagrams_dropped: Counter,
+    pub(crate) webtransport_sessions: Counter,
+    pub(crate) webtransport_datagrams_sent: Counter,
+    pub(crate) webtransport_datagrams_received: Counter,
+    pub(crate) webtransport_datagrams_dropped: Counter,
+    pub(crate) webtransport_oversized: Counter,
     queued_bytes: Counter,
     incomplete_bytes: Counter,
     /// Memory class of the heaviest connection, for comparison.
@@ -149,6 +154,11 @@ impl ShardCounters {
         metrics.http3_refused += self.http3_refused.get();
         metrics.http3_datagrams_forwarded += self.http3_datagrams_forwarded.get();
         metrics.http3_datagrams_dropped += self.http3_datagrams_dropped.get();
+        metrics.webtransport_sessions += self.webtransport_sessions.get();
+        metrics.webtransport_datagrams_sent += self.webtransport_datagrams_sent.get();
+        metrics.webtransport_datagrams_received += self.webtransport_datagrams_received.get();
+        metrics.webtransport_datagrams_dropped += self.webtransport_datagrams_dropped.get();
+        metrics.webtransport_oversized += self.webtransport_oversized.get();
         metrics.queued_bytes += self.queued_bytes.get();
         metrics.incomplete_bytes += self.incomplete_bytes.get();
         self.limited.add_to(&mut metrics.limited);

@@ -67,6 +67,16 @@ pub struct Metrics {
     pub http3_datagrams_forwarded: u64,
     /// Such datagrams that were dropped, since the mailbox of the thread was full.
     pub http3_datagrams_dropped: u64,
+    /// Sessions of WebTransport. `handshakes` has them, too.
+    pub webtransport_sessions: u64,
+    /// Datagrams with messages to sessions. `messages_sent` has them, too.
+    pub webtransport_datagrams_sent: u64,
+    /// Datagrams with messages of sessions. `messages_received` has those that were not dropped, too.
+    pub webtransport_datagrams_received: u64,
+    /// Received datagrams that were dropped, since reads of their session were paused.
+    pub webtransport_datagrams_dropped: u64,
+    /// Publications that were longer than a datagram, and were sent by the stream of their session.
+    pub webtransport_oversized: u64,
     /// Bytes in outbound queues of WebSockets and answers. A message counts once for each recipient, although it is
     /// in memory once.
     pub queued_bytes: u64,

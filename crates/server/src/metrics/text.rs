@@ -62,7 +62,23 @@ impl Metrics {
         let help = "QUIC datagrams that were passed to the thread of their connection";
         out.counter("sinews_http3_datagrams_forwarded", help, None, self.http3_datagrams_forwarded)?;
         let help = "QUIC datagrams that were dropped, since the mailbox of that thread was full";
-        out.counter("sinews_http3_datagrams_dropped", help, None, self.http3_datagrams_dropped)
+        out.counter("sinews_http3_datagrams_dropped", help, None, self.http3_datagrams_dropped)?;
+        self.webtransport_to(out)
+    }
+
+    fn webtransport_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
+        let help = "Sessions of WebTransport";
+        out.counter("sinews_webtransport_sessions", help, None, self.webtransport_sessions)?;
+        let help = "Datagrams with messages to sessions of WebTransport";
+        out.counter("sinews_webtransport_datagrams_sent", help, None, self.webtransport_datagrams_sent)?;
+        let (help, received) =
+            ("Datagrams of sessions of WebTransport", self.webtransport_datagrams_received);
+        out.counter("sinews_webtransport_datagrams_received", help, None, received)?;
+        let help = "Datagrams of sessions of WebTransport that were dropped, since reads were paused";
+        let dropped = self.webtransport_datagrams_dropped;
+        out.counter("sinews_webtransport_datagrams_dropped", help, None, dropped)?;
+        let help = "Publications that were longer than a datagram, and were sent by a stream";
+        out.counter("sinews_webtransport_datagrams_oversized", help, None, self.webtransport_oversized)
     }
 
     fn connections_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {

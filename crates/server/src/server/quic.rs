@@ -8,6 +8,7 @@ use sinews_http::h3;
 use sinews_quic::{QuicEndpoint, WorkerRoute};
 
 use super::Server;
+use crate::framing::h3::SESSIONS_MAX;
 use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
 use crate::worker::QuicRouting;
 
@@ -61,7 +62,8 @@ impl Server {
         let config = h3::Config::new()
             .with_head(http.head)
             .with_max_streams(http.http3_limits.max_streams)
-            .with_extended_connect(true);
+            .with_extended_connect(true)
+            .with_max_sessions(SESSIONS_MAX);
         let worker = u8::try_from(thread).map_err(|_| io::Error::other("HTTP/3 permits 256 threads"))?;
         let route = WorkerRoute::new(worker, 0);
         QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), route)

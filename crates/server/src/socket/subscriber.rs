@@ -15,6 +15,8 @@ pub(crate) struct SubscriberState {
     /// The handler has paused reads: it gets no messages.
     pub(crate) reads_paused: bool,
     peer: PeerAddress,
+    /// The socket is a session of WebTransport.
+    pub(crate) has_datagrams: bool,
     /// The handler has got `close`.
     pub(super) close_reported: bool,
     /// Whether the connection takes another request after the body of a response; `None` for other transports.
@@ -24,7 +26,14 @@ pub(crate) struct SubscriberState {
 impl SubscriberState {
     pub(crate) fn new(peer: SocketAddr) -> Self {
         let peer = PeerAddress::new(peer);
-        Self { backlog: None, reads_paused: false, peer, close_reported: false, keep_alive: None }
+        Self {
+            backlog: None,
+            reads_paused: false,
+            has_datagrams: false,
+            peer,
+            close_reported: false,
+            keep_alive: None,
+        }
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -79,6 +88,12 @@ impl SubscriberState {
         (topic, rule): (usize, RuleId),
         (message, sequence): (&Prepared, u64),
     ) {
+        if let Some(datagrams) = self.backlog.as_mut().and_then(|backlog| backlog.datagrams.as_mut()) {
+            let Some((name, _, counters)) = topics.policy(topic) else { return };
+            if !tx.is_open() || datagrams.offer(name, message, tx.config().max_outbound(), counters) {
+                return;
+            }
+        }
         // A connection may have a backlog without being slow.
         if self.backlog.as_ref().is_none_or(|backlog| backlog.is_empty()) && is_ready(tx, rule) {
             let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();

@@ -126,7 +126,7 @@ impl Worker {
     pub(super) fn resume_http2(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         if let Some((http2, _)) = self.lend_http2(conn) {
-            http2.note_input(now);
+            http2.note_resumed(now);
         }
         self.handle_buffered(io, conn);
         let Some((http2, _)) = self.lend_http2(conn) else { return };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sinews_engine::{ConnId, DatagramBatch, DatagramSocket, Io, ReceivedDatagram};
-use sinews_http::h3::{Event, H3Code};
+use sinews_http::h3::{Event, H3Code, QuicStreamId};
 use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, Exchanges, Http3App, LinkEnd, QuicEndpoint};
 
@@ -41,7 +41,13 @@ impl Http3App for Http3Events<'_> {
         }
     }
 
-    fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: sinews_http::h3::QuicStreamId) {
+    fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
+        if let Some(conn) = self.worker.quic.conns.find(self.listener, exchanges.connection()) {
+            self.worker.receive_datagram(self.io, conn, session, payload);
+        }
+    }
+
+    fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
         let conn = self.worker.quic.conns.find(self.listener, exchanges.connection());
         if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn))
             && !exchanges.is_blocked(stream)
@@ -94,6 +100,8 @@ impl Worker {
         let mut has_more = false;
         self.with_endpoint(io, listener, |endpoint, app| {
             let result = socket.receive(|datagram| app.receive(endpoint, &datagram));
+            let now = app.io.now();
+            endpoint.finish_receive(app, now);
             has_more = result.unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot receive datagrams");
                 false
@@ -174,7 +182,11 @@ impl Worker {
     /// Applies the state of a connection while it is lent: answers, timeouts, output of sockets and bodies.
     fn settle_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
         let now = self.time(io);
-        exchanges.pause_all_reads(self.conn_ref(conn).is_some_and(|found| found.reads_paused));
+        let reads_paused = self.conn_ref(conn).is_some_and(|found| found.reads_paused);
+        exchanges.pause_all_reads(reads_paused);
+        if let Some((http3, _)) = self.lend_http3(conn) {
+            http3.note_reads(reads_paused, now);
+        }
         loop {
             let Some((http3, shared)) = self.lend_http3(conn) else { return };
             if !std::mem::take(&mut http3.is_woken) {
@@ -218,6 +230,7 @@ impl Worker {
         let mut streams = H3Streams { conn: http3, exchanges };
         streams.execute_changes();
         sockets.fill(&mut streams, shared);
+        sockets.fill_datagrams(&mut streams, shared);
         let moved = std::mem::take(&mut http3.sockets.moved);
         let has_moved = !moved.is_empty();
         for socket in moved {
@@ -239,9 +252,9 @@ impl Worker {
             counters.http3_failed.add(1);
         }
         counters.closed.add(match cause {
-            LinkEnd::Client => ConnectionEnd::Finished,
-            LinkEnd::Server if self.shared.services.stopping => ConnectionEnd::Stopped,
-            LinkEnd::Server => ConnectionEnd::Closed,
+            LinkEnd::Peer => ConnectionEnd::Finished,
+            LinkEnd::Local if self.shared.services.stopping => ConnectionEnd::Stopped,
+            LinkEnd::Local => ConnectionEnd::Closed,
             LinkEnd::Lost => ConnectionEnd::Reset,
             _ => ConnectionEnd::Failed,
         });
@@ -393,7 +406,7 @@ impl Http3Events<'_> {
         let routing = &worker.quic.routing;
         let Some(owner) = routing.owner(payload, worker.number) else {
             let now = self.io.now();
-            return endpoint.receive(BytesMut::from(payload), from, local, ecn, self, now);
+            return endpoint.receive_part(BytesMut::from(payload), from, local, ecn, self, now);
         };
         let counters = &worker.shared.services.counters;
         let listener = self.listener;

@@ -6,7 +6,7 @@ use sinews_proto::Time;
 use super::conn::{ClientConn, ConnProtocol};
 use super::quic::Http3Conns;
 use crate::framing::h2::H2Conn;
-use crate::framing::h3::H3Conn;
+use crate::framing::h3::{H3Conn, SessionEnd};
 use crate::framing::streams::{RequestStreams as _, StreamKey, StreamReset};
 use crate::shared::WorkerShared;
 
@@ -79,6 +79,13 @@ impl<'a> SocketParent<'a> {
     pub(super) fn remove_socket(&mut self, stream: StreamKey, reset: StreamReset, now: Time) {
         on_stream!(self, stream, h2, h3, id =>
             h2.remove_socket(id, reset.into(), now), h3.remove_socket(id, reset, now));
+    }
+
+    /// Removes the socket of a session of WebTransport, and ends the session.
+    pub(super) fn remove_session(&mut self, stream: StreamKey, ended: bool, end: SessionEnd, now: Time) {
+        if let (Self::Http3(http3), StreamKey::Http3(stream)) = (self, stream) {
+            http3.remove_session(stream, ended, end, now);
+        }
     }
 
     /// The first deadline of a socket.

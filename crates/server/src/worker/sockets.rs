@@ -14,10 +14,11 @@ use sinews_session::{Chain, Flow, Outbound, TransportAction};
 use super::Worker;
 use super::conn::{ClientConn, ConnProtocol, arm_for_handler};
 use super::parent::SocketParent;
+use super::sessions::session_end;
 use crate::framing::streams::{OpenedSocket, RequestStreams, StreamKey, StreamReset};
 use crate::metrics::ConnMemory;
 use crate::shared::WorkerShared;
-use crate::socket::WebSocketConn;
+use crate::socket::{MessageTransport, WebSocketConn};
 use crate::timer::{NEVER, arm};
 
 /// The sockets of a thread that are on streams.
@@ -130,6 +131,21 @@ impl StreamSockets {
         }
     }
 
+    /// Passes a datagram to the socket of a session. Returns `false` if it is dropped: reads are paused, or input waits.
+    pub(super) fn receive_datagram(
+        &mut self,
+        socket: ConnId,
+        datagram: &mut [u8],
+        shared: &mut WorkerShared,
+    ) -> bool {
+        let Some(found) = self.get(socket) else { return false };
+        let waits = found.conn.reads_paused || !found.input.is_empty();
+        found
+            .websocket()
+            .filter(|_| !waits)
+            .is_some_and(|websocket| websocket.receive_datagram(datagram, socket, shared))
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &ClientConn> {
         self.slots.iter().flatten().map(|found| &found.conn)
     }
@@ -227,8 +243,10 @@ impl Worker {
         let now = self.time(io);
         let Some((protocol, shared)) = self.lend(parent) else { return };
         let counters = &shared.services.counters;
+        let is_session = matches!(upgrade.transport, MessageTransport::Session);
         let (peer, opened) = match protocol {
             ConnProtocol::Http2(http2) => (http2.table.peer, &counters.http2_websockets),
+            ConnProtocol::Http3(http3) if is_session => (http3.table.peer, &counters.webtransport_sessions),
             ConnProtocol::Http3(http3) => (http3.table.peer, &counters.http3_websockets),
             _ => return,
         };
@@ -360,7 +378,14 @@ impl Worker {
         shared.services.gate.release(websocket.peer().ip());
         shared.services.tasks.remove(socket);
         self.freed += 1;
-        if let Some(mut parent) = SocketParent::find(conns, &mut quic.conns, removed.parent) {
+        let session_end = websocket.is_session().then(|| session_end(websocket, is_finished));
+        let parent = SocketParent::find(conns, &mut quic.conns, removed.parent);
+        if let (Some(mut parent), Some(end)) = (parent, session_end) {
+            if ends {
+                parent.end_stream(removed.stream, shared);
+            }
+            parent.remove_session(removed.stream, ended || ends, end, now);
+        } else if let Some(mut parent) = SocketParent::find(conns, &mut quic.conns, removed.parent) {
             let reset = if is_body && ended { StreamReset::Unneeded } else { StreamReset::Cancelled };
             if ends {
                 parent.end_stream(removed.stream, shared);

@@ -5,6 +5,7 @@ mod content;
 #[path = "../../../quic/tests/support/client.rs"]
 mod quic_client;
 mod rules;
+mod sessions;
 mod sockets;
 mod tamper;
 

@@ -190,7 +190,8 @@ impl LiveApps {
     /// The channel that a topic is: whether it may have subscribers, and how to encode an event for it.
     pub(crate) fn target<'a>(&self, topic: &'a str) -> Option<EventTarget<'a>> {
         let (app, channel) = self.channel_of(topic)?;
-        Some(EventTarget { app, is_cache: ChannelKind::of(&channel).is_cache, channel })
+        let is_cache = ChannelKind::of(&channel).is_cache && app.options.features.cache_channels;
+        Some(EventTarget { app, is_cache, channel })
     }
 
     /// The id of a connection, which nobody can guess. `None` without random numbers.
@@ -258,12 +259,6 @@ impl LiveApp {
         let cache = self.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.get(channel, Instant::now()).cloned()
     }
-
-    /// Notes that a cache channel has no event. Returns whether to report it.
-    pub(super) fn note_miss(&self, channel: &str) -> bool {
-        let mut cache = self.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.note_miss(channel, Instant::now())
-    }
 }
 
 /// A duration in nanoseconds, at most some centuries.
@@ -288,6 +283,11 @@ impl EventTarget<'_> {
         let now = Instant::now();
         let known = self.lock_cache().get(&self.channel, now).cloned()?;
         Some((known.message, now.saturating_duration_since(known.at)))
+    }
+
+    /// Notes that the cache channel has no event. Returns whether to report it.
+    pub(crate) fn note_miss(&self) -> bool {
+        self.lock_cache().note_miss(&self.channel, Instant::now())
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, EventCache> {

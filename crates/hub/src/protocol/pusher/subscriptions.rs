@@ -5,6 +5,7 @@ use std::task::Poll;
 use serde_json::json;
 use sinews_server::{Context, InvalidTopic, Member, PresenceError};
 
+use super::app::PusherFeatures;
 use super::cache::CachedEvent;
 use super::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
@@ -17,7 +18,6 @@ use super::live::{LiveApp, nanoseconds};
 use super::metrics::PusherRejection;
 use super::recovery::{ChannelRecovery, RecoverRequest};
 use super::signature::verifies_auth;
-use crate::events::{EventDetail, WebhookEventKind};
 use crate::topics::TopicForm;
 
 /// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.
@@ -40,6 +40,10 @@ impl SubscriptionError {
 
     fn name(text: impl Into<String>) -> Self {
         Self { kind: "InvalidChannel", text: text.into(), status: 4009 }
+    }
+
+    fn feature(text: impl Into<String>) -> Self {
+        Self { kind: "FeatureDisabled", text: text.into(), status: 403 }
     }
 
     fn recover(text: impl Into<String>) -> Self {
@@ -104,6 +108,7 @@ impl PusherClient {
         let limits = &connection.app.options.limits;
         check_channel(channel, limits.channel_name).map_err(SubscriptionError::name)?;
         let kind = ChannelKind::of(channel);
+        check_features(&connection.app.options.features, kind)?;
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = authorize(connection, kind, data)?;
         let presence = presence_of(&connection.app.options.id, channel);
@@ -249,17 +254,8 @@ impl PusherClient {
             Some(event) => drop(cx.send_prepared(&event.message)),
             None => {
                 send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
-                self.report_cache_miss(app, channel);
+                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), false);
             }
-        }
-    }
-
-    /// Reports that a cache channel has no event, if anything wants to know it.
-    fn report_cache_miss(&self, app: &LiveApp, channel: &str) {
-        let kind = WebhookEventKind::CacheMiss;
-        let events = self.hub().events().filter(|events| events.wants(kind) && app.note_miss(channel));
-        if let Some(events) = events {
-            events.emit(EventDetail::CacheMiss { topic: presence_of(&app.options.id, channel).into() });
         }
     }
 
@@ -352,6 +348,17 @@ impl PusherConnection {
         });
         former.unwrap_or_else(|| topic_of(self.app.options.topic_space(), channel))
     }
+}
+
+/// Checks that the app has channels of this kind.
+fn check_features(features: &PusherFeatures, kind: ChannelKind) -> Result<(), SubscriptionError> {
+    if kind.is_presence() && !features.presence_channels {
+        return Err(SubscriptionError::feature("the app has no presence channels"));
+    }
+    if kind.is_cache && !features.cache_channels {
+        return Err(SubscriptionError::feature("the app has no cache channels"));
+    }
+    Ok(())
 }
 
 /// Joins a presence channel.

@@ -57,10 +57,9 @@ impl H2Conn {
         for (fault, count) in faults.into_iter().zip(self.machine.take_rejected()) {
             (0..count).for_each(|_| shared.services.counters.http2_reset.add(fault));
         }
-        if self.machine.awaits_block() {
-            self.block_since.get_or_insert(shared.services.now);
-        } else {
-            self.block_since = None;
+        let partial = self.machine.partial_block();
+        if self.block_since.map(|(block, _)| block) != partial {
+            self.block_since = partial.map(|block| (block, shared.services.now));
         }
         self.send_pieces(shared);
     }

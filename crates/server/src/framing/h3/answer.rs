@@ -9,6 +9,7 @@ use sinews_proto::Time;
 use sinews_session::{Chain, Resources};
 
 use super::H3Streams;
+use super::sessions::carries_messages;
 use crate::framing::streams::{
     ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, read_piece,
 };
@@ -45,6 +46,10 @@ impl RequestStreams for H3Streams<'_, '_> {
         self.exchanges.pause_reads(stream);
     }
 
+    fn open_session(&mut self, session: QuicStreamId) -> Option<QuicStreamId> {
+        self.open_message_stream(session)
+    }
+
     fn sockets(&mut self) -> &mut SocketTable<QuicStreamId> {
         &mut self.conn.sockets
     }
@@ -74,7 +79,11 @@ impl RequestStreams for H3Streams<'_, '_> {
                 break;
             }
         }
-        self.exchanges.send_data(stream, piece.into(), ends).map_err(|_| ())?;
+        if carries_messages(stream) {
+            self.exchanges.send_bytes(stream, piece.into(), ends);
+        } else {
+            self.exchanges.send_data(stream, piece.into(), ends).map_err(|_| ())?;
+        }
         chain.advance(bytes);
         Ok(Some(SentFrame { bytes, ends }))
     }

@@ -50,6 +50,12 @@ pub(crate) trait RequestStreams: Sized {
     /// Notes that the window of a stream stays closed until the next [`release`](Self::release).
     fn hold(&mut self, _: Self::Id) {}
 
+    /// Opens the stream for the messages of a session of WebTransport whose request is accepted. `None`: the session has
+    /// ended.
+    fn open_session(&mut self, _: Self::Id) -> Option<Self::Id> {
+        None
+    }
+
     fn sockets(&mut self) -> &mut SocketTable<Self::Id>;
 
     /// Returns whether more bytes of sockets and bodies may be queued.
@@ -442,13 +448,18 @@ pub(crate) trait RequestStreams: Sized {
         let Some(at) = self.table().position(stream) else { return };
         let ends = self.table().exchanges[at].is_received;
         self.table().exchanges.remove(at);
-        if self.write_head(stream, response, None, false, shared) {
-            let opened = OpenedSocket { stream: stream.into(), upgrade, ends };
-            self.table().opened = Some(Box::new(opened));
-        } else {
+        if !self.write_head(stream, response, None, false, shared) {
             shared.services.gate.release(self.table().peer.ip());
-            self.reset_stream(stream, StreamReset::Internal);
+            return self.reset_stream(stream, StreamReset::Internal);
         }
+        let is_session = matches!(upgrade.transport, MessageTransport::Session);
+        let carrier = if is_session { self.open_session(stream) } else { Some(stream) };
+        let Some(carrier) = carrier else {
+            return shared.services.gate.release(self.table().peer.ip());
+        };
+        // The end of a request for a session is the end of the session, with an event of its own.
+        let opened = OpenedSocket { stream: carrier.into(), upgrade, ends: ends && !is_session };
+        self.table().opened = Some(Box::new(opened));
     }
 }
 

@@ -9,12 +9,15 @@
 //!                  └─▶ dropped, conflated, or the connection closes
 //! ```
 
+pub(crate) mod datagrams;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use sinews_proto::{CloseCode, Config, Overflow};
 use sinews_session::{Prepared, Tx};
 
+use self::datagrams::DatagramQueue;
 use crate::topics::counters::TopicCounters;
 use crate::topics::history::progress::Replay;
 use crate::topics::keyed::reader::KeyedReader;
@@ -35,6 +38,8 @@ pub(crate) struct Backlog {
     pub(crate) replays: Vec<Replay>,
     /// Readers of keyed topics, each with its group of subscribers.
     pub(crate) keyed: Vec<(usize, KeyedReader)>,
+    /// Publications that leave as datagrams, for a subscriber that wants them.
+    pub(crate) datagrams: Option<Box<DatagramQueue>>,
     /// Rule by which the connection has to close.
     overflowed: Option<RuleId>,
 }
@@ -335,12 +340,14 @@ impl Backlog {
             && self.keyed.is_empty()
             && self.unreported.is_empty()
             && self.overflowed.is_none()
+            && self.datagrams.is_none()
             && self.is_empty()
     }
 
     /// Returns the queued payload in bytes; subscribers share it in memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.queues.iter().map(|queue| queue.bytes).sum()
+        let datagrams = self.datagrams.as_ref().map_or(0, |datagrams| datagrams.bytes());
+        datagrams + self.queues.iter().map(|queue| queue.bytes).sum::<usize>()
     }
 
     /// Returns whether no publication is queued.

@@ -89,7 +89,6 @@ fn violations_of_frames_close_the_connection_with_their_code() {
         ("5.1.1: more identifiers than the limit", new_id(100, 0, &[9; 8]), &[ID_LIMIT]),
         ("19.16: identifier that was not issued", frame(&[0x19, 100]), &[PROTOCOL_VIOLATION]),
         ("19.20: HANDSHAKE_DONE", frame(&[0x1e]), &[PROTOCOL_VIOLATION]),
-        ("9221 3: DATAGRAM without the parameter", frame(&[0x31, 2, 7, 7]), &[PROTOCOL_VIOLATION]),
         (
             "9001 6: KeyUpdate of TLS",
             joined(&[&frame(&[0x06, 0, 5]), &[24, 0, 0, 1, 1]]),

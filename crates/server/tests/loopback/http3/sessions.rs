@@ -1,0 +1,288 @@
+//! Sessions of WebTransport: messages on a stream, and in datagrams.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use quinn_proto::{Dir, StreamId, VarInt};
+use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
+use sinews_server::{
+    Cause, CloseCode, Context, Handler, HttpConfig, Payload, Prepared, Publisher, Router, WebSocketRoute,
+};
+
+use super::{Http3Client, Http3Server};
+use crate::support::{HandlerEvent, echo, scripted};
+
+/// A session of a client.
+struct WebTransport {
+    client: Http3Client,
+    session: u64,
+    /// The stream of messages.
+    stream: u64,
+    read: usize,
+    messages: VecDeque<(u8, Vec<u8>)>,
+}
+
+fn quic_stream(stream: u64) -> StreamId {
+    StreamId::from(VarInt::from_u64(stream).unwrap())
+}
+
+/// A message of the stream.
+fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
+    [&[kind][..], &(payload.len() as u32).to_be_bytes(), payload].concat()
+}
+
+fn request(client: &mut Http3Client, path: &str, fields: &[(&str, &str)]) -> (u64, u16) {
+    let target = RequestTarget::connect("webtransport", "localhost", path);
+    let session = client.quic.ask_with(&target, fields.iter().copied(), b"", false);
+    client.run("an answer", |quic| quic.responses.contains_key(&session));
+    (session, client.quic.responses[&session].0)
+}
+
+impl WebTransport {
+    fn open(server: &Http3Server, path: &str) -> Self {
+        let mut client = server.connect();
+        let (session, status) = request(&mut client, path, &[("origin", "https://localhost")]);
+        assert_eq!(status, 200);
+        client.run("the stream of messages", |quic| !quic.session_streams.is_empty());
+        let stream = client.quic.session_streams[0];
+        Self { client, session, stream, read: 0, messages: VecDeque::new() }
+    }
+
+    fn send_bytes(&mut self, bytes: Vec<u8>, ends: bool) {
+        self.client.quic.send(quic_stream(self.stream), bytes.into(), ends);
+    }
+
+    fn send(&mut self, kind: u8, payload: &[u8]) {
+        self.send_bytes(message(kind, payload), false);
+    }
+
+    fn received(&self) -> &[u8] {
+        self.client.quic.responses.get(&self.stream).map_or(&[], |(_, bytes, _)| &bytes[self.read..])
+    }
+
+    fn next(&mut self) -> (u8, Vec<u8>) {
+        loop {
+            if let Some(found) = self.messages.pop_front() {
+                return found;
+            }
+            let received = self.received();
+            if let Some(head) = received.first_chunk::<5>() {
+                let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+                if received.len() >= 5 + len {
+                    let found = (head[0], received[5..5 + len].to_vec());
+                    self.read += 5 + len;
+                    self.messages.push_back(found);
+                    continue;
+                }
+            }
+            let (before, stream) = (self.received().len() + self.read, self.stream);
+            self.client.run("a message", |quic| {
+                quic.responses.get(&stream).is_some_and(|(_, bytes, _)| bytes.len() > before)
+            });
+        }
+    }
+
+    fn send_datagram(&mut self, payload: &[u8]) {
+        let prefix = self.client.quic.http.datagram_prefix(QuicStreamId::new(self.session)).unwrap();
+        let datagram = [prefix.as_bytes(), payload].concat();
+        self.client.quic.quic.datagrams().send(datagram.into(), false).unwrap();
+        self.client.flush();
+    }
+
+    fn next_datagram(&mut self) -> Vec<u8> {
+        self.client.run("a datagram", |quic| !quic.datagrams.is_empty());
+        self.client.quic.datagrams.remove(0)
+    }
+
+    /// Waits for the end of the session.
+    fn closed(&mut self) -> (u32, String) {
+        let session = self.session;
+        self.client.run("the end of the session", |quic| quic.closed_sessions.contains_key(&session));
+        self.client.quic.closed_sessions[&session].clone()
+    }
+
+    /// Closes the session by a capsule.
+    fn close(&mut self, code: u32, reason: &str) {
+        let (quic, mut out) = (&mut self.client.quic, Vec::new());
+        quic.http.close_session(QuicStreamId::new(self.session), code, reason, &mut out).unwrap();
+        quic.send(quic_stream(self.session), out.into(), true);
+        self.client.flush();
+    }
+}
+
+fn serve(router: Router) -> Http3Server {
+    Http3Server::with(HttpConfig::default(), router, |server| server)
+}
+
+/// Subscribes to the topic that the query names, by datagrams if it says so, and echoes the first message to the topic.
+struct Subscriber {
+    topic: String,
+    datagrams: bool,
+}
+
+impl Handler for Subscriber {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        if self.datagrams && !cx.deliver_datagrams() {
+            let _ = cx.close(CloseCode::POLICY, "no datagrams");
+        }
+        cx.subscribe(&self.topic).unwrap();
+        let _ = cx.send_text("subscribed");
+    }
+
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let _ = cx.send_payload(payload);
+    }
+}
+
+fn subscriptions() -> Router {
+    let route = WebSocketRoute::new(|request| {
+        let topic = request.query("topic").unwrap_or("prices").to_owned();
+        let datagrams = request.query("datagrams") == Some("true");
+        assert_eq!(request.has_datagrams(), request.head().header("upgrade").next().is_none());
+        Ok(Subscriber { topic, datagrams })
+    });
+    Router::new().websocket("/topics", route)
+}
+
+#[test]
+fn messages_of_a_session_have_kind_and_length() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(1, "grüße".as_bytes());
+    session.send(2, &[0, 255]);
+    session.send(2, b"");
+    assert_eq!(session.next(), (1, "grüße".as_bytes().to_vec()));
+    assert_eq!(session.next(), (2, vec![0, 255]));
+    assert_eq!(session.next(), (2, Vec::new()));
+    // Beyond the windows, in pieces of any size.
+    let large = super::content::pattern(300_000);
+    let bytes = message(2, &large);
+    session.send_bytes(bytes[..3].to_vec(), false);
+    session.client.flush();
+    session.send_bytes(bytes[3..].to_vec(), false);
+    assert_eq!(session.client.get("/fixed").0, 200);
+    assert_eq!(session.next(), (2, large));
+    let metrics = server.monitor.metrics();
+    assert_eq!((metrics.webtransport_sessions, metrics.http3_websockets), (1, 0));
+    assert_eq!((metrics.handshakes, metrics.websockets()), (1, 1));
+}
+
+#[test]
+fn close_of_a_session_has_code_and_reason_on_both_sides() {
+    let (route, events) = scripted(|event, cx| {
+        if matches!(event, HandlerEvent::Message(..)) {
+            cx.close(CloseCode::new(4001).unwrap(), "enough").unwrap();
+        }
+    });
+    let server = serve(Router::new().websocket("/", route).websocket("/echo", echo()));
+    // Of the client, in the stream; the server echoes the code.
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(8, &[&1000u16.to_be_bytes()[..], b"done"].concat());
+    assert_eq!(session.next(), (8, 1000u16.to_be_bytes().to_vec()));
+    session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed(), (1000, String::new()));
+    // By the capsule.
+    let mut session = WebTransport::open(&server, "/");
+    session.close(7, "bye");
+    assert_eq!(events.closed().cause(), Cause::Peer);
+    // Of the server: behind its messages in the stream, and once the client has read them, of the session.
+    let mut session = WebTransport::open(&server, "/");
+    session.send(1, b"x");
+    assert_eq!(session.next(), (8, [&4001u16.to_be_bytes()[..], b"enough"].concat()));
+    let stream = session.stream;
+    session.client.run("the end of the stream", |quic| quic.responses[&stream].2);
+    session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed(), (4001, "enough".to_owned()));
+    // A message of an unknown kind.
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(3, b"x");
+    let (kind, close) = session.next();
+    assert_eq!((kind, &close[..2]), (8, &1002u16.to_be_bytes()[..]));
+    session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed().0, 1002);
+}
+
+#[test]
+fn requests_for_sessions_are_decided_as_handshakes() {
+    let router = Router::new().websocket("/echo", echo());
+    let server = serve(router);
+    let mut client = server.connect();
+    for (path, origin, status) in [
+        ("/echo", "https://elsewhere.example", 403),
+        ("/missing", "https://localhost", 404),
+        ("/fixed", "https://localhost", 405),
+    ] {
+        assert_eq!(request(&mut client, path, &[("origin", origin)]).1, status, "{path}");
+    }
+    // One session at a time on a connection (draft-ietf-webtrans-http3 section 5.1).
+    assert_eq!(request(&mut client, "/echo", &[]).1, 200);
+    let target = RequestTarget::connect("webtransport", "localhost", "/echo");
+    let second = client.quic.ask(&target, b"", false);
+    client.run("a reset", |quic| quic.resets.contains_key(&second));
+    assert_eq!(client.quic.resets[&second], H3Code::H3_REQUEST_REJECTED.get());
+}
+
+#[test]
+fn streams_that_the_client_opens_are_rejected() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    let stream = session.client.quic.quic.streams().open(Dir::Bi).unwrap();
+    let id = QuicStreamId::new(stream.into());
+    let prefix =
+        session.client.quic.http.open_session_stream(id, QuicStreamId::new(session.session)).unwrap();
+    session.client.quic.send(stream, bytes::Bytes::copy_from_slice(prefix.as_bytes()), false);
+    session.client.run("a reset", |quic| quic.resets.contains_key(&id.get()));
+    assert_eq!(session.client.quic.resets[&id.get()], H3Code::from_session_code(0).get());
+    session.send(1, b"still there");
+    assert_eq!(session.next(), (1, b"still there".to_vec()));
+}
+
+#[test]
+fn datagrams_are_messages() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send_datagram(b"\x01text");
+    assert_eq!(session.next(), (1, b"text".to_vec()));
+    session.send_datagram(b"\x02\xff");
+    assert_eq!(session.next(), (2, b"\xff".to_vec()));
+    for (wrong, code) in [(&b""[..], 1002), (b"\x08\x03\xe8", 1002), (b"\x01\xff", 1007)] {
+        let mut session = WebTransport::open(&server, "/echo");
+        session.send_datagram(wrong);
+        let (kind, close) = session.next();
+        assert_eq!((kind, &close[..2]), (8, &u16::to_be_bytes(code)[..]), "{wrong:?}");
+    }
+    assert_eq!(server.monitor.metrics().webtransport_datagrams_received, 5);
+}
+
+#[test]
+fn publications_leave_as_datagrams_and_long_ones_by_the_stream() {
+    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
+    let known = Arc::clone(&publisher);
+    let router = subscriptions().get("/publisher", move |request| {
+        *known.lock().unwrap() = Some(request.publisher());
+        sinews_server::Response::text("ok")
+    });
+    let server = serve(router);
+    let mut session = WebTransport::open(&server, "/topics?datagrams=true");
+    let mut reliable = WebTransport::open(&server, "/topics");
+    assert_eq!(session.next(), (1, b"subscribed".to_vec()));
+    assert_eq!(reliable.next(), (1, b"subscribed".to_vec()));
+    assert_eq!(session.client.get("/publisher").0, 200);
+    let publisher = publisher.lock().unwrap().take().unwrap();
+    let publish = |message| publisher.publish("prices", &message).unwrap();
+    publish(Prepared::text("first"));
+    assert_eq!(session.next_datagram(), b"\x01first");
+    let long = vec![7; 4000];
+    publish(Prepared::binary(long.clone()));
+    publish(Prepared::text("last"));
+    assert_eq!(session.next(), (2, long.clone()));
+    assert_eq!(session.next_datagram(), b"\x01last");
+    assert_eq!(reliable.next(), (1, b"first".to_vec()));
+    assert_eq!(reliable.next(), (2, long));
+    assert_eq!(reliable.next(), (1, b"last".to_vec()));
+    // Replies to the client are reliable.
+    session.send(1, b"hello");
+    assert_eq!(session.next(), (1, b"hello".to_vec()));
+    let metrics = server.monitor.metrics();
+    assert_eq!((metrics.webtransport_datagrams_sent, metrics.webtransport_oversized), (2, 1));
+}
