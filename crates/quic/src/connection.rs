@@ -121,7 +121,7 @@ impl Http3Link {
     pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
         let before = self.quic.stats().frame_rx.stream;
         self.quic.handle_event(event);
-        // Others acknowledge, or probe the path.
+        // A datagram without content acknowledges, or probes the path.
         if self.quic.stats().frame_rx.stream > before {
             self.streams.unread_bytes.add_datagram(datagram);
         }

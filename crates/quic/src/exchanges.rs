@@ -288,14 +288,14 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Bytes of memory of outgoing content that the client has not acknowledged, those that are [queued](Self::queued) included.
+    /// Bytes of memory of outgoing content that the peer has not acknowledged, with the [queue](Self::queued).
     #[must_use]
     pub fn retained(&self) -> usize {
         self.streams.retained.get()
     }
 
-    /// Bytes of memory of the connection beside [outgoing content](Self::retained): its state, and received bytes that nobody has
-    /// read, of which those that QUIC holds are estimated.
+    /// Bytes of memory of the connection beside [outgoing content](Self::retained): its state, and unread
+    /// input, of which the part in QUIC is an estimate.
     #[must_use]
     pub fn memory(&mut self) -> usize {
         let open = |dir| self.quic.streams().remote_open_streams(dir) as usize;

@@ -122,8 +122,8 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the bytes that a client may send ahead on all streams of a connection, without those of streams that the
-    /// application does not read, as far as they exceed the half. Default: 1 MiB.
+    /// Sets the bytes that a client may send ahead on all streams of a connection. Streams that the application
+    /// does not read take at most half of it: the window grows by the rest. Default: 1 MiB.
     #[must_use]
     pub const fn with_connection_window(mut self, bytes: u32) -> Self {
         self.connection_window = bytes;
@@ -186,7 +186,7 @@ impl QuicLimits {
 }
 
 /// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
-/// takes memory for each permitted stream, so that those of sessions are permitted once there is one.
+/// takes memory for each permitted stream. A session permits more.
 const PLAIN_STREAMS_MAX: u32 = 8;
 
 impl QuicLimits {

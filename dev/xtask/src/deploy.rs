@@ -16,7 +16,7 @@ const CHART_VALUES: [&str; 6] = [
     "replicas=3,cluster.url=nats://user@nats:4222,cluster.existingSecret=nats,api.existingSecret=keys",
     "replicas=3,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>,streams.storageClass=fast",
     "auth.existingSecret=keys,ingress.enabled=true,ingress.host=ws.example.com,ingress.tlsSecret=tls,podMonitor.enabled=true",
-    "tls.existingSecret=certificate",
+    "tls.existingSecret=certificate,podMonitor.enabled=true",
     "tls.existingSecret=certificate,http3.enabled=true,service.port=443",
 ];
 /// Values of the chart that runs: three nodes with durable topics.

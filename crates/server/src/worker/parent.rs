@@ -43,6 +43,11 @@ impl<'a> SocketParent<'a> {
         }
     }
 
+    /// Returns whether the connection uses TCP, and has no socket.
+    pub(super) fn is_first_on_tcp(&self) -> bool {
+        matches!(self, Self::Http2(http2) if http2.sockets.is_empty())
+    }
+
     pub(super) fn add(&mut self, stream: StreamKey, socket: ConnId) {
         on_stream!(self, stream, h2, h3, id => h2.sockets.add(id, socket), h3.sockets.add(id, socket));
     }

@@ -259,8 +259,12 @@ impl Worker {
         }
         let is_body = websocket.is_body();
         let socket = self.sockets.add(parent, stream, websocket);
-        if let Some(mut parent) = self.socket_parent(parent) {
-            parent.add(stream, socket);
+        if let Some(mut found) = self.socket_parent(parent) {
+            // A ping behind the send buffer of the system, some MiB, would reach a slow client too late.
+            if found.is_first_on_tcp() {
+                io.limit_unsent(parent);
+            }
+            found.add(stream, socket);
         }
         if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(socket) {
             websocket.open(socket, shared);

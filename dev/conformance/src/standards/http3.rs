@@ -93,6 +93,7 @@ pub(super) const HTTP_3: &[Line] = &[
         "Errors that h3spec tests, and more, at the server: frames, streams, settings and QPACK",
         By(&[
             (SERVER_RULES, "violations_of_http3_close_the_connection_with_their_code"),
+            (SERVER_RULES, "violations_of_qpack_and_settings_close_the_connection_with_their_code"),
             (SERVER_RULES, "critical_streams_are_unique_and_never_end"),
             (SERVER_RULES, "malformed_requests_are_reset_and_reach_no_route"),
         ]),

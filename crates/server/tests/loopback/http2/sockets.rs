@@ -1,6 +1,7 @@
 //! WebSockets over HTTP/2 (RFC 8441): many on one connection, beside exchanges.
 
 use std::collections::VecDeque;
+use std::io::Write;
 
 use sinews_proto::Role;
 use sinews_proto::deflate::DeflateMode;
@@ -551,4 +552,67 @@ fn streaming_responses_share_a_connection_with_sockets() {
     running.stop.stop();
     assert_eq!(sockets.end(5), End::Ended);
     assert_eq!(sockets.next(1).close_code(), Some(1001));
+}
+
+/// Reads 320 KiB a second, and answers pings as it reads them. Returns whether the connection stayed open.
+fn read_slowly(stream: &mut std::net::TcpStream, time: Duration) -> bool {
+    let (start, mut received) = (std::time::Instant::now(), Vec::new());
+    let mut buffer = [0; 16 << 10];
+    while start.elapsed() < time {
+        match stream.read(&mut buffer) {
+            Ok(len @ 1..) => received.extend_from_slice(&buffer[..len]),
+            _ => return false,
+        }
+        while let [a, b, c, kind, flags, _, _, _, _, rest @ ..] = &received[..] {
+            let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+            let Some(payload) = rest.get(..len) else { break };
+            if (*kind, *flags) == (PING, 0) && stream.write_all(&frame(PING, 1, 0, payload)).is_err() {
+                return false;
+            }
+            received.drain(..9 + len);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    true
+}
+
+/// The send buffer of the system holds some MiB, which a slow client reads for longer than the timeout of pings.
+#[test]
+fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
+    let http = HttpConfig::default()
+        .with_http2(true)
+        .with_http2_ping_interval(Some(Duration::from_millis(300)))
+        .with_http2_ping_timeout(Duration::from_millis(1200));
+    let (route, _events) = scripted(|event, cx| {
+        if matches!(event, HandlerEvent::Message(..)) {
+            let message = Prepared::binary(vec![7; 100_000]);
+            for _ in 0..80 {
+                cx.send_prepared(&message).unwrap();
+            }
+        }
+    });
+    let route = route.with_config(Config::default().with_max_outbound(64 << 20));
+    let server = Server::new(Router::new().websocket("/", route)).threads(1).http(http);
+    let server = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let (address, monitor) = (server.addresses()[0], server.monitor());
+    let running = Running::bound(server);
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(32 << 10).unwrap();
+    socket.connect(&address.into()).unwrap();
+    let mut stream = std::net::TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    // The windows of HTTP/2 are no limit.
+    stream.write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff])).unwrap();
+    stream.write_all(&frame(WINDOW_UPDATE, 0, 0, &[0x3f, 0, 0, 0])).unwrap();
+    let block = b"\x02\x07CONNECT\x86\x84\x01\x01a\x00\x09:protocol\x09websocket\
+        \x00\x15sec-websocket-version\x0213";
+    stream.write_all(&frame(HEADERS, END_HEADERS, 1, block)).unwrap();
+    stream.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
+    let message = WsFrame::text("go").encode(Role::Client);
+    stream.write_all(&frame(DATA, 0, 1, &message)).unwrap();
+    assert!(read_slowly(&mut stream, Duration::from_secs(5)), "{:?}", monitor.metrics().http2_failed);
+    assert_eq!(monitor.metrics().http2_failed.of(Http2Fault::PingTimeout), 0);
+    drop(stream);
+    running.stop.stop();
 }

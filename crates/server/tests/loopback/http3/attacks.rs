@@ -260,7 +260,7 @@ fn stateless_resets_reveal_no_token_of_a_connection() {
     server.wake();
     assert_eq!(client.answer(stream).0, 200, "the connection continues");
     // Identifiers of connections that have ended.
-    let mut ended = || {
+    let ended = || {
         let mut client = server.connect();
         client.ask("GET", "/fixed", b"");
         let datagrams = client.quic.transmit(Instant::now());
