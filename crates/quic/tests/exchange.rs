@@ -306,7 +306,7 @@ fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
     let session = QuicStreamId::new(session);
     let max = world.lend(|exchanges| exchanges.datagram_max(session));
     assert!((1000..1500).contains(&max), "{max}");
-    let mut send = |world: &mut Pair, len| {
+    let send = |world: &mut Pair, len| {
         world.lend(|exchanges| exchanges.send_datagram(session, &[b"\x02", &vec![7; len - 1]]))
     };
     assert_eq!(send(&mut world, max + 1), Ok(DatagramSend::TooLarge));
