@@ -30,7 +30,8 @@ COPY --from=build --chown=65532:65532 /empty /var/lib/sinews
 COPY --from=build /sinews /usr/local/bin/sinews
 USER 65532:65532
 ENV SINEWS_LISTEN=0.0.0.0:8080
-EXPOSE 8080
+# UDP is for HTTP/3 (SINEWS_HTTP_HTTP3 with a certificate), which is off by default.
+EXPOSE 8080 8080/udp
 # SIGTERM, which `docker stop` sends, stops gracefully within 15 s.
 STOPSIGNAL SIGTERM
 # There is no HEALTHCHECK: it would need an HTTP client within the image. The orchestrator probes from outside:

@@ -117,7 +117,7 @@ document.getElementById("charts").append(...charts.map((chart) => chart.figure))
 
 function rates(topics, count) {
   const most = Math.max(...topics.map(([, messages]) => messages), 1);
-  document.getElementById("rates").replaceChildren(...topics.map(([topic, messages, subscribers]) => {
+  document.getElementById("rates").replaceChildren(...topics.map(([topic, messages, subscribers, keys]) => {
     const row = document.createElement("tr");
     const meter = document.createElement("meter");
     meter.max = most;
@@ -126,6 +126,7 @@ function rates(topics, count) {
     row.insertCell().append(topic);
     row.insertCell().append(meter, rate(messages));
     row.insertCell().append(plain.format(subscribers));
+    row.insertCell().append(plain.format(keys));
     return row;
   }));
   document.getElementById("rates-none").hidden = topics.length > 0;
@@ -137,9 +138,9 @@ function rates(topics, count) {
 /** Numbers without a chart. */
 function tiles(now) {
   const numbers = [
-    ["Users", now.users, now.cluster ? "named by a token, on this node" : "named by a token"],
+    ["Users", now.users, now.cluster ? "named by a token, at each node" : "named by a token"],
     ["Members", now.members, "present in topics"],
-    ["Topics", now.topic_count, "in use"],
+    ["Topics", now.subscribed_topics, now.cluster ? "with subscribers, on this node" : "with subscribers"],
     ["Keys", now.keys, `in ${plural(now.keyed_topics, "topic", "topics")}, ${bytes(now.keyed_bytes)}`],
     ["Slow clients", now.overflowed, `disconnected; ${plural(now.dropped, "message", "messages")} dropped`],
   ];
@@ -288,7 +289,7 @@ function cluster(now) {
   document.getElementById("nodes-away").hidden = now.connected;
   document.getElementById("nodes").replaceChildren(...now.nodes.map((node) => {
     const row = tableRow(node.name, [["Version", node.version], ["Up", duration(node.uptime)],
-      ["Connections", plain.format(node.connections)], ["Topics", plain.format(node.topics)]]);
+      ["Connections", plain.format(node.connections)], ["Users", plain.format(node.users)], ["Topics", plain.format(node.topics)]]);
     row.firstChild.title = node.id;
     return row;
   }));

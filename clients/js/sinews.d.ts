@@ -28,11 +28,14 @@ export interface Gap {
   topic?: string;
   /**
    * `dropped`: the client reads too slowly, or the messages expired first. `history`: the topic no longer retains messages
-   * since the last position. `reset`: the topic's stream was deleted, and its numbers start anew.
+   * since the last position, or the position is of another node, or of an earlier start of the server. `reset`: the topic's
+   * stream was deleted, and its numbers start anew.
    */
   reason: "dropped" | "history" | "reset";
   /** Number of dropped messages, for `dropped`. */
   messages?: number;
+  /** Number of retained messages that follow, for `history`. The subscription may have received some of them before. */
+  replayed?: number;
 }
 
 export type Status = "connecting" | "open" | "waiting" | "closed";
@@ -66,8 +69,8 @@ export interface Options {
   token?: string | (() => string | Promise<string>);
   /**
    * Uses plain HTTP after two failed attempts, where a network blocks WebSockets, and tries a WebSocket again at each later
-   * connection. HTTP offers `subscribe` without presence and members, `publish`, `history`, `state`, `set` and
-   * `delete`; other requests are rejected with the code 501. Default false.
+   * connection. HTTP offers `subscribe`, `publish`, `history`, `presence`, `members`, `state`, `set` and `delete`; `join`,
+   * `stream` and `call` are rejected with the code 501. Default false.
    */
   fallback?: boolean;
   /** Called on each change of state. */
@@ -251,6 +254,11 @@ export class Client {
   readonly status: Status;
   /** "http" with the option `fallback`, where WebSockets fail. */
   readonly transport: "websocket" | "http";
+  /**
+   * Ids of the open connections, by which a backend addresses this client: one of a WebSocket, or one for each response
+   * over HTTP.
+   */
+  readonly connections: string[];
   /** Bytes that the socket has not yet sent. */
   readonly bufferedAmount: number;
   onstatus: ((change: StatusChange) => void) | null;

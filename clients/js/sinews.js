@@ -77,6 +77,8 @@ export class Client {
   #hasUsedHttp = false;
   /** Time of the welcome; 0 before it. */
   #openedAt = 0;
+  /** Id of the WebSocket's connection. */
+  #connection;
   #nextId = 1;
   #pending = new Map();
   #queue = [];
@@ -119,6 +121,14 @@ export class Client {
   /** "websocket", or "http" with the option `fallback` where WebSockets fail. */
   get transport() {
     return this.#transport;
+  }
+
+  /**
+   * Ids of the open connections, by which a backend addresses this client: one of a WebSocket, or one for each response
+   * over HTTP.
+   */
+  get connections() {
+    return this.#socket?.connections ?? (this.#connection === undefined ? [] : [this.#connection]);
   }
 
   /** Bytes that the socket has not yet sent. */
@@ -336,6 +346,7 @@ export class Client {
     if (this.#openedAt && Date.now() - this.#openedAt >= STABLE) this.#attempt = 0;
     this.#failures = this.#openedAt || this.#transport === "http" ? 0 : this.#failures + 1;
     this.#openedAt = 0;
+    this.#connection = undefined;
     clearTimeout(this.#welcome);
     clearTimeout(this.#heartbeat);
     clearTimeout(this.#renewal);
@@ -387,7 +398,7 @@ export class Client {
     const message = JSON.parse(text);
     switch (message.op) {
       case "welcome":
-        return this.#handleWelcome(message.expires_in);
+        return this.#handleWelcome(message);
       case "refreshed":
         return this.#renewBefore(message.expires_in);
       case "message":
@@ -431,9 +442,10 @@ export class Client {
     for (const subscription of this.#subscriptions) subscription._reportGap(gap);
   }
 
-  #handleWelcome(expiresIn) {
+  #handleWelcome({ connection, expires_in: expiresIn }) {
     clearTimeout(this.#welcome);
     this.#openedAt = Date.now();
+    this.#connection = connection;
     this.#hasUsedHttp ||= this.#transport === "http";
     this.#renewBefore(expiresIn);
     this.#setStatus("open");
@@ -597,8 +609,8 @@ export class Client {
 }
 
 /**
- * Requests of HTTP behind the interface of a WebSocket, for networks that block WebSockets: publications, histories, and
- * subscriptions as lines of JSON. Presence and streams need a WebSocket.
+ * Requests of HTTP behind the interface of a WebSocket, for networks that block WebSockets: publications, histories, lists
+ * of members, and subscriptions as lines of JSON. Joins, streams and calls need a WebSocket.
  */
 class HttpSocket {
   onmessage = null;
@@ -608,9 +620,9 @@ class HttpSocket {
   #abort = new AbortController();
   /** Requested subscriptions, which are combined. */
   #batch = [];
-  /** Open responses: `{ topics, abort }`, with `{ id, matches }` of each topic. */
+  /** Open responses: `{ topics, abort, connection }`, with `{ id, matches }` of each topic. */
   #responses = new Set();
-  /** Open responses with keys, by topic. */
+  /** The same with keys, by topic. */
   #keyed = new Map();
   /** The response with the topics to which the server has subscribed this client, which its `onmessage` gets. */
   #assigned = { abort: new AbortController(), topics: new Map() };
@@ -626,6 +638,12 @@ class HttpSocket {
     });
   }
 
+  /** Ids of the responses that have begun. */
+  get connections() {
+    const open = [...this.#responses, ...this.#keyed.values(), this.#assigned];
+    return open.map(({ connection }) => connection).filter((connection) => connection !== undefined);
+  }
+
   send(text) {
     const { id, ...message } = JSON.parse(text);
     const answer = (request) => request.then((reply) => this.#receive({ ...reply, id }), (error) => this.#reject(id, error));
@@ -636,6 +654,9 @@ class HttpSocket {
         return answer(this.#publish(message));
       case "history":
         return answer(this.#history(message));
+      case "presence":
+      case "members":
+        return answer(this.#listMembers(message));
       case "set":
       case "delete":
         return answer(this.#writeKey(message));
@@ -694,27 +715,31 @@ class HttpSocket {
     return { op: "ack", epoch: written.epoch, seq, changed, repeated };
   }
 
+  /** A page of the members of a topic, with the number of subscribers. */
+  async #listMembers({ op, topic, after }) {
+    return { op, ...await (await this.#fetch(`topics/${encodeURIComponent(topic)}/members`, { after })).json() };
+  }
+
   /** Opens a response with the keys of a topic. */
   async #followKeys({ id, topic, filter, interval, from }) {
     this.#unfollowKeys(topic);
-    const abort = new AbortController();
-    this.#keyed.set(topic, abort);
+    const response = { abort: new AbortController(), topics: new Map([[topic, { id, matches: () => false }]]) };
+    this.#keyed.set(topic, response);
     const query = { filter, interval, from: from && positionText(from) };
     const init = { headers: { Accept: "application/x-ndjson" } };
     try {
-      const { body } = await this.#fetch(`topics/${encodeURIComponent(topic)}/keys`, query, init, abort);
-      const response = { topics: new Map([[topic, { id, matches: () => false }]]) };
+      const { body } = await this.#fetch(`topics/${encodeURIComponent(topic)}/keys`, query, init, response.abort);
       for await (const line of lines(body)) this.#handleLine(response, JSON.parse(line));
-      if (this.#keyed.get(topic) === abort) this.#end(ABNORMAL, "the response has ended");
+      if (this.#keyed.get(topic) === response) this.#end(ABNORMAL, "the response has ended");
     } catch (error) {
-      if (this.#keyed.get(topic) !== abort) return;
+      if (this.#keyed.get(topic) !== response) return;
       this.#keyed.delete(topic);
       this.#reject(id, error);
     }
   }
 
   #unfollowKeys(topic) {
-    this.#keyed.get(topic)?.abort();
+    this.#keyed.get(topic)?.abort.abort();
     this.#keyed.delete(topic);
   }
 
@@ -729,11 +754,11 @@ class HttpSocket {
     return (await this.#fetch(`topics/${encodeURIComponent(topic)}`, { wait: 0, ...query }, { headers: { Accept: "application/json" } })).json();
   }
 
-  /** Opens a response for each way to begin, with many topics each. */
+  /** Opens a response for each way to begin and each detail of presence, with many topics each. */
   #subscribe(batch) {
     const groups = new Map();
     for (const entry of batch) {
-      const begin = entry.from ? "after" : entry.last ?? 0;
+      const begin = [entry.from ? "after" : entry.last ?? 0, entry.presence, entry.members].join();
       const found = groups.get(begin) ?? [];
       groups.set(begin, found);
       if (found.length === 0 || found.at(-1).length === RESPONSE_TOPICS_MAX) found.push([]);
@@ -751,8 +776,10 @@ class HttpSocket {
     const response = { abort: new AbortController(), topics: new Map() };
     for (const { id, topic } of entries) response.topics.set(topic, { id, matches: matcher(topic) });
     this.#responses.add(response);
-    const [{ last, from }] = entries;
+    const [{ last, from, presence, members }] = entries;
     const query = {
+      presence,
+      members,
       topic: entries.map(({ topic }) => topic),
       last: from ? undefined : last,
       after: from && entries.map((entry) => positionText(entry.from)).join(),
@@ -781,7 +808,8 @@ class HttpSocket {
 
   /** One topic is rejected: rejects it, and follows the other topics. */
   async #retryValid(entries, error) {
-    const check = ({ topic }) => this.#poll({ topic }).then(() => null, (failure) => failure);
+    const request = (entry) => (entry.presence || entry.members ? this.#listMembers(entry) : this.#poll({ topic: entry.topic }));
+    const check = (entry) => request(entry).then(() => null, (failure) => failure);
     const errors = entries.length > 1 ? await Promise.all(entries.map(check)) : [error];
     for (const [at, { id }] of entries.entries()) if (errors[at]) this.#reject(id, errors[at]);
     const valid = entries.filter((_, at) => !errors[at]);
@@ -793,6 +821,9 @@ class HttpSocket {
     const matches = ({ topics }) => [...topics.values()].some((topic) => topic.matches(message.topic));
     switch (message.op) {
       case "ping":
+        return;
+      case "welcome":
+        response.connection = message.connection;
         return;
       case "close":
         return this.#end(message.code, message.reason);
@@ -932,7 +963,9 @@ class Subscription {
     this.#changes = -1;
     if ("subscribers" in ack) this._updatePresence(ack);
     if ("members" in ack) this.#members?.list(ack);
-    if (this.#position && ack.complete === false) notify(this.#options.ongap, { topic: this.topic, reason: "history" });
+    if (this.#position && ack.complete === false) {
+      notify(this.#options.ongap, { topic: this.topic, reason: "history", replayed: ack.replayed ?? 0 });
+    }
     if ("seq" in ack) {
       if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
     }

@@ -115,8 +115,32 @@ test("history is listed, replayed, and resumed from a stored position", limit, a
   const [third, missed] = [channel(), channel()];
   const three = client(t, url);
   await three.subscribe("kept.a", third.push, { from: position, ongap: missed.push }).ready;
-  assert.deepEqual(await missed.next(), { topic: "kept.a", reason: "history" });
+  assert.deepEqual(await missed.next(), { topic: "kept.a", reason: "history", replayed: 5 });
   assert.equal((await third.next()).data, 5);
+});
+
+test("at another node, the number of retained messages is known before they are repeated", limit, async (t) => {
+  const here = await serve(t, ["--history", "kept.>=5"]);
+  const there = await serve(t, ["--history", "kept.>=5"]);
+  const [lost, other] = [client(t, here.url), client(t, there.url)];
+  const first = channel();
+  const subscription = lost.subscribe("kept.a", first.push);
+  await subscription.ready;
+  // As publications of a cluster arrive at both.
+  for (const data of [1, 2]) for (const node of [lost, other]) await node.publish("kept.a", data);
+  await first.until(({ data }) => data === 2);
+  const { position } = subscription;
+  await other.publish("kept.a", 3);
+  const shown = [];
+  const ended = channel();
+  await client(t, there.url).subscribe("kept.a", ({ data }) => {
+    shown.push(data);
+    if (data === 3) ended.push(data);
+  }, {
+    from: position, ongap: ({ reason, replayed }) => shown.push(`${reason}: ${replayed}`),
+  }).ready;
+  await ended.next();
+  assert.deepEqual(shown, ["history: 3", 1, 2, 3]);
 });
 
 test("a subscription resumes after a lost connection without loss or repetition", limit, async (t) => {
@@ -541,7 +565,7 @@ test("HTTP replaces a blocked WebSocket, and resumes without loss or repetition"
   assert.ok((await blocked.publish("kept.a", 4)).reached >= 1);
   assert.deepEqual((await blocked.history("kept.a", 2)).map(({ data }) => data), [3, 4]);
   await assert.rejects(blocked.history("plain"), { code: 410 });
-  await assert.rejects(blocked.presence("plain"), { code: 501 });
+  await assert.rejects(blocked.stream("plain").append(1), { code: 501 });
   await assert.rejects(blocked.publish("a..b", 1), { code: 400 });
   // More responses than a browser has connections: the next connection combines them, without the invalid topic.
   await assert.rejects(blocked.subscribe("a..b", () => {}).ready, { code: 400 });
@@ -559,6 +583,80 @@ test("HTTP replaces a blocked WebSocket, and resumes without loss or repetition"
   assert.equal(blocked.transport, "websocket");
   subscriptions[0].unsubscribe();
   assert.equal(kept.size, 0);
+});
+
+test("over HTTP, the number of subscribers and the members are followed and listed", limit, async (t) => {
+  const { port, url } = await serve(t);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [blocked, direct] = [client(t, between.url, { fallback: true }), client(t, url)];
+  const [messages, members, counts, others] = [channel(), channel(), channel(), channel()];
+  const subscriptions = [
+    blocked.subscribe("room", messages.push, { members: members.push }),
+    blocked.subscribe("hall", messages.push, { presence: counts.push }),
+    blocked.subscribe("plain", messages.push),
+  ];
+  await Promise.all(subscriptions.map(({ ready }) => ready));
+  assert.equal(blocked.transport, "http");
+  assert.equal((await members.next()).size, 0);
+  assert.equal(await counts.next(), 1);
+  await direct.join("room", { id: "anna", info: { name: "Anna" } });
+  await members.until((now) => now.get("anna")?.name === "Anna");
+  assert.deepEqual(await blocked.members("room"), [{ id: "anna", connections: 1, info: { name: "Anna" } }]);
+  assert.equal(await blocked.presence("room"), 2);
+  await direct.subscribe("hall", () => {}).ready;
+  await counts.until((count) => count === 2);
+  await assert.rejects(blocked.join("room", { id: "ben" }), { code: 501 });
+
+  // One of the topics that share a response is invalid.
+  const pair = ["room.*", "cellar"].map((topic) => blocked.subscribe(topic, () => {}, { members: others.push }));
+  await assert.rejects(pair[0].ready, { code: 400 });
+  await pair[1].ready;
+  assert.equal((await others.next()).size, 0);
+  const crowd = Array.from({ length: 300 }, (_, number) => `crowd ${number}`);
+  await Promise.all(crowd.map((id) => client(t, url).join("cellar", { id })));
+  assert.equal((await blocked.members("cellar")).length, 300);
+  await others.until((now) => now.size === 300);
+
+  // After a lost connection, the list is new, and messages are delivered once.
+  between.refuse();
+  await direct.leave("room");
+  between.accept();
+  await members.until((now) => now.size === 0);
+  await others.until((now) => now.size === 300);
+  assert.equal(blocked.transport, "http");
+  for (const topic of ["room", "hall", "plain"]) {
+    while ((await direct.publish(topic, topic)).reached === 0);
+    assert.equal((await messages.next()).data, topic);
+  }
+  assert.equal(messages.size, 0);
+});
+
+test("a backend disconnects the connections that a client names", limit, async (t) => {
+  const key = "a-key-of-the-tests,-32-bytes-long";
+  const { port, url, http } = await serve(t, ["--api-key", key]);
+  const call = async (path, body) => {
+    const init = { method: body ? "POST" : "GET", body: body && JSON.stringify(body), headers: { Authorization: `Bearer ${key}` } };
+    return (await fetch(`${http}/api/v1/${path}`, init)).json();
+  };
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const clients = [client(t, url), client(t, between.url, { fallback: true, onmessage: () => {} })];
+  for (const [at, one] of clients.entries()) {
+    assert.deepEqual(one.connections, []);
+    await Promise.all([one.subscribe("a", () => {}).ready, one.subscribe("b", () => {}).ready, one.state("c", () => {}).ready]);
+    let listed;
+    // The response with the assigned topics begins without an acknowledgement.
+    do listed = (await call("connections")).connections.map(({ connection }) => connection);
+    while (at > 0 && one.connections.length < 3);
+    assert.deepEqual(one.connections.toSorted(), listed.toSorted());
+    const waiting = reaches(one, "waiting");
+    assert.deepEqual(await call("disconnect", { connection: one.connections[0] }), { connections: 1 });
+    assert.equal((await waiting).code, 4410);
+    assert.deepEqual(one.connections, []);
+    one.close();
+    while ((await call("connections")).connections.length > 0);
+  }
 });
 
 test("over HTTP, a node serves its clients while the broker of its cluster is away", limit, async (t) => {

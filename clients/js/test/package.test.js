@@ -40,9 +40,12 @@ after(async () => {
   for (const cleanup of cleanups.reverse()) await cleanup();
 });
 
-/** The code blocks of the README in a language, for this server. */
-function blocks(language) {
-  const readme = readFileSync(join(root, "README.md"), "utf8");
+/** Pages of the book whose programs run like those of the README. */
+const PAGES = ["presence", "history"].map((name) => join(root, `../../docs/book/src/server/${name}.md`));
+
+/** The code blocks of documents in a language, for this server. */
+function blocks(language, ...documents) {
+  const readme = [join(root, "README.md"), ...documents].map((path) => readFileSync(path, "utf8")).join("\n");
   const found = readme.matchAll(new RegExp(`^\`\`\`${language}\n(.*?)^\`\`\``, "gms"));
   return [...found].map(([, code]) => code.replaceAll("ws://127.0.0.1:8080/ws", server.url));
 }
@@ -65,9 +68,9 @@ test("the installed package is imported by its name", limit, async () => {
   assert.equal(stdout.trim(), "Client,SinewsError,connect");
 });
 
-test("each program of the README runs", limit, async () => {
-  const programs = blocks("js");
-  assert.equal(programs.length, 5);
+test("each program of the README and of the book runs", limit, async () => {
+  const programs = blocks("js", ...PAGES);
+  assert.equal(programs.length, 5 + PAGES.length);
   for (const [number, program] of programs.entries()) {
     const file = join(project, `readme-${number}.js`);
     writeFileSync(file, program);

@@ -12,7 +12,7 @@ const position: Position | null = subscription.position;
 if (position) client.subscribe("chat.room", () => {}, { from: position });
 const { reached } = await client.publish("chat.room", { text: "hello", numbers: [1, null] });
 await client.publish("chat.room", new Uint8Array(2));
-console.log(reached?.toFixed(), client.bufferedAmount, client.status === "open", client.transport === "http");
+console.log(reached?.toFixed(), client.bufferedAmount, client.status === "open", client.transport === "http", client.connections[0]?.length);
 const history = await client.history("chat.room", { from: { epoch: 1, seq: 2 } });
 console.log(history.length, (await client.history("chat.room", 5)).at(-1)?.data);
 const members: Member[] = await client.members("chat.room");

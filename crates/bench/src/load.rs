@@ -6,14 +6,18 @@ mod connection;
 mod failure;
 mod http;
 mod http2;
+mod http3;
 mod protocol;
+mod quic;
 mod random;
 mod role;
 mod schedule;
+mod stream_socket;
 mod tcp;
 mod threads;
 mod tls;
 mod tracker;
+mod traffic;
 mod websocket;
 mod windows;
 
@@ -25,7 +29,7 @@ use sinews_engine::BackendChoice;
 
 pub(crate) use self::app::LoadCommand;
 pub(crate) use self::threads::LoadThreads;
-pub(crate) use self::tls::HTTP2;
+pub(crate) use self::tls::{HTTP2, HTTP3};
 use self::tracker::RunWindow;
 pub use self::windows::{OpenLoad, WindowResult};
 use super::interrupt::Interrupt;

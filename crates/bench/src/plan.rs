@@ -21,7 +21,11 @@ pub(crate) struct LoadPlan {
     pub(crate) connections: usize,
     /// WebSockets over HTTP/2.
     pub(crate) http2: bool,
-    /// More than one over HTTP/2 only.
+    /// WebSockets or requests over HTTP/3.
+    pub(crate) http3: bool,
+    /// Value of `:protocol` over HTTP/3.
+    pub(crate) http3_protocol: String,
+    /// More than one over HTTP/2 and HTTP/3 only.
     pub(crate) sockets_per_connection: usize,
     pub(crate) threads: usize,
     pub(crate) in_flight: usize,
@@ -75,6 +79,9 @@ impl LoadMode {
 pub(crate) struct RequestTemplate {
     /// The head up to the length of the body; the whole head without a body.
     pub(crate) head: Vec<u8>,
+    pub(crate) method: String,
+    /// Names and values of --header.
+    pub(crate) headers: Vec<(String, String)>,
     pub(crate) has_body: bool,
     /// The response has no body (HEAD), despite its headers.
     pub(crate) is_head: bool,

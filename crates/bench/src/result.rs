@@ -126,6 +126,7 @@ impl LoadResult {
             "mode": plan.mode.name(),
             "connections": plan.connections,
             "http2": plan.http2,
+            "http3": plan.http3,
             "sockets_per_connection": plan.sockets_per_connection,
             "threads": plan.threads,
             "in_flight": plan.in_flight,

@@ -35,6 +35,10 @@ pub(crate) struct NewAppArgs {
     #[arg(long)]
     tls: bool,
 
+    /// Permit events of clients, such as the whispers of Laravel Echo
+    #[arg(long)]
+    client_events: bool,
+
     /// Directory of the server's setting `pusher.apps_directory`: write the app there, as a file ID.toml with mode 0600, instead
     /// of its table for the configuration file. An existing file is not changed
     #[arg(long, value_name = "DIR")]
@@ -82,7 +86,7 @@ fn new_app(args: &NewAppArgs) -> Result<String, String> {
     let identity = AppIdentity { id, key: random::<10>()?, secret: random::<20>()? };
     let app = sinews_hub::PusherApp::new(&identity.id, &identity.key, &identity.secret);
     sinews_hub::PusherApps::new([app])?;
-    let keys = keys(&args.name, &identity);
+    let keys = keys(args, &identity);
     let head = match &args.directory {
         None => format!(
             "# In the configuration file of `sinews serve --config FILE`; SIGHUP reloads it.\n[[pusher.app]]\n{keys}"
@@ -96,11 +100,15 @@ fn new_app(args: &NewAppArgs) -> Result<String, String> {
 }
 
 /// The keys of the app, in TOML.
-fn keys(name: &str, identity: &AppIdentity) -> String {
+fn keys(args: &NewAppArgs, identity: &AppIdentity) -> String {
     let AppIdentity { id, key, secret } = identity;
+    let client_events = args.client_events;
     // The name has no control characters.
-    let name = name.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("id = \"{id}\"\nname = \"{name}\"\nkey = \"{key}\"\nsecret = \"{secret}\"\n")
+    let name = args.name.replace('\\', "\\\\").replace('"', "\\\"");
+    format!(
+        "id = \"{id}\"\nname = \"{name}\"\nkey = \"{key}\"\nsecret = \"{secret}\"\n\
+         client_events = {client_events} # whether clients may send events, such as whispers of Laravel Echo\n"
+    )
 }
 
 /// Writes the file of an app; returns its path.
@@ -175,6 +183,7 @@ mod tests {
             host: "127.0.0.1".to_owned(),
             port: 8080,
             tls: false,
+            client_events: false,
             directory: None,
         }
     }
@@ -211,8 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn new_app_is_a_valid_table_of_the_file() {
+    fn pusher_4_12_new_app_is_a_valid_table_of_the_file() {
         let text = new_app(&args(None)).unwrap();
+        let id = text.lines().find_map(|line| line.strip_prefix("id = \"")?.strip_suffix('"')).unwrap();
+        assert!(id.len() == 7 && id.bytes().all(|byte| byte.is_ascii_digit()), "{id}");
+        assert!(text.contains("\nclient_events = false #"), "{text}");
+        let permitted = new_app(&NewAppArgs { client_events: true, ..args(None) }).unwrap();
+        assert!(permitted.contains("\nclient_events = true #"), "{permitted}");
         let table: String =
             text.lines().take_while(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect();
         let settings = crate::settings::tests::settings(&[], &table).unwrap();

@@ -11,6 +11,7 @@ mod conversation;
 mod dial;
 mod end;
 mod entry;
+mod http3;
 mod input;
 mod inspect;
 mod listen;
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 
 pub(crate) use self::args::ConnectArgs;
 use self::conversation::{Conversation, EVENTS_MAX, EndRules, drive};
+use self::dial::OpenedWebSocket;
 use self::end::{RunEnd, print_error};
 use self::entry::{EntryKind, RecordEntry};
 use self::input::InputEvent;
@@ -65,27 +67,31 @@ async fn connect(args: &ConnectArgs, url: &str) -> Result<RunEnd, RunEnd> {
     if let Some(warning) = dial::warning(args, secure) {
         print_error(warning);
     }
-    let (sender, response) = match &args.dial.unix {
+    let (sender, response): (_, OpenedWebSocket) = match &args.dial.unix {
         _ if args.dial.http2 => {
             let (ws, response) = dial::open_http2(args, url).await?;
+            (drive(1, ws, events, false), response.into())
+        }
+        _ if args.dial.http3 => {
+            let (ws, response) = http3::open(args, url).await?;
             (drive(1, ws, events, false), response)
         }
         None => {
             let (ws, response) = dial::connect(args, url)?.open().await?;
-            (drive(1, ws, events, false), response)
+            (drive(1, ws, events, false), response.into())
         }
         Some(_) => {
             let connect = dial::connect(args, url)?.over(dial::dial(args, url).await?);
             let (ws, response) = connect.open().await?;
-            (drive(1, ws, events, false), response)
+            (drive(1, ws, events, false), response.into())
         }
     };
     let entry = RecordEntry {
         kind: EntryKind::Open,
         url: Some(url.to_owned()),
-        status: Some(response.status().as_u16()),
-        subprotocol: response.subprotocol().map(str::to_owned),
-        extensions: dial::extensions(&response).map(str::to_owned),
+        status: Some(response.status),
+        subprotocol: response.subprotocol.clone(),
+        extensions: response.extensions.clone(),
         ..RecordEntry::default()
     };
     let (received, seen) = watch::channel(0);

@@ -43,10 +43,10 @@ fn lines(nodes: &[ClusterNode]) -> String {
     nodes
         .iter()
         .map(|node| {
-            let ClusterNode { id, name, version, uptime, connections, topics, .. } = node;
+            let ClusterNode { id, name, version, uptime, connections, users, topics, .. } = node;
             let line = serde_json::json!({
                 "id": id, "name": name, "version": version, "uptime": uptime, "connections": connections,
-                "topics": topics,
+                "users": users, "topics": topics,
             });
             format!("{line}\n")
         })
@@ -56,14 +56,14 @@ fn lines(nodes: &[ClusterNode]) -> String {
 fn table(nodes: &[ClusterNode]) -> String {
     let width = nodes.iter().map(|node| node.name.chars().count()).chain([4]).max().unwrap_or(4);
     let mut table = format!(
-        "{:<width$}  {:<32}  {:<10}  {:>9}  {:>11}  {:>9}\n",
-        "NAME", "ID", "VERSION", "UPTIME", "CONNECTIONS", "TOPICS"
+        "{:<width$}  {:<32}  {:<10}  {:>9}  {:>11}  {:>9}  {:>9}\n",
+        "NAME", "ID", "VERSION", "UPTIME", "CONNECTIONS", "USERS", "TOPICS"
     );
     for node in nodes {
-        let ClusterNode { id, name, version, connections, topics, .. } = node;
+        let ClusterNode { id, name, version, connections, users, topics, .. } = node;
         let uptime = uptime(node.uptime);
         table.push_str(&format!(
-            "{name:<width$}  {id:<32}  {version:<10}  {uptime:>9}  {connections:>11}  {topics:>9}\n"
+            "{name:<width$}  {id:<32}  {version:<10}  {uptime:>9}  {connections:>11}  {users:>9}  {topics:>9}\n"
         ));
     }
     if nodes.is_empty() {

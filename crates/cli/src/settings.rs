@@ -228,13 +228,13 @@ impl ServeSettings {
     }
 
     /// # Errors
-    /// Returns an error if HTTP/3 is enabled without TLS.
+    /// Returns an error if HTTP/3 is enabled without TLS, or with invalid limits.
     fn check_http3(&self) -> Result<(), String> {
         if self.http.http3 && !self.tls.is_on() {
             let (http3, certificate) = (self.name("http.http3"), self.name("tls.certificate"));
             return Err(format!("{http3} requires {certificate}: QUIC includes TLS"));
         }
-        Ok(())
+        if self.http.http3 { self.http.check_http3(|key| self.name(key)) } else { Ok(()) }
     }
 
     /// Name under which a setting was given, for errors about its value.

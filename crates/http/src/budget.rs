@@ -50,6 +50,21 @@ impl AbuseLimits {
         Self { resets: Allowance::new(200, 33), control_frames: Allowance::new(1000, 33) }
     }
 
+    /// Creates limits for a connection of this maximum of concurrent streams. Bursts are the larger of the default and twice
+    /// the maximum: all users of a proxy may leave at once, and others take their streams.
+    #[must_use]
+    pub const fn for_streams(streams: u32) -> Self {
+        let mut limits = Self::new();
+        let burst = streams.saturating_mul(2);
+        if burst > limits.resets.burst {
+            limits.resets.burst = burst;
+        }
+        if burst > limits.control_frames.burst {
+            limits.control_frames.burst = burst;
+        }
+        limits
+    }
+
     /// Sets the allowance of streams that end in a reset, by the peer or by an error of the peer: the guard against rapid
     /// resets (CVE-2023-44487) and resets that a client provokes (CVE-2025-8671). Default: 200, refilled at 33 a second;
     /// a page that closes resets all its streams at once.

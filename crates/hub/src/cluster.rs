@@ -48,6 +48,7 @@ use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
 use crate::auth::Revocation;
+use crate::connections::ConnectionCounts;
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
@@ -212,8 +213,8 @@ impl Cluster {
     }
 
     /// This node and the others, by name.
-    pub(crate) fn nodes(&self, connections: usize) -> Vec<(ClusterNode, bool)> {
-        let own = ClusterNode::new(self.node, &self.heartbeat(connections, 0, None));
+    pub(crate) fn nodes(&self, counts: ConnectionCounts) -> Vec<(ClusterNode, bool)> {
+        let own = ClusterNode::new(self.node, &self.heartbeat(counts, 0, None));
         let mut nodes = vec![(own, true)];
         nodes
             .extend(self.lock_nodes().iter().map(|(id, heartbeat)| (ClusterNode::new(id, heartbeat), false)));
@@ -328,12 +329,13 @@ impl Cluster {
         self.outbox.wake();
     }
 
-    fn heartbeat(&self, connections: usize, presence: u64, keys: Option<KeysHeartbeat>) -> Heartbeat {
+    fn heartbeat(&self, counts: ConnectionCounts, presence: u64, keys: Option<KeysHeartbeat>) -> Heartbeat {
         Heartbeat {
             name: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime: self.begin.elapsed().as_secs(),
-            connections: connections as u64,
+            connections: counts.connections,
+            users: counts.users,
             topics: self.interest.len() as u64,
             presence,
             serving: self.is_serving.load(Ordering::Acquire),
@@ -346,9 +348,9 @@ impl Cluster {
         *self.role.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send_heartbeat(&self, connections: usize, presence: u64, keys: KeysHeartbeat) {
+    fn send_heartbeat(&self, counts: ConnectionCounts, presence: u64, keys: KeysHeartbeat) {
         // A struct of numbers and texts is always encoded.
-        let body = serde_json::to_vec(&self.heartbeat(connections, presence, Some(keys))).unwrap_or_default();
+        let body = serde_json::to_vec(&self.heartbeat(counts, presence, Some(keys))).unwrap_or_default();
         self.outbox.send(&self.outbox.subjects.all(), MessageKind::Heartbeat, &body);
     }
 
@@ -434,6 +436,16 @@ impl OtherNodes for Cluster {
         self.request_event(topic, retained, time);
     }
 
+    fn pass_cache_miss(&self, topic: &str) -> bool {
+        let owner = self.lock_nodes().owner(topic, self.node, self.report_role());
+        let passes = owner != self.node && self.is_connected();
+        if passes {
+            let miss = NodeCommand::CacheMiss { topic: topic.to_owned() };
+            self.send_command(&self.outbox.subjects.node(owner), 0, miss);
+        }
+        passes
+    }
+
     fn is_connected(&self) -> bool {
         self.outbox.is_open()
     }
@@ -472,7 +484,10 @@ mod tests {
     fn add(cluster: &Cluster, id: u128, uptime: u64) -> NodeId {
         let node = NodeId { id, start: 0 };
         assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
-        cluster.note_heartbeat(node, Heartbeat { uptime, ..cluster.heartbeat(0, 0, None) });
+        cluster.note_heartbeat(
+            node,
+            Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0, None) },
+        );
         node
     }
 

@@ -62,6 +62,13 @@ pub(crate) enum ConnectionCommand {
 /// Receives the result of a command.
 pub(crate) type CommandReply = oneshot::Sender<Result<(), Problem>>;
 
+/// Numbers of open connections and of their users: distinct `sub` of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionCounts {
+    pub(crate) connections: u64,
+    pub(crate) users: u64,
+}
+
 /// All open connections of clients.
 pub(crate) struct ConnectionRegistry {
     /// Distinguishes the ids of this process from those of others.
@@ -243,14 +250,10 @@ impl ConnectionRegistry {
         let _ = self.events.set(events);
     }
 
-    /// Number of open connections.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().by_number.len()
-    }
-
-    /// Number of users with open connections: distinct `sub` of tokens.
-    pub(crate) fn users(&self) -> usize {
-        self.lock().users
+    /// The numbers of open connections and of their users.
+    pub(crate) fn counts(&self) -> ConnectionCounts {
+        let state = self.lock();
+        ConnectionCounts { connections: state.by_number.len() as u64, users: state.users as u64 }
     }
 
     /// The id of a connection.
@@ -505,6 +508,10 @@ impl RegisteredConnection {
         self.0.registry.id_of(&self.0)
     }
 
+    pub(crate) fn path(&self) -> ConnectionPath {
+        self.0.path
+    }
+
     /// Sets the bytes that wait for the client ([`Handler::queued`](sinews_server::Handler::queued)).
     pub(crate) fn set_queued(&self, bytes: usize) {
         self.0.queued.store(u32::try_from(bytes).unwrap_or(u32::MAX), MemoryOrdering::Relaxed);
@@ -552,9 +559,13 @@ impl RegisteredConnection {
         self.0.lock().closed = Some(closed.status());
     }
 
-    /// Reports the end of the connection, if anything wants to know it.
+    /// Reports the end of the connection, if anything wants to know it. The end of a poll does not say that its client has
+    /// gone.
     fn report(&self) {
         let ClientConnection { registry, path, opened, state, .. } = &*self.0;
+        if *path == ConnectionPath::Poll {
+            return;
+        }
         let kind = WebhookEventKind::ConnectionClosed;
         let Some(events) = registry.events.get().filter(|events| events.wants(kind)) else { return };
         let state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -613,7 +624,7 @@ mod tests {
             found.iter().map(|connection| registry.id_of(connection)).collect()
         };
         assert_eq!(page(None, None, 9), ids);
-        assert_eq!(registry.users(), 2);
+        assert_eq!(registry.counts().users, 2);
         assert_eq!(page(None, Some(&ids[1]), 1), ids[2..3]);
         assert_eq!(page(Some("anna"), None, 9), [ids[0].clone(), ids[2].clone()]);
         assert_eq!(page(Some("anna"), Some(&ids[0]), 9), ids[2..3]);
@@ -624,11 +635,11 @@ mod tests {
         connections[3].set_rights(&anna);
         assert!(page(Some("ben"), None, 9).is_empty());
         assert_eq!(page(Some("anna"), Some(&ids[2]), 9), ids[3..]);
-        assert_eq!(registry.users(), 1);
+        assert_eq!(registry.counts().users, 1);
         connections[3].set_rights(&anna);
-        assert_eq!(registry.users(), 1, "the same user");
+        assert_eq!(registry.counts().users, 1, "the same user");
         drop(connections);
-        assert_eq!(registry.users(), 0);
+        assert_eq!(registry.counts().users, 0);
         assert!(page(None, None, 9).is_empty() && page(Some("anna"), None, 9).is_empty());
         assert!(registry.find(&ids[3]).is_none());
     }

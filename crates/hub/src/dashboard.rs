@@ -20,7 +20,7 @@ use crate::policy::{AccessPolicy, LivePolicy};
 use crate::protocol::pusher::report::AppsReport;
 use crate::streams::report;
 use crate::streams::service::StreamService;
-use crate::topics::list::TopicScan;
+use crate::topics::list::{TopicScan, TopicUse};
 use crate::topics::{HubTopics, TopicForm};
 
 /// The right to subscribe to this topic is required to view the dashboard: the report names topics.
@@ -152,16 +152,22 @@ pub(crate) fn start(
         let (topics, count) = topics(&publisher, hub.take_rates(TOPICS_MAX));
         snapshot["topics"] = json!(topics);
         snapshot["topic_count"] = json!(count);
-        snapshot["users"] = json!(hub.connections().users());
+        let counts = hub.connections().counts();
+        let mut users = counts.users;
+        snapshot["subscribed_topics"] = json!(hub.subscribed().len());
         // They do not count as failed handshakes, since the server accepts them to close them.
         snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
         snapshot["server"] = server_info.to_json(begin);
         if let Some(cluster) = &cluster {
             snapshot["server"]["node"] = json!(cluster.name());
-            let nodes = cluster.nodes(hub.connections().len());
+            let nodes = cluster.nodes(counts);
+            users = nodes.iter().map(|(node, _)| node.users).sum();
+            let own = nodes.iter().find(|(_, is_own)| *is_own);
+            snapshot["subscribed_topics"] = json!(own.map_or(0, |(node, _)| node.topics));
             let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
             snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });
         }
+        snapshot["users"] = json!(users);
         if let Some(hooks) = live.policy().hook_metrics() {
             snapshot["hooks"] = hooks.report();
         }
@@ -220,22 +226,34 @@ fn refused(metrics: &Metrics) -> u64 {
     metrics.handshakes_rejected.iter().map(|(_, count)| count).sum::<u64>() + metrics.limited.total()
 }
 
-/// The reported topics, and the number of topics with subscribers by name or a history, as far as one look at the
-/// list shows. A topic has its publications since the last report and its subscribers. After the topics with
-/// publications come the topics with the most subscribers.
-fn topics(publisher: &Publisher, rates: Vec<(String, u64)>) -> (Vec<(String, u64, usize)>, usize) {
+/// A topic with its publications since the last report, its subscribers, and its keys.
+type ReportedTopic = (String, u64, usize, usize);
+
+/// The reported topics, and the number of topics with subscribers by name, a history or keys, as far as one look at the
+/// list shows. After the topics with publications come the topics with the most subscribers of messages and keys.
+fn topics(publisher: &Publisher, rates: Vec<(String, u64)>) -> (Vec<ReportedTopic>, usize) {
     let mut listed = TopicScan::new(">").map(|mut scan| scan.next(publisher)).unwrap_or_default();
+    listed.retain(|(_, found)| found.is_any());
     let count = listed.len();
-    let subscribers: HashMap<String, usize> = listed.iter().cloned().collect();
-    let known =
-        |topic: &String| subscribers.get(topic).copied().unwrap_or_else(|| subscribers_of(publisher, topic));
-    let mut topics: Vec<_> = rates.into_iter().map(|(topic, rate)| (known(&topic), topic, rate)).collect();
-    listed
-        .retain(|(topic, subscribers)| *subscribers > 0 && topics.iter().all(|(_, other, _)| other != topic));
-    listed.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    let known: HashMap<String, TopicUse> = listed.iter().cloned().collect();
+    let subscribers = |found: &TopicUse| found.subscribers.unwrap_or(0) + found.key_subscribers;
+    let published = rates.into_iter().map(|(topic, rate)| match known.get(&topic) {
+        Some(found) => (topic, rate, subscribers(found), found.keys),
+        None => {
+            let subscribers = subscribers_of(publisher, &topic);
+            (topic, rate, subscribers, 0)
+        }
+    });
+    let mut topics: Vec<ReportedTopic> = published.collect();
+    let is_used = |found: &TopicUse| subscribers(found) > 0 || found.keys > 0;
+    listed.retain(|(topic, found)| is_used(found) && topics.iter().all(|(other, ..)| other != topic));
+    let order = |found: &TopicUse| (subscribers(found), found.keys);
+    listed.sort_by(|one, other| order(&other.1).cmp(&order(&one.1)).then_with(|| one.0.cmp(&other.0)));
     let rest = TOPICS_MAX.saturating_sub(topics.len());
-    topics.extend(listed.into_iter().take(rest).map(|(topic, subscribers)| (subscribers, topic, 0)));
-    (topics.into_iter().map(|(subscribers, topic, rate)| (topic, rate, subscribers)).collect(), count)
+    topics.extend(
+        listed.into_iter().take(rest).map(|(topic, found)| (topic, 0, subscribers(&found), found.keys)),
+    );
+    (topics, count)
 }
 
 /// Subscribers of a topic by its name.

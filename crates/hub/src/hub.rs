@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use sinews_server::{
     BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared,
-    Publisher, Router, Server, TopicPattern, TopicRule,
+    Publisher, Router, Server, SubscriptionObserver, TopicPattern, TopicRule,
 };
 
 use crate::api;
@@ -94,6 +94,7 @@ impl HubBuilder {
                 message_rate: None,
                 has_pages: true,
                 pusher_prefix: None,
+                pusher_recovery_bytes: None,
             },
             access: None,
             history: Vec::new(),
@@ -191,6 +192,16 @@ impl HubBuilder {
     #[must_use]
     pub fn pusher_path_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.options.pusher_prefix = Some(prefix.into());
+        self
+    }
+
+    /// Sets the memory that recoveries of [apps](crate::PusherApps) reserve while they read missed events of durable topics, each
+    /// 1 MiB: further recoveries wait. A recovery that has waited and read for
+    /// [`PusherLimits::recovery_time`](crate::PusherLimits) is answered as incomplete. Less than 1 MiB counts as 1 MiB. Default:
+    /// 64 MiB, which is enough for 64 recoveries at once.
+    #[must_use]
+    pub fn pusher_recovery_bytes(mut self, bytes: usize) -> Self {
+        self.options.pusher_recovery_bytes = Some(bytes);
         self
     }
 
@@ -453,7 +464,11 @@ impl Hub {
                 publisher.share_presence(move || changed.note_presence());
                 Some(RunningLink::start(cluster, (Arc::clone(&topics), cluster_live), server.publisher())?)
             }
-            None => None,
+            None => {
+                let subscribed = Arc::clone(topics.subscribed());
+                publisher.observe_subscriptions(subscribed as Arc<dyn SubscriptionObserver>);
+                None
+            }
         };
         Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks, revocations })
     }

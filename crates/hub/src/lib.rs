@@ -45,7 +45,7 @@ pub use self::hosts::HostRules;
 pub use self::hub::{BuildError, Hub, HubBuilder, KeyWriteFailed, RunningHub};
 pub use self::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
 pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
-pub use self::protocol::pusher::{PusherApp, PusherApps, PusherLimits, PusherWebhook};
+pub use self::protocol::pusher::{PusherApp, PusherApps, PusherFeatures, PusherLimits, PusherWebhook};
 pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
 pub use self::topics::keys::key_value_of_json;

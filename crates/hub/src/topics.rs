@@ -16,6 +16,7 @@ pub(crate) mod nodes;
 pub(crate) mod presence;
 mod recoverable;
 pub(crate) mod shared_keys;
+pub(crate) mod subscribed;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ pub(crate) use self::names::{
 };
 use self::nodes::OtherNodes;
 use self::shared_keys::SharedKeys;
+use self::subscribed::SubscribedTopics;
 use crate::connections::ConnectionRegistry;
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
@@ -64,6 +66,8 @@ pub(crate) struct HubTopics {
     /// Orders the publications and the new subscriptions of cache channels.
     cache_channels: TopicLocks,
     connections: Arc<ConnectionRegistry>,
+    /// Topics with subscribers, without a cluster.
+    subscribed: Arc<SubscribedTopics>,
     /// The other nodes, if there is a cluster.
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
     /// The keys that all nodes share.
@@ -304,6 +308,11 @@ impl HubTopics {
         &self.connections
     }
 
+    /// The topics with subscribers, for a hub without a cluster.
+    pub(crate) fn subscribed(&self) -> &Arc<SubscribedTopics> {
+        &self.subscribed
+    }
+
     /// Sets what receives the events of topics and connections. The first call sets it.
     pub(crate) fn set_events(&self, events: Arc<dyn EventSink>) {
         self.connections.set_events(Arc::clone(&events));
@@ -351,9 +360,14 @@ impl HubTopics {
         self.other_nodes.get()
     }
 
+    /// Whether publications reach the other nodes; `None` without a cluster.
+    pub(crate) fn reaches_nodes(&self) -> Option<bool> {
+        self.other_nodes().map(|nodes| nodes.is_connected())
+    }
+
     /// Whether this server is a node of a cluster, and cannot reach the other nodes.
     pub(crate) fn is_isolated(&self) -> bool {
-        self.other_nodes().is_some_and(|nodes| !nodes.is_connected())
+        self.reaches_nodes() == Some(false)
     }
 
     /// Publishes to all forms, and to other nodes; returns the number of subscriptions of this process that it reaches.

@@ -17,11 +17,21 @@ use sinews_server::{Member, OriginPolicy};
 use sinews_testkit::{BodyReader, SseEvent};
 use support::{TestHub, ask_on, parse};
 
-/// The event of a subscription; returns its data.
+/// The event of a subscription, after the welcome if that is due; returns its data.
 fn subscribed(body: &mut BodyReader<TcpStream>) -> Value {
-    let event = body.event().unwrap();
+    let mut event = body.event().unwrap();
+    if event.kind == "welcome" {
+        event = body.event().unwrap();
+    }
     assert_eq!(event.kind, "subscribed", "{event:?}");
     parse(&event.data)
+}
+
+/// Reads the welcome of a response with lines; returns the id of the connection.
+fn welcomed(body: &mut BodyReader<TcpStream>) -> String {
+    let welcome = parse(&body.line().unwrap());
+    assert_eq!((&welcome["op"], welcome.as_object().unwrap().len()), (&json!("welcome"), 2));
+    welcome["connection"].as_str().unwrap().to_owned()
 }
 
 /// The next answer to a long poll, and the connection.
@@ -32,6 +42,7 @@ fn polled(mut body: BodyReader<TcpStream>) -> (Value, TcpStream) {
 }
 
 const JSON: &str = "Accept: application/json\r\n";
+const LINES: &str = "Accept: application/x-ndjson\r\n";
 
 #[test]
 fn payloads_of_a_topic_are_events() {
@@ -59,13 +70,25 @@ fn payloads_of_a_topic_are_events() {
 }
 
 #[test]
-fn event_stream_starts_with_the_time_to_wait_before_a_reconnect() {
+fn event_stream_starts_with_the_time_to_wait_before_a_reconnect_and_the_id_of_its_connection() {
     let hub = TestHub::new();
-    let mut body = hub.events("/topics/lobby");
-    assert_eq!(
-        body.until("\n\n").as_deref(),
-        Some("retry: 2000\nevent: subscribed\ndata: {\"op\":\"ack\",\"topic\":\"lobby\"}\n\n")
-    );
+    let mut ids = Vec::new();
+    for path in ["/topics/lobby", "/topics?topic=lobby&topic=hall", "/topics/lobby/keys"] {
+        let mut body = hub.events(path);
+        let first = body.until("\n\n").unwrap();
+        let welcome =
+            first.strip_prefix("retry: 2000\nevent: welcome\ndata: ").unwrap_or_else(|| panic!("{first}"));
+        let welcome = parse(welcome);
+        ids.push(welcome["connection"].as_str().unwrap().to_owned());
+        assert_eq!(welcome, json!({ "op": "welcome", "connection": ids.last() }), "{path}");
+        let second = body.until("\n").unwrap();
+        assert_eq!(second, "event: subscribed\n", "{path}");
+        let mut lines = hub.ask(path, LINES);
+        ids.push(welcomed(&mut lines));
+        assert_eq!(parse(&lines.line().unwrap())["op"], "ack");
+    }
+    let distinct: std::collections::HashSet<&String> = ids.iter().collect();
+    assert_eq!(distinct.len(), 6, "{ids:?}");
 }
 
 #[test]
@@ -84,6 +107,7 @@ fn last_event_id_resumes_without_a_gap_or_tells_it() {
     hub.publish("kept.a", "3");
     let resume = |id: &str| hub.ask("/topics/kept.a?last=1", &format!("Last-Event-ID: {id}\r\n"));
     let mut body = resume(&first.id);
+    assert_eq!(body.event().unwrap().kind, "welcome");
     let event = body.event().unwrap();
     // The messages of the replay still follow, so the id is before them.
     assert_eq!((&*event.kind, &*event.id), ("subscribed", &*id(1)));
@@ -133,6 +157,7 @@ fn ids_of_several_topics_resume_all_of_them() {
     hub.publish("kept.b", "b3");
     hub.publish("kept.a", "a3");
     let mut body = hub.ask(path, &format!("Last-Event-ID: {}\r\n", last.id));
+    assert_eq!(body.event().unwrap().kind, "welcome");
     let mut received: Vec<String> = Vec::new();
     while received.len() < 2 {
         let event = body.event().unwrap();
@@ -152,8 +177,9 @@ fn ids_of_several_topics_resume_all_of_them() {
 #[test]
 fn lines_are_messages_of_the_protocol() {
     let hub = TestHub::new();
-    let mut body = hub.ask("/topics/kept.*", "Accept: application/x-ndjson\r\n");
+    let mut body = hub.ask("/topics/kept.*", LINES);
     assert_eq!(body.header("content-type"), Some("application/x-ndjson"));
+    welcomed(&mut body);
     assert_eq!(parse(&body.line().unwrap()), json!({ "op": "ack", "topic": "kept.*" }));
     for (kind, payload, field, value) in [
         ("text/plain", &b"a\r\nb"[..], "data", json!("a\r\nb")),
@@ -354,7 +380,8 @@ fn event_stream_follows_the_members_of_a_topic() {
     assert!(ack["subscribers"].is_u64() && ack["at"].is_u64() && ack["members"].is_null(), "{ack}");
     let mut silent = hub.events("/topics/room?presence=false");
     assert_eq!(subscribed(&mut silent), json!({ "op": "ack", "topic": "room" }));
-    let mut lines = hub.ask("/topics?topic=room&topic=hall&members=true", "Accept: application/x-ndjson\r\n");
+    let mut lines = hub.ask("/topics?topic=room&topic=hall&members=true", LINES);
+    welcomed(&mut lines);
     for topic in ["room", "hall"] {
         let ack = parse(&lines.line().unwrap());
         assert!(ack["topic"] == topic && ack["members"].is_array(), "{ack}");
@@ -394,9 +421,13 @@ fn members_of_a_topic_are_listed_page_by_page() {
     let first = parse(&hub.ask("/topics/room/members", "Connection: close\r\n").rest());
     assert_eq!((&ack["more"], &first["more"], &first["topic"]), (&json!(true), &json!(true), &json!("room")));
     assert!(first["subscribers"].as_u64() >= Some(700) && first["at"].is_u64(), "{first}");
-    let last = first["members"][255]["id"].as_str().unwrap().replace(' ', "%20");
-    let second =
-        parse(&hub.ask(&format!("/topics/room/members?after={last}"), "Connection: close\r\n").rest());
+    let last = first["members"][255]["id"].as_str().unwrap();
+    let page = |after: &str| {
+        let path = format!("/topics/room/members?after={}", last.replace(' ', after));
+        parse(&hub.ask(&path, "Connection: close\r\n").rest())
+    };
+    let second = page("%20");
+    assert_eq!(page("+"), second, "forms encode a space as a plus");
     let listed = [&first, &second].into_iter().flat_map(|page| page["members"].as_array().unwrap());
     let listed: Vec<&str> = listed.map(|member| member["id"].as_str().unwrap()).collect();
     assert_eq!((listed, &second["more"]), (ids.iter().map(|id| &**id).collect(), &json!(false)));
@@ -461,7 +492,8 @@ fn durable_topic_resumes_over_a_restart() {
 #[test]
 fn stop_of_the_server_is_an_event() {
     let hub = TestHub::new();
-    let mut lines = hub.ask("/topics/a", "Accept: application/x-ndjson\r\n");
+    let mut lines = hub.ask("/topics/a", LINES);
+    welcomed(&mut lines);
     lines.line().unwrap();
     let mut body = hub.events("/topics/a");
     subscribed(&mut body);

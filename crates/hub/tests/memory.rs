@@ -23,11 +23,11 @@ fn open(address: SocketAddr, topic: &str) -> TcpStream {
     for part in ["GET ", topic, " HTTP/1.1\r\nHost: localhost\r\n\r\n"] {
         stream.write_all(part.as_bytes()).unwrap();
     }
-    // The end of the first event.
-    let mut last = [0; 4];
-    while &last != b"}\n\n\r" {
+    // The first acknowledgement.
+    let mut last = [0; 10];
+    while &last != b"\"op\":\"ack\"" {
         last.rotate_left(1);
-        stream.read_exact(&mut last[3..]).unwrap();
+        stream.read_exact(&mut last[9..]).unwrap();
     }
     stream
 }

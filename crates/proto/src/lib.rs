@@ -136,7 +136,7 @@ pub use close::CloseCode;
 pub use config::{Config, InvalidConfig, Overflow, PingRate};
 pub use connection::{
     BodyFormat, BodyPrefix, Connection, Event, Kind, PayloadLocation, PerThread, Received, TransportState,
-    write_body, write_prepared,
+    write_body, write_close, write_prepared,
 };
 pub use error::{Expired, Misuse, PeerMisbehaved};
 pub use frame::CONTROL_MAX as PING_MAX;

@@ -53,21 +53,21 @@ pub trait Http3App {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkEnd {
-    /// The client closed it.
-    Client,
+    /// The peer closed it.
+    Peer,
     /// This side closed it.
-    Server,
-    /// The client violated QUIC or HTTP/3, or exceeded a limit.
+    Local,
+    /// The peer violated QUIC or HTTP/3, or exceeded a limit.
     Violation,
-    /// The client was silent, or reset the connection.
+    /// The peer was silent, or reset the connection.
     Lost,
 }
 
 impl LinkEnd {
     pub(crate) fn of(error: &ConnectionError) -> Self {
         match error {
-            ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) => Self::Client,
-            ConnectionError::LocallyClosed => Self::Server,
+            ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) => Self::Peer,
+            ConnectionError::LocallyClosed => Self::Local,
             ConnectionError::TimedOut | ConnectionError::Reset => Self::Lost,
             _ => Self::Violation,
         }

@@ -3,21 +3,29 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quinn_proto::{Connection, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId};
+use quinn_proto::{
+    Connection, ConnectionEvent, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId, VarInt,
+};
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
 use crate::app::{Http3App, LinkEnd};
-use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
+use crate::exchanges::{ConnectionKey, EndState, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
 use crate::limits::{QuicLimits, varint};
+use crate::memory::UnreadBytes;
+use crate::window::ConnectionWindow;
 
 /// A connection of HTTP/3 over QUIC.
 pub(crate) struct Http3Link {
     pub(crate) quic: Connection,
     http: H3Connection,
+    /// The next event.
+    event: Option<QuicEvent>,
     key: ConnectionKey,
     streams: StreamQueues,
     is_connected: bool,
+    /// Sessions of WebTransport may come.
+    has_sessions: bool,
     pub(crate) is_ended: bool,
     started: Instant,
     /// The client, if it had proved its address before the handshake.
@@ -36,18 +44,35 @@ impl Http3Link {
         Self {
             quic,
             http: H3Connection::server(config),
+            event: None,
             key,
             streams: StreamQueues {
                 max_queued: limits.max_queued,
                 send_window: limits.send_window.into(),
                 max_send_window: limits.max_send_window.into(),
+                window: ConnectionWindow::new(limits.connection_window.into(), limits.stream_window.into()),
                 ..StreamQueues::default()
             },
             is_connected: false,
+            has_sessions: config.for_transport().1,
             is_ended: false,
             started: now,
             client,
         }
+    }
+
+    /// Makes it the client's side.
+    pub(crate) fn into_client(mut self, config: Config) -> Self {
+        self.http = H3Connection::client(config);
+        self
+    }
+
+    /// Whether an event of QUIC is to be handled, or a change of the application. Asks QUIC once: the event is kept.
+    pub(crate) fn has_events(&mut self) -> bool {
+        if self.event.is_none() {
+            self.event = self.quic.poll();
+        }
+        self.event.is_some() || self.has_changed()
     }
 
     /// Whether the handshake is complete.
@@ -62,11 +87,16 @@ impl Http3Link {
     /// The time of the next call of [`expire`](Self::expire). `handshake_timeout` bounds the handshake.
     pub(crate) fn timeout(&mut self, handshake_timeout: Duration) -> Option<Instant> {
         let handshake = (!self.is_connected && !self.is_ended).then(|| self.started + handshake_timeout);
-        self.quic.poll_timeout().into_iter().chain(handshake).min()
+        let reject = self.streams.end.reject_at();
+        self.quic.poll_timeout().into_iter().chain(handshake).chain(reject).min()
     }
 
     pub(crate) fn expire(&mut self, handshake_timeout: Duration, app: &mut dyn Http3App, now: Instant) {
         self.quic.handle_timeout(now);
+        if self.streams.end.reject_at().is_some_and(|at| at <= now) {
+            self.streams.end = EndState::Rejecting;
+            self.http.shut_down_now();
+        }
         if !self.is_connected && !self.is_ended && self.started + handshake_timeout <= now {
             self.end(H3Code::H3_NO_ERROR, "handshake timeout", LinkEnd::Lost, app, now);
         }
@@ -87,16 +117,28 @@ impl Http3Link {
         }
     }
 
+    /// Handles a datagram. Its events follow by [`drive`](Self::drive).
+    pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
+        let before = self.quic.stats().frame_rx.stream;
+        self.quic.handle_event(event);
+        // Others acknowledge, or probe the path.
+        if self.quic.stats().frame_rx.stream > before {
+            self.streams.unread_bytes.add_datagram(datagram);
+        }
+    }
+
     /// Handles all events of QUIC.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
-        while let Some(event) = self.quic.poll() {
+        while let Some(event) = self.event.take().or_else(|| self.quic.poll()) {
             match event {
                 QuicEvent::Connected => {
                     self.is_connected = true;
+                    // The handshake is behind.
+                    self.streams.unread_bytes = UnreadBytes::default();
                     let Some(control) = self.quic.streams().open(Dir::Uni) else {
-                        // RFC 9114 section 6.2: a client permits at least three.
+                        // RFC 9114 section 6.2: a peer permits at least three.
                         let (code, cause) = (H3Code::H3_GENERAL_PROTOCOL_ERROR, LinkEnd::Violation);
-                        return self.end(code, "client permits no control stream", cause, app, now);
+                        return self.end(code, "peer permits no control stream", cause, app, now);
                     };
                     self.streams.control = Some(control);
                     self.http.set_control_stream(http_id(control));
@@ -119,10 +161,7 @@ impl Http3Link {
                     }
                 }
                 QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id, app, fields, now),
-                QuicEvent::Stream(StreamEvent::Writable { id }) => {
-                    self.streams.flush(&mut self.quic, id);
-                    app.handle_writable(&mut self.exchanges(now), http_id(id));
-                }
+                QuicEvent::Stream(StreamEvent::Writable { id }) => self.streams.writable.push(id),
                 QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
                     self.streams.forget(id);
                     // RFC 9000 section 3.5: also a complete response, of which a part waits for a window.
@@ -140,6 +179,7 @@ impl Http3Link {
                 return;
             }
         }
+        self.write(app, now);
         loop {
             self.settle(app, fields, now);
             if self.is_ended || !self.is_connected {
@@ -147,7 +187,19 @@ impl Http3Link {
             }
             app.handle_settled(&mut self.exchanges(now));
             if !self.has_changed() {
+                if let Some(window) = self.streams.window.adapt(self.streams.unread()) {
+                    self.quic.set_receive_window(varint(window));
+                }
                 return;
+            }
+        }
+    }
+
+    /// Sends bytes of streams whose windows have opened.
+    fn write(&mut self, app: &mut dyn Http3App, now: Instant) {
+        for stream in self.streams.take_writable() {
+            if self.streams.flush(&mut self.quic, stream) {
+                app.handle_writable(&mut self.exchanges(now), http_id(stream));
             }
         }
     }
@@ -189,6 +241,12 @@ impl Http3Link {
 
     /// Passes received bytes of a stream to HTTP/3, until there are none or the stream is held.
     fn read(&mut self, stream: StreamId, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
+        let is_unread = self.streams.all_paused
+            || self.streams.paused.contains(&stream)
+            || self.http.is_held(http_id(stream));
+        if is_unread && self.read_reset(stream, app, now) {
+            return;
+        }
         while !self.is_ended && !self.streams.paused.contains(&stream) {
             if self.streams.all_paused {
                 self.streams.waiting.insert(stream);
@@ -204,15 +262,13 @@ impl Http3Link {
                     // The connection is asked for datagrams after each call.
                     let _ = chunks.finalize();
                     match next {
-                        Ok(Some(chunk)) => (chunk.bytes, false),
+                        Ok(Some(chunk)) => {
+                            self.streams.note_read(chunk.bytes.len());
+                            (chunk.bytes, false)
+                        }
                         Ok(None) => (Bytes::new(), true),
                         Err(ReadError::Blocked) => return,
-                        Err(ReadError::Reset(code)) => {
-                            let code = H3Code::new(code.into_inner());
-                            let reset = self.http.receive_reset(http_id(stream), code, self.elapsed(now));
-                            self.report(reset, app, now);
-                            return self.streams.forget_reads(stream, &self.http);
-                        }
+                        Err(ReadError::Reset(code)) => return self.receive_reset(stream, code, app, now),
                     }
                 }
             };
@@ -222,6 +278,7 @@ impl Http3Link {
                 let event = self.http.receive(http_id(stream), &mut input, ends, fields, elapsed);
                 match event {
                     Ok(Some(event)) => {
+                        self.permit_session_streams(&event);
                         let (quic, http, streams) = (&mut self.quic, &mut self.http, &mut self.streams);
                         let (key, started) = (self.key, self.started);
                         app.handle_event(
@@ -244,8 +301,35 @@ impl Http3Link {
         }
     }
 
+    /// Permits further unidirectional streams for a session of WebTransport.
+    fn permit_session_streams(&mut self, event: &Event<'_>) {
+        if let Event::Request { head, .. } = event
+            && self.has_sessions
+            && head.protocol().is_some_and(|protocol| protocol.starts_with("webtransport"))
+        {
+            self.has_sessions = false;
+            let streams = self.quic.max_concurrent_streams(Dir::Bi);
+            self.quic.set_max_concurrent_streams(Dir::Uni, varint(streams));
+        }
+    }
+
+    /// Handles the reset of a stream that is not read. Returns whether the client has reset it.
+    fn read_reset(&mut self, stream: StreamId, app: &mut dyn Http3App, now: Instant) -> bool {
+        let Ok(Some(code)) = self.quic.recv_stream(stream).received_reset() else { return false };
+        self.receive_reset(stream, code, app, now);
+        true
+    }
+
+    fn receive_reset(&mut self, stream: StreamId, code: VarInt, app: &mut dyn Http3App, now: Instant) {
+        let code = H3Code::new(code.into_inner());
+        let reset = self.http.receive_reset(http_id(stream), code, self.elapsed(now));
+        self.report(reset, app, now);
+        self.streams.forget_reads(stream, &self.http);
+    }
+
     fn datagrams(&mut self, app: &mut dyn Http3App, now: Instant) {
         while let Some(datagram) = self.quic.datagrams().recv() {
+            self.streams.note_read(datagram.len());
             match self.http.receive_datagram(&datagram) {
                 Ok(Some((session, payload))) => {
                     app.handle_datagram(&mut self.exchanges(now), session, payload);
@@ -291,7 +375,7 @@ impl Http3Link {
         }
         self.streams.grow_window(&mut self.quic);
         if let Some((code, reason)) = self.streams.close.take() {
-            self.end(code, reason, LinkEnd::Server, app, now);
+            self.end(code, reason, LinkEnd::Local, app, now);
         }
         if self.streams.outgoing_bytes > self.streams.max_queued {
             let reason = "queue of outgoing content is full (max_queued)";
@@ -304,7 +388,7 @@ impl Http3Link {
     }
 
     /// Announces the end of the connection to its client.
-    pub(crate) fn shut_down(&mut self) {
-        self.http.shut_down_now();
+    pub(crate) fn shut_down(&mut self, now: Instant) {
+        self.exchanges(now).shut_down();
     }
 }

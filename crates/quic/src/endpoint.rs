@@ -1,12 +1,14 @@
 //! All connections of a worker.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit};
+use quinn_proto::{
+    ClientConfig, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, Incoming, Transmit,
+};
 use sinews_http::h3::{Config, FieldBuffer, H3Code};
 
 use crate::app::{Http3App, LinkEnd};
@@ -14,7 +16,8 @@ use crate::connection::Http3Link;
 use crate::exchanges::{ConnectionKey, Exchanges};
 use crate::handshakes::{ClientNetwork, Handshakes};
 use crate::ids::{ConnectionRoutes, WorkerRoute};
-use crate::limits::{self, QuicLimits, QuicSetupError};
+use crate::limits::{self, QuicConnectError, QuicLimits, QuicSetupError};
+use crate::links::{LinkDeadlines, Links};
 
 /// Datagrams to send: `segment` is the size of each but the last, for one call with segmentation offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +38,18 @@ pub struct Outgoing {
 /// The connections of HTTP/3 of one worker.
 pub struct QuicEndpoint {
     quic: Endpoint,
+    /// Configuration of connections that this side opens.
+    client: Option<ClientConfig>,
     http: Config,
     limits: QuicLimits,
-    links: HashMap<ConnectionHandle, Box<Http3Link>>,
+    links: Links,
     /// Changed links: they may have datagrams to send.
     changed: BTreeSet<usize>,
     /// The first link that sends next.
     next_changed: usize,
-    timeouts: BTreeSet<(Instant, usize)>,
-    timeout_of: HashMap<usize, Instant>,
+    deadlines: LinkDeadlines,
+    /// Connections that have received datagrams, and whose events are not handled.
+    received: Vec<ConnectionHandle>,
     handshakes: Handshakes,
     fields: FieldBuffer,
     /// Answers without a connection: Retry, version negotiation, stateless reset, refusal.
@@ -74,22 +80,65 @@ impl QuicEndpoint {
     ) -> Result<Self, QuicSetupError> {
         let server = limits.server(tls, &http)?;
         let config = limits::endpoint(routes, route)?;
-        Ok(Self {
-            quic: Endpoint::new(Arc::new(config), Some(Arc::new(server)), true, None),
+        let quic = Endpoint::new(Arc::new(config), Some(Arc::new(server)), true, None);
+        Ok(Self::with_parts(quic, None, http, limits))
+    }
+
+    fn with_parts(quic: Endpoint, client: Option<ClientConfig>, http: Config, limits: QuicLimits) -> Self {
+        Self {
+            quic,
+            client,
             http,
             limits,
-            links: HashMap::new(),
+            links: Links::default(),
             changed: BTreeSet::new(),
             next_changed: 0,
-            timeouts: BTreeSet::new(),
-            timeout_of: HashMap::new(),
+            deadlines: LinkDeadlines::default(),
+            received: Vec::new(),
             handshakes: Handshakes::default(),
             fields: FieldBuffer::new(),
             responses: Vec::new(),
             is_closing: false,
             is_closed: false,
             refused: 0,
-        })
+        }
+    }
+
+    /// Creates an endpoint that accepts no connection, and [connects](Self::connect) to servers. `tls` must offer `h3` by
+    /// ALPN.
+    ///
+    /// # Errors
+    /// [`QuicSetupError`].
+    pub fn client(
+        tls: Arc<rustls::ClientConfig>,
+        http: Config,
+        limits: QuicLimits,
+    ) -> Result<Self, QuicSetupError> {
+        let client = limits.client(tls, &http)?;
+        let config = limits::endpoint(ConnectionRoutes::new(), WorkerRoute::new(0, 0))?;
+        let quic = Endpoint::new(Arc::new(config), None, true, None);
+        Ok(Self::with_parts(quic, Some(client), http, limits))
+    }
+
+    /// Starts a connection to a server. `name` is the name in its certificate. [`Http3App::handle_start`] or
+    /// [`Http3App::handle_end`] follows.
+    ///
+    /// # Errors
+    /// [`QuicConnectError`].
+    pub fn connect(
+        &mut self,
+        remote: SocketAddr,
+        name: &str,
+        now: Instant,
+    ) -> Result<ConnectionKey, QuicConnectError> {
+        let client = self.client.clone().ok_or(QuicConnectError::NotClient)?;
+        let (handle, quic) = self.quic.connect(now, client, remote, name).map_err(QuicConnectError::Quic)?;
+        let key = ConnectionKey(handle);
+        let link = Http3Link::new(quic, self.http, key, &self.limits, None, now);
+        self.links.insert(handle, Box::new(link.into_client(self.http)));
+        self.handshakes.start(None);
+        self.changed.insert(handle.0);
+        Ok(key)
     }
 
     /// Number of connections, handshakes included.
@@ -125,19 +174,47 @@ impl QuicEndpoint {
         app: &mut dyn Http3App,
         now: Instant,
     ) {
+        self.receive_part(datagram, from, local, ecn, app, now);
+        self.finish_receive(app, now);
+    }
+
+    /// Handles a datagram of a batch. The events of open connections follow with [`finish_receive`](Self::finish_receive), so that
+    /// several datagrams of a connection have one answer.
+    pub fn receive_part(
+        &mut self,
+        datagram: BytesMut,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        ecn: u8,
+        app: &mut dyn Http3App,
+        now: Instant,
+    ) {
         let mut response = Vec::new();
-        let ecn = EcnCodepoint::from_bits(ecn);
+        let (len, ecn) = (datagram.len(), EcnCodepoint::from_bits(ecn));
         match self.quic.handle(now, from, local, ecn, datagram, &mut response) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(link) = self.links.get_mut(&handle) {
-                    link.quic.handle_event(event);
-                    self.drive(handle, app, now);
+                    link.receive(len, event);
+                    // A batch mostly has the datagrams of a connection in a row.
+                    if self.received.last() != Some(&handle) {
+                        self.received.push(handle);
+                    }
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.accept(incoming, app, now),
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit, response),
             None => {}
         }
+    }
+
+    /// Handles the events of a batch of datagrams.
+    pub fn finish_receive(&mut self, app: &mut dyn Http3App, now: Instant) {
+        let mut received = std::mem::take(&mut self.received);
+        for handle in received.drain(..) {
+            self.drive(handle, app, now);
+        }
+        // The handler of an event receives nothing.
+        self.received = received;
     }
 
     fn respond(&mut self, transmit: Transmit, bytes: Vec<u8>) {
@@ -190,6 +267,12 @@ impl QuicEndpoint {
         if !link.is_ended {
             link.drive(app, &mut self.fields, now);
         }
+        self.update(handle, was_connected);
+    }
+
+    /// Exchanges what a connection and the endpoint have for each other, and removes the connection at its end.
+    fn update(&mut self, handle: ConnectionHandle, was_connected: bool) {
+        let Some(link) = self.links.get_mut(&handle) else { return };
         while let Some(event) = link.quic.poll_endpoint_events() {
             if let Some(event) = self.quic.handle_event(handle, event) {
                 link.quic.handle_event(event);
@@ -198,7 +281,7 @@ impl QuicEndpoint {
         let (is_connected, is_drained) = (link.is_connected(), link.quic.is_drained());
         let client = link.client;
         let timeout = link.timeout(self.limits.handshake_timeout).filter(|_| !is_drained);
-        self.set_timeout(handle.0, timeout);
+        self.deadlines.set(handle.0, timeout);
         if !was_connected && (is_connected || is_drained) {
             self.handshakes.finish(client);
         }
@@ -225,33 +308,16 @@ impl QuicEndpoint {
         Some(result)
     }
 
-    fn set_timeout(&mut self, handle: usize, timeout: Option<Instant>) {
-        let old = match timeout {
-            Some(timeout) => self.timeout_of.insert(handle, timeout),
-            None => self.timeout_of.remove(&handle),
-        };
-        if old == timeout {
-            return;
-        }
-        if let Some(old) = old {
-            self.timeouts.remove(&(old, handle));
-        }
-        if let Some(timeout) = timeout {
-            self.timeouts.insert((timeout, handle));
-        }
-    }
-
-    /// The time of the next call of [`expire`](Self::expire).
+    /// The time of the next call of [`expire`](Self::expire), which may have nothing to do then: deadlines that move back with each
+    /// packet are not followed.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.timeouts.first().map(|(timeout, _)| *timeout)
+        self.deadlines.first()
     }
 
     /// Handles timeouts up to `now`.
     pub fn expire(&mut self, app: &mut dyn Http3App, now: Instant) {
-        while let Some((timeout, handle)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
-            self.timeouts.remove(&(timeout, handle));
-            self.timeout_of.remove(&handle);
+        while let Some(handle) = self.deadlines.take_due(now) {
             let handle = ConnectionHandle(handle);
             if let Some(link) = self.links.get_mut(&handle) {
                 link.expire(self.limits.handshake_timeout, app, now);
@@ -277,9 +343,15 @@ impl QuicEndpoint {
         while let Some(handle) = self.next_changed() {
             let mut transmit = self.transmit_of(handle, out, segments, now);
             if transmit.is_none() {
-                // Sending moves timeouts, may need identifiers, and the application may send more.
-                self.drive(handle, app, now);
-                transmit = self.transmit_of(handle, out, segments, now);
+                // Sending moves timeouts, and may need identifiers. The application may send more after an event.
+                let has_events = self.links.get_mut(&handle).is_some_and(|link| link.has_events());
+                if has_events {
+                    self.drive(handle, app, now);
+                    transmit = self.transmit_of(handle, out, segments, now);
+                } else {
+                    let is_connected = self.links.get_mut(&handle).is_some_and(|link| link.is_connected());
+                    self.update(handle, is_connected);
+                }
             }
             if transmit.is_some() {
                 self.next_changed = handle.0 + 1;
@@ -308,13 +380,12 @@ impl QuicEndpoint {
         link.quic.poll_transmit(now, segments, out).map(|transmit| outgoing(&transmit))
     }
 
-    /// Accepts no more connections, and tells the clients to send no more requests.
+    /// Accepts no more connections, and tells the clients to send no more requests. After a round trip further ones are rejected.
     pub fn shut_down(&mut self, app: &mut dyn Http3App, now: Instant) {
         self.is_closing = true;
-        let handles: Vec<ConnectionHandle> = self.links.keys().copied().collect();
-        for handle in handles {
+        for handle in self.links.handles() {
             if let Some(link) = self.links.get_mut(&handle) {
-                link.shut_down();
+                link.shut_down(now);
             }
             self.drive(handle, app, now);
         }
@@ -323,10 +394,9 @@ impl QuicEndpoint {
     /// Closes all connections at once, and ignores new clients: they try again, and find the successor of this process.
     pub fn close(&mut self, reason: &'static str, app: &mut dyn Http3App, now: Instant) {
         (self.is_closing, self.is_closed) = (true, true);
-        let handles: Vec<ConnectionHandle> = self.links.keys().copied().collect();
-        for handle in handles {
+        for handle in self.links.handles() {
             if let Some(link) = self.links.get_mut(&handle) {
-                link.end(H3Code::H3_NO_ERROR, reason, LinkEnd::Server, app, now);
+                link.end(H3Code::H3_NO_ERROR, reason, LinkEnd::Local, app, now);
             }
             self.drive(handle, app, now);
         }

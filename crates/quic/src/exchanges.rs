@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionHandle, Dir, SendDatagramError, StreamId, WriteError};
-use sinews_http::h3::{H3Code, H3Connection, H3SendError, QuicStreamId};
+use sinews_http::h3::{H3Code, H3Connection, H3SendError, PeerSettings, QuicStreamId, RequestTarget};
 
 use crate::limits::varint;
+use crate::memory::{RetainedBytes, UnreadBytes};
+use crate::window::ConnectionWindow;
 
 /// A connection of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +54,38 @@ impl Exchanges<'_> {
         self.now
     }
 
+    /// SETTINGS of the peer, once they have arrived. A server announces here whether it accepts extended CONNECT.
+    #[must_use]
+    pub const fn peer_settings(&self) -> Option<PeerSettings> {
+        self.http.peer_settings()
+    }
+
+    /// Sends the head of a request on a new stream. `ends`: it has no content. `None`: the server permits no further stream now;
+    /// try again in [`handle_settled`](crate::Http3App::handle_settled).
+    ///
+    /// # Errors
+    /// [`H3SendError::NotPermitted`].
+    pub fn send_request<'f>(
+        &mut self,
+        target: &RequestTarget<'_>,
+        fields: impl IntoIterator<Item = (&'f str, &'f str)>,
+        ends: bool,
+    ) -> Result<Option<QuicStreamId>, H3SendError> {
+        let Some(stream) = self.quic.streams().open(Dir::Bi) else { return Ok(None) };
+        match self.http.send_request(http_id(stream), target, fields, ends, &mut self.out) {
+            Ok(()) => {
+                let head = std::mem::take(&mut self.out);
+                self.streams.send(self.quic, stream, head.into(), ends);
+                Ok(Some(http_id(stream)))
+            }
+            Err(error) => {
+                let _ = self.quic.send_stream(stream).reset(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                let _ = self.quic.recv_stream(stream).stop(varint(H3Code::H3_REQUEST_CANCELLED.get()));
+                Err(error)
+            }
+        }
+    }
+
     /// Sends the head of a response. `ends`: it has no content.
     ///
     /// # Errors
@@ -69,12 +103,17 @@ impl Exchanges<'_> {
         Ok(())
     }
 
-    /// Sends content, which is not copied. `ends`: the response ends after it.
+    /// Sends content, which is not copied if it is long. `ends`: the response ends after it.
     ///
     /// # Errors
     /// [`H3SendError`].
     pub fn send_data(&mut self, stream: QuicStreamId, data: Bytes, ends: bool) -> Result<(), H3SendError> {
         let header = self.http.start_data(stream, data.len(), ends)?;
+        if data.len() <= COPIED_DATA_MAX {
+            let frame = [header.as_bytes(), &data].concat();
+            self.streams.send(self.quic, quic_id(stream), frame.into(), ends);
+            return Ok(());
+        }
         self.streams.send(self.quic, quic_id(stream), Bytes::copy_from_slice(header.as_bytes()), false);
         self.streams.send(self.quic, quic_id(stream), data, ends);
         Ok(())
@@ -207,13 +246,13 @@ impl Exchanges<'_> {
         self.http.reset(stream, code);
     }
 
-    /// Bytes that wait for windows of the client, on all streams.
+    /// Bytes that wait for windows of the peer, on all streams.
     #[must_use]
     pub const fn queued(&self) -> usize {
         self.streams.outgoing_bytes
     }
 
-    /// Whether bytes of a stream wait for a window of the client. Send more after [`handle_writable`](crate::Http3App::handle_writable).
+    /// Whether bytes of a stream wait for a window of the peer. Send more after [`handle_writable`](crate::Http3App::handle_writable).
     #[must_use]
     pub fn is_blocked(&self, stream: QuicStreamId) -> bool {
         self.streams.outgoing.contains_key(&quic_id(stream))
@@ -234,16 +273,42 @@ impl Exchanges<'_> {
         (streams, self.quic.stats().frame_tx.stream)
     }
 
-    /// Whether a field section has arrived in part. Bound the time of the rest.
+    /// Returns when the first of the streams was opened whose heads have not arrived. Bound the time of the heads by
+    /// [`expire_heads`](Self::expire_heads).
     #[must_use]
-    pub const fn awaits_section(&self) -> bool {
-        self.http.awaits_section()
+    pub fn awaits_head_since(&mut self) -> Option<Instant> {
+        self.http.awaits_head_since().map(|opened| self.started + opened)
     }
 
-    /// Bytes of memory of the state of HTTP/3, without QUIC.
+    /// Resets the streams that were opened by this time, and whose heads have not arrived.
+    pub fn expire_heads(&mut self, opened_by: Instant) {
+        let since_start = |at: Instant| at.saturating_duration_since(self.started);
+        if let Err(error) = self.http.expire_heads(since_start(opened_by), since_start(self.now)) {
+            self.close(error.code(), error.reason());
+        }
+    }
+
+    /// Bytes of memory of outgoing content that the client has not acknowledged, those that are [queued](Self::queued) included.
     #[must_use]
-    pub fn memory(&self) -> usize {
-        self.http.memory() + self.streams.memory()
+    pub fn retained(&self) -> usize {
+        self.streams.retained.get()
+    }
+
+    /// Bytes of memory of the connection beside [outgoing content](Self::retained): its state, and received bytes that nobody has
+    /// read, of which those that QUIC holds are estimated.
+    #[must_use]
+    pub fn memory(&mut self) -> usize {
+        let open = |dir| self.quic.streams().remote_open_streams(dir) as usize;
+        let open = [Dir::Bi, Dir::Uni].map(open).iter().sum();
+        let unread = self.streams.unread_bytes.limit(self.streams.window.most(open));
+        let permitted =
+            [Dir::Bi, Dir::Uni].map(|dir| self.quic.max_concurrent_streams(dir)).iter().sum::<u64>();
+        BASE_MEMORY
+            + permitted as usize * PERMITTED_STREAM_MEMORY
+            + open * OPEN_STREAM_MEMORY
+            + unread as usize
+            + self.http.memory()
+            + self.streams.memory()
     }
 
     /// Requests that were reset without an event since the last call. For metrics.
@@ -251,9 +316,20 @@ impl Exchanges<'_> {
         self.http.take_rejected()
     }
 
-    /// Rejects further requests, and tells the client. Open ones continue.
+    /// Tells the client to send no more requests, and rejects further ones after a round trip (RFC 9114 section 5.2). Open ones
+    /// continue, and those that the client sent before it knew.
     pub fn shut_down(&mut self) {
-        self.http.shut_down_now();
+        if self.streams.end == EndState::Serving {
+            self.http.shut_down();
+            let round_trip = (2 * self.quic.rtt()).clamp(ANNOUNCEMENT_MIN, ANNOUNCEMENT_MAX);
+            self.streams.end = EndState::Announced { reject_at: self.now + round_trip };
+        }
+    }
+
+    /// Whether a shutdown is complete: no request is open, and further ones are rejected.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.http.is_drained()
     }
 
     /// Closes the connection after the event or call, without its streams. [`handle_end`](crate::Http3App::handle_end) follows.
@@ -261,6 +337,43 @@ impl Exchanges<'_> {
         self.streams.close.get_or_insert((code, reason));
     }
 }
+
+/// Progress of a graceful end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EndState {
+    #[default]
+    Serving,
+    /// The client is told. Requests that it has sent before are served.
+    Announced {
+        reject_at: Instant,
+    },
+    Rejecting,
+}
+
+impl EndState {
+    pub(crate) const fn reject_at(self) -> Option<Instant> {
+        match self {
+            Self::Announced { reject_at } => Some(reject_at),
+            Self::Serving | Self::Rejecting => None,
+        }
+    }
+}
+
+/// Time to deliver an announcement, within which its loss may be repaired: two round trips within these bounds.
+const ANNOUNCEMENT_MIN: Duration = Duration::from_millis(25);
+const ANNOUNCEMENT_MAX: Duration = Duration::from_secs(1);
+
+/// Content that is copied behind the header of its frame: a piece of its own takes more.
+const COPIED_DATA_MAX: usize = 1024;
+
+/// Memory of an idle connection without its streams: our state, that of quinn-proto, and keys.
+const BASE_MEMORY: usize = 20 << 10;
+
+/// Memory that quinn-proto takes for each stream that the client may open.
+const PERMITTED_STREAM_MEMORY: usize = 48;
+
+/// Memory that quinn-proto takes for an open stream.
+const OPEN_STREAM_MEMORY: usize = 600;
 
 /// Bytes between both layers.
 #[derive(Default)]
@@ -276,6 +389,12 @@ pub(crate) struct StreamQueues {
     pub(crate) max_send_window: u64,
     /// Bytes passed to QUIC since the window has grown.
     pub(crate) written: u64,
+    /// Bytes that the client has not acknowledged.
+    pub(crate) retained: RetainedBytes,
+    /// Received bytes in QUIC.
+    pub(crate) unread_bytes: UnreadBytes,
+    /// Bytes that the client may send ahead.
+    pub(crate) window: ConnectionWindow,
     /// The rest of a chunk of a held stream.
     pub(crate) held: BTreeMap<StreamId, Bytes>,
     /// Streams that the application does not read.
@@ -286,6 +405,11 @@ pub(crate) struct StreamQueues {
     pub(crate) all_paused: bool,
     /// Streams with content meanwhile.
     pub(crate) waiting: BTreeSet<StreamId>,
+    /// Streams whose windows have opened.
+    pub(crate) writable: Vec<StreamId>,
+    /// Number of writes to streams whose bytes wait.
+    pub(crate) turns: u64,
+    pub(crate) end: EndState,
     /// The application closes the connection.
     pub(crate) close: Option<(H3Code, &'static str)>,
 }
@@ -293,6 +417,8 @@ pub(crate) struct StreamQueues {
 #[derive(Default)]
 pub(crate) struct OutgoingQueue {
     chunks: VecDeque<Bytes>,
+    /// The turn in which bytes were written last, or the first bytes came.
+    turn: u64,
     ends: bool,
 }
 
@@ -307,7 +433,18 @@ pub(crate) fn quic_id(stream: QuicStreamId) -> StreamId {
 impl StreamQueues {
     /// Sends bytes as far as the windows permit, and queues the rest.
     pub(crate) fn send(&mut self, quic: &mut Connection, stream: StreamId, bytes: Bytes, ends: bool) {
-        let queue = self.outgoing.entry(stream).or_default();
+        let bytes = if bytes.is_empty() { bytes } else { self.retained.track(bytes) };
+        let bytes = match self.outgoing.contains_key(&stream) {
+            true => bytes,
+            // Mostly the windows are open, and no queue is needed.
+            false => match self.send_at_once(quic, stream, bytes, ends) {
+                Some(rest) => rest,
+                None => return,
+            },
+        };
+        self.turns += 1;
+        let new = OutgoingQueue { turn: self.turns, ..OutgoingQueue::default() };
+        let queue = self.outgoing.entry(stream).or_insert(new);
         self.outgoing_bytes += bytes.len();
         if !bytes.is_empty() {
             queue.chunks.push_back(bytes);
@@ -316,8 +453,41 @@ impl StreamQueues {
         self.flush(quic, stream);
     }
 
-    pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) {
-        let Some(queue) = self.outgoing.get_mut(&stream) else { return };
+    /// Writes to a stream without a queue. Returns bytes that wait for a window.
+    fn send_at_once(
+        &mut self,
+        quic: &mut Connection,
+        stream: StreamId,
+        mut bytes: Bytes,
+        ends: bool,
+    ) -> Option<Bytes> {
+        let mut writer = quic.send_stream(stream);
+        while !bytes.is_empty() {
+            match writer.write_chunks(std::slice::from_mut(&mut bytes)) {
+                Ok(written) => self.written += written.bytes as u64,
+                Err(WriteError::Blocked) => return Some(bytes),
+                // The peer has stopped the stream, or it exists no longer.
+                Err(_) => return None,
+            }
+        }
+        if ends {
+            let _ = writer.finish();
+        }
+        None
+    }
+
+    /// Takes the streams whose windows have opened, and first the one that waits longest: QUIC names the last one first, and the
+    /// window of the connection may be used up by it.
+    pub(crate) fn take_writable(&mut self) -> Vec<StreamId> {
+        let mut streams = std::mem::take(&mut self.writable);
+        streams.sort_by_key(|stream| self.outgoing.get(stream).map(|queue| queue.turn));
+        streams
+    }
+
+    /// Writes queued bytes as far as the windows permit. Returns whether bytes were written, or none are left.
+    pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) -> bool {
+        let Some(queue) = self.outgoing.get_mut(&stream) else { return true };
+        let mut is_written = false;
         let mut writer = quic.send_stream(stream);
         let mut is_open = true;
         while is_open && !queue.chunks.is_empty() {
@@ -325,9 +495,12 @@ impl StreamQueues {
                 Ok(written) => {
                     self.outgoing_bytes -= written.bytes;
                     self.written += written.bytes as u64;
+                    is_written = true;
+                    self.turns += 1;
+                    queue.turn = self.turns;
                     queue.chunks.drain(..written.chunks);
                 }
-                Err(WriteError::Blocked) => return,
+                Err(WriteError::Blocked) => return is_written,
                 Err(_) => is_open = false,
             }
         }
@@ -335,6 +508,7 @@ impl StreamQueues {
             let _ = writer.finish();
         }
         self.forget(stream);
+        true
     }
 
     /// Doubles the window once the client has acknowledged as much as it holds: a client that acknowledges nothing takes
@@ -348,11 +522,22 @@ impl StreamQueues {
         }
     }
 
-    /// Bytes of queues and of the state of reads.
+    /// Number of streams whose bytes stay in QUIC.
+    pub(crate) fn unread(&self) -> usize {
+        self.paused.len() + self.held.len()
+    }
+
+    /// Notes that bytes of a stream or a datagram have left QUIC.
+    pub(crate) fn note_read(&mut self, bytes: usize) {
+        self.window.note_read(bytes);
+        self.unread_bytes.remove_read(bytes);
+    }
+
+    /// Bytes of the state of reads.
     fn memory(&self) -> usize {
         let held: usize = self.held.values().map(Bytes::len).sum();
         let streams = self.held.len() + self.paused.len() + self.waiting.len();
-        self.outgoing_bytes + held + streams * size_of::<StreamId>()
+        held + streams * size_of::<StreamId>()
     }
 
     /// Drops the state of reads of a stream that HTTP/3 no longer knows.

@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
-use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn_proto::{
+    ClientConfig, ConnectError, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt,
+};
 use ring::rand::SystemRandom;
 
 use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
@@ -41,8 +43,7 @@ impl QuicLimits {
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(30),
             keep_alive: None,
-            stream_window: 65_535,
-            // Streams whose bytes are not read share it.
+            stream_window: 64 << 10,
             connection_window: 1 << 20,
             send_window: 128 << 10,
             max_send_window: 1 << 20,
@@ -114,6 +115,31 @@ impl QuicLimits {
         self
     }
 
+    /// Sets the bytes that a client may send ahead on a stream. Default: 64 KiB.
+    #[must_use]
+    pub const fn with_stream_window(mut self, bytes: u32) -> Self {
+        self.stream_window = bytes;
+        self
+    }
+
+    /// Sets the bytes that a client may send ahead on all streams of a connection, without those of streams that the
+    /// application does not read, as far as they exceed the half. Default: 1 MiB.
+    #[must_use]
+    pub const fn with_connection_window(mut self, bytes: u32) -> Self {
+        self.connection_window = bytes;
+        self
+    }
+
+    /// Sets the bytes that QUIC keeps until the client acknowledges them. A connection begins with 128 KiB. Default: 1 MiB.
+    #[must_use]
+    pub const fn with_send_window(mut self, bytes: u32) -> Self {
+        self.max_send_window = bytes;
+        if self.send_window > bytes {
+            self.send_window = bytes;
+        }
+        self
+    }
+
     /// Sets the bytes of datagrams of a connection that wait for its congestion window. While they fill it, further ones stay
     /// with the application, which can replace them by newer values. Default: 16 KiB, about the first congestion window.
     #[must_use]
@@ -132,7 +158,7 @@ impl QuicLimits {
         let datagrams = has_datagrams.then_some(self.datagram_buffer);
         transport
             .max_concurrent_bidi_streams(max_streams.into())
-            .max_concurrent_uni_streams(max_streams.into())
+            .max_concurrent_uni_streams(max_streams.min(PLAIN_STREAMS_MAX).into())
             .max_idle_timeout(Some(idle))
             .keep_alive_interval(self.keep_alive)
             .stream_receive_window(self.stream_window.into())
@@ -159,6 +185,23 @@ impl QuicLimits {
     }
 }
 
+/// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
+/// takes memory for each permitted stream, so that those of sessions are permitted once there is one.
+const PLAIN_STREAMS_MAX: u32 = 8;
+
+impl QuicLimits {
+    pub(crate) fn client(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+        http: &sinews_http::h3::Config,
+    ) -> Result<ClientConfig, QuicSetupError> {
+        let crypto = QuicClientConfig::try_from(tls).map_err(QuicSetupError::CipherSuite)?;
+        let mut client = ClientConfig::new(Arc::new(crypto));
+        client.transport_config(Arc::new(self.transport(http)?));
+        Ok(client)
+    }
+}
+
 /// Bytes of a client before its connection is accepted, which happens at once.
 const INCOMING_MAX: u64 = 16 << 10;
 
@@ -180,12 +223,17 @@ fn token_key() -> Result<ring::hkdf::Prk, QuicSetupError> {
     Ok(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&random_key()?))
 }
 
+/// QUIC version 1 (RFC 9000 section 15).
+const VERSION_1: u32 = 1;
+
 pub(crate) fn endpoint(
     routes: ConnectionRoutes,
     route: WorkerRoute,
 ) -> Result<EndpointConfig, QuicSetupError> {
     let reset_key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &random_key()?);
     let mut config = EndpointConfig::new(Arc::new(reset_key));
+    // Version negotiation offers no drafts to fall back to.
+    config.supported_versions(vec![VERSION_1]);
     let random = Arc::new(SystemRandom::new());
     config.cid_generator(move || {
         Box::new(RoutedIds { routes: routes.clone(), route, random: Arc::clone(&random) })
@@ -220,3 +268,24 @@ impl fmt::Display for QuicSetupError {
 }
 
 impl std::error::Error for QuicSetupError {}
+
+/// The reason why an endpoint cannot connect.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum QuicConnectError {
+    /// The endpoint was not created by [`QuicEndpoint::client`](crate::QuicEndpoint::client).
+    NotClient,
+    /// QUIC rejects the address, or the name.
+    Quic(ConnectError),
+}
+
+impl fmt::Display for QuicConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotClient => f.write_str("the endpoint only accepts connections"),
+            Self::Quic(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for QuicConnectError {}

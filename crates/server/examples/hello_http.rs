@@ -1,6 +1,6 @@
 //! Answers `GET /hello` only, to measure the minimum cost of a request. `cargo run --release -p sinews-server
-//! --example hello_http -- [PORT] [auto|poll|uring] [THREADS] [CERTIFICATE KEY]`. With a certificate it serves
-//! HTTPS, with HTTP/2.
+//! --example hello_http -- [PORT] [auto|poll|uring] [THREADS] [CERTIFICATE KEY [http3]]`. With a certificate it serves
+//! HTTPS, with HTTP/2, and on request with HTTP/3.
 //!
 //! ```sh
 //! curl -i http://127.0.0.1:8080/hello
@@ -19,7 +19,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         (Some(certificate), Some(key)) => {
             let certificates =
                 Certificates::new().with_pem(&std::fs::read(certificate)?, &std::fs::read(key)?)?;
-            let server = Server::new(router).http(HttpConfig::default().with_http2(true));
+            let server = Server::new(router)
+                .http(HttpConfig::default().with_http2(true).with_http3(argument(6, "") == "http3"));
             server.listen_tls(address, TlsConfig::new(certificates)?)
         }
         _ => Server::new(router).listen(address),

@@ -21,9 +21,9 @@ use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept, accept_ses
 pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
 use crate::answer::{Answer, AnswerKind, LaterAnswer};
-use crate::fixed::FixedResponse;
+use crate::fixed::{FixedResponse, announce_http3};
 use crate::request::{PathParams, Request, Response, RouteParams};
-use crate::router::{Responder, RouteEntry, Router, WebSocketRoute};
+use crate::router::{OverloadHandler, Responder, RouteEntry, Router, WebSocketRoute};
 use crate::shared::Services;
 use crate::socket::{AcceptedUpgrade, MessageTransport};
 use crate::streaming::StreamingResponse;
@@ -106,7 +106,11 @@ impl<'a> HttpExchange<'a> {
 
     /// Returns the WebSocket route of an upgrade or of an extended CONNECT, or of a request that requires one.
     pub(crate) fn websocket_route(&self) -> Option<&'a WebSocketRoute> {
-        let entry = self.entry()?;
+        let Some(entry) = self.entry() else {
+            let is_handshake = self.connect == Some("websocket")
+                || (self.head.method() == "GET" && self.head.wants_upgrade());
+            return self.router.fallback(self.head.path()).filter(|_| is_handshake);
+        };
         if self.connect.is_some() { entry.websocket.as_ref() } else { entry.upgrade(self.head) }
     }
 
@@ -166,15 +170,22 @@ impl<'a> HttpExchange<'a> {
         } else {
             (accept(&handshake, &route.options)?, MessageTransport::Connection)
         };
-        if let Err(limit) = services.gate.handshake() {
-            services.count_limit(limit);
-            return Err(limit.refusal());
-        }
+        let overload = match services.gate.handshake() {
+            Ok(()) => None,
+            Err(limit) => {
+                services.count_limit(limit);
+                Some(route.overload.clone().ok_or_else(|| limit.refusal())?)
+            }
+        };
         let request = self.request(services).accepted(accepted.subprotocol(), self.is_session());
-        let handler = (route.handler)(&request)?;
+        let handler = match overload {
+            Some(overload) => Box::new(OverloadHandler(overload)),
+            None => (route.handler)(&request)?,
+        };
         let headers = route.headers.as_ref().map_or_else(Vec::new, |headers| headers(&request));
         let mut response = Response::accepted(accepted.status(), headers);
         self.router.hooks.after(&request, &mut response);
+        announce_http3(&mut response, services.http3_port);
         let (negotiated, config) = (accepted.negotiated(), Arc::clone(&route.config));
         let rate_limit = route.message_rate;
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit, transport };
@@ -236,6 +247,7 @@ impl<'a> HttpExchange<'a> {
         if hooks.has_after() {
             hooks.after(&self.request(services), response);
         }
+        announce_http3(response, services.http3_port);
     }
 }
 

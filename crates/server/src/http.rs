@@ -1,9 +1,12 @@
 //! Limits and timeouts of HTTP, before an upgrade.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use sinews_http::HeadLimits;
 use sinews_proto::Time;
+
+use crate::http3::Http3Limits;
 
 /// Limits and timeouts of plain HTTP. [`Server::bind`](crate::Server::bind) rejects timeouts of zero.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct HttpConfig {
     pub(crate) high_water: usize,
     pub(crate) http2: bool,
     pub(crate) http3: bool,
+    pub(crate) http3_limits: Http3Limits,
+    pub(crate) http3_announced_port: Option<NonZeroU16>,
     pub(crate) http2_max_streams: u32,
     pub(crate) http2_ping_interval: Option<Duration>,
     pub(crate) http2_ping_timeout: Duration,
@@ -41,6 +46,8 @@ impl Default for HttpConfig {
             high_water: 256 << 10,
             http2: false,
             http3: false,
+            http3_limits: Http3Limits::default(),
+            http3_announced_port: None,
             http2_max_streams: 128,
             http2_ping_interval: Some(Duration::from_secs(30)),
             http2_ping_timeout: Duration::from_secs(20),
@@ -125,6 +132,21 @@ impl HttpConfig {
     #[must_use]
     pub fn with_http3(mut self, enabled: bool) -> Self {
         self.http3 = enabled;
+        self
+    }
+
+    /// Limits and timeouts of HTTP/3. Default: [`Http3Limits::default`].
+    #[must_use]
+    pub fn with_http3_limits(mut self, limits: Http3Limits) -> Self {
+        self.http3_limits = limits;
+        self
+    }
+
+    /// Port that answers of earlier versions announce for HTTP/3, where it is another for clients: behind a translation of ports,
+    /// such as that of a container. Default: `None`, the port of the listen address.
+    #[must_use]
+    pub fn with_http3_announced_port(mut self, port: Option<NonZeroU16>) -> Self {
+        self.http3_announced_port = port;
         self
     }
 

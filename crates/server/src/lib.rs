@@ -68,6 +68,7 @@ mod framing;
 mod handler;
 mod hooks;
 mod http;
+mod http3;
 mod inherit;
 mod limits;
 mod listen;
@@ -96,6 +97,7 @@ pub use files::Files;
 pub use handler::{Context, Handler};
 pub use hooks::{Compression, Cors, redact_credentials};
 pub use http::HttpConfig;
+pub use http3::Http3Limits;
 pub use inherit::Listeners;
 pub use ipnet::IpNet;
 pub use limits::{Limit, Limits, WhenFull};
@@ -123,10 +125,10 @@ pub use tls::{Certificates, InvalidTls, TlsConfig};
 pub use topics::{
     DropReason, DroppedMessages, HistoryPolicy, InvalidTopic, KeyChange, KeyCondition, KeyError, KeyLog,
     KeyLogError, KeyPage, KeyReplication, KeySnapshot, KeySubscription, KeyWrite, KeyWritten, KeyedConfig,
-    KeyedSnapshot, KeyedUpdate, KeysSubscribed, ListedTopic, LoggedChange, Member, MemberPage, OwnChanges,
-    OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError, PresenceInterval,
-    PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate, PublishError,
-    Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage, SlowConsumer, Subscribed,
-    SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern, TopicPresence,
-    TopicRule, TopicSnapshot, Topics, Undelivered,
+    KeyedSnapshot, KeyedUpdate, KeysSubscribed, ListedKeyedTopic, ListedTopic, LoggedChange, Member,
+    MemberPage, OwnChanges, OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError,
+    PresenceInterval, PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate,
+    PublishError, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage, SlowConsumer,
+    Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern,
+    TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
 };

@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,7 +95,6 @@ pub(crate) struct HandlerResources<'a> {
     pub(crate) elapsed: Duration,
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) encrypted: bool,
-    pub(crate) http3_port: Option<NonZeroU16>,
 }
 
 impl<'a> Request<'a> {
@@ -172,11 +170,15 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Returns the value of a query parameter, percent-decoded; `None` without the parameter, or if the value is not
-    /// UTF-8 when decoded.
+    /// Returns the value of a query parameter, decoded as by [`query_values`](Self::query_values); `None` without the
+    /// parameter, or if the value is not UTF-8 when decoded.
     #[must_use]
     pub fn decoded_query(&self, name: &str) -> Option<Cow<'a, str>> {
-        decoded(self.query(name)?)
+        let value = self.query(name)?;
+        if !value.contains('+') {
+            return decoded(value);
+        }
+        decoded(&value.replace('+', " ")).map(|text| text.into_owned().into())
     }
 
     /// Returns the body; empty in a WebSocket handshake.
@@ -211,11 +213,6 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.resources.encrypted
-    }
-
-    /// Returns the port of HTTP/3 for the client of a connection with TLS.
-    pub(crate) fn http3_port(&self) -> Option<NonZeroU16> {
-        self.resources.http3_port
     }
 
     /// Returns the topics of this thread, for publishing.

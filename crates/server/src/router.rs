@@ -1,21 +1,23 @@
 //! Routes: paths, methods and hooks.
 
+mod websocket;
+
 use std::borrow::Cow;
 use std::fmt;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use sinews_http::RequestHead;
 use sinews_http::text::is_token;
-use sinews_proto::handshake::{Refusal, ServerOptions};
-use sinews_proto::{Config, InvalidConfig};
+use sinews_proto::InvalidConfig;
 
+pub use self::websocket::WebSocketRoute;
+pub(crate) use self::websocket::{OverloadClose, OverloadHandler};
 use crate::answer::Answer;
 use crate::files::{Files, REST};
 use crate::fixed::FixedResponse;
-use crate::handler::Handler;
 use crate::hooks::{Compression, Cors, Hooks, log_access};
-use crate::limits::RateLimit;
 use crate::metrics::{Metrics, Monitor};
 use crate::request::{Request, Response, RouteParams};
 
@@ -49,8 +51,22 @@ pub struct Router {
     fixed_paths: FxHashMap<String, usize>,
     route_paths: Vec<String>,
     entries: Vec<RouteEntry>,
+    /// The WebSocket of paths without a route.
+    fallback: Option<WebSocketFallback>,
     monitor: Monitor,
     pub(crate) hooks: Hooks,
+}
+
+/// The WebSocket of paths without a route that a function selects.
+struct WebSocketFallback {
+    is_meant: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    route: WebSocketRoute,
+}
+
+impl fmt::Debug for WebSocketFallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebSocketFallback").field("route", &self.route).finish_non_exhaustive()
+    }
 }
 
 /// Responders of one path: by method, and for upgrades.
@@ -265,6 +281,18 @@ impl Router {
         self.with(path, |entry| entry.websocket = Some(route))
     }
 
+    /// Upgrades GET to WebSocket at paths without a route for which `is_meant` returns true, such as misspelled ones: a
+    /// script sees no status of a handshake, but the code of a Close. A later registration replaces an earlier one.
+    #[must_use]
+    pub fn websocket_fallback(
+        mut self,
+        is_meant: impl Fn(&str) -> bool + Send + Sync + 'static,
+        route: WebSocketRoute,
+    ) -> Self {
+        self.fallback = Some(WebSocketFallback { is_meant: Box::new(is_meant), route });
+        self
+    }
+
     /// Runs `hook` before the route of a request whose path begins with the segments of `prefix`; `/` matches every
     /// path. It runs for paths without a route and for WebSocket handshakes, too. If it returns a response, that is
     /// the answer; with `None` the request goes on to the next hook, in registration order, and then to its route.
@@ -426,7 +454,17 @@ impl Router {
                 route.config.check().map_err(|fault| (&**path, fault))?;
             }
         }
-        Ok(())
+        let fallback = self.fallback.as_ref().map(|fallback| fallback.route.config.check());
+        fallback.unwrap_or(Ok(())).map_err(|fault| ("*", fault))
+    }
+
+    /// Prepares the fixed responses for connections whose answers announce HTTP/3 on a port (RFC 7838).
+    pub(crate) fn announce_http3(&mut self, port: NonZeroU16) {
+        for answer in self.entries.iter_mut().flat_map(RouteEntry::responders_mut) {
+            if let Responder::Fixed(fixed) = answer {
+                fixed.announce_http3(port);
+            }
+        }
     }
 
     /// Returns the methods of all routes, for `OPTIONS *` (RFC 9110 section 9.3.7).
@@ -446,6 +484,28 @@ impl Router {
         Some((*found.value, self.entry(*found.value)?, RouteParams::Matched(found.params)))
     }
 
+    /// Returns the WebSocket of a path without a route.
+    pub(crate) fn fallback(&self, path: &str) -> Option<&WebSocketRoute> {
+        let fallback = self.fallback.as_ref().filter(|fallback| (fallback.is_meant)(path))?;
+        Some(&fallback.route)
+    }
+
+    /// Returns the answer to a handshake beyond the limits, if a route has one.
+    pub(crate) fn overload<'a>(
+        &'a self,
+        head: &RequestHead<'_>,
+    ) -> Option<(&'a WebSocketRoute, &'a OverloadClose)> {
+        let (index, ..) = self.find(head.path())?;
+        let route = self.entry(index)?.upgrade(head)?;
+        Some((route, route.overload.as_deref()?))
+    }
+
+    /// Returns whether a route answers handshakes beyond the limits.
+    pub(crate) fn has_overload(&self) -> bool {
+        let routes = self.entries.iter().filter_map(|entry| entry.websocket.as_ref());
+        routes.into_iter().any(|route| route.overload.is_some())
+    }
+
     /// Returns the entry with this index.
     pub(crate) fn entry(&self, index: usize) -> Option<&RouteEntry> {
         self.entries.get(index)
@@ -453,6 +513,10 @@ impl Router {
 }
 
 impl RouteEntry {
+    fn responders_mut(&mut self) -> impl Iterator<Item = &mut Responder> {
+        self.answers.iter_mut().map(|(_, answer)| answer).chain(&mut self.any)
+    }
+
     fn set(&mut self, method: Cow<'static, str>, answer: Responder) {
         match self.answers.iter_mut().find(|(known, _)| *known == method) {
             Some((_, known)) => *known = answer,
@@ -491,88 +555,5 @@ impl RouteEntry {
         }
         allowed.sort_unstable();
         allowed
-    }
-}
-
-/// WebSocket route: its handlers, negotiated options, and limits.
-pub struct WebSocketRoute {
-    pub(crate) handler: WebSocketHandlerFn,
-    pub(crate) headers: Option<HeadersFn>,
-    pub(crate) options: ServerOptions,
-    pub(crate) config: Arc<Config>,
-    pub(crate) message_rate: Option<RateLimit>,
-}
-
-type HeadersFn = Box<dyn Fn(&Request<'_>) -> Vec<(String, String)> + Send + Sync>;
-
-type WebSocketHandlerFn = Box<dyn Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync>;
-
-impl WebSocketRoute {
-    /// Creates a route whose connections are handled by the handler that `handler` makes from each handshake request:
-    /// path, headers, and negotiated subprotocol ([`Request::subprotocol`]). The request is valid only during the
-    /// call, so the handler copies the parts it needs. `handler` may reject with any status. It runs only for valid
-    /// handshakes of an allowed origin.
-    pub fn new<H: Handler + 'static>(
-        handler: impl Fn(&Request<'_>) -> Result<H, Refusal> + Send + Sync + 'static,
-    ) -> Self {
-        Self::boxed(move |request| Ok(Box::new(handler(request)?)))
-    }
-
-    /// Creates a route as [`new`](Self::new) does, for handlers of several types. `new` would box them again, for each
-    /// connection.
-    pub fn boxed(
-        handler: impl Fn(&Request<'_>) -> Result<Box<dyn Handler>, Refusal> + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            handler: Box::new(handler),
-            headers: None,
-            options: ServerOptions::new(),
-            config: Arc::new(Config::default()),
-            message_rate: None,
-        }
-    }
-
-    /// Adds headers to the 101 that opens a connection, such as `Set-Cookie`. Runs after the handler is made. An
-    /// invalid header ([`HandshakeMisuse`](sinews_proto::handshake::HandshakeMisuse)) is an error of the server: the
-    /// client gets a 500, and the reason is logged.
-    #[must_use]
-    pub fn with_headers(
-        mut self,
-        headers: impl Fn(&Request<'_>) -> Vec<(String, String)> + Send + Sync + 'static,
-    ) -> Self {
-        self.headers = Some(Box::new(headers));
-        self
-    }
-
-    /// Sets subprotocols, compression, allowed origins. Default: no subprotocol, no compression, pages of the same
-    /// origin.
-    #[must_use]
-    pub fn with_options(mut self, options: ServerOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Sets limits and timeouts of the connections. Default: [`Config::default`].
-    /// [`Server::bind`](crate::Server::bind) rejects invalid settings ([`Config::check`]).
-    #[must_use]
-    pub fn with_config(mut self, config: Config) -> Self {
-        self.config = Arc::new(config);
-        self
-    }
-
-    /// Limits the messages of each connection per second, with a burst after a pause; each at least 1. Default: no
-    /// limit but the handler's pace, since a busy handler's connection is not read. A faster client is closed with
-    /// 1008, and its further input is discarded: throttled reads would only fill the buffers in between, and the
-    /// client would not change. Pings have a limit of their own ([`Config::ping_rate`](crate::Config::ping_rate)).
-    #[must_use]
-    pub fn with_message_rate(mut self, per_second: u32, burst: u32) -> Self {
-        self.message_rate = Some(RateLimit::new(per_second, burst));
-        self
-    }
-}
-
-impl fmt::Debug for WebSocketRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebSocketRoute").field("options", &self.options).finish_non_exhaustive()
     }
 }

@@ -338,6 +338,8 @@ impl Server {
             ));
         }
         self.http.check().map_err(|fault| BindError::invalid(format!("`HttpConfig`: {fault}")))?;
+        let http3 = self.http.http3_limits.check();
+        http3.map_err(|fault| BindError::invalid(format!("`Http3Limits`: {fault}")))?;
         self.limits.check().map_err(|fault| BindError::invalid(format!("`Limits`: {fault}")))?;
         self.blocking.check().map_err(|fault| BindError::invalid(format!("`BlockingConfig`: {fault}")))?;
         self.topics.check().map_err(|fault| BindError::invalid(format!("`TopicConfig`: {fault}")))?;

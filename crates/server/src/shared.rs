@@ -57,9 +57,8 @@ pub(crate) struct Services {
 impl Services {
     /// Returns the part that a handler of requests may use.
     pub(crate) fn handler_resources(&mut self, elapsed: Duration) -> HandlerResources<'_> {
-        let Self { topics, tasks, proxies, encrypted, http3_port, .. } = self;
-        let http3_port = http3_port.filter(|_| *encrypted);
-        HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted, http3_port }
+        let Self { topics, tasks, proxies, encrypted, .. } = self;
+        HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted }
     }
 
     /// Counts and reports an exceeded limit.

@@ -45,6 +45,7 @@ pub use self::keyed::log::{KeyLog, KeyLogError, LoggedChange};
 pub(crate) use self::keyed::replication::SharedKeyReplication;
 pub use self::keyed::replication::{KeyReplication, ReplicaError};
 pub(crate) use self::keyed::table::KeyedTable;
+pub use self::keyed::table::list::ListedKeyedTopic;
 pub(crate) use self::keyed::topic::{EncodeKeys, KeyedTopic};
 pub use self::keyed::update::{
     KeyChange, KeyPage, KeySnapshot, KeySubscription, KeyedSnapshot, KeyedUpdate, KeysSubscribed,

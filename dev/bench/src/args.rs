@@ -1,7 +1,9 @@
 //! The command line.
 
 mod http2;
+mod http3;
 mod keys;
+mod programs;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +11,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::http2::Http2Args;
+pub(crate) use self::http3::Http3Args;
 pub(crate) use self::keys::KeysArgs;
+pub(crate) use self::programs::TlsProgramArgs;
 use crate::hello::HelloServer;
 use crate::ingest::IngestServer;
 use crate::load::{LOADS, Load};
@@ -51,6 +55,8 @@ pub(crate) enum Command {
     Hello(HelloArgs),
     /// Cost of messages and requests over HTTP/2 with TLS, beside HTTP/1.1, axum, hyper and nginx.
     Http2(Http2Args),
+    /// Cost of messages and requests over HTTP/3, beside HTTP/1.1 with TLS, sockudo-ws, h3 on quinn, and aioquic.
+    Http3(Http3Args),
     /// Cost of a request with a body that goes to Kafka, by wrk, beside hyper on Tokio and on compio.
     Ingest(IngestArgs),
     /// Cost of a message on one thread and on two.

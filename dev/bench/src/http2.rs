@@ -1,10 +1,9 @@
 //! HTTP/2 with TLS: WebSockets beside the same over HTTP/1.1 and beside axum, and `GET /hello` by h2load beside hyper and
 //! nginx. All servers have the same certificate.
 
-use std::ffi::OsString;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,11 +12,9 @@ use clap::ValueEnum;
 use crate::Error;
 use crate::args::Http2Args;
 use crate::generator::Generator;
-use crate::hello::Scratch;
 use crate::process::{LOAD_CORE, SERVER_CORE, Server};
-use crate::report;
 use crate::round::{Done, Measure, Rounds, Work as _};
-use crate::target::cargo_build;
+use crate::tls::{BACKENDS, EchoContender, PartResult, TlsPrograms, short};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -30,19 +27,9 @@ pub(crate) enum Http2Part {
     Requests,
 }
 
-/// The programs that are measured, and the files of their certificate.
-pub(crate) struct Http2Programs {
-    sinews: PathBuf,
-    hello: PathBuf,
-    peers: PathBuf,
-    folder: Scratch,
-    certificate: String,
-    key: String,
-}
-
 /// Runs the measurement of the arguments, and prints a table for each part.
 pub(crate) fn run(args: &Http2Args) -> Result<(), Error> {
-    let programs = Http2Programs::build(args)?;
+    let programs = TlsPrograms::build(&args.programs)?;
     crate::prepare_load()?;
     let mut bars = Vec::new();
     for part in args.parts() {
@@ -57,87 +44,7 @@ pub(crate) fn run(args: &Http2Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// The rounds of a part.
-struct PartResult {
-    title: String,
-    names: Vec<String>,
-    rounds: Rounds,
-    /// A server, another, and the most that the first may cost as a multiple of the second.
-    bars: Vec<(usize, usize, f64)>,
-}
-
-impl PartResult {
-    fn print_table(&self, unit: [&str; 2]) {
-        let mut beside: Vec<usize> = self.bars.iter().map(|(_, other, _)| *other).collect();
-        beside.sort_unstable();
-        beside.dedup();
-        report::table(&self.title, unit, &self.names, &beside, &self.rounds);
-    }
-
-    fn print_bars(&self) {
-        for (this, other, most) in &self.bars {
-            report::bar(&self.title, &self.names, *this, *other, *most, &self.rounds);
-        }
-    }
-}
-
-/// One load on one server.
-struct EchoContender {
-    name: String,
-    server: usize,
-    load: Generator,
-}
-
-impl Http2Programs {
-    /// Builds the missing programs: paths in the arguments take precedence.
-    fn build(args: &Http2Args) -> Result<Self, Error> {
-        let this = std::env::current_exe()?;
-        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
-        let built = |given: &Option<PathBuf>, what: &[&str], built: &str| {
-            if given.is_none() {
-                cargo_build(directory, what)?;
-            }
-            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
-        };
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-        // nginx deletes a file when it exits.
-        let folder = Scratch::new("certificate.pem", &made.cert.pem())?;
-        let key = folder.path().join("key.pem");
-        fs::write(&key, made.signing_key.serialize_pem())?;
-        let text = |path: &Path| path.to_str().map(str::to_owned).ok_or("temporary directory is not UTF-8");
-        Ok(Self {
-            sinews: built(&args.sinews, &["--package", "sinews-cli", "--bin", "sinews"], "release/sinews")?,
-            hello: built(
-                &args.hello,
-                &["--package", "sinews-server", "--example", "hello_http"],
-                "release/examples/hello_http",
-            )?,
-            peers: built(
-                &args.sinews_peers,
-                &["--package", "sinews-peers", "--features", "peers"],
-                "release/sinews-peers",
-            )?,
-            certificate: text(&folder.file)?,
-            key: text(&key)?,
-            folder,
-        })
-    }
-
-    fn serve(&self, backend: &str) -> Result<Server, Error> {
-        let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", "error", "--backend", backend];
-        let more = ["--threads", "1", "--deflate", "off", "--http-http2"];
-        let tls = ["--tls-certificate", &self.certificate, "--tls-key", &self.key];
-        start(&self.sinews, &[&arguments[..], &more, &tls].concat())
-    }
-
-    fn hello(&self, backend: &str) -> Result<Server, Error> {
-        start(&self.hello, &["0", backend, "1", &self.certificate, &self.key])
-    }
-
-    fn peer(&self, name: &str) -> Result<Server, Error> {
-        start(&self.peers, &[name, "--certificate", &self.certificate, "--key", &self.key])
-    }
-
+impl TlsPrograms {
     fn nginx(&self) -> Result<Server, Error> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let config = NGINX.replace("ADDRESS", &address.to_string());
@@ -152,7 +59,7 @@ impl Http2Programs {
     fn echo(&self, args: &Http2Args, in_flight: usize) -> Result<Vec<PartResult>, Error> {
         let mut servers = Vec::new();
         for backend in BACKENDS {
-            servers.push((format!("sinews, {}", short(backend)), self.serve(backend)?));
+            servers.push((format!("sinews, {}", short(backend)), self.serve(backend, &["--http-http2"])?));
         }
         servers.push(("axum".to_owned(), self.peer("axum-http2")?));
         let depth = in_flight.to_string();
@@ -208,7 +115,7 @@ impl Http2Programs {
         }
         let mut servers = Vec::new();
         for backend in BACKENDS {
-            servers.push((format!("sinews, {}", short(backend)), self.hello(backend)?));
+            servers.push((format!("sinews, {}", short(backend)), self.hello(backend, &[])?));
         }
         servers.push(("hyper".to_owned(), self.peer("hyper-http2")?));
         match self.nginx() {
@@ -236,11 +143,6 @@ impl Http2Programs {
     }
 }
 
-fn start(program: &Path, arguments: &[&str]) -> Result<Server, Error> {
-    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-    Server::start(program, &arguments, SERVER_CORE)
-}
-
 /// One run of h2load, of at least a second.
 fn h2load(address: SocketAddr, connections: usize, window: Duration) -> Result<Done, Error> {
     let seconds = window.as_secs().max(1);
@@ -266,12 +168,6 @@ fn answered(text: &str) -> Option<u64> {
         [" failed", " errored", " timeout"].iter().any(|kind| count("requests:", kind) != Some(0));
     (!has_errors && succeeded > 0 && count("status codes:", " 2xx") >= Some(succeeded)).then_some(succeeded)
 }
-
-fn short(backend: &str) -> &str {
-    if backend == "uring" { "ring" } else { backend }
-}
-
-const BACKENDS: [&str; 2] = ["poll", "uring"];
 
 const HTTP1: &str = "HTTP/1.1";
 const MANY_CONNECTIONS: &str = "64 HTTP/2 connections";

@@ -28,6 +28,7 @@ mod generator;
 mod hello;
 mod http;
 mod http2;
+mod http3;
 mod idle;
 mod ingest;
 mod keys;
@@ -42,6 +43,7 @@ mod scaling;
 mod slow;
 mod syscalls;
 mod target;
+mod tls;
 
 use std::fs;
 
@@ -68,6 +70,7 @@ fn main() -> Result<(), Error> {
         Some(Command::Idle(args)) => idle::run(&args),
         Some(Command::Http(args)) => http::run(&args),
         Some(Command::Http2(args)) => http2::run(&args),
+        Some(Command::Http3(args)) => http3::run(&args),
         Some(Command::Hello(args)) => hello::run(&args),
         Some(Command::Ingest(args)) => ingest::run(&args),
         Some(Command::Scaling(args)) => scaling::run(&args),

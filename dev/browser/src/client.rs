@@ -23,6 +23,10 @@ const CHECKS: &[(&str, Check)] = &[
     ("text and binary messages of other clients arrive, by name and by pattern", hears_others),
     ("rejections of the server are reported with their code", refusals_are_told),
     ("presence is told as it changes", presence_is_told),
+    (
+        "presence, members and messages arrive by HTTP if a network blocks WebSockets",
+        http_replaces_websockets,
+    ),
     ("a crashed server is waited for, and subscriptions are made again", survives_a_crash),
     ("publications are queued while offline, lost messages are reported", nothing_is_lost_unnoticed),
     ("a topic that is kept is resumed without loss or repetition", kept_topic_is_resumed),
@@ -113,6 +117,34 @@ fn presence_is_told(w: &mut World<'_>) -> Result<(), Failure> {
     w.until_noted("present 2")?;
     w.run("note('counted ' + await client.presence('hall')); notes.length = 0; other.close();")?;
     w.until_noted("present 1")
+}
+
+fn http_replaces_websockets(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "class Blocked {
+             constructor() { setTimeout(() => this.onclose?.({ code: 1006, reason: '' })); }
+             close() {}
+         }
+         window.blocked = connect(undefined, { fallback: true, minDelay: 20, WebSocket: Blocked });
+         blocked.subscribe('cellar', ({ data }) => note('by http ' + data), {
+             members: (members) => note('members ' + [...members.keys()]),
+             presence: (count) => note('in the cellar ' + count),
+         });
+         window.member = connect();
+         await member.join('cellar', { id: 'anna' });",
+    )?;
+    w.until_noted("members anna")?;
+    w.until_noted("in the cellar 2")?;
+    w.run(
+        "const listed = await blocked.members('cellar');
+         note([blocked.transport, blocked.connections.length, listed[0].id, await blocked.presence('cellar')].join());
+         await member.publish('cellar', 'a message');",
+    )?;
+    w.until_noted("http,1,anna,2")?;
+    w.until_noted("by http a message")?;
+    w.run("notes.length = 0; await member.leave('cellar');")?;
+    w.until_noted("members ")?;
+    w.run("blocked.close(); member.close();")
 }
 
 fn survives_a_crash(w: &mut World<'_>) -> Result<(), Failure> {

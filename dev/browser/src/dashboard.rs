@@ -144,7 +144,7 @@ fn apps_are_listed(w: &mut World<'_>) -> Result<(), Failure> {
 fn markup_stays_text(w: &mut World<'_>) -> Result<(), Failure> {
     let row = "return document.querySelector('#rates tr')?.innerText.split('\\t').map((cell) => cell.trim()).join('|') ?? ''";
     until("the topic is listed with its subscriber", || {
-        Ok(w.session.script(row, &[])? == format!("{MARKUP}|0/s|1"))
+        Ok(w.session.script(row, &[])? == format!("{MARKUP}|0/s|1|0"))
     })?;
     let found =
         w.session.script("return document.querySelectorAll('main img').length + (window.ran ?? 0)", &[])?;

@@ -126,7 +126,12 @@ fn fetch_reads(w: &mut World<'_>) -> Result<(), Failure> {
     w.run(
         "const response = await fetch('/topics/lines', { headers: { Accept: 'application/x-ndjson' } });
          const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-         const next = async () => JSON.parse((await reader.read()).value);
+         const lines = [];
+         const next = async () => {
+             while (lines.length === 0) lines.push(...(await reader.read()).value.trimEnd().split('\\n'));
+             return JSON.parse(lines.shift());
+         };
+         note('line ' + typeof (await next()).connection);
          note('line ' + (await next()).op);
          note('line ' + (await next()).data);
          reader.cancel();
@@ -137,6 +142,7 @@ fn fetch_reads(w: &mut World<'_>) -> Result<(), Failure> {
          const { messages } = await poll('after=' + cursor);
          note('poll ' + messages[1].data);",
     )?;
+    w.until_noted("line string")?;
     w.until_noted("line ack")?;
     w.publish("lines", "first")?;
     w.until_noted("line first")?;

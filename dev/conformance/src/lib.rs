@@ -14,6 +14,7 @@
 pub mod autobahn;
 mod case;
 pub mod http;
+pub mod proxy;
 pub mod standards;
 
 pub use case::{Case, Setup};

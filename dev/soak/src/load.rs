@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_testkit::Rng;
 
 use crate::Fault;
-use crate::scenarios::{Resident, SCENARIOS, World, deserter};
+use crate::scenarios::{Resident, Scenario, World, deserter};
 use crate::server::{Sample, Server};
 
 /// Result of a load.
@@ -17,15 +17,22 @@ pub(crate) struct Report {
     /// Faults, with the scenario and the position in the sequence of the seed.
     pub(crate) faults: Vec<String>,
     /// Number of successful runs of each scenario.
-    pub(crate) runs: [usize; SCENARIOS.len()],
+    pub(crate) runs: Vec<usize>,
     /// Maximum resources of the server.
     pub(crate) peak: Sample,
 }
 
 /// Runs scenarios against the server for the given time, and until each scenario has completed.
-pub(crate) fn run(world: &World, server: &Server, seed: u64, time: Duration) -> Result<Report, Fault> {
+pub(crate) fn run(
+    world: &World,
+    server: &Server,
+    scenarios: &[Scenario],
+    seed: u64,
+    time: Duration,
+) -> Result<Report, Fault> {
     let deadline = Instant::now() + time;
-    let shared = Shared { deadline, faults: Mutex::default(), runs: Default::default() };
+    let runs = scenarios.iter().map(|_| AtomicUsize::new(0)).collect();
+    let shared = Shared { deadline, faults: Mutex::default(), scenarios, runs };
     let peak = thread::scope(|scope| {
         let mut workers = Vec::new();
         for worker in 0..WORKERS {
@@ -34,7 +41,7 @@ pub(crate) fn run(world: &World, server: &Server, seed: u64, time: Duration) -> 
             let shared = &shared;
             workers.push(scope.spawn(move || work(world, shared, worker, rng)));
         }
-        if time >= DESERTER_TIME {
+        if time >= DESERTER_TIME && world.tls.is_none() {
             let (shared, mut rng) = (&shared, Rng::new(!seed));
             workers.push(scope.spawn(move || desert(world, shared, &mut rng)));
         }
@@ -52,16 +59,17 @@ pub(crate) fn run(world: &World, server: &Server, seed: u64, time: Duration) -> 
         Ok::<_, Fault>(peak)
     })?;
     let faults = shared.faults.into_inner().map_err(|_| "a worker panicked")?;
-    Ok(Report { faults, runs: shared.runs.map(AtomicUsize::into_inner), peak })
+    Ok(Report { faults, runs: shared.runs.into_iter().map(AtomicUsize::into_inner).collect(), peak })
 }
 
-struct Shared {
+struct Shared<'a> {
     deadline: Instant,
     faults: Mutex<Vec<String>>,
-    runs: [AtomicUsize; SCENARIOS.len()],
+    scenarios: &'a [Scenario],
+    runs: Vec<AtomicUsize>,
 }
 
-impl Shared {
+impl Shared<'_> {
     fn is_over(&self) -> bool {
         Instant::now() >= self.deadline
             || self.faults.lock().map_or(true, |faults| faults.len() >= FAULTS_MAX)
@@ -74,7 +82,7 @@ impl Shared {
     }
 }
 
-fn work(world: &World, shared: &Shared, worker: usize, mut rng: Rng) {
+fn work(world: &World, shared: &Shared<'_>, worker: usize, mut rng: Rng) {
     let mut residents = Vec::new();
     let mut step = 0;
     while !shared.is_over() {
@@ -82,11 +90,14 @@ fn work(world: &World, shared: &Shared, worker: usize, mut rng: Rng) {
         // Each step has its own sequence: the number of draws in a step may depend on timing, and does not
         // affect other steps.
         let mut rng = Rng::new(rng.next_u64());
-        if let Err(fault) = visit(world, &mut residents, &mut rng) {
+        // Residents speak HTTP/1.1 without TLS.
+        if world.tls.is_none()
+            && let Err(fault) = visit(world, &mut residents, &mut rng)
+        {
             shared.fault(worker, step, "resident", &fault);
         }
-        let scenario = pick(&mut rng);
-        let (name, _, run) = SCENARIOS[scenario];
+        let scenario = pick(shared.scenarios, &mut rng);
+        let (name, _, run) = shared.scenarios[scenario];
         match run(world, &mut rng) {
             Ok(()) => _ = shared.runs[scenario].fetch_add(1, Ordering::Relaxed),
             Err(fault) => shared.fault(worker, step, name, &fault),
@@ -99,7 +110,7 @@ fn work(world: &World, shared: &Shared, worker: usize, mut rng: Rng) {
     }
 }
 
-fn desert(world: &World, shared: &Shared, rng: &mut Rng) {
+fn desert(world: &World, shared: &Shared<'_>, rng: &mut Rng) {
     let mut step = 0;
     while !shared.is_over() {
         step += 1;
@@ -109,9 +120,9 @@ fn desert(world: &World, shared: &Shared, rng: &mut Rng) {
     }
 }
 
-fn pick(rng: &mut Rng) -> usize {
-    let mut place = rng.below(SCENARIOS.iter().map(|(_, weight, _)| weight).sum());
-    for (index, (_, weight, _)) in SCENARIOS.iter().enumerate() {
+fn pick(scenarios: &[Scenario], rng: &mut Rng) -> usize {
+    let mut place = rng.below(scenarios.iter().map(|(_, weight, _)| weight).sum());
+    for (index, (_, weight, _)) in scenarios.iter().enumerate() {
         match place.checked_sub(*weight) {
             Some(rest) => place = rest,
             None => return index,

@@ -7,7 +7,7 @@
 //!
 //! The first command starts `sinews serve` and runs the scenarios of `scenarios.rs` and `storm.rs`, each of
 //! which checks every byte. It monitors the resources of the process, and finally requires that all are
-//! released. Then it repeats this with a server that has too few descriptors. The second command counts the
+//! released. Then it repeats this over HTTP/3, and with a server that has too few descriptors. The second command counts the
 //! system calls of a message under three simple loads.
 //!
 //! Prints one line for each check and a sum at the end; the exit code is 1 if a check failed.
@@ -17,15 +17,18 @@ mod client;
 mod exhaustion;
 mod http;
 mod http2;
+mod http3;
 mod load;
 mod scenarios;
 mod server;
 mod storm;
+mod streams;
 mod syscalls;
 mod verdict;
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -35,7 +38,7 @@ use sinews_testkit::{Frame, Rng};
 
 use crate::client::{Client, Leave, PATIENCE};
 use crate::load::Report;
-use crate::scenarios::{SCENARIOS, World};
+use crate::scenarios::{HTTP3_SCENARIOS, SCENARIOS, Scenario, World};
 use crate::server::{Sample, Server, Setup};
 use crate::verdict::Verdict;
 
@@ -87,7 +90,7 @@ struct LoadOptions {
 impl Target {
     fn setup(&self, name: &str, threads: u32, descriptors: Option<u32>) -> Setup<'_> {
         let log = self.logs.join(format!("{}-{name}.log", self.backend));
-        Setup { binary: &self.binary, backend: &self.backend, threads, descriptors, log }
+        Setup { binary: &self.binary, backend: &self.backend, threads, descriptors, log, tls: None }
     }
 }
 
@@ -110,6 +113,7 @@ fn load_and_exhaust(options: &LoadOptions, verdict: &mut Verdict) -> Result<(), 
     let mut rng = Rng::new(*seed);
     let time = Duration::from_secs(*seconds);
     soak(&target.setup("load", THREADS, None), time, storm_size(limit), &mut rng, verdict)?;
+    soak_http3(target.setup("http3", THREADS, None), &target.logs, time / HTTP3_PART, &mut rng, verdict)?;
     let few = target.setup("exhaustion", THREADS, Some(exhaustion::DESCRIPTORS));
     exhaustion::run(&few, &mut rng, verdict)
 }
@@ -134,16 +138,16 @@ fn soak(
     storm::fresh(&world, rng)?;
     let start = server.sample_until(|sample| sample.descriptors <= before)?;
 
-    let warm_up = load::run(&world, &server, rng.next_u64(), time / WARM_UP_PART)?;
+    let warm_up = load::run(&world, &server, &SCENARIOS, rng.next_u64(), time / WARM_UP_PART)?;
     storm::storm(&world, storm, rng)?;
     let mut base = server.sample_at_rest(start)?;
 
     let (mut faults, mut after_storm) = (warm_up.faults, Duration::ZERO);
     let mut loads = 0;
     let end = loop {
-        let report = load::run(&world, &server, rng.next_u64(), time)?;
+        let report = load::run(&world, &server, &SCENARIOS, rng.next_u64(), time)?;
         after_storm = after_storm.max(storm::storm(&world, storm, rng)?.unwrap_or_default());
-        print_report(&world, &report);
+        print_report(&world, &SCENARIOS, &report);
         faults.extend(report.faults);
         let end = server.sample_at_rest(start)?;
         loads += 1;
@@ -167,9 +171,51 @@ fn soak(
     Ok(())
 }
 
-fn print_report(world: &World, report: &Report) {
-    let of = |(index, (name, ..)): (usize, &(&str, _, _))| format!("{name} {}", report.runs[index]);
-    let runs: Vec<String> = SCENARIOS.iter().enumerate().map(of).collect();
+/// Runs the load over HTTP/3 on a server of its own, and checks the results.
+fn soak_http3(
+    mut setup: Setup<'_>,
+    directory: &Path,
+    time: Duration,
+    rng: &mut Rng,
+    verdict: &mut Verdict,
+) -> Result<(), Fault> {
+    println!("  HTTP/3:");
+    fs::create_dir_all(directory)?;
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let files = ["http3-certificate.pem", "http3-key.pem"].map(|name| directory.join(name));
+    fs::write(&files[0], made.cert.pem())?;
+    fs::write(&files[1], made.signing_key.serialize_pem())?;
+    let [certificate, key] = files;
+    setup.tls = Some((certificate, key));
+    let server = Server::start(&setup)?;
+    let mut world = World::new(server.address, 0);
+    world.tls = Some(http3::client_tls(made.cert.der().clone())?);
+    let start = server.sample()?;
+    let warm_up = load::run(&world, &server, &HTTP3_SCENARIOS, rng.next_u64(), time / WARM_UP_PART)?;
+    let mut base = server.sample_at_rest(start)?;
+    let (mut faults, mut loads) = (warm_up.faults, 0);
+    let end = loop {
+        let report = load::run(&world, &server, &HTTP3_SCENARIOS, rng.next_u64(), time)?;
+        print_report(&world, &HTTP3_SCENARIOS, &report);
+        faults.extend(report.faults);
+        let end = server.sample_at_rest(start)?;
+        loads += 1;
+        if loads == LOADS_MAX || end.memory_kib <= base.memory_kib + MEMORY_TOLERANCE_KIB {
+            break end;
+        }
+        base = end;
+    };
+    verdict.faults(&faults);
+    given_back(start, base, end, verdict);
+    verdict.complaints(&server.complaints()?);
+    server.ask_to_end()?;
+    verdict.result("SIGTERM: the end", &server.wait());
+    Ok(())
+}
+
+fn print_report(world: &World, scenarios: &[Scenario], report: &Report) {
+    let of = |(index, (name, ..)): (usize, &Scenario)| format!("{name} {}", report.runs[index]);
+    let runs: Vec<String> = scenarios.iter().enumerate().map(of).collect();
     println!("  {}", runs.join(", "));
     println!("  {}; at most {}", world.tally, report.peak);
 }
@@ -213,6 +259,8 @@ fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     server.wait()
 }
 
+/// The load over HTTP/3 takes this part of the time of all scenarios.
+const HTTP3_PART: u32 = 4;
 /// Two, so that messages pass between threads.
 const THREADS: u32 = 2;
 /// Enough connections for a storm on any server; takes a second.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -21,6 +22,8 @@ pub(crate) struct World {
     /// Maximum connections of one storm.
     pub(crate) storm: usize,
     pub(crate) tally: Tally,
+    /// Settings of clients, if the server has TLS.
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
     /// Makes each topic name unique.
     topics: AtomicU64,
 }
@@ -55,10 +58,11 @@ impl fmt::Display for Tally {
     }
 }
 
-type Run = fn(&World, &mut Rng) -> Result<(), Fault>;
+/// Name, weight, and function of a scenario.
+pub(crate) type Scenario = (&'static str, usize, fn(&World, &mut Rng) -> Result<(), Fault>);
 
-/// Name, weight, and function. The weights give each scenario about the same time.
-pub(crate) const SCENARIOS: [(&str, usize, Run); 11] = [
+/// The weights give each scenario about the same time.
+pub(crate) const SCENARIOS: [Scenario; 11] = [
     ("bursts", 30, bursts),
     ("large", 6, large),
     ("fragments", 20, fragments),
@@ -72,9 +76,12 @@ pub(crate) const SCENARIOS: [(&str, usize, Run); 11] = [
     ("storm", 1, crate::storm::run),
 ];
 
+/// Scenarios of a server with TLS and HTTP/3.
+pub(crate) const HTTP3_SCENARIOS: [Scenario; 1] = [("http3", 1, crate::http3::run)];
+
 impl World {
     pub(crate) fn new(address: SocketAddr, storm: usize) -> Self {
-        Self { address, storm, tally: Tally::default(), topics: AtomicU64::new(0) }
+        Self { address, storm, tally: Tally::default(), tls: None, topics: AtomicU64::new(0) }
     }
 
     /// Opens a WebSocket to the echo path.

@@ -1,5 +1,6 @@
 //! The server under test: its process, its resources in `/proc`, and its shutdown.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -21,6 +22,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) descriptors: Option<u32>,
     /// File of its log.
     pub(crate) log: PathBuf,
+    /// Certificate and key: the server then has TLS and HTTP/3.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
 }
 
 /// A running `sinews serve`; dropping it kills the process.
@@ -41,6 +44,7 @@ impl Server {
         let mut child = command(setup)
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--backend", setup.backend])
             .args(["--threads", &setup.threads.to_string(), "--http-http2"])
+            .args(http3_options(setup))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&setup.log)?)
@@ -53,8 +57,8 @@ impl Server {
                 return Err(fs::read_to_string(&setup.log)?.trim_end().into());
             }
         }
-        let address =
-            text.lines().find_map(|line| line.split_once("http://")).ok_or("a table of addresses")?;
+        let scheme = if setup.tls.is_some() { "https://" } else { "http://" };
+        let address = text.lines().find_map(|line| line.split_once(scheme)).ok_or("a table of addresses")?;
         let address = address.1.trim_end_matches('/').parse()?;
         Ok(Self { child, address, log: setup.log.clone(), _table: table })
     }
@@ -130,6 +134,17 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// HTTP/3, with short timeouts: an absent client of QUIC is removed after their sum.
+fn http3_options(setup: &Setup<'_>) -> Vec<OsString> {
+    let Some((certificate, key)) = &setup.tls else { return Vec::new() };
+    let mut options: Vec<OsString> =
+        ["--http-http3", "--http-keep-alive-timeout", "5s", "--http-head-timeout", "5s"]
+            .map(Into::into)
+            .into();
+    options.extend(["--tls-certificate".into(), certificate.into(), "--tls-key".into(), key.into()]);
+    options
 }
 
 /// The program; where a shell exists, it lowers the limit first and then execs the program.

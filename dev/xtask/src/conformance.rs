@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
     /// Subjects to test [default: all]: the HTTP cases, the program `sinews serve`, the same over TLS, over HTTP/2,
-    /// or the library on a runtime
+    /// over HTTP/3, or the library on a runtime
     #[arg(long, value_enum, value_delimiter = ',')]
     target: Vec<Target>,
     /// End of the connection to test [default: both]
@@ -61,6 +61,7 @@ enum Target {
     Serve,
     Tls,
     Http2,
+    Http3,
     Tokio,
     Axum,
     Compio,
@@ -102,7 +103,7 @@ impl Options {
         if self.full { Messages::All } else { Messages::Few(self.count) }
     }
 
-    /// Fewer messages over TLS and HTTP/2: the first messages cover all of their code.
+    /// Fewer messages over TLS, HTTP/2 and HTTP/3: the first messages cover all of their code.
     fn messages_few(&self) -> Messages {
         if self.full { Messages::All } else { Messages::Few(self.count.min(FEW_COUNT)) }
     }
@@ -162,7 +163,7 @@ impl Run<'_> {
     /// Against `sinews serve` on each backend, without TLS and with it.
     fn on_serve(&self) -> Outcome {
         let wants = |target| self.options.wants(target, Role::Server);
-        if ![Target::Serve, Target::Tls, Target::Http2].into_iter().any(wants) {
+        if ![Target::Serve, Target::Tls, Target::Http2, Target::Http3].into_iter().any(wants) {
             return Ok(Count::default());
         }
         let binary = server::binary(self.options.binary.as_deref())?;
@@ -185,6 +186,12 @@ impl Run<'_> {
                 let messages = self.options.messages_few();
                 let run = Run { messages, ..self.below(&format!("{name}-http2")) };
                 count = count + run.on_backend_http2(backend, &binary)?;
+            }
+            if wants(Target::Http3) {
+                println!("sinews serve over HTTP/3, backend {name}");
+                let messages = self.options.messages_few();
+                let run = Run { messages, ..self.below(&format!("{name}-http3")) };
+                count = count + run.on_backend_http3(backend, &binary)?;
             }
         }
         Ok(count)
@@ -209,9 +216,25 @@ impl Run<'_> {
     fn on_backend_http2(&self, backend: Backend, binary: &Path) -> Outcome {
         let arguments = [&self.arguments(backend)[..], &["--http-http2"]].concat();
         let server = Server::start(binary, &arguments, &self.out.join("server.log"))?;
-        let programs = server::build_all_debug(&["http2-proxy"])?;
-        let mut proxy = Command::new(programs.join("http2-proxy"));
-        proxy.arg(server.address().to_string());
+        let proxied = server.address().to_string();
+        self.behind_proxy(server, "http2-proxy", &[&proxied])
+    }
+
+    /// As over HTTP/2, but with a connection for each client.
+    fn on_backend_http3(&self, backend: Backend, binary: &Path) -> Outcome {
+        let certificate = Certificate::make(&self.out)?;
+        let arguments = [&self.arguments(backend)[..], &["--http-http3"]].concat();
+        let log = self.out.join("server.log");
+        let server = Server::start_tls(binary, &arguments, &certificate, &log)?;
+        let proxied = server.address().to_string();
+        let certificate = certificate.certificate.display().to_string();
+        self.behind_proxy(server, "http3-proxy", &[&proxied, &certificate])
+    }
+
+    fn behind_proxy(&self, server: Server, name: &str, arguments: &[&str]) -> Outcome {
+        let programs = server::build_all_debug(&[name])?;
+        let mut proxy = Command::new(programs.join(name));
+        proxy.args(arguments);
         let mut proxy = Server::start_announced(&mut proxy, &self.out.join("proxy.log"))?;
         let url = format!("{}/echo", proxy.url());
         let count = self.on_server(server, &url)?;
@@ -327,7 +350,7 @@ impl Run<'_> {
     }
 }
 
-/// Maximum messages in each case of sections 12 and 13 over TLS and HTTP/2.
+/// Maximum messages in each case of sections 12 and 13 over TLS, HTTP/2 and HTTP/3.
 const FEW_COUNT: u32 = 5;
 
 /// Returns the name of a value on the command line.

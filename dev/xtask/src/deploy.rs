@@ -1,5 +1,5 @@
-//! `cargo xtask deploy`: the files of `deploy/`, read by the tools that they are for. A tool that is missing is skipped with
-//! a line that says how to get it. The names of metrics and settings are a test of the program.
+//! `cargo xtask deploy`: the files of `deploy/`, read by the tools that they are for, and run as processes on loopback. A tool
+//! that is missing is skipped with a line that says how to get it. The names of metrics and settings are a test of the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,20 +7,25 @@ use std::process::Command;
 
 use crate::Outcome;
 use crate::count::Count;
-use crate::process::{self, find_program, output_of};
-use crate::tools;
+use crate::process::{self, COMMAND_LIMIT, find_program, output_of};
+use crate::tools::{self, Missing};
 
 /// Values with which the chart is rendered, beside its defaults.
-const CHART_VALUES: [&str; 4] = [
+const CHART_VALUES: [&str; 6] = [
     "streams.enabled=true",
     "replicas=3,cluster.url=nats://user@nats:4222,cluster.existingSecret=nats,api.existingSecret=keys",
     "replicas=3,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>,streams.storageClass=fast",
     "auth.existingSecret=keys,ingress.enabled=true,ingress.host=ws.example.com,ingress.tlsSecret=tls,podMonitor.enabled=true",
+    "tls.existingSecret=certificate",
+    "tls.existingSecret=certificate,http3.enabled=true,service.port=443",
 ];
+/// Values of the chart that runs: three nodes with durable topics.
+const CLUSTER_VALUES: &str = "replicas=3,cluster.url=nats://nats:4222,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>";
 /// Values that the chart rejects, and a part of the error.
-const REJECTED_VALUES: [(&str, &str); 2] = [
+const REJECTED_VALUES: [(&str, &str); 3] = [
     ("cluster.url=nats://nats:4222,streams.topics=chat.>", "needs streams.store"),
     ("cluster.existingSecret=nats", "needs cluster.url"),
+    ("http3.enabled=true", "needs tls.existingSecret"),
 ];
 /// Values, and a part of the warning in the notes of the installation, or nothing.
 const WARNINGS: [(&str, &str); 4] = [
@@ -39,7 +44,58 @@ pub(crate) fn run() -> Outcome {
         + check_chart(&logs)?
         + check_rules(&logs)
         + check_unit(&logs)?
-        + check_compose(&logs))
+        + check_compose(&logs)
+        + run_files(&logs)?)
+}
+
+/// Runs the commands of the compose file, of the chart and of the unit.
+fn run_files(logs: &Path) -> Outcome {
+    let program = build_program(&logs.join("build.log"))?;
+    let mut count = run_file(&program, "unit", &folder().join("sinews.service"), None, logs)?;
+    let nats = match nats_server(&logs.join("nats.log")) {
+        Ok(program) => program,
+        Err(missing) => return Ok(count + missing.report("the nodes of the compose file and of the chart")),
+    };
+    let compose = folder().join("compose/compose.yaml");
+    count = count + run_file(&program, "compose", &compose, Some(&nats), logs)?;
+    let Ok(helm) = tools::helm() else { return Ok(count + skip("the nodes of the chart: no helm")) };
+    let rendered = logs.join("chart.yaml");
+    let text = output_of(&mut render(&helm, &folder().join("chart/sinews"), CLUSTER_VALUES));
+    let written = fs::write(&rendered, text.ok_or("helm template failed")?);
+    written.map_err(|error| format!("{}: {error}", rendered.display()))?;
+    Ok(count + run_file(&program, "chart", &rendered, Some(&nats), logs)?)
+}
+
+fn run_file(program: &Path, kind: &str, file: &Path, nats: Option<&Path>, logs: &Path) -> Outcome {
+    let name = format!("running the {kind}");
+    Ok(match tools::python(&["run_deploy.py"]) {
+        Ok(mut command) => {
+            command.arg(program).arg(kind).arg(file).args(nats);
+            tools::run_checks(&name, &mut command, &logs.join(format!("run-{kind}.log")))
+        }
+        Err(missing) => missing.report(&name),
+    })
+}
+
+/// The program with the broker of the files.
+fn build_program(log: &Path) -> Result<PathBuf, String> {
+    let mut build = process::cargo();
+    build.args(["build", "--package", "sinews-cli", "--features", "sinews-cli/nats"]);
+    process::run(&mut build, log, COMMAND_LIMIT)?.check("building the program", log)?;
+    Ok(process::target().join("debug/sinews"))
+}
+
+/// The server of NATS, from the path or from the distribution's package.
+fn nats_server(log: &Path) -> Result<PathBuf, Missing> {
+    let find = || {
+        let unpacked = process::cache("brokers").join("nats");
+        let places = ["usr/sbin", "usr/bin"].map(|place| unpacked.join(place).join("nats-server"));
+        find_program("nats-server").or_else(|| places.into_iter().find(|place| place.is_file()))
+    };
+    let mut fetch = Command::new(process::root().join("dev/brokers/nats.sh"));
+    // The server decides, not the status of the script.
+    let _ = process::run(fetch.arg("fetch"), log, COMMAND_LIMIT);
+    find().ok_or_else(|| Missing::Tool("no nats-server (apt-get install nats-server)".to_owned()))
 }
 
 fn folder() -> PathBuf {
@@ -170,7 +226,7 @@ fn skip(why: &str) -> Count {
 /// A command that is one check.
 fn check(name: &str, command: &mut Command, logs: &Path) -> Count {
     let log = logs.join(format!("{}.log", name.replace(' ', "-")));
-    let end = process::run(command, &log, process::COMMAND_LIMIT).and_then(|end| end.check(name, &log));
+    let end = process::run(command, &log, COMMAND_LIMIT).and_then(|end| end.check(name, &log));
     match &end {
         Ok(()) => println!("ok {name}"),
         Err(why) => println!("FAIL {why}"),

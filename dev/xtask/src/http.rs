@@ -127,7 +127,7 @@ pub(crate) fn run_aioquic() -> Outcome {
     Ok(count + run_quic(&out)?)
 }
 
-/// Runs the client of aioquic, and Chromium, against `sinews serve` with HTTP/3.
+/// Runs the clients of aioquic and quic-go, and Chromium, against `sinews serve` with HTTP/3.
 pub(crate) fn run_http3(binary: &Path, backend: Backend) -> Outcome {
     let clients = (tools::python(&["http3_client.py", "serve"]), tools::python(&["http3_browser.py"]));
     let (mut client, mut browser) = match clients {
@@ -141,9 +141,16 @@ pub(crate) fn run_http3(binary: &Path, backend: Backend) -> Outcome {
     let address = server.address();
     client.arg(address.ip().to_string()).arg(address.port().to_string());
     let count = tools::run_checks("http3, aioquic", &mut client, &out.join("client.log"));
+    let go = match tools::go("http3") {
+        Ok(mut go) => {
+            go.arg(address.to_string()).arg(&certificate.certificate);
+            tools::run_checks("http3, quic-go", &mut go, &out.join("go.log"))
+        }
+        Err(missing) => missing.report("http3, quic-go"),
+    };
     browser.arg(address.to_string()).arg(&certificate.certificate);
     let log = out.join("browser.log");
-    let count = count + tools::run_checks("http3, a page in Chromium", &mut browser, &log);
+    let count = count + go + tools::run_checks("http3, a page in Chromium", &mut browser, &log);
     Ok(count + outlived(&mut server))
 }
 

@@ -294,7 +294,7 @@ fn tidy(log: &Path, _: Choice) -> Outcome {
 /// What the step "autobahn" leaves.
 fn conformance(log: &Path, backend: Choice) -> Outcome {
     // Compression is that of the server's runs: the other transports show their faults with the first messages.
-    let few = ["conformance", "--count", "5", "--target", "http,tls,http2,tokio,axum,compio"];
+    let few = ["conformance", "--count", "5", "--target", "http,tls,http2,http3,tokio,axum,compio"];
     let count = task(&[&few[..], &["--backend", backend.name()]].concat(), log)?;
     if backend == Choice::Uring {
         return Ok(count);

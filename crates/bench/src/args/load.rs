@@ -41,7 +41,7 @@ pub(crate) struct AmountArgs {
     #[arg(short, long, value_name = "N", default_value = "1")]
     pub(crate) threads: NonZeroUsize,
 
-    /// Unanswered messages or requests per connection (for http:// the pipelining depth), or per WebSocket with --http2. With --rate, further due
+    /// Unanswered messages or requests per connection (for http:// the pipelining depth), or per WebSocket with --http2 and --http3. With --rate, further due
     /// messages are queued, and the queueing time counts as latency [default: 1; with --rate 1024]
     #[arg(short, long, value_name = "N")]
     pub(crate) in_flight: Option<NonZeroU32>,
@@ -119,8 +119,17 @@ pub(crate) struct ConnectionArgs {
     #[arg(long)]
     pub(crate) http2: bool,
 
-    /// WebSockets on each of the --connections. The server limits the streams of a connection
-    #[arg(long, value_name = "N", default_value = "1", requires = "http2")]
+    /// Open WebSockets (RFC 9220) or send requests over HTTP/3, on QUIC. The host of the URL must accept UDP on the port.
+    /// For https:// URLs, --in-flight sets the concurrent requests of a connection
+    #[arg(long, conflicts_with_all = ["http2", "unix"])]
+    pub(crate) http3: bool,
+
+    /// Value of `:protocol` with --http3, for servers that do not follow RFC 9220
+    #[arg(long, value_name = "NAME", default_value = "websocket", requires = "http3", hide = true)]
+    pub(crate) http3_protocol: String,
+
+    /// WebSockets on each of the --connections, with --http2 or --http3. The server limits the streams of a connection
+    #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) sockets_per_connection: NonZeroUsize,
 
     /// Header of each request or handshake, such as `Authorization: Bearer 1234`; repeatable

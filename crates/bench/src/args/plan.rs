@@ -8,7 +8,7 @@ use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::handshake::ClientRequest;
 
 use super::load::{ConnectionArgs, LoadArgs};
-use crate::load::HTTP2;
+use crate::load::{HTTP2, HTTP3};
 use crate::payload::Corpus;
 use crate::plan::{ExpectedBody, FanOut, LoadMode, LoadPlan, PublishTarget, RequestTemplate};
 use crate::target::{LoadTarget, TargetProtocol};
@@ -39,6 +39,8 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         corpus,
         connections: amount.connections.get(),
         http2: connection.http2,
+        http3: connection.http3,
+        http3_protocol: connection.http3_protocol.clone(),
         sockets_per_connection: connection.sockets_per_connection.get(),
         threads: amount.threads.get().min(amount.connections.get()),
         in_flight: amount.in_flight.map_or(default_in_flight, |depth| depth.get() as usize),
@@ -101,11 +103,6 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
             connection.unix.is_some() && mode.publish_url.is_some(),
             "--unix is the one server of all connections and excludes --publish-url",
         ),
-        (connection.http2 && !is(TargetProtocol::WebSocket), "--http2 is for ws:// and wss:// URLs"),
-        (
-            connection.sockets_per_connection.get() > 1 && mode.publish_url.is_some(),
-            "--publish-url needs connections of its own and excludes --sockets-per-connection",
-        ),
         (connection.deflate && !is(TargetProtocol::WebSocket), "--deflate is for ws:// and wss:// URLs"),
         (
             !connection.subprotocol.is_empty() && !is(TargetProtocol::WebSocket),
@@ -129,16 +126,45 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
         ),
         (connection.unix.is_some() && !connection.source.is_empty(), "--source is not for Unix sockets"),
     ];
-    match wrong.into_iter().find(|(wrong, _)| *wrong) {
+    match wrong.into_iter().chain(wrong_versions(args, target)).find(|(wrong, _)| *wrong) {
         Some((_, why)) => Err(why.to_owned()),
         None => Ok(()),
     }
+}
+
+/// Options of HTTP/2 and HTTP/3 that conflict with others.
+fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str); 5] {
+    let LoadArgs { connection, mode, .. } = args;
+    let is = |protocol| target.protocol == protocol;
+    let is_shared = connection.sockets_per_connection.get() > 1;
+    [
+        (connection.http2 && !is(TargetProtocol::WebSocket), "--http2 is for ws:// and wss:// URLs"),
+        (
+            connection.http3 && (is(TargetProtocol::Tcp) || !target.tls),
+            "--http3 is for wss:// and https:// URLs",
+        ),
+        (
+            is_shared && !is(TargetProtocol::WebSocket),
+            "--sockets-per-connection is for WebSocket; --in-flight sets the requests of a connection",
+        ),
+        (
+            is_shared && !connection.http2 && !connection.http3,
+            "--sockets-per-connection needs --http2 or --http3",
+        ),
+        (
+            is_shared && mode.publish_url.is_some(),
+            "--publish-url needs connections of its own and excludes --sockets-per-connection",
+        ),
+    ]
 }
 
 fn tls(args: &ConnectionArgs) -> Result<Arc<rustls::ClientConfig>, String> {
     let mut config = trust::client(args.insecure, &args.ca)?.with_no_client_auth();
     if args.http2 {
         config.alpn_protocols = vec![HTTP2.to_vec()];
+    }
+    if args.http3 {
+        config.alpn_protocols = vec![HTTP3.to_vec()];
     }
     Ok(Arc::new(config))
 }
@@ -176,7 +202,7 @@ fn handshakes(target: &LoadTarget, args: &LoadArgs) -> Result<Vec<ClientRequest>
         }
         let request =
             if args.connection.deflate { request.with_deflate(DeflateConfig::new()) } else { request };
-        if args.connection.http2 {
+        if args.connection.http2 || args.connection.http3 {
             request.clone().extended_connect().map_err(|error| format!("--header: {error}"))?;
         }
         Ok(request)
@@ -212,6 +238,7 @@ fn request(target: &LoadTarget, args: &LoadArgs) -> Result<RequestTemplate, Stri
         },
     };
     let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", target.path, target.host);
+    let mut headers = Vec::new();
     for line in &args.connection.header {
         let (name, value) = header(line)?;
         // `ClientRequest` validates headers, and rejects headers that frame the message.
@@ -219,9 +246,11 @@ fn request(target: &LoadTarget, args: &LoadArgs) -> Result<RequestTemplate, Stri
             .and_then(|request| request.with_header(name, value))
             .map_err(|error| format!("--header {line}: {error}"))?;
         head.push_str(&format!("{name}: {value}\r\n"));
+        headers.push((name.to_owned(), value.to_owned()));
     }
     head.push_str(if has_body { "Content-Length: " } else { "\r\n" });
-    Ok(RequestTemplate { head: head.into_bytes(), has_body, is_head: method == "HEAD", expect })
+    let is_head = method == "HEAD";
+    Ok(RequestTemplate { head: head.into_bytes(), method, headers, has_body, is_head, expect })
 }
 
 /// Default rate of a publisher.

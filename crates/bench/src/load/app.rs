@@ -1,12 +1,14 @@
 //! The load of one thread: an application of the engine that connects, sends and compares.
 
+mod closing;
+mod http3;
 mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{App, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, Flow, Io};
+use sinews_engine::{App, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, DatagramSocket, Flow, Io};
 use sinews_proto::Config;
 use sinews_session::Resources;
 use smallvec::SmallVec;
@@ -14,20 +16,18 @@ use smallvec::SmallVec;
 use super::super::plan::{FanOut, LoadMode, LoadPlan};
 use super::super::process::{self, CpuTime};
 use super::super::tally::{FailureKind, LiveCounters, LoadFigures, record};
-use super::super::target::{LoadTarget, TargetProtocol};
 use super::chain::SessionChain;
-use super::connection::{LoadConnection, SocketTraffic};
+use super::connection::LoadConnection;
 use super::failure::ConnectionFailure;
-use super::http::HttpLoad;
-use super::http2::Http2Load;
 use super::protocol::LoadProtocol;
-use super::random::{key, masks};
+use super::quic::LoadEndpoints;
+use super::random::masks;
 use super::role::ConnectionRole;
 use super::schedule::SendSchedule;
-use super::tcp::TcpLoad;
 use super::tls::TlsLayer;
 use super::tracker::{MessageTracker, Nanos, RunWindow, ThreadState};
-use super::websocket::{self, WebSocketLoad};
+use super::traffic::SocketTraffic;
+use super::websocket;
 
 /// Orders of the watching thread to the load threads.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,8 @@ pub(crate) struct LoadApp {
     config: Arc<Config>,
     resources: Resources,
     conns: Vec<Option<LoadConnection>>,
+    /// With HTTP/3.
+    quic: Option<LoadEndpoints>,
     plain: Vec<u8>,
     /// Ordinals and due times of connections to open.
     to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
@@ -85,6 +87,7 @@ impl LoadApp {
             config: websocket::config(),
             resources: Resources::with_masks(masks()),
             conns: Vec::with_capacity(own),
+            quic: None,
             plain: Vec::new(),
             to_open: to_open.into_iter().peekable(),
             replacements: Vec::new(),
@@ -145,22 +148,32 @@ impl LoadApp {
         self.to_open.peek().filter(|(ordinal, _)| *ordinal < until).map(|(_, at)| *at + delay)
     }
 
+    /// The messages of the sockets of a connection. `waiting`: the unanswered ones of its predecessor.
+    fn traffic(&self, ordinal: usize, waiting: VecDeque<Nanos>) -> SmallVec<[SocketTraffic; 1]> {
+        let of_each = self.thread_state.plan.sockets_per_connection;
+        let first = ordinal * of_each;
+        let mut traffic: SmallVec<[SocketTraffic; 1]> = (first..first + of_each)
+            .map(|socket| SocketTraffic { role: self.role(socket), tracker: MessageTracker::new(socket) })
+            .collect();
+        if let Some(first) = traffic.first_mut() {
+            first.tracker.take_over(waiting);
+        }
+        traffic
+    }
+
     fn open(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Nanos>) {
         self.requested += 1;
+        if self.quic.is_some() {
+            return self.open_http3(io, ordinal, waiting);
+        }
         let plan = self.thread_state.plan.clone();
         let mut options = ConnectOptions::default();
         if !plan.sources.is_empty() {
             self.next_source += 1;
             options = options.with_local((plan.sources[self.next_source % plan.sources.len()], 0).into());
         }
-        let first = ordinal * plan.sockets_per_connection;
-        let mut traffic: SmallVec<[SocketTraffic; 1]> = (first..first + plan.sockets_per_connection)
-            .map(|socket| SocketTraffic { role: self.role(socket), tracker: MessageTracker::new(socket) })
-            .collect();
-        let Some((target, protocol)) = protocol_of(&plan, &traffic) else { return };
-        if let Some(first) = traffic.first_mut() {
-            first.tracker.take_over(waiting);
-        }
+        let traffic = self.traffic(ordinal, waiting);
+        let Some((target, protocol)) = LoadProtocol::of(&plan, &traffic) else { return };
         let tls = plan.tls.as_ref().map(|config| TlsLayer::new(config, &target.name));
         let tls = match tls.transpose() {
             Ok(tls) => tls.map(Box::new),
@@ -171,46 +184,66 @@ impl LoadApp {
         };
         let id = io.connect(target.remote.clone(), &options);
         io.set_timer(id, self.thread_state.now + plan.timeout);
-        let conn = LoadConnection {
+        self.insert(LoadConnection {
             id,
             requested_at: self.thread_state.now,
             ordinal,
             traffic,
             protocol,
             tls,
+            quic: None,
             open: false,
             closing: false,
-        };
-        if self.conns.len() <= id.index() {
-            self.conns.resize_with(id.index() + 1, || None);
+        });
+    }
+
+    fn insert(&mut self, conn: LoadConnection) {
+        let slot = slot(conn.id);
+        if self.conns.len() <= slot {
+            self.conns.resize_with(slot + 1, || None);
         }
-        self.conns[id.index()] = Some(conn);
+        self.conns[slot] = Some(conn);
+    }
+
+    /// Sends the output of a connection at the end of the turn.
+    fn request_send(&mut self, io: &mut Io, id: ConnId) {
+        match &mut self.quic {
+            Some(quic) => quic.changed.push(id),
+            None => io.send(id),
+        }
+    }
+
+    fn request_close(&mut self, io: &mut Io, id: ConnId) {
+        match &mut self.quic {
+            Some(quic) => quic.closing.push(id),
+            None => io.close(id),
+        }
     }
 
     fn conn(&mut self, id: ConnId) -> Option<&mut LoadConnection> {
-        self.conns.get_mut(id.index())?.as_mut().filter(|conn| conn.id == id)
+        self.conns.get_mut(slot(id))?.as_mut().filter(|conn| conn.id == id)
     }
 
     /// Handles the state of a connection after any event on it.
     fn settle(&mut self, io: &mut Io, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = self.conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         if !conn.open && conn.protocol.is_open() && conn.tls.as_ref().is_none_or(|tls| tls.is_open()) {
             conn.open = true;
             self.opened(io, id);
         }
-        let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = self.conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         if conn.protocol.wants_send() || conn.tls.as_ref().is_some_and(|tls| tls.wants_send()) {
-            io.send(id);
+            self.request_send(io, id);
         } else if conn.protocol.is_over() {
             conn.closing = true;
-            io.close(id);
+            self.request_close(io, id);
         }
     }
 
     fn opened(&mut self, io: &mut Io, id: ConnId) {
         io.clear_timer(id);
         let Self { conns, thread_state, resources, paced, .. } = self;
-        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         let took = thread_state.now.saturating_duration_since(conn.requested_at);
         let storm = thread_state.plan.mode == LoadMode::Storm;
         if !storm || thread_state.measures_now() {
@@ -228,7 +261,7 @@ impl LoadApp {
                 }
                 conn.closing = true;
                 if !conn.protocol.close(thread_state, resources) {
-                    io.close(id);
+                    self.request_close(io, id);
                 }
             }
             LoadMode::Idle => {}
@@ -256,7 +289,7 @@ impl LoadApp {
     fn fault(&mut self, io: &mut Io, id: ConnId, fault: ConnectionFailure) {
         let ending = self.ending;
         let Self { conns, thread_state, .. } = self;
-        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         if let Some(failure) = fault.failure.filter(|_| !conn.closing && !ending) {
             if matches!(failure, FailureKind::WrongBytes | FailureKind::Protocol) {
                 conn.traffic[fault.socket].tracker.answered_wrongly(thread_state);
@@ -267,7 +300,7 @@ impl LoadApp {
             thread_state.live.settled.add(1);
         }
         conn.closing = true;
-        io.close(id);
+        self.request_close(io, id);
     }
 
     /// Whether this load polls without sleeping while it [works](Self::is_working).
@@ -298,6 +331,7 @@ impl LoadApp {
                 }
             }
         }
+        self.expire_openings(io);
         self.send_due(io);
         self.report_done();
         self.set_clock(io);
@@ -312,68 +346,6 @@ impl LoadApp {
         let open = opening.filter(|_| self.may_open());
         if !self.ending {
             io.set_app_timer([due, open].into_iter().flatten().fold(tick, Instant::min));
-        }
-    }
-
-    fn end(&mut self, io: &mut Io) {
-        self.ending = true;
-        self.thread_state.stopped = true;
-        self.schedule = None;
-        self.thread_state.at(Instant::now());
-        let Self { conns, thread_state, resources, .. } = self;
-        for conn in conns.iter_mut().flatten() {
-            conn.traffic.iter_mut().for_each(|traffic| traffic.tracker.abandon(thread_state));
-            conn.closing = true;
-            if conn.open && conn.protocol.close(thread_state, resources) {
-                io.send(conn.id);
-            } else {
-                io.close(conn.id);
-            }
-        }
-        // Connections whose peer does not answer Close in time are abandoned.
-        io.set_app_timer(thread_state.now + CLOSE_TIMEOUT);
-    }
-
-    /// Handles a closed connection: counts the reason, and opens a replacement if needed.
-    fn handle_closed(&mut self, why: CloseReason, conn: LoadConnection) {
-        let Self { thread_state, replacements, ending, .. } = self;
-        let LoadConnection { ordinal, mut traffic, open, closing, .. } = conn;
-        if open {
-            thread_state.live.open.set(thread_state.live.open.get().saturating_sub(1));
-        }
-        let unexpected = !closing && !*ending;
-        if unexpected {
-            let text = match &why {
-                CloseReason::Error(error) => error.to_string(),
-                CloseReason::Reset => "reset".to_owned(),
-                _ => "closed unexpectedly".to_owned(),
-            };
-            let failure = match &why {
-                CloseReason::Error(error) if !open => match error.kind() {
-                    std::io::ErrorKind::ConnectionRefused => FailureKind::Refused,
-                    std::io::ErrorKind::TimedOut => FailureKind::ConnectTimeout,
-                    _ => FailureKind::Unreachable,
-                },
-                CloseReason::Reset => FailureKind::Reset,
-                CloseReason::Error(_) => FailureKind::Io,
-                _ => FailureKind::Closed,
-            };
-            thread_state.fail(failure, 1, || text);
-            if !open {
-                thread_state.live.settled.add(1);
-            }
-        }
-        let another = match thread_state.plan.mode {
-            LoadMode::Storm => !thread_state.stopped && thread_state.budget.is_none_or(|left| left > 0),
-            // A server may close a connection after any answer (RFC 9112 section 9.6).
-            LoadMode::Echo => !unexpected && thread_state.plan.target.protocol == TargetProtocol::Http,
-            LoadMode::Idle | LoadMode::FanOut => false,
-        };
-        if another && !*ending {
-            let unanswered = traffic.iter_mut().flat_map(|traffic| traffic.tracker.take_unanswered());
-            replacements.push((ordinal, unanswered.collect()));
-        } else {
-            traffic.iter_mut().for_each(|traffic| traffic.tracker.abandon(thread_state));
         }
     }
 }
@@ -392,7 +364,7 @@ impl App for LoadApp {
     fn connected(&mut self, io: &mut Io, id: ConnId) {
         self.thread_state.at(Instant::now());
         let Self { conns, resources, .. } = self;
-        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         conn.protocol.begin(resources);
         self.settle(io, id);
     }
@@ -400,7 +372,7 @@ impl App for LoadApp {
     fn received(&mut self, io: &mut Io, id: ConnId, chunk: &mut [u8]) -> Flow {
         self.thread_state.at(Instant::now());
         let Self { conns, thread_state, resources, config, plain, .. } = self;
-        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return Flow::Continue };
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return Flow::Continue };
         let with = (resources, &*config);
         let result = match &mut conn.tls {
             None => conn.protocol.receive(chunk, &mut conn.traffic, thread_state, with),
@@ -443,7 +415,7 @@ impl App for LoadApp {
 
     fn start_send(&mut self, id: ConnId) -> Option<SessionChain> {
         let Self { conns, thread_state, resources, .. } = self;
-        let conn = conns.get_mut(id.index())?.as_mut()?;
+        let conn = conns.get_mut(slot(id))?.as_mut()?;
         let Some(tls) = &mut conn.tls else {
             return conn.protocol.start_send(thread_state, resources).map(SessionChain);
         };
@@ -458,7 +430,7 @@ impl App for LoadApp {
 
     fn progressed(&mut self, _: &mut Io, id: ConnId, bytes: usize) {
         let Self { conns, thread_state, .. } = self;
-        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         match &mut conn.tls {
             None => conn.protocol.progressed(bytes, thread_state),
             Some(tls) => tls.progressed(bytes),
@@ -467,7 +439,7 @@ impl App for LoadApp {
 
     fn finish_send(&mut self, io: &mut Io, id: ConnId, chain: SessionChain, complete: bool) {
         let Self { conns, thread_state, resources, .. } = self;
-        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         match &mut conn.tls {
             None => conn.protocol.finish_send(chain.0, thread_state, resources),
             Some(tls) => tls.finish_send(chain.0, resources),
@@ -478,7 +450,7 @@ impl App for LoadApp {
     }
 
     fn finish_may_wait(&self, id: ConnId) -> bool {
-        let conn = self.conns.get(id.index()).and_then(Option::as_ref);
+        let conn = self.conns.get(slot(id)).and_then(Option::as_ref);
         conn.is_some_and(|conn| {
             conn.tls.is_none() && conn.open && !conn.closing && conn.protocol.finish_may_wait()
         })
@@ -486,16 +458,14 @@ impl App for LoadApp {
 
     fn closed(&mut self, io: &mut Io, id: ConnId, why: CloseReason) {
         self.thread_state.at(Instant::now());
-        let Some(conn) = self.conns.get_mut(id.index()).and_then(Option::take) else { return };
+        let Some(conn) = self.conns.get_mut(slot(id)).and_then(Option::take) else { return };
         let failed = !conn.open;
-        self.handle_closed(why, conn);
+        self.handle_closed(closing::failure_of(&why, conn.open), conn);
         // Failed connections are retried with the next tick, successful connections are replaced immediately.
         if !failed {
             self.open_replacements(io);
         }
-        if self.ending && io.connections() == 0 {
-            io.stop();
-        }
+        self.stop_if_over(io);
     }
 
     fn timer(&mut self, io: &mut Io, id: ConnId) {
@@ -527,31 +497,27 @@ impl App for LoadApp {
                 LoadCommand::Shutdown => self.end(io),
             }
         }
-        if self.ending && io.connections() == 0 {
-            io.stop();
+        self.stop_if_over(io);
+    }
+
+    fn datagrams(&mut self, io: &mut Io, index: usize, socket: &mut DatagramSocket) -> bool {
+        self.receive_datagrams(io, index, socket)
+    }
+
+    fn datagram_timer(&mut self, io: &mut Io) {
+        self.expire_http3(io);
+    }
+
+    fn end_turn(&mut self, io: &mut Io) {
+        if self.quic.is_some() {
+            self.flush_http3(io);
         }
     }
 }
 
-/// Target and protocol of a connection with these sockets.
-fn protocol_of<'p>(plan: &'p LoadPlan, traffic: &[SocketTraffic]) -> Option<(&'p LoadTarget, LoadProtocol)> {
-    let endpoint = |traffic: &SocketTraffic| match traffic.role {
-        ConnectionRole::Echo => plan.endpoint(false, 0),
-        ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
-        ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
-    };
-    let (target, handshake) = endpoint(traffic.first()?);
-    let protocol = match target.protocol {
-        TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
-        TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
-        TargetProtocol::WebSocket if plan.http2 => {
-            let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
-            // The plan has checked the headers.
-            LoadProtocol::Http2(Box::new(Http2Load::new(requests, target.tls).ok()?))
-        }
-        TargetProtocol::WebSocket => LoadProtocol::WebSocket(WebSocketLoad::new(handshake?, key())),
-    };
-    Some((target, protocol))
+/// Index of a connection. Those of HTTP/3 have slots of their own, and a load has connections of one kind.
+fn slot(id: ConnId) -> usize {
+    id.stream_slot().unwrap_or_else(|| id.index())
 }
 
 /// Interval of the timer tick.
@@ -560,5 +526,5 @@ const TICK: Duration = Duration::from_millis(10);
 /// The same between windows: a tick would disturb the measurement of another server.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
-/// Timeout of the server's answer to Close.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Wait before another try of a send whose buffer was full.
+const RETRY: Duration = Duration::from_micros(100);

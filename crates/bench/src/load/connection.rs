@@ -3,19 +3,12 @@
 use std::time::Instant;
 
 use sinews_engine::ConnId;
+use sinews_quic::ConnectionKey;
 use smallvec::SmallVec;
 
 use super::protocol::LoadProtocol;
-use super::role::ConnectionRole;
 use super::tls::TlsLayer;
-use super::tracker::MessageTracker;
-
-/// The messages of one socket: of a connection, or of one of its WebSockets over HTTP/2.
-#[derive(Debug)]
-pub(super) struct SocketTraffic {
-    pub(super) role: ConnectionRole,
-    pub(super) tracker: MessageTracker,
-}
+use super::traffic::SocketTraffic;
 
 /// One connection.
 pub(super) struct LoadConnection {
@@ -23,10 +16,12 @@ pub(super) struct LoadConnection {
     /// Time of the connection request.
     pub(super) requested_at: Instant,
     pub(super) ordinal: usize,
-    /// Several over HTTP/2 only.
+    /// Several over HTTP/2 and HTTP/3 only.
     pub(super) traffic: SmallVec<[SocketTraffic; 1]>,
     pub(super) protocol: LoadProtocol,
     pub(super) tls: Option<Box<TlsLayer>>,
+    /// Its endpoint and its key there, over HTTP/3.
+    pub(super) quic: Option<(usize, ConnectionKey)>,
     /// The connection is reported as open.
     pub(super) open: bool,
     /// The connection is closing: later events on it are not errors.

@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sinews_http::h2::{
-    Config as Http2Config, ErrorCode, Event, FieldBuffer, H2Connection, RequestTarget, ResponseFields,
-    StreamId,
+    Config as Http2Config, ErrorCode, Event, FieldBuffer, H2Connection, RequestTarget, StreamId,
 };
 use sinews_proto::handshake::{ClientRequest, ExtendedConnect, HandshakeMisuse};
 use sinews_proto::{CloseCode, Config, Time};
-use sinews_session::{Cause, Chain, Outbound, Resources, Session, TransportAction};
+use sinews_session::{Chain, Outbound, Resources, Session};
 
 use super::super::tally::FailureKind;
-use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
+use super::stream_socket::StreamSocket;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 use super::websocket::{receive, send_messages, time};
 
 /// One connection, and the WebSockets on it.
@@ -38,82 +38,16 @@ pub(super) struct Http2Load {
 /// A WebSocket on a stream.
 #[derive(Debug)]
 struct Http2Socket {
-    request: ExtendedConnect,
+    socket: StreamSocket,
     stream: Option<StreamId>,
-    session: Option<Box<Session>>,
-    /// Output that moves to the connection as the windows permit.
-    chain: Option<Box<Chain>>,
     is_ready: bool,
     /// A window is closed.
     is_blocked: bool,
-    /// END_STREAM is queued.
-    has_ended: bool,
 }
 
 impl Http2Socket {
     fn new(request: ExtendedConnect) -> Self {
-        Self {
-            request,
-            stream: None,
-            session: None,
-            chain: None,
-            is_ready: false,
-            is_blocked: false,
-            has_ended: false,
-        }
-    }
-
-    /// Handles the answer to the handshake.
-    fn open(
-        &mut self,
-        head: &ResponseFields<'_>,
-        ends: bool,
-        config: &Arc<Config>,
-        now: Time,
-    ) -> Result<(), ConnectionFailure> {
-        let refused = |text: &str| ConnectionFailure::new(FailureKind::Handshake, text);
-        let fields = head.fields();
-        let established = self.request.read_response(head.status(), fields.iter());
-        let established = established.map_err(|error| refused(&error.to_string()))?;
-        if ends {
-            return Err(refused("the server ended the stream of its response"));
-        }
-        let negotiated = established.negotiated();
-        let session = Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
-        self.session = Some(Box::new(session));
-        Ok(())
-    }
-
-    /// Handles the end of the server's side of the stream.
-    fn end(&mut self, now: Time) -> Result<(), ConnectionFailure> {
-        let Some(session) = &mut self.session else { return Ok(()) };
-        session.receive_end(now);
-        match session.take_closed() {
-            Some(closed) if closed.cause() != Cause::Local => {
-                Err(ConnectionFailure::new(FailureKind::Closed, "the server ended a stream"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn has_output(&self) -> bool {
-        let Some(session) = &self.session else { return false };
-        self.chain.is_some() || session.wants_send() || self.finishes()
-    }
-
-    /// Whether only the end of the stream is left to send.
-    fn finishes(&self) -> bool {
-        let Some(session) = &self.session else { return false };
-        session.transport_action() == TransportAction::Finish && !self.has_ended
-    }
-
-    fn is_over(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| {
-            session.transport_action() != TransportAction::Open
-                && !session.is_open()
-                && session.buffered() == 0
-                && !self.has_output()
-        })
+        Self { socket: StreamSocket::new(request), stream: None, is_ready: false, is_blocked: false }
     }
 }
 
@@ -138,6 +72,10 @@ impl Http2Load {
             is_requested: false,
             open: 0,
         })
+    }
+
+    fn session(&mut self, index: usize) -> Option<&mut Session> {
+        self.sockets.get_mut(index)?.socket.session.as_deref_mut()
     }
 
     /// Whether all WebSockets are open.
@@ -166,9 +104,8 @@ impl Http2Load {
                 Some(Event::Data { stream, data, ends }) => {
                     let data = at - data.len()..at;
                     let (index, len) = (index_of(stream), data.len());
-                    let Some(session) =
-                        self.sockets.get_mut(index).and_then(|socket| socket.session.as_mut())
-                    else {
+                    let Some(socket) = self.sockets.get_mut(index) else { continue };
+                    let Some(session) = socket.socket.session.as_mut() else {
                         // The content of a rejection.
                         continue;
                     };
@@ -182,17 +119,17 @@ impl Http2Load {
                     }
                     self.machine.release(stream, len);
                     if ends {
-                        self.sockets[index].end(now)?;
+                        self.sockets[index].socket.end(now)?;
                     }
                     self.mark_ready(index);
                 }
                 Some(Event::Response { stream, head, ends }) if head.status() >= 200 => {
                     let Some(socket) = self.sockets.get_mut(index_of(stream)) else { continue };
-                    socket.open(&head, ends, config, now)?;
+                    socket.socket.open(&head, ends, config, now)?;
                     self.open += 1;
                 }
                 Some(Event::Reset { stream, .. })
-                    if self.sockets.get(index_of(stream)).is_some_and(Http2Socket::is_over) => {}
+                    if self.sockets.get(index_of(stream)).is_some_and(|socket| socket.socket.is_over()) => {}
                 Some(Event::Reset { code, violation, .. }) => {
                     let rule = violation.map(|rule| format!(": {rule}")).unwrap_or_default();
                     let (kind, text) = match code {
@@ -233,7 +170,7 @@ impl Http2Load {
         let Self { machine, sockets, out, scheme, .. } = self;
         let chain = out.pending_chain(resources);
         for socket in sockets {
-            let request = &socket.request;
+            let request = &socket.socket.request;
             let target = RequestTarget::connect("websocket", request.authority(), request.path());
             let target = target.with_scheme(scheme);
             let headers: Vec<_> = request.headers().collect();
@@ -254,7 +191,7 @@ impl Http2Load {
         thread_state: &mut ThreadState,
         resources: &mut Resources,
     ) {
-        if let Some(session) = self.sockets.get_mut(index).and_then(|socket| socket.session.as_mut()) {
+        if let Some(session) = self.session(index) {
             send_messages(session, traffic, thread_state, resources);
             self.mark_ready(index);
         }
@@ -268,7 +205,7 @@ impl Http2Load {
         thread_state: &ThreadState,
         resources: &mut Resources,
     ) {
-        if let Some(session) = self.sockets.get_mut(index).and_then(|socket| socket.session.as_mut()) {
+        if let Some(session) = self.session(index) {
             super::websocket::send_first(session, text, thread_state, resources);
             self.mark_ready(index);
         }
@@ -279,7 +216,7 @@ impl Http2Load {
         let now = time(thread_state.epoch, thread_state.now);
         let mut is_pending = false;
         for index in 0..self.sockets.len() {
-            let Some(session) = &mut self.sockets[index].session else { continue };
+            let Some(session) = &mut self.sockets[index].socket.session else { continue };
             is_pending |= session.tx(resources, now).close(CloseCode::NORMAL, "").is_ok();
             session.after_tx(resources, now);
             self.mark_ready(index);
@@ -289,12 +226,13 @@ impl Http2Load {
 
     /// Whether both sides have closed all WebSockets.
     pub(super) fn is_over(&self) -> bool {
-        self.is_open() && self.sockets.iter().all(Http2Socket::is_over) && !self.wants_send()
+        self.is_open() && self.sockets.iter().all(|socket| socket.socket.is_over()) && !self.wants_send()
     }
 
     fn mark_ready(&mut self, index: usize) {
         let socket = &mut self.sockets[index];
-        if socket.has_output() && !socket.is_blocked && !std::mem::replace(&mut socket.is_ready, true) {
+        if socket.socket.has_output() && !socket.is_blocked && !std::mem::replace(&mut socket.is_ready, true)
+        {
             self.ready.push_back(index);
         }
     }
@@ -345,9 +283,9 @@ impl Http2Load {
         let Self { machine, out, sockets, .. } = self;
         let socket = &mut sockets[index];
         socket.is_ready = false;
-        let finishes = socket.finishes();
-        let (Some(stream), Some(session)) = (socket.stream, &mut socket.session) else { return };
-        let chain = socket.chain.take().or_else(|| session.start_send());
+        let finishes = socket.socket.finishes();
+        let (Some(stream), Some(session)) = (socket.stream, &mut socket.socket.session) else { return };
+        let chain = socket.socket.chain.take().or_else(|| session.start_send());
         let has_chain = chain.is_some();
         let mut chain = chain.unwrap_or_default();
         if !has_chain && !finishes {
@@ -357,19 +295,19 @@ impl Http2Load {
         let Ok(Some(frame)) = machine.start_data(stream, chain.len(), ends) else {
             // A window is closed, or the event of the stream's reset is to come.
             socket.is_blocked = true;
-            socket.chain = has_chain.then_some(chain);
+            socket.socket.chain = has_chain.then_some(chain);
             return;
         };
         let pending = out.pending_chain(resources);
         pending.write(|out| out.extend_from_slice(&frame.header()));
         chain.move_to(frame.payload_len(), pending);
-        socket.has_ended |= frame.ends();
+        socket.socket.has_ended |= frame.ends();
         if has_chain {
             session.progressed(frame.payload_len(), now);
             if chain.is_empty() {
                 session.finish_send(chain, resources, now);
             } else {
-                socket.chain = Some(chain);
+                socket.socket.chain = Some(chain);
             }
         }
         self.mark_ready(index);

@@ -5,12 +5,17 @@ use std::sync::Arc;
 use sinews_proto::Config;
 use sinews_session::{Chain, Resources};
 
-use super::connection::SocketTraffic;
+use super::super::plan::LoadPlan;
+use super::super::target::{LoadTarget, TargetProtocol};
 use super::failure::ConnectionFailure;
 use super::http::HttpLoad;
 use super::http2::Http2Load;
+use super::http3::{Http3Load, Http3Requests, Http3Sockets};
+use super::random::key;
+use super::role::ConnectionRole;
 use super::tcp::TcpLoad;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 use super::websocket::WebSocketLoad;
 
 #[derive(Debug)]
@@ -19,9 +24,40 @@ pub(super) enum LoadProtocol {
     Http(HttpLoad),
     WebSocket(WebSocketLoad),
     Http2(Box<Http2Load>),
+    /// Its endpoint receives and sends.
+    Http3(Box<Http3Load>),
 }
 
 impl LoadProtocol {
+    /// Target and protocol of a connection with these sockets.
+    pub(super) fn of<'p>(plan: &'p LoadPlan, traffic: &[SocketTraffic]) -> Option<(&'p LoadTarget, Self)> {
+        let endpoint = |traffic: &SocketTraffic| match traffic.role {
+            ConnectionRole::Echo => plan.endpoint(false, 0),
+            ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
+            ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
+        };
+        let (target, handshake) = endpoint(traffic.first()?);
+        let protocol = match target.protocol {
+            TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
+            TargetProtocol::Http if plan.http3 => {
+                LoadProtocol::Http3(Box::new(Http3Load::Requests(Http3Requests::default())))
+            }
+            TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
+            TargetProtocol::WebSocket if plan.http3 => {
+                let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
+                // The plan has checked the headers.
+                LoadProtocol::Http3(Box::new(Http3Load::WebSockets(Http3Sockets::new(requests).ok()?)))
+            }
+            TargetProtocol::WebSocket if plan.http2 => {
+                let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
+                // The plan has checked the headers.
+                LoadProtocol::Http2(Box::new(Http2Load::new(requests, target.tls).ok()?))
+            }
+            TargetProtocol::WebSocket => LoadProtocol::WebSocket(WebSocketLoad::new(handshake?, key())),
+        };
+        Some((target, protocol))
+    }
+
     /// Starts the protocol on an open transport.
     pub(super) fn begin(&mut self, resources: &mut Resources) {
         if let Self::WebSocket(websocket) = self {
@@ -35,6 +71,7 @@ impl LoadProtocol {
             Self::Tcp(_) | Self::Http(_) => true,
             Self::WebSocket(websocket) => websocket.is_open(),
             Self::Http2(http2) => http2.is_open(),
+            Self::Http3(http3) => http3.is_open(),
         }
     }
 
@@ -51,7 +88,7 @@ impl LoadProtocol {
         let Some(traffic) = traffic.first_mut() else { return Ok(()) };
         let tracker = &mut traffic.tracker;
         match self {
-            Self::Http2(_) => Ok(()),
+            Self::Http2(_) | Self::Http3(_) => Ok(()),
             Self::Tcp(tcp) => {
                 tcp.receive(chunk, tracker, thread_state)?;
                 tcp.send(tracker, thread_state, with.0);
@@ -80,6 +117,7 @@ impl LoadProtocol {
             Self::Http(http) => http.send(&mut traffic.tracker, thread_state, resources),
             Self::WebSocket(websocket) => websocket.send(traffic, thread_state, resources),
             Self::Http2(http2) => http2.send(index, traffic, thread_state, resources),
+            Self::Http3(http3) => http3.send(index, traffic, thread_state, resources),
         }
     }
 
@@ -95,6 +133,7 @@ impl LoadProtocol {
             Self::Tcp(_) | Self::Http(_) => {}
             Self::WebSocket(websocket) => websocket.send_first(text, thread_state, resources),
             Self::Http2(http2) => http2.send_first(index, text, thread_state, resources),
+            Self::Http3(http3) => http3.send_first(index, text, thread_state, resources),
         }
     }
 
@@ -104,6 +143,7 @@ impl LoadProtocol {
             Self::Http(http) => http.out.wants_send(),
             Self::WebSocket(websocket) => websocket.wants_send(),
             Self::Http2(http2) => http2.wants_send(),
+            Self::Http3(http3) => http3.wants_send(),
         }
     }
 
@@ -114,6 +154,7 @@ impl LoadProtocol {
             Self::Http(http) => !http.out.has_pending(),
             Self::WebSocket(websocket) => websocket.finish_may_wait(),
             Self::Http2(http2) => http2.finish_may_wait(),
+            Self::Http3(_) => true,
         }
     }
 
@@ -127,6 +168,7 @@ impl LoadProtocol {
             Self::Http(http) => http.start_send(),
             Self::WebSocket(websocket) => websocket.start_send(),
             Self::Http2(http2) => http2.start_send(thread_state, resources),
+            Self::Http3(_) => None,
         }
     }
 
@@ -136,6 +178,7 @@ impl LoadProtocol {
             Self::Http(http) => http.out.progressed(bytes),
             Self::WebSocket(websocket) => websocket.progressed(bytes, thread_state),
             Self::Http2(http2) => http2.progressed(bytes),
+            Self::Http3(_) => {}
         }
     }
 
@@ -150,6 +193,7 @@ impl LoadProtocol {
             Self::Http(http) => http.out.finish(chain, resources),
             Self::WebSocket(websocket) => websocket.finish_send(chain, thread_state, resources),
             Self::Http2(http2) => http2.finish_send(chain, resources),
+            Self::Http3(_) => {}
         }
     }
 
@@ -159,6 +203,7 @@ impl LoadProtocol {
             Self::Tcp(_) | Self::Http(_) => false,
             Self::WebSocket(websocket) => websocket.close(thread_state, resources),
             Self::Http2(http2) => http2.close(thread_state, resources),
+            Self::Http3(http3) => http3.close(thread_state, resources),
         }
     }
 
@@ -169,6 +214,7 @@ impl LoadProtocol {
             Self::Http(http) => http.last,
             Self::WebSocket(websocket) => websocket.is_over(),
             Self::Http2(http2) => http2.is_over(),
+            Self::Http3(http3) => http3.is_over(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_engine::{BackendChoice, Engine, EngineConfig, Post};
 
 use super::app::{LoadApp, LoadCommand};
+use super::quic::LoadEndpoints;
 use crate::plan::LoadPlan;
 use crate::process;
 use crate::tally::{LiveCounters, LoadFigures};
@@ -41,7 +42,16 @@ impl LoadThreads {
             load_threads.backend = engine.backend();
             load_threads.posts.push(engine.post());
             load_threads.lives.push(live.clone());
-            let mut load = LoadApp::new(plan.clone(), number, live, epoch);
+            let mut endpoints = None;
+            if plan.http3 {
+                let (bound, sockets) = LoadEndpoints::bind(plan, plan.ordinals(number).count())?;
+                for socket in sockets {
+                    engine.add_datagrams(socket).map_err(failed)?;
+                }
+                endpoints = Some(bound);
+            }
+            let load = LoadApp::new(plan.clone(), number, live, epoch);
+            let mut load = load.with_endpoints(endpoints);
             let run = move || {
                 drive(&mut engine, &mut load).map_err(|error| error.to_string())?;
                 let used = match load.used {

@@ -89,3 +89,6 @@ impl TlsLayer {
 
 /// The name of HTTP/2 in ALPN (RFC 9113 section 3.2).
 pub(crate) const HTTP2: &[u8] = b"h2";
+
+/// The name of HTTP/3 in ALPN (RFC 9114 section 3.1).
+pub(crate) const HTTP3: &[u8] = b"h3";

@@ -38,10 +38,17 @@ pub(super) fn load(plan: &LoadPlan, outcome: &LoadResult) -> String {
     };
     let seconds = outcome.elapsed.as_secs_f64();
     let threads = if plan.threads == 1 { "thread" } else { "threads" };
-    let connections = match (plan.http2, plan.sockets_per_connection) {
-        (false, _) => format!("{} connections", plan.connections),
-        (true, 1) => format!("{} HTTP/2 connections of 1 WebSocket", plan.connections),
-        (true, sockets) => format!("{} HTTP/2 connections of {sockets} WebSockets", plan.connections),
+    let connections = match (plan.http2, plan.http3) {
+        (false, false) => format!("{} connections", plan.connections),
+        (is_http2, _) => {
+            let version = if is_http2 { "HTTP/2" } else { "HTTP/3" };
+            let sockets = match plan.sockets_per_connection {
+                _ if plan.handshakes.is_empty() => String::new(),
+                1 => " of 1 WebSocket".to_owned(),
+                sockets => format!(" of {sockets} WebSockets"),
+            };
+            format!("{} {version} connections{sockets}", plan.connections)
+        }
     };
     format!("{}, {connections}, {flow}, {} {threads}, {seconds:.1} s", plan.mode.name(), plan.threads,)
 }

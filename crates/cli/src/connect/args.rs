@@ -88,7 +88,7 @@ Exit codes:
   0  closed by the peer with 1000, 1001 or no code, or closed by this side
   1  connecting failed, or an error of input, output or a file
   2  invalid command line
-  3  the server rejected the handshake: a status other than 101 (200 with --http2), or an invalid response with it
+  3  the server rejected the handshake: a status other than 101 (200 with --http2 and --http3), or an invalid response with it
   4  closed by the peer with another code, or the transport ended without a Close
   5  the peer violated the protocol or a limit; with --inspect and --probe, a violation was found
   6  a timeout expired: --connect-timeout, --timeout, --idle-timeout, --pong-timeout, or --count not reached
@@ -134,6 +134,11 @@ pub(crate) struct DialArgs {
     /// WebSockets over HTTP/2
     #[arg(long, conflicts_with_all = ["listen", "inspect", "probe"])]
     pub(crate) http2: bool,
+
+    /// Use HTTP/3 (RFC 9220), on QUIC: the server must accept UDP on the port of the URL. Fails if it offers no WebSockets
+    /// over HTTP/3. Proxies are not used
+    #[arg(long, conflicts_with_all = ["listen", "inspect", "probe", "http2", "unix", "proxy", "connect_to", "redirects"])]
+    pub(crate) http3: bool,
 
     /// Proxy URL: http://, socks5:// or socks5h:// with host and port [default: from https_proxy, http_proxy,
     /// all_proxy and no_proxy]

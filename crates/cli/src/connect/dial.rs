@@ -222,23 +222,41 @@ pub(crate) fn closing_timeout(limits: &ConnectLimitArgs) -> Duration {
     Config::default().write_timeout() + limits.close_timeout.0
 }
 
+/// The response to an accepted handshake.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenedWebSocket {
+    pub(crate) status: u16,
+    pub(crate) subprotocol: Option<String>,
+    pub(crate) extensions: Option<String>,
+}
+
+impl From<Response> for OpenedWebSocket {
+    fn from(response: Response) -> Self {
+        let extensions = response.headers().get("sec-websocket-extensions");
+        Self {
+            status: response.status().as_u16(),
+            subprotocol: response.subprotocol().map(str::to_owned),
+            extensions: extensions.and_then(|value| value.to_str().ok()).map(str::to_owned),
+        }
+    }
+}
+
 /// Describes a server's response.
-pub(crate) fn describe(args: &ConnectArgs, url: &str, response: &Response) -> String {
+pub(crate) fn describe(args: &ConnectArgs, url: &str, response: &OpenedWebSocket) -> String {
     let mut message = format!("connected to {}", shown_url(url));
     if args.dial.http2 {
         message += " over HTTP/2";
     }
-    if let Some(subprotocol) = response.subprotocol() {
+    if args.dial.http3 {
+        message += " over HTTP/3";
+    }
+    if let Some(subprotocol) = &response.subprotocol {
         message += &format!(", subprotocol {subprotocol}");
     }
-    if let Some(extensions) = extensions(response) {
+    if let Some(extensions) = &response.extensions {
         message += &format!(", {extensions}");
     }
     message
-}
-
-pub(crate) fn extensions(response: &Response) -> Option<&str> {
-    response.headers().get("sec-websocket-extensions").and_then(|value| value.to_str().ok())
 }
 
 /// Warns that an attacker may intercept the connection.

@@ -1,14 +1,14 @@
 //! Limits and timeouts of each connection.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use sinews_server::{Config, HttpConfig, Overflow};
+use sinews_server::{Config, Http3Limits, HttpConfig, Overflow};
 
 use crate::config::schema::settings;
 use crate::config::units::{ByteSize, DurationOrOff, PositiveDuration};
-use crate::config::value::choice;
+use crate::config::value::{Count, choice};
 
 settings! {
     /// Limits and timeouts of plain HTTP.
@@ -50,6 +50,44 @@ settings! {
         /// earlier versions announce. Requests, WebSockets (RFC 9220), Server-Sent Events and sessions of WebTransport share its
         /// connections. Requires {tls.certificate}; listen addresses that expect a PROXY header have no HTTP/3.
         http3: bool { default: "false" }
+
+        /// Port that answers of earlier versions announce for HTTP/3, where it is another for clients, such as that of a container's
+        /// host.
+        http3_announced_port: Option<Count<65535>> { unset: "that of the listen address", example: "443" }
+
+        /// Maximum of concurrent streams on a connection of HTTP/3, each a request, an event stream or a WebSocket; the client waits
+        /// with further ones. QUIC takes memory for each permitted stream.
+        http3_max_streams: NonZeroU32 { default: "100" }
+
+        /// Bytes that a client may send ahead on a stream of HTTP/3. A larger window permits faster uploads over long distances,
+        /// and takes more memory for a stream whose handler is slow.
+        http3_stream_window: ByteSize { default: "64k" }
+
+        /// Bytes that a client may send ahead on all streams of a connection of HTTP/3: at least {http.http3_stream_window}. Streams
+        /// whose handlers are slow take at most half of it; the window grows by the rest.
+        http3_receive_window: ByteSize { default: "1m" }
+
+        /// Bytes that a connection of HTTP/3 sends ahead of the client's acknowledgements, and keeps in memory until then; it
+        /// begins with 128k. A larger window permits faster downloads over long distances.
+        http3_send_window: ByteSize { default: "1m" }
+
+        /// Time without a packet of the client after which a connection of HTTP/3 is lost. The client may ask for less.
+        http3_idle_timeout: PositiveDuration { default: "60s" }
+
+        /// Interval of pings on a quiet connection of HTTP/3, shorter than {http.http3_idle_timeout}: translators of addresses
+        /// forget a UDP flow after 30 s. `off` sends no pings, so that a quiet WebSocket is lost after the timeout.
+        http3_ping_interval: DurationOrOff { default: "20s" }
+
+        /// Maximum of unfinished handshakes of HTTP/3 at each thread and listen address; further clients are refused.
+        http3_max_handshakes: NonZeroUsize { default: "1000" }
+
+        /// Maximum of unfinished handshakes of HTTP/3 of one client address (of IPv6: its /64) at each thread and listen address,
+        /// once the client has proved its address.
+        http3_max_handshakes_per_address: NonZeroUsize { default: "100" }
+
+        /// Number of unfinished handshakes of HTTP/3 at a thread and listen address from which on clients must prove their address
+        /// first (Retry), which takes a round trip; 0 for all clients. Forged addresses occupy no more handshakes.
+        http3_retry_handshakes: u64 { default: "100", placeholder: "NUMBER", expected: "a whole number" }
     }
 }
 
@@ -64,10 +102,64 @@ impl HttpSettings {
             .with_handler_timeout(self.handler_timeout)
             .with_http2(self.http2)
             .with_http3(self.http3)
+            .with_http3_limits(self.http3_limits())
+            .with_http3_announced_port(self.http3_announced_port.and_then(port))
             .with_http2_max_streams(self.http2_max_streams.get())
             .with_http2_ping_interval(self.http2_ping_interval)
             .with_http2_ping_timeout(self.http2_ping_timeout)
     }
+}
+
+impl HttpSettings {
+    /// Returns the limits of HTTP/3. Windows beyond 4 GiB become invalid.
+    fn http3_limits(&self) -> Http3Limits {
+        let window = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        Http3Limits::default()
+            .with_max_streams(self.http3_max_streams.get())
+            .with_stream_window(window(self.http3_stream_window))
+            .with_receive_window(window(self.http3_receive_window))
+            .with_send_window(window(self.http3_send_window))
+            .with_idle_timeout(self.http3_idle_timeout)
+            .with_ping_interval(self.http3_ping_interval)
+            .with_max_handshakes(self.http3_max_handshakes.get())
+            .with_max_handshakes_per_address(self.http3_max_handshakes_per_address.get())
+            .with_retry_handshakes(usize::try_from(self.http3_retry_handshakes).unwrap_or(usize::MAX))
+    }
+
+    /// # Errors
+    /// Returns an error if limits of HTTP/3 contradict each other, or exceed what QUIC permits. `name` returns the name of a key.
+    pub(crate) fn check_http3<'n>(&self, name: impl Fn(&'static str) -> &'n str) -> Result<(), String> {
+        const MOST: usize = Http3Limits::WINDOW_MAX as usize;
+        let (stream, receive) = ("http.http3_stream_window", "http.http3_receive_window");
+        for (key, bytes) in [
+            (stream, self.http3_stream_window),
+            (receive, self.http3_receive_window),
+            ("http.http3_send_window", self.http3_send_window),
+        ] {
+            if bytes > MOST {
+                return Err(format!("{} {bytes} exceeds {MOST} bytes", name(key)));
+            }
+        }
+        if self.http3_receive_window < self.http3_stream_window {
+            let (stream, least, bytes) = (name(stream), self.http3_stream_window, self.http3_receive_window);
+            return Err(format!("{} {bytes} is less than {stream} ({least})", name(receive)));
+        }
+        let (streams, most) = (self.http3_max_streams, Http3Limits::STREAMS_MAX);
+        if streams.get() > most {
+            return Err(format!("{} {streams} exceeds {most}", name("http.http3_max_streams")));
+        }
+        let (idle, ping) = (name("http.http3_idle_timeout"), name("http.http3_ping_interval"));
+        match self.http3_ping_interval {
+            Some(wait) if wait >= self.http3_idle_timeout => {
+                Err(format!("{ping} {wait:?} is not shorter than {idle} ({:?})", self.http3_idle_timeout))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn port(number: u32) -> Option<NonZeroU16> {
+    u16::try_from(number).ok().and_then(NonZeroU16::new)
 }
 
 /// Time after which the upload rate is checked: the server's default.
@@ -153,8 +245,33 @@ mod tests {
     }
 
     #[test]
+    fn contradicting_limits_of_http3_are_errors() {
+        let base = "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[http]\n";
+        for (lines, error) in [
+            ("http3_send_window = \"2g\"", "http.http3_send_window 2147483648 exceeds 1073741824 bytes"),
+            (
+                "http3_receive_window = 9",
+                "http.http3_receive_window 9 is less than http.http3_stream_window (65536)",
+            ),
+            ("http3_max_streams = 65537", "http.http3_max_streams 65537 exceeds 65536"),
+            (
+                "http3_idle_timeout = \"20s\"",
+                "http.http3_ping_interval 20s is not shorter than sinews.toml:6: http.http3_idle_timeout (20s)",
+            ),
+        ] {
+            let file = |on| format!("{base}http3 = {on}\n{lines}\n");
+            let found = settings(&[], &file(true)).unwrap_err();
+            assert!(found.ends_with(error), "{found}");
+            assert!(settings(&[], &file(false)).is_ok(), "{lines}");
+        }
+    }
+
+    #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp3 = true\nhttp2_max_streams = 200\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp3 = true\nhttp2_max_streams = 200\n\
+                    http3_max_streams = 201\nhttp3_stream_window = \"2k\"\nhttp3_receive_window = \"3k\"\nhttp3_send_window = \"4k\"\n\
+                    http3_idle_timeout = \"205s\"\nhttp3_ping_interval = \"106s\"\nhttp3_max_handshakes = 207\n\
+                    http3_max_handshakes_per_address = 208\nhttp3_retry_handshakes = 0\nhttp3_announced_port = 443\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
         let flags = ["--http-min-upload-rate", "0", "--websocket-idle-timeout", "off"];
         let flags = [
@@ -177,6 +294,19 @@ mod tests {
             .with_max_body(1)
             .with_http2(true)
             .with_http3(true)
+            .with_http3_limits(
+                Http3Limits::default()
+                    .with_max_streams(201)
+                    .with_stream_window(2 << 10)
+                    .with_receive_window(3 << 10)
+                    .with_send_window(4 << 10)
+                    .with_idle_timeout(Duration::from_secs(205))
+                    .with_ping_interval(Some(Duration::from_secs(106)))
+                    .with_max_handshakes(207)
+                    .with_max_handshakes_per_address(208)
+                    .with_retry_handshakes(0),
+            )
+            .with_http3_announced_port(NonZeroU16::new(443))
             .with_http2_max_streams(200)
             .with_http2_ping_interval(None)
             .with_http2_ping_timeout(Duration::from_secs(4))

@@ -8,7 +8,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use sinews_hub::{PusherApp, PusherApps, PusherLimits, PusherWebhook, WebhookEventKind};
+use sinews_hub::{PusherApp, PusherApps, PusherFeatures, PusherLimits, PusherWebhook, WebhookEventKind};
 
 use self::directory::AppDirectory;
 use crate::config::file::FileSection;
@@ -38,6 +38,10 @@ settings! {
             expected: "a path such as \"/broadcast\"",
             example: "/broadcast",
         }
+
+        /// Memory that recoveries reserve while they read missed events of durable topics, 1 MiB each. Further recoveries wait;
+        /// a recovery that has waited and read for 5 seconds is answered with `"recovered": false`.
+        max_recovery_bytes: ByteSize { default: "64m" }
     }
 }
 
@@ -78,6 +82,18 @@ settings! {
 
         /// Whether subscribers of channels without presence receive the number of subscribers, and requests may ask for it.
         subscription_counts: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Whether clients may subscribe to presence channels.
+        presence_channels: Option<bool> { unset: "true", example: "false", reloads: true }
+
+        /// Whether clients may subscribe to cache channels, and the server retains their events.
+        cache_channels: Option<bool> { unset: "true", example: "false", reloads: true }
+
+        /// Whether users may sign in. Otherwise, connections that sign in are closed with 4009.
+        users: Option<bool> { unset: "true", example: "false", reloads: true }
+
+        /// Whether users that sign in may have a watchlist. Otherwise, watchlists are ignored.
+        watchlists: Option<bool> { unset: "true", example: "false", reloads: true }
 
         /// Whether connections without TLS are closed with 4000. A proxy that terminates TLS has to set `X-Forwarded-Proto`.
         tls_only: Option<bool> { unset: "false", example: "true", reloads: true }
@@ -154,6 +170,9 @@ settings! {
 
         /// Time for which a channel must be without subscribers, or a member absent, before this is an event; at most 60s.
         webhook_grace: Option<DurationSetting> { unset: "3s", example: "10s", reloads: true }
+
+        /// Endings of the names of the channels whose events to send, in addition to {pusher.app[].webhook_channels}.
+        webhook_channel_suffixes: Option<Vec<String>> { unset: "all channels", example: "-eu,-us", reloads: true }
 
         /// Whether webhooks may go to private and local addresses. Otherwise such addresses are rejected, of a name whenever
         /// a connection is opened.
@@ -238,6 +257,11 @@ impl SettingGroup for PusherSettings {
 }
 
 impl PusherSettings {
+    /// Memory of recoveries.
+    pub(crate) fn max_recovery_bytes(&self) -> usize {
+        self.keys.max_recovery_bytes.0
+    }
+
     /// Prefix of paths.
     pub(crate) fn path_prefix(&self) -> Option<&str> {
         self.keys.path_prefix.as_deref()
@@ -401,6 +425,7 @@ impl PusherSection {
             .with_tls_only(keys.tls_only.unwrap_or(false))
             .with_strict_protocol(keys.strict_protocol.unwrap_or(false))
             .with_authorization_timeout(keys.authorization_timeout)
+            .with_features(features(keys))
             .with_limits(limits(keys));
         // All apps are checked together later: an error of this check has the position.
         PusherApps::new([app.clone()]).map_err(fault)?;
@@ -438,12 +463,26 @@ fn webhook(url: &str, keys: &PusherAppKeys) -> PusherWebhook {
     let webhook = PusherWebhook::new(url)
         .with_events(keys.webhook_events.iter().flatten().map(|event| (*event).into()))
         .with_channels(keys.webhook_channels.iter().flatten().cloned())
+        .with_channel_suffixes(keys.webhook_channel_suffixes.iter().flatten().cloned())
         .with_batches(keys.webhook_batches.unwrap_or(false))
         .with_private_addresses(keys.webhook_private.unwrap_or(false));
     match keys.webhook_grace {
         Some(grace) => webhook.with_grace(grace),
         None => webhook,
     }
+}
+
+fn features(keys: &PusherAppKeys) -> PusherFeatures {
+    let mut features = PusherFeatures::default();
+    for (feature, key) in [
+        (&mut features.presence_channels, keys.presence_channels),
+        (&mut features.cache_channels, keys.cache_channels),
+        (&mut features.users, keys.users),
+        (&mut features.watchlists, keys.watchlists),
+    ] {
+        *feature = key.unwrap_or(*feature);
+    }
+    features
 }
 
 fn limits(keys: &PusherAppKeys) -> PusherLimits {

@@ -5,6 +5,7 @@ mod compare;
 mod durable;
 mod faults;
 mod http2;
+mod http3;
 mod loads;
 #[path = "../program/ports.rs"]
 mod ports;

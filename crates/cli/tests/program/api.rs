@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sinews_testkit::Reply;
 
 use crate::config::Directory;
-use crate::support::{Running, Socket};
+use crate::support::{PROGRAM, Running, Socket};
 
 pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef-admin";
 
@@ -326,14 +326,52 @@ fn topics_are_listed_in_pages() {
     raw.next();
     call(&server, "POST /broadcast", &json!({"topics": ["kept.a", "kept.b"], "data": 1}));
     let list = |query: &str| call(&server, &format!("GET /topics{query}"), &Value::Null);
-    let of = |topic: &str, subscribers: u32| json!({"topic": topic, "subscribers": subscribers});
+    let with_keys = |topic: &str, subscribers: u32, keys: u32, key_subscribers: u32| {
+        json!({
+            "topic": topic, "subscribers": subscribers, "keys": keys, "key_subscribers": key_subscribers,
+        })
+    };
+    let of = |topic: &str, subscribers: u32| with_keys(topic, subscribers, 0, 0);
     let all = json!({"topics": [of("chat.b", 2), of("kept.a", 0), of("kept.b", 0)]});
     assert_eq!(list(""), all);
+    // Two topics and a pattern have subscribers.
+    client.subscribe("kept.a");
+    let nodes = call(&server, "GET /nodes", &Value::Null);
+    assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(1), "{nodes}");
+    let node = &nodes["nodes"][0];
+    assert_eq!((&node["topics"], &node["users"], &node["self"]), (&json!(3), &json!(0), &json!(true)));
+    let ack = client.request(json!({"op": "unsubscribe", "id": 2, "topic": "kept.a"}));
+    assert_eq!(ack["op"], "ack");
     assert_eq!(list("?limit=2"), json!({"topics": [of("chat.b", 2), of("kept.a", 0)], "next": "kept.a"}));
     assert_eq!(list("?limit=2&after=kept.a"), json!({"topics": [of("kept.b", 0)]}));
     assert_eq!(list("?filter=*.b&limit=1"), json!({"topics": [of("chat.b", 2)], "next": "chat.b"}));
     assert_eq!(list("?filter=kept.*&limit=2"), json!({"topics": [of("kept.a", 0), of("kept.b", 0)]}));
     assert_eq!(list("?filter=kept.a"), json!({"topics": [of("kept.a", 0)]}));
+    // Topics that have only keys, or only subscribers of their keys.
+    for key in ["anna", "ben"] {
+        call(&server, &format!("PUT /topics/players/keys/{key}"), &json!({"data": 1}));
+    }
+    call(&server, "PUT /topics/chat.b/keys/anna", &json!({"data": 1}));
+    let ack = client.request(json!({"op": "subscribe", "id": 3, "topic": "empty", "keys": true}));
+    assert_eq!(ack["op"], "ack");
+    let all = [
+        with_keys("chat.b", 2, 1, 0),
+        with_keys("empty", 0, 0, 1),
+        of("kept.a", 0),
+        of("kept.b", 0),
+        with_keys("players", 0, 2, 0),
+    ];
+    assert_eq!(list(""), json!({"topics": all}));
+    assert_eq!(list("?limit=1&after=kept.b"), json!({"topics": [all[4]]}));
+    // A broadcast is for topics of messages.
+    let sent = call(&server, "POST /broadcast", &json!({"pattern": ">", "data": 1}));
+    let topics: Vec<&Value> =
+        sent["results"].as_array().unwrap().iter().map(|result| &result["topic"]).collect();
+    assert_eq!(topics, ["chat.b", "kept.a", "kept.b"]);
+    for key in ["anna", "ben"] {
+        call(&server, &format!("DELETE /topics/players/keys/{key}"), &Value::Null);
+    }
+    assert_eq!(list("?filter=players"), json!({"topics": []}));
 }
 
 #[test]
@@ -594,20 +632,41 @@ fn commands_of_the_book_have_the_documented_answers() {
     let directory = Directory::new();
     let secret = directory.write("secret", crate::auth::SECRET);
     let server = serve(&["--history", "chat.>=100", "--auth-secret-file", &secret]);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/src/server/api.md");
-    let page = std::fs::read_to_string(path).unwrap();
     let token = crate::auth::token(&secret, &["--subject", "anna", "--subscribe", ">"]);
     let (_client, _) = ApiClient::connect(&server, &format!("/ws?token={token}"));
-    let mut blocks = page.split("```").skip(1).step_by(2).peekable();
-    let mut count = 0;
+    assert!(run_commands("api.md", &server, &directory) >= 8);
+}
+
+#[test]
+fn commands_of_pages_about_one_task_have_the_documented_answers() {
+    for (page, count) in [("tokens.md", 2), ("presence.md", 2), ("history.md", 1)] {
+        let directory = Directory::new();
+        let secret = directory.write("secret", crate::auth::SECRET);
+        let server = serve(&["--history", "chat.>=100", "--auth-secret-file", &secret]);
+        assert_eq!(run_commands(page, &server, &directory), count, "{page}");
+    }
+}
+
+/// Runs the commands of a page of the book that end by themselves, in one folder. Returns their number.
+fn run_commands(page: &str, server: &Running, directory: &Directory) -> usize {
+    let path = format!("{}/../../docs/book/src/server/{page}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let programs = std::path::Path::new(PROGRAM).parent().unwrap().display().to_string();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    let mut blocks = text.split("```").skip(1).step_by(2).peekable();
+    // Variables of earlier commands of the page.
+    let (mut count, mut token) = (0, String::new());
     while let Some(block) = blocks.next() {
-        let Some(script) = block.strip_prefix("sh\n").filter(|script| script.contains("$API/")) else {
-            continue;
-        };
+        let is_run = |script: &&str| script.contains("$API/") || script.contains("$TOKEN");
+        let Some(script) = block.strip_prefix("sh\n").filter(is_run) else { continue };
+        let script = script.replace("127.0.0.1:8080", &server.address.to_string());
+        token.extend(script.lines().find(|line| line.starts_with("TOKEN=")));
         let output = Command::new("sh")
-            .args(["-ec", script])
+            .args(["-ec", &format!("{token}\n{script}")])
             .env("API", format!("http://{}/api/v1", server.address))
             .env("KEY", KEY)
+            .env("PATH", &path)
+            .current_dir(directory.path(""))
             .stdin(Stdio::null())
             .output()
             .unwrap();
@@ -620,7 +679,7 @@ fn commands_of_the_book_have_the_documented_answers() {
             assert_eq!(fields(&answer), fields(&expected), "{script}{answer}");
         }
     }
-    assert!(count >= 8, "{count} commands");
+    count
 }
 
 /// The value without its texts and numbers.

@@ -11,6 +11,7 @@ mod deploy;
 mod handover;
 mod hooks;
 mod http2;
+mod http3;
 mod jwks;
 mod keys;
 mod limits;

@@ -70,6 +70,7 @@ impl H2Connection {
     /// Decodes a header block, also of a stream that is refused or closed: it changes the state of the decoder.
     fn end_block(&mut self, block: &[u8], fields: &mut FieldBuffer, now: Duration) -> Received<'static> {
         let head = mem::replace(&mut self.incoming.block_head, FrameHeader::EMPTY);
+        self.incoming.blocks = self.incoming.blocks.wrapping_add(1);
         let (id, ends) = (head.stream, head.has(END_STREAM));
         fields.set_limits(self.config.head);
         self.decoder.decode(block, fields).map_err(|error| match error {
@@ -90,11 +91,9 @@ impl H2Connection {
             self.charge_control_frame(now)?;
             return match self.streams.closed(id) {
                 ClosedStream::ByOurReset => Ok(None),
-                ClosedStream::ByPeer => {
+                ClosedStream::Ended => {
                     Err(Error::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream"))
                 }
-                // A client may cancel more requests at once than it remembers.
-                ClosedStream::Unknown if self.is_client => Ok(None),
                 ClosedStream::Unknown => Err(Error::protocol("identifier of a new stream does not grow")),
             };
         }

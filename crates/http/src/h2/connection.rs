@@ -187,10 +187,13 @@ impl H2Connection {
         self.settings_acknowledged
     }
 
-    /// Whether the preface or a header block has arrived in part. A driver bounds the time of the rest.
+    /// The number of the preface or header block that has arrived in part. A driver bounds the time of the rest: it begins
+    /// anew with another number.
     #[must_use]
-    pub const fn awaits_block(&self) -> bool {
-        self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_))
+    pub const fn partial_block(&self) -> Option<u32> {
+        let is_partial =
+            self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_));
+        if is_partial { Some(self.incoming.blocks) } else { None }
     }
 
     /// Returns the numbers of requests that were reset without an event since the last call: malformed ones, and those
@@ -288,7 +291,7 @@ impl H2Connection {
     /// Queues a frame; a full queue ends the connection.
     pub(super) fn queue(&mut self, header: FrameHeader, payload: &[u8]) {
         let len = header.bytes().len() + payload.len();
-        if self.control.len() + len > Config::CONTROL_QUEUE_MAX {
+        if self.control.len() + len > self.config.max_control_queue() {
             return self.fail(Error::calm("peer does not read answers: control queue is full"));
         }
         header.write(payload, &mut self.control);

@@ -30,6 +30,8 @@ pub(super) struct Incoming {
     /// HEADERS of the block; its stream is 0 if none is open.
     pub(super) block_head: FrameHeader,
     pub(super) continuations: u32,
+    /// Number of complete header blocks, and of the preface, modulo 2^32.
+    pub(super) blocks: u32,
 }
 
 /// Meaning of the next input.
@@ -63,6 +65,7 @@ impl Incoming {
             block: Vec::new(),
             block_head: FrameHeader::EMPTY,
             continuations: 0,
+            blocks: 0,
         }
     }
 
@@ -173,6 +176,7 @@ impl H2Connection {
         }
         let at = at + piece.len();
         let is_whole = at == PREFACE.len();
+        self.incoming.blocks += u32::from(is_whole);
         self.incoming.stage = if is_whole { Stage::Header(0) } else { Stage::Preface(at) };
         Ok(is_whole)
     }
@@ -409,9 +413,7 @@ impl H2Connection {
             return match self.streams.closed(frame.stream) {
                 _ if self.is_refused_by_go_away(frame.stream) => Ok(None),
                 ClosedStream::ByOurReset => Ok(None),
-                // A client may cancel more requests at once than it remembers.
-                ClosedStream::Unknown if self.is_client => Ok(None),
-                ClosedStream::ByPeer | ClosedStream::Unknown => {
+                ClosedStream::Ended | ClosedStream::Unknown => {
                     Err(Error::new(ErrorCode::STREAM_CLOSED, "DATA on a closed stream"))
                 }
             };

@@ -37,17 +37,21 @@ pub(super) struct StreamEntry {
 #[derive(Debug, Default)]
 pub(super) struct StreamTable {
     open: Vec<StreamEntry>,
-    /// Twice the identifier, plus one if we reset the stream.
-    closed: VecDeque<u32>,
+    /// Streams that we reset. Other streams never evict them: a proxy may send the rest of a body long after our reset.
+    reset: VecDeque<u32>,
+    /// The largest identifier that `reset` has evicted: any stream up to it may have been one of them.
+    reset_evicted: u32,
+    /// Streams that ended otherwise.
+    ended: VecDeque<u32>,
 }
 
 /// Relation of a stream identifier to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClosedStream {
-    /// We reset the stream: frames that crossed the reset are ignored.
+    /// We reset the stream, or may have reset it long ago: frames that crossed the reset are ignored.
     ByOurReset,
     /// Both sides ended it, or the peer reset it.
-    ByPeer,
+    Ended,
     /// It was closed long ago, or never opened.
     Unknown,
 }
@@ -92,24 +96,31 @@ impl StreamTable {
 
     /// Remembers a stream that is closed without ever having been open, or just now.
     pub(super) fn remember(&mut self, id: u32, by_our_reset: bool) {
-        if self.closed.len() >= Config::CLOSED_STREAMS_MAX {
-            self.closed.pop_front();
+        let closed = if by_our_reset { &mut self.reset } else { &mut self.ended };
+        if closed.len() >= Config::CLOSED_STREAMS_MAX
+            && let Some(evicted) = closed.pop_front()
+            && by_our_reset
+        {
+            self.reset_evicted = self.reset_evicted.max(evicted);
         }
-        self.closed.push_back(id << 1 | u32::from(by_our_reset));
+        closed.push_back(id);
     }
 
     /// Returns how a stream that is not open was closed.
     pub(super) fn closed(&self, id: u32) -> ClosedStream {
-        match self.closed.iter().rev().find(|closed| *closed >> 1 == id) {
-            Some(closed) if closed & 1 == 1 => ClosedStream::ByOurReset,
-            Some(_) => ClosedStream::ByPeer,
-            None => ClosedStream::Unknown,
+        if self.ended.contains(&id) {
+            ClosedStream::Ended
+        } else if id <= self.reset_evicted || self.reset.contains(&id) {
+            ClosedStream::ByOurReset
+        } else {
+            ClosedStream::Unknown
         }
     }
 
     /// Returns the bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        self.open.capacity() * size_of::<StreamEntry>() + self.closed.capacity() * size_of::<u32>()
+        let closed = self.reset.capacity() + self.ended.capacity();
+        self.open.capacity() * size_of::<StreamEntry>() + closed * size_of::<u32>()
     }
 
     /// Drops all streams of a connection that failed.

@@ -43,7 +43,7 @@ impl Config {
     pub const fn new() -> Self {
         Self {
             head: HeadLimits::new(),
-            max_streams: 128,
+            max_streams: 100,
             extended_connect: false,
             datagrams: false,
             max_sessions: 0,
@@ -62,7 +62,7 @@ impl Config {
     }
 
     /// Sets the maximum of concurrent streams that the peer opens, of each direction. Give the same limits to QUIC. Default:
-    /// 128; RFC 9114 section 6.1 recommends no less than 100.
+    /// 100, the least that RFC 9114 section 6.1 recommends: QUIC takes memory for each permitted stream.
     #[must_use]
     pub const fn with_max_streams(mut self, streams: u32) -> Self {
         self.max_streams = streams;

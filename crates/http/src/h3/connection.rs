@@ -159,7 +159,7 @@ impl H3Connection {
             return self.charge_reset(now);
         }
         let stage = NextBytes::FrameType { first: true };
-        self.streams.insert(H3Stream::new(id, StreamRole::Message, stage));
+        self.streams.insert_at(H3Stream::new(id, StreamRole::Message, stage), now);
         Ok(())
     }
 
@@ -251,10 +251,24 @@ impl H3Connection {
         self.streams.get_ref(stream).is_some()
     }
 
-    /// Whether a field section has arrived in part. A driver bounds the time of the rest.
+    /// Returns when the first of the streams was opened whose heads have not arrived. Bound the time of the heads by
+    /// [`expire_heads`](Self::expire_heads).
     #[must_use]
-    pub const fn awaits_section(&self) -> bool {
-        self.streams.section_bytes > 0
+    pub fn awaits_head_since(&mut self) -> Option<Duration> {
+        self.streams.first_head().map(|(_, opened)| opened)
+    }
+
+    /// Resets the streams that were opened by this time, and whose heads have not arrived.
+    ///
+    /// # Errors
+    /// [`Error`] ends the connection.
+    pub fn expire_heads(&mut self, opened_by: Duration, now: Duration) -> Result<(), Error> {
+        self.checked(|connection| {
+            while let Some((id, _)) = connection.streams.first_head().filter(|(_, at)| *at <= opened_by) {
+                connection.violate(id, H3Code::H3_REQUEST_INCOMPLETE, "head timeout", now)?;
+            }
+            Ok(())
+        })
     }
 
     /// Whether the stream waits for a session of WebTransport or for SETTINGS: bytes that a call of

@@ -1,7 +1,10 @@
 //! Streams of a connection.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
 
 use super::capsule::CapsuleReader;
 use super::varint::{VARINT_MAX, VarintReader};
@@ -160,12 +163,26 @@ impl H3Stream {
             session_id: QuicStreamId::new(0),
         }
     }
+
+    /// Whether the head of a request, or the session of a stream of WebTransport, has not arrived.
+    fn awaits_head(&self) -> bool {
+        match self.role {
+            StreamRole::Message => self.awaits == MessagePart::Head,
+            StreamRole::Session => self.stage == NextBytes::SessionId,
+            _ => false,
+        }
+    }
 }
+
+/// Streams that are listed as without a head before the list is cleaned; a smaller list keeps its memory.
+const HEADS_MIN: usize = 4;
 
 /// Open streams in the order of their identifiers.
 #[derive(Debug, Default)]
 pub(super) struct QuicStreams {
     open: Vec<H3Stream>,
+    /// Streams of the peer whose heads may not have arrived, and when they were opened, in this order.
+    heads: VecDeque<(QuicStreamId, Duration)>,
     /// Bytes of partial field sections.
     pub(super) section_bytes: usize,
 }
@@ -190,6 +207,36 @@ impl QuicStreams {
         }
     }
 
+    /// Adds a stream that begins with a head.
+    pub(super) fn insert_at(&mut self, stream: H3Stream, now: Duration) {
+        self.first_head();
+        if self.heads.len() >= 2 * self.open.len() + HEADS_MIN {
+            let mut heads = mem::take(&mut self.heads);
+            heads.retain(|(id, _)| self.awaits_head(*id));
+            self.heads = heads;
+        }
+        self.heads.push_back((stream.id, now));
+        self.insert(stream);
+    }
+
+    fn awaits_head(&self, id: QuicStreamId) -> bool {
+        self.get_ref(id).is_some_and(H3Stream::awaits_head)
+    }
+
+    /// Returns the first stream whose head has not arrived, and when it was opened.
+    pub(super) fn first_head(&mut self) -> Option<(QuicStreamId, Duration)> {
+        while let Some((id, opened)) = self.heads.front().copied() {
+            if self.awaits_head(id) {
+                return Some((id, opened));
+            }
+            self.heads.pop_front();
+        }
+        if self.heads.capacity() > HEADS_MIN {
+            self.heads = VecDeque::new();
+        }
+        None
+    }
+
     /// Removes a stream.
     pub(super) fn remove(&mut self, id: QuicStreamId) -> Option<H3Stream> {
         let stream = self.open.remove(self.find(id).ok()?);
@@ -204,7 +251,8 @@ impl QuicStreams {
     /// Returns the bytes of memory.
     pub(super) fn memory(&self) -> usize {
         let sections: usize = self.open.iter().map(|stream| stream.section.capacity()).sum();
-        self.open.capacity() * size_of::<H3Stream>() + sections
+        let heads = self.heads.capacity() * size_of::<(QuicStreamId, Duration)>();
+        self.open.capacity() * size_of::<H3Stream>() + heads + sections
     }
 
     /// Drops all streams of a connection that failed.

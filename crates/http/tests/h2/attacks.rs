@@ -45,6 +45,20 @@ fn rapid_resets_end_the_connection() {
     }
 }
 
+/// The streams of a proxy belong to many users, who may all leave at once.
+#[test]
+fn bursts_of_resets_grow_with_the_maximum_of_streams() {
+    for (streams, burst) in [(1, 200), (100, 200), (1000, 2000), (u32::MAX, u32::MAX)] {
+        let limits = AbuseLimits::for_streams(streams);
+        let server = || Server::with(Config::new().with_abuse_limits(limits).with_max_streams(streams));
+        let cycle = |count: u32| [get(2 * count + 1), rst_stream(2 * count + 1)].concat();
+        assert_eq!(accepted(&mut server(), 3000, cycle), burst.min(3000) as usize);
+        let ping = accepted(&mut server(), 3000, |_| frame(PING, 0, 0, &[0; 8]));
+        // SETTINGS of the client count.
+        assert_eq!(ping, (burst.max(1000) as usize - 1).min(3000));
+    }
+}
+
 /// CVE-2025-8671: the client makes the server reset.
 #[test]
 fn provoked_resets_end_the_connection() {

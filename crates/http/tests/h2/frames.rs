@@ -76,6 +76,35 @@ fn nothing_interrupts_a_header_block() {
     server.fails(&frame(CONTINUATION, END_HEADERS, 1, &[]), ErrorCode::PROTOCOL_ERROR);
 }
 
+/// A client whose reads always end inside of a block sends complete ones.
+#[test]
+fn partial_blocks_are_told_apart() {
+    let mut server = Server::fresh(Config::new());
+    let mut blocks = vec![server.connection.partial_block()];
+    server.silent(&PREFACE[..10]);
+    assert_eq!(server.connection.partial_block(), blocks[0], "the preface");
+    server.silent(&[&PREFACE[10..], &frame(SETTINGS, 0, 0, &[])].concat());
+    assert_eq!(server.connection.partial_block(), None);
+    let (begin, end) = (block(&POST)[..5].to_vec(), block(&POST)[5..].to_vec());
+    server.silent(&frame(HEADERS, 0, 1, &begin));
+    blocks.push(server.connection.partial_block());
+    server.silent(&frame(CONTINUATION, 0, 1, &[]));
+    assert_eq!(server.connection.partial_block(), blocks[1], "the same block");
+    // The block of the next stream, and the trailers of a stream, begin where another block ends.
+    server
+        .receive(&[frame(CONTINUATION, END_HEADERS, 1, &end), frame(HEADERS, 0, 3, &begin)].concat())
+        .unwrap();
+    blocks.push(server.connection.partial_block());
+    let trailers = frame(HEADERS, END_STREAM, 3, &[]);
+    server.receive(&[frame(CONTINUATION, END_HEADERS, 3, &end), trailers].concat()).unwrap();
+    blocks.push(server.connection.partial_block());
+    server.receive(&frame(CONTINUATION, END_HEADERS, 3, &[])).unwrap();
+    assert_eq!(server.connection.partial_block(), None);
+    assert!(blocks.iter().all(Option::is_some));
+    blocks.dedup();
+    assert_eq!(blocks.len(), 4, "{blocks:?}");
+}
+
 /// RFC 9113 section 4.3: also blocks of streams that are refused change the decoder's state.
 #[test]
 fn header_blocks_of_refused_streams_are_decoded() {
@@ -161,6 +190,40 @@ fn frames_that_cross_our_reset_are_ignored_and_counted_for_flow_control() {
         server.connection.send_data(stream, b"", true, &mut Vec::new()),
         Err(SendMisuse::Closed(stream))
     );
+}
+
+/// A proxy may send the rest of a body long after our reset: neither streams that ended since then nor further resets matter.
+#[test]
+fn frames_that_cross_our_reset_are_ignored_however_many_streams_close_after_it() {
+    const MANY: u32 = 3 * Config::CLOSED_STREAMS_MAX as u32;
+    let late = [frame(DATA, 0, 1, b"x"), headers(1, END_STREAM, &[("a", "b")])].concat();
+    let end: fn(&mut Server, u32) = |server, id| {
+        let stream = server.ask(id);
+        server.head(stream, true);
+    };
+    let reset: fn(&mut Server, u32) = |server, id| {
+        let stream = server.open(id);
+        server.connection.reset(stream, ErrorCode::NO_ERROR);
+    };
+    for close in [end, reset] {
+        let mut server = Server::new();
+        reset(&mut server, 1);
+        for number in 1..MANY {
+            close(&mut server, 2 * number + 1);
+            server.sent();
+        }
+        server.silent(&late);
+        assert!(server.connection.memory() <= 8 << 10, "{} bytes", server.connection.memory());
+        // A stream that was not reset remains an error.
+        let last = 2 * MANY + 1;
+        end(&mut server, last);
+        server.fails(&frame(DATA, 0, last, b"x"), ErrorCode::STREAM_CLOSED);
+    }
+    // An identifier that the client skipped was never reset.
+    let mut server = Server::new();
+    reset(&mut server, 1);
+    end(&mut server, 5);
+    server.fails(&get(3), ErrorCode::PROTOCOL_ERROR);
 }
 
 /// RFC 9113 section 5.1.2.

@@ -80,16 +80,68 @@ fn large_field_sections_end_the_connection() {
     assert_eq!(accepted(&mut server, 100, partial), (Config::PARTIAL_SECTIONS_MAX >> 14) as u64);
     // Completed and reset sections free their memory.
     let mut server = Side::new();
+    let before = server.connection.memory();
     for number in 0..100 {
         let head = headers(&GET);
         server.silent(4 * number, &head[..20]);
-        assert!(server.connection.awaits_section());
+        assert!(server.connection.memory() > before);
         if number % 2 == 0 {
             server.receive(4 * number, &head[20..]).expect("a valid request");
         }
         server.connection.reset(id(4 * number), H3Code::H3_REQUEST_CANCELLED);
-        assert!(!server.connection.awaits_section());
+        server.signals();
+        assert_eq!(server.connection.awaits_head_since(), None);
     }
+    assert!(server.connection.memory() < before + 1000, "{}", server.connection.memory());
+}
+
+/// Streams that begin no request: nothing, the type of a frame, a frame without end, a part of a head.
+#[test]
+fn heads_that_do_not_arrive_expire_and_no_others() {
+    let at = Duration::from_secs;
+    let endless = [varint(0x21), varint(1 << 40), vec![0; 100]].concat();
+    let begins = [Vec::new(), varint(HEADERS), endless, headers(&GET)[..9].to_vec()];
+    let mut server = Side::new();
+    for (number, begin) in (0..).zip(&begins) {
+        server.now = at(number);
+        server.silent(4 * number, begin);
+    }
+    server.now = at(5);
+    server.ask(16);
+    assert_eq!(server.connection.awaits_head_since(), Some(at(0)));
+    // The head of another stream is complete in the meantime.
+    let seen = server.receive(12, &headers(&GET)[9..]).expect("a valid request");
+    assert_eq!(seen, [SeenEvent::Request(12, "GET".into(), "/".into())]);
+    assert_eq!(server.connection.expire_heads(at(1), at(11)), Ok(()));
+    assert_eq!(server.connection.awaits_head_since(), Some(at(2)));
+    assert_eq!(server.connection.take_rejected(), 2);
+    let code = H3Code::H3_REQUEST_INCOMPLETE;
+    assert_eq!(server.signals(), [(true, 0, code), (false, 0, code), (true, 4, code), (false, 4, code)]);
+    // Late bytes are ignored.
+    server.silent(4, &[0; 100]);
+    assert_eq!(server.connection.expire_heads(at(20), at(30)), Ok(()));
+    assert_eq!(server.connection.awaits_head_since(), None);
+    server.head(16, 200, true);
+    server.head(12, 200, true);
+    // The list of heads stays small, also behind one that does not arrive.
+    let mut server = Side::new();
+    server.silent(0, b"");
+    let before = server.connection.memory();
+    for number in 1..2000 {
+        server.ask(4 * number);
+        server.head(4 * number, 200, true);
+        server.receive_last(4 * number, b"").expect("the end of the request");
+    }
+    assert!(server.connection.memory() < before + 2000, "{}", server.connection.memory());
+    assert_eq!(server.connection.awaits_head_since(), Some(Duration::ZERO));
+    // Each counts as a reset.
+    let config = Config::new().with_abuse_limits(AbuseLimits::new().with_resets(FEW));
+    let mut server = Side::with(config);
+    let count = accepted(&mut server, 100, |server, number| {
+        server.silent(4 * number, b"");
+        let _ = server.connection.expire_heads(Duration::MAX, server.now);
+    });
+    assert!((10..=11).contains(&count), "{count}");
 }
 
 /// CVE-2026-40898, CVE-2016-6581: sections that decode to much. Static entries are short, so that a byte decodes to at most

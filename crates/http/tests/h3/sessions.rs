@@ -98,7 +98,7 @@ fn requests_for_a_session_wait_for_settings() {
     assert_eq!(server.connection.next_resumed(), Some(id(0)));
     let request = SeenEvent::Request(0, "CONNECT".into(), "/chat".into());
     assert_eq!(server.receive(0, b""), Ok(vec![request]));
-    assert!(!server.connection.awaits_section());
+    assert_eq!(server.connection.awaits_head_since(), None);
 }
 
 /// draft-ietf-webtrans-http3 sections 4.2 to 4.3.

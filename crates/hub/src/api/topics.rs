@@ -95,8 +95,8 @@ impl TopicPublishing {
     fn deliver(&self, out: &mut impl TopicPublisher, topic: &str, content: &MessageContent) -> Response {
         let subscribers = self.hub.publish(out, topic, content, true);
         let mut answer = json!({ "topic": topic, "subscribers": subscribers });
-        if self.hub.is_isolated() {
-            answer["cluster"] = json!(false);
+        if let Some(reaches_nodes) = self.hub.reaches_nodes() {
+            answer["cluster"] = json!(reaches_nodes);
         }
         Response::json(format!("{answer}\n"))
     }

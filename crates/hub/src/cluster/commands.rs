@@ -17,7 +17,7 @@ use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
-use crate::topics::list::TopicScan;
+use crate::topics::list::{TopicScan, TopicsInUse};
 
 /// Time after which a node without a result is reported as missing.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -47,6 +47,8 @@ pub(crate) enum NodeCommand {
     ChangeSubscriptions { change: SubscriptionChange },
     /// Return the last event of a cache channel.
     CachedEvent { topic: String },
+    /// A client has subscribed to a cache channel without an event.
+    CacheMiss { topic: String },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections, or those of slow clients only.
@@ -190,6 +192,10 @@ impl CommandTarget<'_> {
             }
             NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
+            NodeCommand::CacheMiss { topic } => {
+                self.hub.report_cache_miss(&topic, true);
+                Value::Null
+            }
             NodeCommand::AppConnections { app } => {
                 json!({ "connections": self.live.policy().live_apps().connections(&app) })
             }
@@ -217,10 +223,11 @@ impl CommandTarget<'_> {
         let next = || {
             let mut names = scan.next(self.publisher);
             let last = names.last()?.0.clone();
-            names.retain(|(name, _)| scan.matches(name));
+            names.retain(|(name, found)| found.is_any() && scan.matches(name));
             Some((names, last))
         };
         let (found, scanned) = search(next, limit);
+        let found: Vec<Value> = found.iter().map(|(name, found)| found.to_message(name)).collect();
         match scanned {
             Some(scanned) => json!({ "topics": found, "scanned": scanned }),
             None => json!({ "topics": found }),
@@ -228,15 +235,12 @@ impl CommandTarget<'_> {
     }
 }
 
-/// Topics with their subscribers.
-type FoundTopics = Vec<(String, usize)>;
-
 /// Collects at most `limit` topics from parts of a list: those that match, and the last name of the part. Also returns the
 /// last name, if names behind it were not looked at.
 fn search(
-    mut next: impl FnMut() -> Option<(FoundTopics, String)>,
+    mut next: impl FnMut() -> Option<(TopicsInUse, String)>,
     limit: usize,
-) -> (FoundTopics, Option<String>) {
+) -> (TopicsInUse, Option<String>) {
     let mut found = Vec::new();
     for look in 1..=SCANS_MAX {
         let Some((more, last)) = next() else { break };
@@ -255,6 +259,7 @@ fn search(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topics::list::TopicUse;
 
     #[test]
     fn requests_end_with_the_last_result_or_in_time() {
@@ -282,7 +287,7 @@ mod tests {
         let parts = |count: usize| {
             let mut parts = (0..count).map(|part| {
                 let name = |number: usize| format!("{number:08}");
-                (vec![(name(part * 1_000), 1)], name(part * 1_000 + 999))
+                (vec![(name(part * 1_000), TopicUse::default())], name(part * 1_000 + 999))
             });
             move || parts.next()
         };

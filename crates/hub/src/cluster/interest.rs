@@ -1,17 +1,19 @@
 //! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a history.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_server::SubscriptionObserver;
 
 use super::outbox::Outbox;
-use crate::topics::TopicForm;
+use crate::topics::subscribed::public_form;
 
 /// The subscriptions of this node at the broker.
 #[derive(Debug)]
 pub(super) struct Interest {
     outbox: Arc<Outbox>,
+    /// Patterns with a permanent subscription, each once.
+    retained: BTreeSet<Box<str>>,
     state: Mutex<InterestState>,
 }
 
@@ -37,8 +39,9 @@ const PERMANENT: u8 = 1 << 7;
 impl Interest {
     /// Subscribes to these patterns for as long as the node runs: topics whose messages it retains.
     pub(super) fn new(outbox: Arc<Outbox>, retained: &[String]) -> Self {
-        let interest = Self { outbox, state: Mutex::default() };
-        retained.iter().for_each(|pattern| interest.add(pattern, PERMANENT));
+        let retained: BTreeSet<Box<str>> = retained.iter().map(|pattern| pattern.as_str().into()).collect();
+        let interest = Self { outbox, retained, state: Mutex::default() };
+        interest.retained.iter().for_each(|pattern| interest.add(pattern, PERMANENT));
         interest
     }
 
@@ -57,9 +60,12 @@ impl Interest {
         self.outbox.open(max_payload);
     }
 
-    /// Number of topics and patterns.
+    /// Number of topics and patterns with subscribers.
     pub(super) fn len(&self) -> usize {
-        self.lock().names.len()
+        let state = self.lock();
+        let is_only_retained =
+            |pattern: &&Box<str>| state.names.get(*pattern).is_some_and(|known| known.forms == PERMANENT);
+        state.names.len() - self.retained.iter().filter(is_only_retained).count()
     }
 
     fn add(&self, name: &str, form: u8) {
@@ -100,27 +106,15 @@ impl Interest {
 /// Ids up to this one are for the subjects of the node.
 const FIRST: u64 = 16;
 
-/// The bit of a form, and the public name; `None` for topics that are no topics of clients.
-fn public(topic: &str) -> Option<(&str, u8)> {
-    let name = TopicForm::name(topic)?;
-    let form = match topic.as_bytes() {
-        [b'r', ..] => 1,
-        [b'j', ..] => 2,
-        [b'p' | b'$', ..] => 4,
-        _ => 8,
-    };
-    Some((name, form))
-}
-
 impl SubscriptionObserver for Interest {
     fn subscribed(&self, name: &Arc<str>) {
-        if let Some((name, form)) = public(name) {
+        if let Some((name, form)) = public_form(name) {
             self.add(name, form);
         }
     }
 
     fn unsubscribed(&self, name: &Arc<str>) {
-        if let Some((name, form)) = public(name) {
+        if let Some((name, form)) = public_form(name) {
             self.remove(name, form);
         }
     }
@@ -147,7 +141,7 @@ mod tests {
         assert_eq!(taken(), "", "the broker is away");
         interest.resume(100, &[("p.all", 1)]);
         let resumed = taken();
-        let lines: std::collections::BTreeSet<&str> = resumed.lines().collect();
+        let lines: BTreeSet<&str> = resumed.lines().collect();
         assert_eq!(
             lines.into_iter().collect::<Vec<_>>(),
             ["SUB p.all 1", "SUB p.t.a 18", "SUB p.t.kept.> 17"]
@@ -160,7 +154,10 @@ mod tests {
             interest.unsubscribed(&name.into());
         }
         assert_eq!(taken(), "UNSUB 19\r\n");
+        assert_eq!(interest.len(), 1);
         interest.unsubscribed(&"r.a".into());
-        assert_eq!((taken(), interest.len()), ("UNSUB 18\r\n".to_owned(), 1));
+        assert_eq!((taken(), interest.len()), ("UNSUB 18\r\n".to_owned(), 0), "nothing is only retained");
+        interest.subscribed(&"j.kept.>".into());
+        assert_eq!(interest.len(), 1);
     }
 }

@@ -258,7 +258,7 @@ impl ClusterLink {
         self.expire_nodes(now);
         if cluster.outbox.is_open() {
             let keys = self.receiver.keys_heartbeat(now);
-            cluster.send_heartbeat(self.receiver.hub.connections().len(), self.announcer.announced, keys);
+            cluster.send_heartbeat(self.receiver.hub.connections().counts(), self.announcer.announced, keys);
             cluster.outbox.command(|kind, out| kind.ping(out));
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::KeyNodes;
 use super::message::NodeId;
-use crate::topics::nodes::ReportRole;
+use crate::topics::nodes::{ReportRole, ReportingNodes};
 
 /// Interval of heartbeats.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -30,6 +30,9 @@ pub(crate) struct Heartbeat {
     /// Open connections of clients.
     #[serde(default)]
     pub(crate) connections: u64,
+    /// Users of these connections.
+    #[serde(default)]
+    pub(crate) users: u64,
     /// Topics and patterns with subscribers.
     #[serde(default)]
     pub(crate) topics: u64,
@@ -171,6 +174,19 @@ impl Nodes {
         (reporters.map(|(id, _)| *id).collect(), has_older_candidate)
     }
 
+    /// The process that reports a topic; without reporters, one of those that serve, and the same at all nodes.
+    pub(super) fn owner(&self, topic: &str, own: NodeId, role: ReportRole) -> NodeId {
+        let serving = || self.iter().filter(|(_, heartbeat)| heartbeat.serving).map(|(node, _)| node);
+        let (mut reporters, _) = self.reporters(own, role);
+        if reporters.is_empty() {
+            reporters = serving().map(|node| node.id).chain([own.id]).collect();
+        }
+        let owner = ReportingNodes { reporters, ..ReportingNodes::default() }.owner(topic);
+        // In the order of their starts.
+        let process = serving().filter(|node| node.id != own.id && Some(node.id) == owner).last();
+        process.unwrap_or(own)
+    }
+
     /// The processes that share keys: of several with the same id, the last one that serves.
     pub(super) fn key_nodes(&self, own: u128) -> KeyNodes {
         let sharing = self.iter().filter(|(node, heartbeat)| heartbeat.keys.is_some() && node.id != own);
@@ -211,6 +227,7 @@ mod tests {
             version: "1".into(),
             uptime: 0,
             connections: 0,
+            users: 0,
             topics: 0,
             presence: 0,
             serving: true,
@@ -246,6 +263,40 @@ mod tests {
         assert_eq!(beat(3, 5, true, "of a later version"), (vec![1, 9], false));
         assert_eq!(beat(1, 2, false, "none"), (vec![1, 9], false), "the successor does not serve yet");
         assert_eq!(beat(1, 3, true, "candidate"), (vec![9], true));
+    }
+
+    #[test]
+    fn one_node_reports_a_cache_channel_without_an_event() {
+        let now = Instant::now();
+        let ids: Vec<NodeId> = (1..=3).map(|id| NodeId { id, start: id as u64 }).collect();
+        // What a node knows of the others.
+        let known = |own: NodeId, reporters: &[u128]| {
+            let mut nodes = Nodes::default();
+            for node in ids.iter().filter(|node| **node != own) {
+                let reports = if reporters.contains(&node.id) { "reporter" } else { "none" };
+                let heartbeat = serde_json::json!({
+                    "name": "", "version": "", "uptime": 0, "serving": true, "reports": reports,
+                });
+                nodes.receive(*node, 1, now);
+                nodes.beat(*node, serde_json::from_value(heartbeat).unwrap());
+            }
+            nodes
+        };
+        for reporters in [&[][..], &[1, 2, 3], &[2, 3], &[1]] {
+            let mut owners = std::collections::BTreeSet::new();
+            for topic in (0..100).map(|number| number.to_string()) {
+                let of = |own: &NodeId| {
+                    let is_reporter = reporters.contains(&own.id);
+                    let role = if is_reporter { ReportRole::Reporter } else { ReportRole::None };
+                    known(*own, reporters).owner(&topic, *own, role)
+                };
+                let chosen: Vec<NodeId> = ids.iter().map(of).collect();
+                assert!(chosen.iter().all(|node| *node == chosen[0]), "{topic}: {chosen:?}");
+                owners.insert(chosen[0].id);
+            }
+            let expected = if reporters.is_empty() { &[1, 2, 3][..] } else { reporters };
+            assert!(owners.iter().eq(expected), "{owners:?}");
+        }
     }
 
     #[test]

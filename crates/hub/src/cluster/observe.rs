@@ -26,21 +26,23 @@ pub struct ClusterNode {
     pub uptime: u64,
     /// Open connections of clients.
     pub connections: u64,
+    /// Users of these connections, by the `sub` of their tokens. A user of two nodes counts at both.
+    pub users: u64,
     /// Topics and patterns with subscribers.
     pub topics: u64,
 }
 
 impl ClusterNode {
     pub(super) fn new(id: NodeId, heartbeat: &Heartbeat) -> Self {
-        let Heartbeat { name, version, uptime, connections, topics, .. } = heartbeat.clone();
-        Self { id: id.to_string(), name, version, uptime, connections, topics }
+        let Heartbeat { name, version, uptime, connections, users, topics, .. } = heartbeat.clone();
+        Self { id: id.to_string(), name, version, uptime, connections, users, topics }
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let Self { id, name, version, uptime, connections, topics } = self;
+        let Self { id, name, version, uptime, connections, users, topics } = self;
         json!({
             "id": id, "name": name, "version": version, "uptime": uptime, "connections": connections,
-            "topics": topics,
+            "users": users, "topics": topics,
         })
     }
 }

@@ -8,6 +8,8 @@ pub(crate) enum ConnectionPath {
     Topic,
     /// A response with the messages of topics.
     Topics,
+    /// A long poll, whose client returns with another one.
+    Poll,
     Stream,
     /// `streams.listen`.
     PlainStream,
@@ -21,7 +23,7 @@ impl ConnectionPath {
         match self {
             Self::Protocol => "/ws",
             Self::Topic => "/topics/{name}",
-            Self::Topics => "/topics",
+            Self::Topics | Self::Poll => "/topics",
             Self::Stream => "/streams/{name}",
             Self::PlainStream => "streams.listen",
             Self::App => "/app/{key}",

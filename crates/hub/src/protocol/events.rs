@@ -244,8 +244,10 @@ impl Handler for EventReader {
     fn open(&mut self, cx: &mut Context<'_>) {
         if let Some(poll) = &self.poll {
             poll.waker.register(cx.waker());
+            self.client.register_poll(cx);
+        } else {
+            self.client.register_reader(cx);
         }
-        self.client.register_reader(self.poll.is_some(), cx);
         self.client.expect_subscriptions(usize::from(self.topics.unwrap_or(0)));
         self.subscribe(cx);
     }

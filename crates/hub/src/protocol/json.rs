@@ -132,16 +132,21 @@ impl JsonClient {
             "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
             "max_topic": topics::NAME_MAX,
         });
-        if let Some(left) = self.rights.expires_in() {
-            welcome["expires_in"] = json!(left);
-        }
+        self.add_state(&mut welcome);
         if let Some(data) = data {
             welcome["data"] = data;
+        }
+        send_json(cx, &welcome);
+    }
+
+    /// Adds the lifetime of the token, and whether the broker of the cluster is away.
+    fn add_state(&self, welcome: &mut Value) {
+        if let Some(left) = self.rights.expires_in() {
+            welcome["expires_in"] = json!(left);
         }
         if self.hub.is_isolated() {
             welcome["cluster"] = json!(false);
         }
-        send_json(cx, &welcome);
     }
 
     /// Executes a request; returns the fields of the acknowledgement besides the id.

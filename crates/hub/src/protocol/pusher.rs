@@ -3,6 +3,7 @@
 
 mod api;
 mod app;
+mod budget;
 mod cache;
 mod channel;
 mod client;
@@ -28,9 +29,11 @@ mod webhook;
 
 use std::sync::Arc;
 
-use sinews_server::{DeflateConfig, OriginPolicy, Overflow, Refusal, Router, ServerOptions, WebSocketRoute};
+use sinews_server::{
+    CloseCode, DeflateConfig, OriginPolicy, Overflow, Refusal, Router, ServerOptions, WebSocketRoute,
+};
 
-pub use self::app::{PusherApp, PusherApps, PusherLimits};
+pub use self::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
 use self::client::PusherClient;
 use self::handshake::AppHandshake;
 use self::health::HealthCheck;
@@ -54,6 +57,9 @@ pub(crate) fn add_to(
     (store, cluster, check): (Option<&Arc<StreamService>>, Option<&Arc<Cluster>>, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
+    if let Some(bytes) = options.pusher_recovery_bytes {
+        apps.recoveries.set_max(bytes);
+    }
     let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: store.cloned() });
     let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
@@ -75,6 +81,10 @@ pub(crate) fn add_to(
             .websocket(&format!("{prefix}/app/{{key}}/{{*rest}}"), route(|_, _| handshake::unknown_path()))
             .websocket(&format!("{prefix}/app"), route(|_, _| handshake::unknown_path()));
     }
+    let unknown = Arc::clone(&apps);
+    // A client with a wrong prefix of paths would connect for ever.
+    let is_meant = move |path: &str| path.split('/').any(|segment| segment == "app") && !unknown.is_empty();
+    let router = router.websocket_fallback(is_meant, route(|_, _| handshake::unknown_path()));
     let router = health::add_to(router, &apps, check);
     api::add_to(router, live, (&services, cluster), prefix)
 }
@@ -99,6 +109,9 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), String> {
     }
 }
 
+/// Reason of a connection beyond the limits of the server.
+const AT_CAPACITY: &str = "the server has its maximum of connections, of handshakes a second, or of memory";
+
 fn socket_route(
     options: &RouteOptions,
     handler: impl Fn(&sinews_server::Request<'_>) -> Result<Box<dyn sinews_server::Handler>, Refusal>
@@ -117,6 +130,13 @@ fn socket_route(
         None => handshake,
     };
     let route = WebSocketRoute::boxed(handler).with_options(handshake).with_config(config);
+    let route = match CloseCode::new(code::OVER_CAPACITY) {
+        Some(code) => {
+            let message = encode::error(Some(code.as_u16()), AT_CAPACITY, None);
+            route.with_overload_close(message, code, AT_CAPACITY)
+        }
+        None => route,
+    };
     match options.message_rate {
         Some(messages) => route.with_message_rate(messages, messages),
         None => route,

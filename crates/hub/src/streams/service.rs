@@ -1,8 +1,9 @@
 //! The streams of this server: the entry of all client protocols.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use futures_util::FutureExt;
 use sinews_server::{Appender, KeyLog as _, KeyWrite, KeyWritten, Publisher};
@@ -17,8 +18,9 @@ use tempfile::TempDir;
 use super::broker::BrokerStore;
 use super::carrier::WorkerCarrier;
 use super::durable_keys::{DurableKeys, STREAM_PREFIX};
-use super::durable_topics::{self, DurableTopics, EVENT_KEY, TopicRelay};
+use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
+use super::event_records::{EVENT_KEY, event_key};
 use super::groups::ActiveGroups;
 use super::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use super::key_replicas::{KeyReplicas, REPLICAS_NAME};
@@ -247,8 +249,28 @@ impl StreamService {
         (content, idempotency_key): (&MessageContent, Option<&str>),
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
+        let key = idempotency_key.map(|key| [IDEMPOTENCY_PREFIX, key.as_bytes()].concat());
+        self.prepare_record(topic, (content, &key.unwrap_or_default()), rights)
+    }
+
+    /// The relay of a durable topic, and the record of an event of an app's server with its seal.
+    pub(crate) fn prepare_event(
+        &self,
+        topic: &str,
+        (content, seal): (&MessageContent, &str),
+        rights: &Rights,
+    ) -> Result<(Arc<TopicRelay>, Records), Problem> {
+        self.prepare_record(topic, (content, &event_key(seal)), rights)
+    }
+
+    fn prepare_record(
+        &self,
+        topic: &str,
+        (content, key): (&MessageContent, &[u8]),
+        rights: &Rights,
+    ) -> Result<(Arc<TopicRelay>, Records), Problem> {
         let relay = self.topics.relay(&self.stream_of_topic(topic, rights)?)?;
-        Ok((relay, durable_topics::record_of(content, idempotency_key, self.limits())?))
+        Ok((relay, durable_topics::record_of(content, key, self.limits())?))
     }
 
     /// The relay of a durable topic, if its stream exists.
@@ -489,11 +511,34 @@ impl StreamService {
             let prefix = String::from_utf8_lossy(IDEMPOTENCY_PREFIX);
             return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
         }
-        if records.iter().flatten().any(|record| record.key == EVENT_KEY) {
-            let key = String::from_utf8_lossy(EVENT_KEY);
-            return Err(problem(code::TOPIC, format!("the key {key} of records is reserved")));
+        if records.iter().flatten().any(|record| record.key.starts_with(EVENT_KEY)) {
+            let prefix = String::from_utf8_lossy(EVENT_KEY);
+            return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
         }
         Ok(())
+    }
+
+    /// Appends records to the first partitions of streams, in order. The queues have space for all of them, or none is appended.
+    /// If another append takes the space meanwhile, the next one waits.
+    pub(crate) async fn append_all(
+        &self,
+        appends: &[(&Stream, &Records)],
+    ) -> Result<Vec<Pending>, AppendError> {
+        if appends.len() > 1 && !self.store.fits(appends) {
+            return Err(AppendError::Busy);
+        }
+        let mut appended = Vec::with_capacity(appends.len());
+        for (stream, records) in appends {
+            let is_first = appended.is_empty();
+            let append = poll_fn(|cx| match self.append(stream, 0, Records::clone(records)) {
+                Err(AppendError::Busy) if !is_first && !self.has_capacity(stream, 0, cx.waker()) => {
+                    Poll::Pending
+                }
+                result => Poll::Ready(result),
+            });
+            appended.push(append.await?);
+        }
+        Ok(appended)
     }
 
     /// Whether a rejected append may fit now. Otherwise the waker is called when it may.

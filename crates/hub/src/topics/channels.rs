@@ -12,6 +12,7 @@ use std::time::Duration;
 use sinews_server::{Prepared, Publisher};
 
 use super::{HubTopics, TopicForm, TopicPublisher, reached};
+use crate::events::{EventDetail, WebhookEventKind};
 use crate::protocol::pusher::EventTarget;
 use crate::protocol::pusher::encode::ChannelPublication;
 
@@ -96,6 +97,24 @@ impl HubTopics {
     /// The last event of a cache channel, and its age. The other nodes were sent the event before.
     pub(crate) fn cached_event(&self, topic: &str) -> Option<(Prepared, Duration)> {
         self.channel(topic)?.target.retained()
+    }
+
+    /// Reports a cache channel without an event to the application, if a webhook wants it: once for clients that come at the
+    /// same time.
+    pub(crate) fn report_cache_miss(&self, topic: &str, is_of_other_node: bool) {
+        let kind = WebhookEventKind::CacheMiss;
+        let Some(events) = self.events().filter(|events| events.wants(kind)) else { return };
+        let Some(target) = self.apps.target(topic).filter(|target| target.is_cache) else { return };
+        // The other node lacks an event that this node has: it receives the event now.
+        let is_known = is_of_other_node && target.retained().is_some();
+        if is_known || !target.note_miss() {
+            return;
+        }
+        let is_passed =
+            !is_of_other_node && self.other_nodes().is_some_and(|nodes| nodes.pass_cache_miss(topic));
+        if !is_passed {
+            events.emit(EventDetail::CacheMiss { topic: topic.into() });
+        }
     }
 
     /// Retains the last event of a cache channel that another node has retained, unless there is a later one, and delivers
@@ -227,6 +246,10 @@ mod tests {
         }
 
         fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) {}
+
+        fn pass_cache_miss(&self, _: &str) -> bool {
+            false
+        }
 
         fn is_connected(&self) -> bool {
             true

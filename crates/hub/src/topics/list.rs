@@ -1,5 +1,8 @@
 //! The list of topics.
 
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 use sinews_server::{Publisher, TopicName, TopicPattern};
 
 use super::{TopicForm, check_subscription};
@@ -7,6 +10,56 @@ use crate::problem::{Problem, code, problem};
 
 /// Maximum number of topics that one look at the list reads, so that other work of the thread is not delayed.
 const SCAN_MAX: usize = Publisher::TOPICS_MAX;
+
+/// Use of a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TopicUse {
+    /// Number of subscriptions by name; `None` without such subscriptions and without a history.
+    pub(crate) subscribers: Option<usize>,
+    pub(crate) keys: usize,
+    /// Number of subscriptions to the keys.
+    pub(crate) key_subscribers: usize,
+}
+
+/// Topics with their use, in order of their names.
+pub(crate) type TopicsInUse = Vec<(String, TopicUse)>;
+
+impl TopicUse {
+    /// Whether there is any use.
+    pub(crate) fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Adds the use at the same node, in another form.
+    fn add_form(&mut self, other: Self) {
+        if let Some(subscribers) = other.subscribers {
+            *self.subscribers.get_or_insert_default() += subscribers;
+        }
+        self.keys += other.keys;
+        self.key_subscribers += other.key_subscribers;
+    }
+
+    /// Adds the use at another node: nodes of a cluster have the same keys.
+    pub(crate) fn add_node(&mut self, other: Self) {
+        let keys = self.keys.max(other.keys);
+        self.add_form(other);
+        self.keys = keys;
+    }
+
+    /// As a message between nodes, behind the name of the topic.
+    pub(crate) fn to_message(self, topic: &str) -> Value {
+        json!([topic, self.subscribers, self.keys, self.key_subscribers])
+    }
+
+    /// Reads a message of another node. Earlier versions omit keys.
+    pub(crate) fn read(message: &Value) -> Option<(&str, Self)> {
+        let number =
+            |at: usize| message[at].as_u64().map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        let subscribers = number(1);
+        let (keys, key_subscribers) = (number(2).unwrap_or(0), number(3).unwrap_or(0));
+        Some((message[0].as_str()?, Self { subscribers, keys, key_subscribers }))
+    }
+}
 
 /// A search of topics by a pattern.
 pub(crate) struct TopicScan {
@@ -43,37 +96,81 @@ impl TopicScan {
         TopicName::parse(topic).is_ok_and(|topic| self.filter.matches(&topic))
     }
 
-    /// The next names of both forms with their subscribers, matching or not; advances to the last of them. Empty at
-    /// the end.
-    pub(crate) fn next(&mut self, publisher: &Publisher) -> Vec<(String, usize)> {
-        let listed = [TopicForm::Framed, TopicForm::Plain].map(|form| {
-            let after = self.after.as_ref().map(|after| form.topic(after));
-            let topics = publisher.topics(&form.topic(&self.prefix), after.as_deref(), SCAN_MAX);
-            let is_full = topics.len() == SCAN_MAX;
-            let named = topics
-                .into_iter()
-                .filter_map(|topic| Some((TopicForm::name(&topic.name)?.to_owned(), topic.subscribers)));
-            (named.collect::<Vec<_>>(), is_full)
-        });
-        // Beyond the end of a full page, the other form may have names that are not compared yet.
-        let end = listed
-            .iter()
-            .filter(|(_, is_full)| *is_full)
-            .filter_map(|(names, _)| Some(names.last()?.0.clone()));
-        let end = end.min();
-        let mut names: Vec<(String, usize)> = listed.into_iter().flat_map(|(names, _)| names).collect();
-        names.retain(|(name, _)| end.as_ref().is_none_or(|end| name <= end));
-        names.sort_unstable();
-        let mut merged: Vec<(String, usize)> = Vec::with_capacity(names.len());
-        for (name, subscribers) in names {
-            match merged.last_mut() {
-                Some(last) if last.0 == name => last.1 += subscribers,
-                _ => merged.push((name, subscribers)),
+    /// The next names with their use, matching or not; advances to the last of them. Empty at the end. Topics whose keys
+    /// were removed a moment ago may be among them: without any use.
+    pub(crate) fn next(&mut self, publisher: &Publisher) -> TopicsInUse {
+        let listed = [
+            self.next_of_form(TopicForm::Framed, publisher),
+            self.next_of_form(TopicForm::Plain, publisher),
+            self.next_with_keys(publisher),
+        ];
+        // Beyond the end of a full page, the others may have names that are not compared yet.
+        let full = listed.iter().filter(|names| names.len() == SCAN_MAX);
+        let end = full.filter_map(|names| Some(names.last()?.0.clone())).min();
+        let mut merged: BTreeMap<String, TopicUse> = BTreeMap::new();
+        for (name, found) in listed.into_iter().flatten() {
+            if end.as_ref().is_none_or(|end| name <= *end) {
+                merged.entry(name).or_default().add_form(found);
             }
         }
-        if let Some((last, _)) = merged.last() {
+        if let Some((last, _)) = merged.last_key_value() {
             self.after = Some(last.clone());
         }
-        merged
+        merged.into_iter().collect()
+    }
+
+    fn next_of_form(&self, form: TopicForm, publisher: &Publisher) -> TopicsInUse {
+        let after = self.after.as_ref().map(|after| form.topic(after));
+        let topics = publisher.topics(&form.topic(&self.prefix), after.as_deref(), SCAN_MAX);
+        let named = topics.into_iter().filter_map(|topic| {
+            let subscribers = Some(topic.subscribers);
+            Some((TopicForm::name(&topic.name)?.to_owned(), TopicUse { subscribers, ..TopicUse::default() }))
+        });
+        named.collect()
+    }
+
+    fn next_with_keys(&self, publisher: &Publisher) -> TopicsInUse {
+        let topics = publisher.topics_with_keys(&self.prefix, self.after.as_deref(), SCAN_MAX);
+        let named = topics.into_iter().map(|topic| {
+            let (keys, key_subscribers) = (topic.keys, topic.subscribers);
+            (topic.name.as_ref().to_owned(), TopicUse { subscribers: None, keys, key_subscribers })
+        });
+        named.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_server::{KeyWrite, Router, Server};
+
+    use super::*;
+
+    #[test]
+    fn use_of_several_nodes_is_read_and_summed() {
+        let written = TopicUse { subscribers: Some(2), keys: 5, key_subscribers: 1 }.to_message("a");
+        let (topic, mut sum) = TopicUse::read(&written).unwrap();
+        assert_eq!(topic, "a");
+        let without = TopicUse { subscribers: None, keys: 4, key_subscribers: 2 }.to_message("a");
+        for message in [without, json!(["a", 3])] {
+            sum.add_node(TopicUse::read(&message).unwrap().1);
+        }
+        assert_eq!(sum, TopicUse { subscribers: Some(5), keys: 5, key_subscribers: 3 });
+        assert_eq!(TopicUse::read(&json!([7])), None);
+    }
+
+    #[test]
+    fn searches_find_topics_that_have_only_keys() {
+        let server = Server::new(Router::new()).listen(([127, 0, 0, 1], 0).into()).threads(1).bind().unwrap();
+        let publisher = server.publisher();
+        // More than one look reads.
+        let names: Vec<String> = (0..SCAN_MAX + 5).map(|number| format!("t.{number:05}")).collect();
+        for name in &names {
+            publisher.write_key(name, &KeyWrite::set("k", "1")).unwrap();
+        }
+        let mut scan = TopicScan::new("t.*").unwrap();
+        let (first, second) = (scan.next(&publisher), scan.next(&publisher));
+        assert_eq!((first.len(), second.len(), scan.next(&publisher).len()), (SCAN_MAX, 5, 0));
+        let only_keys = TopicUse { subscribers: None, keys: 1, key_subscribers: 0 };
+        assert_eq!(second[0], (names[SCAN_MAX].clone(), only_keys));
     }
 }

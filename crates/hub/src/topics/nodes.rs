@@ -20,6 +20,10 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// and nodes retain events for this long. The event is delivered as if it were published now.
     fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration);
 
+    /// Passes a cache channel without an event to the node that reports the topic to the application. Returns whether another
+    /// node does.
+    fn pass_cache_miss(&self, topic: &str) -> bool;
+
     /// Whether the other nodes can be reached.
     fn is_connected(&self) -> bool;
 

@@ -18,8 +18,9 @@ pub(crate) struct EventFilter {
 enum TopicSelection {
     /// Topics of clients with these patterns. Empty: all of them.
     Patterns(Vec<TopicPattern<'static>>),
-    /// Topics whose names begin with one of these texts; those that begin with the other text have no number of subscribers.
-    Prefixes { prefixes: Vec<String>, uncounted: String },
+    /// Topics whose names begin with one of the prefixes, and end with one of the suffixes, if there are any; those that
+    /// begin with the other text have no number of subscribers.
+    Channels { prefixes: Vec<String>, suffixes: Vec<String>, uncounted: String },
 }
 
 impl EventFilter {
@@ -30,17 +31,21 @@ impl EventFilter {
         Self { kinds, topics: TopicSelection::Patterns(topics) }
     }
 
-    /// Events of these kinds, of topics whose names begin with one of these texts. The numbers of subscribers of topics
-    /// that begin with `uncounted` are no events.
-    pub(crate) fn of_prefixes(kinds: &[WebhookEventKind], prefixes: Vec<String>, uncounted: String) -> Self {
-        Self { kinds: bits(kinds), topics: TopicSelection::Prefixes { prefixes, uncounted } }
+    /// Events of these kinds, of topics whose names begin with one of the prefixes, and end with one of the suffixes, if there
+    /// are any. The numbers of subscribers of topics that begin with `uncounted` are no events.
+    pub(crate) fn of_channels(
+        kinds: &[WebhookEventKind],
+        (prefixes, suffixes): (Vec<String>, Vec<String>),
+        uncounted: String,
+    ) -> Self {
+        Self { kinds: bits(kinds), topics: TopicSelection::Channels { prefixes, suffixes, uncounted } }
     }
 
     /// Whether it wants the number of a topic's subscribers.
     pub(super) fn counts(&self, topic: &str) -> bool {
         let is_counted = match &self.topics {
             TopicSelection::Patterns(_) => false,
-            TopicSelection::Prefixes { uncounted, .. } => !topic.starts_with(&**uncounted),
+            TopicSelection::Channels { uncounted, .. } => !topic.starts_with(&**uncounted),
         };
         is_counted && self.kinds & WebhookEventKind::SubscriptionCount.bit() != 0 && self.matches_topic(topic)
     }
@@ -58,8 +63,10 @@ impl EventFilter {
         let patterns = match &self.topics {
             TopicSelection::Patterns(_) if is_reserved(topic) => return false,
             TopicSelection::Patterns(patterns) => patterns,
-            TopicSelection::Prefixes { prefixes, .. } => {
-                return prefixes.iter().any(|prefix| topic.starts_with(&**prefix));
+            TopicSelection::Channels { prefixes, suffixes, .. } => {
+                let begins = prefixes.iter().any(|prefix| topic.starts_with(&**prefix));
+                let ends = || suffixes.is_empty() || suffixes.iter().any(|suffix| topic.ends_with(&**suffix));
+                return begins && ends();
             }
         };
         if patterns.is_empty() {
@@ -95,7 +102,8 @@ mod tests {
         assert!(EventFilter::new(&[], Vec::new()).matches(&vacated("$pushers.a")));
         let kinds = [WebhookEventKind::TopicVacated, WebhookEventKind::SubscriptionCount];
         let prefixes = vec!["$pusher.1.c.".to_owned()];
-        let filter = EventFilter::of_prefixes(&kinds, prefixes, "$pusher.1.c.presence-".to_owned());
+        let filter =
+            EventFilter::of_channels(&kinds, (prefixes, Vec::new()), "$pusher.1.c.presence-".to_owned());
         for (topic, is_wanted) in [("$pusher.1.c.a", true), ("$pusher.11.c.a", false), ("a", false)] {
             assert_eq!(filter.matches(&vacated(topic)), is_wanted, "{topic}");
         }

@@ -13,6 +13,7 @@ use sinews::blocking::{WebSocket, connect};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, observe_nodes};
 use sinews_server::{BackendChoice, EngineConfig, Router, Server, StopHandle};
+use sinews_testkit::BodyReader;
 
 use self::broker::{FakeBroker, TIMEOUT, WireProtocol};
 
@@ -297,6 +298,40 @@ fn subscriptions_at_the_broker_end_with_the_last_subscriber() {
 }
 
 #[test]
+fn event_streams_are_notified_of_an_outage_and_long_polls_are_not() {
+    for_both(|broker| {
+        let node = TestPeer::start(&broker);
+        node.until("ready", TestPeer::is_ready);
+        let open = |accept: &str| {
+            let mut stream = node.connect();
+            let (address, query) = (node.address, if accept.ends_with("/json") { "?wait=55" } else { "" });
+            write!(stream, "GET /topics/news{query} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n")
+                .unwrap();
+            BodyReader::new(stream)
+        };
+        let mut events = open("text/event-stream");
+        let mut next = |kind: &str| {
+            let event = events.event().unwrap();
+            assert_eq!(event.kind, kind);
+            serde_json::from_str::<Value>(&event.data).unwrap()
+        };
+        assert_eq!(next("welcome").get("cluster"), None);
+        next("subscribed");
+        let mut poll = open("application/json");
+        poll.until("\"op\":\"ack\"").unwrap();
+        broker.go_down();
+        assert_eq!(next("cluster"), json!({ "op": "cluster", "connected": false }));
+        let welcome: Value = serde_json::from_str(&open("application/x-ndjson").line().unwrap()).unwrap();
+        assert_eq!((&welcome["op"], &welcome["cluster"]), (&json!("welcome"), &json!(false)));
+        broker.come_up();
+        assert_eq!(next("cluster"), json!({ "op": "cluster", "connected": true }));
+        node.publish("news", "x");
+        let rest = poll.rest();
+        assert!(rest.contains("\"data\":\"x\"") && !rest.contains("cluster"), "{rest}");
+    });
+}
+
+#[test]
 fn local_delivery_continues_while_the_broker_is_away() {
     for_both(|broker| {
         let nodes = [(); 2].map(|()| TestPeer::start(&broker));
@@ -481,7 +516,9 @@ fn with_api(broker: &FakeBroker) -> TestPeer {
     TestPeer::start_with(broker, |builder| {
         let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
         let auth = Auth::new(&AuthOptions::new()).unwrap();
-        builder.access(AccessPolicy::new(auth, HostRules::default()).with_api_keys(keys))
+        builder
+            .history("chat.>", 100)
+            .access(AccessPolicy::new(auth, HostRules::default()).with_api_keys(keys))
     })
 }
 
@@ -502,19 +539,37 @@ fn api_lists_and_disconnects_on_all_nodes() {
         for node in &nodes {
             node.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
         }
-        let listed = nodes[0].api("GET /api/v1/nodes", &Value::Null);
-        assert_eq!(
-            (listed["nodes"].as_array().unwrap().len(), &listed["connected"]),
-            (2, &json!(true)),
-            "{listed}"
-        );
+        // An idle node of a hub with topics that have a history.
+        let nodes_of = |node: &TestPeer| {
+            let listed = node.api("GET /api/v1/nodes", &Value::Null);
+            assert_eq!(listed["connected"], true, "{listed}");
+            let mut nodes = listed["nodes"].as_array().unwrap().clone();
+            nodes.sort_by_key(|node| node["self"] != true);
+            nodes
+                .iter()
+                .map(|node| (node["connections"].as_u64().unwrap(), node["topics"].as_u64().unwrap()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(nodes_of(&nodes[0]), [(0, 0), (0, 0)]);
         let _first = nodes[0].subscriber("a.1");
         let _second = [nodes[1].subscriber("a.1"), nodes[1].subscriber("a.2")];
         let topics = nodes[0].api("GET /api/v1/topics?filter=a.*", &Value::Null);
-        let expected = json!([{ "topic": "a.1", "subscribers": 2 }, { "topic": "a.2", "subscribers": 1 }]);
+        let listed = |topic: &str, subscribers: u64, keys: u64| json!({ "topic": topic, "subscribers": subscribers, "keys": keys, "key_subscribers": 0 });
+        let expected = json!([listed("a.1", 2, 0), listed("a.2", 1, 0)]);
         assert_eq!(topics, json!({ "topics": expected }));
         let page = nodes[1].api("GET /api/v1/topics?filter=a.*&limit=1", &Value::Null);
         assert_eq!((&page["topics"], &page["next"]), (&json!([expected[0]]), &json!("a.1")));
+        // Of the other node, from its next heartbeat.
+        nodes[1].until("the nodes are counted", |node| nodes_of(node) == [(2, 2), (1, 1)]);
+        let published = nodes[0].api("POST /api/v1/publish", &json!({ "topic": "a.2", "data": 1 }));
+        assert_eq!(published, json!({ "topic": "a.2", "subscribers": 0, "cluster": true }));
+        // Both nodes have a key that is set at one.
+        nodes[0].api("PUT /api/v1/topics/b.1/keys/k", &json!({ "data": 1 }));
+        nodes[1].until("the key is at the other node", |node| {
+            node.api("GET /api/v1/topics/b.1/keys", &Value::Null)["keys"] != json!([])
+        });
+        let topics = nodes[1].api("GET /api/v1/topics", &Value::Null);
+        assert_eq!(topics["topics"], json!([listed("a.1", 2, 0), listed("a.2", 1, 0), listed("b.1", 0, 1)]));
         let connections = nodes[0].api("GET /api/v1/connections", &Value::Null);
         let ids: Vec<&str> = connections["connections"]
             .as_array()

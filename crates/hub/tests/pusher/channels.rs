@@ -1,9 +1,11 @@
 //! Subscriptions: kinds of channels, signatures, limits.
 
+use std::time::Instant;
+
 use serde_json::json;
 use sinews_hub::PusherLimits;
 
-use crate::client::{Client, KEY, QUERY, api, app, data_of, hub, sign_with, trigger};
+use crate::client::{Client, KEY, QUERY, api, data_of, hub, sign_with, trigger};
 
 #[test]
 fn pusher_5_1_5_2_and_5_9_subscription_succeeds_before_its_events() {
@@ -19,7 +21,7 @@ fn pusher_5_1_5_2_and_5_9_subscription_succeeds_before_its_events() {
 }
 
 #[test]
-fn pusher_5_5_and_5_12_private_channels_need_a_signature() {
+fn pusher_5_5_5_12_and_5_14_private_channels_need_a_signature() {
     let hub = hub(|app| app);
     let mut client = Client::new(&hub);
     let other = Client::new(&hub);
@@ -207,5 +209,14 @@ fn pusher_8_9_number_of_subscribers_is_sent_on_request_of_the_app() {
     assert_eq!(count(&mut first), 1);
     first.join("presence-a", "1");
     first.ping();
-    let _ = app();
+    // Many changes at once are few messages: the first one, and one each tenth of a second.
+    let begin = Instant::now();
+    let mut others = [(); 30].map(|()| Client::new(&hub));
+    others.iter_mut().for_each(|other| other.send("pusher:subscribe", json!({ "channel": "a" })));
+    let mut messages = 1;
+    while count(&mut first) < 31 {
+        messages += 1;
+    }
+    let tenths = begin.elapsed().as_millis() / 100;
+    assert!(messages <= tenths + 2, "{messages} messages in {tenths} tenths of a second");
 }

@@ -1,17 +1,23 @@
 //! Apps of several nodes, over a broker in this process.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, Hub};
+use sinews_hub::{ClusterOptions, Hub, PusherApp, WebhookEventKind};
 
 use crate::broker::{FakeBroker, WireProtocol};
 use crate::client::{Client, api, app, policy};
 use crate::support::{TIMEOUT, TestHub};
+use crate::webhooks::FakeBackend;
 
 fn node(broker: &FakeBroker) -> TestHub {
+    node_of(broker, app().with_client_events(true))
+}
+
+fn node_of(broker: &FakeBroker, app: PusherApp) -> TestHub {
     let options = ClusterOptions::parse(&broker.url()).unwrap();
-    TestHub::built(Hub::builder().access(policy([app().with_client_events(true)])).cluster(options))
+    TestHub::built(Hub::builder().access(policy([app])).cluster(options))
 }
 
 fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2])) {
@@ -23,9 +29,13 @@ fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2])) {
 
 /// Polls a node until an answer of its HTTP API is this one.
 pub(crate) fn until(node: &TestHub, path: &str, expected: &Value) {
+    until_query(node, (path, ""), expected);
+}
+
+fn until_query(node: &TestHub, (path, query): (&str, &str), expected: &Value) {
     let begin = Instant::now();
     loop {
-        let (_, answer) = api(node, "GET", path, "", "");
+        let (_, answer) = api(node, "GET", path, query, "");
         if answer == *expected {
             return;
         }
@@ -105,6 +115,149 @@ fn pusher_8_6_7_6_and_9_1_events_and_terminations_reach_all_nodes() {
         two.expect_end(4009);
         three.ping();
     });
+}
+
+#[test]
+fn pusher_7_7_watchlists_are_those_of_the_cluster() {
+    for_both(|_, nodes| {
+        let mut watcher = Client::new(&nodes[0]);
+        watcher.sign_in(&json!({ "id": "w", "watchlist": ["u", "v"] }));
+        watcher.expect("pusher:signin_success");
+        let mut expect = |name: &str, ids: &[&str]| {
+            let (_, data) = watcher.expect("pusher_internal:watchlist_events");
+            assert_eq!(data["events"], json!([{ "name": name, "user_ids": ids }]));
+        };
+        expect("offline", &["u", "v"]);
+        let online = |node: &TestHub, id: &str| {
+            let mut client = Client::new(node);
+            client.sign_in(&json!({ "id": id }));
+            client.expect("pusher:signin_success");
+            client
+        };
+        let first = online(&nodes[1], "u");
+        expect("online", &["u"]);
+        let second = online(&nodes[0], "u");
+        first.end();
+        // Changes of a node arrive in their order: the end of a connection before this user.
+        let other = online(&nodes[1], "v");
+        expect("online", &["v"]);
+        drop(second);
+        expect("offline", &["u"]);
+        // A user with a connection at another node is online for a new watcher, too.
+        let mut late = Client::new(&nodes[0]);
+        late.sign_in(&json!({ "id": "x", "watchlist": ["v"] }));
+        late.expect("pusher:signin_success");
+        let (_, data) = late.expect("pusher_internal:watchlist_events");
+        assert_eq!(data["events"], json!([{ "name": "online", "user_ids": ["v"] }]));
+        drop(other);
+        expect("offline", &["v"]);
+    });
+}
+
+#[test]
+fn pusher_8_9_numbers_of_subscribers_are_those_of_the_cluster() {
+    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+        let broker = FakeBroker::start(kind);
+        let nodes = [(); 2].map(|()| node_of(&broker, app().with_subscription_counts(true)));
+        let expect = |client: &mut Client, number: u64| {
+            let (channel, data) = client.expect("pusher_internal:subscription_count");
+            assert_eq!((&*channel, data), ("a", json!({ "subscription_count": number })));
+        };
+        let until_count = |node: &TestHub, number: u64| {
+            let expected = json!({ "occupied": true, "subscription_count": number });
+            until_query(node, ("/apps/3/channels/a", "info=subscription_count"), &expected);
+        };
+        let (mut one, mut two) = (Client::new(&nodes[0]), Client::new(&nodes[1]));
+        one.subscribe("a");
+        expect(&mut one, 1);
+        until_count(&nodes[1], 1);
+        two.subscribe("a");
+        expect(&mut one, 2);
+        expect(&mut two, 2);
+        until_count(&nodes[0], 2);
+        drop(two);
+        expect(&mut one, 1);
+        until_count(&nodes[1], 1);
+    }
+}
+
+#[test]
+fn pusher_10_5_cache_misses_of_all_nodes_are_reported_once() {
+    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+        let broker = FakeBroker::start(kind);
+        let backend = FakeBackend::start();
+        let webhook = backend.webhook().with_events([WebhookEventKind::CacheMiss]);
+        let nodes = [(); 2].map(|()| node_of(&broker, app().with_webhook(webhook.clone())));
+        nodes.iter().for_each(|node| until_joined(node, 2));
+        let mut clients = nodes.each_ref().map(Client::new);
+        let mut reported = BTreeSet::new();
+        // Events of a node are sent in their order: the second round is behind all reports of the first one.
+        for round in ["first", "second"] {
+            for number in 0..10 {
+                for client in &mut clients {
+                    client.subscribe(&format!("cache-{round}-{number}"));
+                    client.expect("pusher:cache_miss");
+                }
+            }
+            for _ in 0..10 {
+                let event = backend.event();
+                assert_eq!(event["name"], "cache_miss");
+                assert!(reported.insert(event["channel"].to_string()), "{event} is sent twice");
+            }
+        }
+    }
+}
+
+#[test]
+fn webhooks_of_an_app_are_sent_by_one_node() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let backend = FakeBackend::start();
+    let app = || app().with_subscription_counts(true).with_webhook(backend.webhook());
+    let nodes = [(); 2].map(|()| node_of(&broker, app()));
+    nodes.iter().for_each(|node| until_metric(node, "sinews_webhook_reporters", 2));
+    let mut clients = nodes.each_ref().map(Client::new);
+    let events = |count: usize| {
+        let mut events: Vec<String> = (0..count).map(|_| name_of(&backend.event())).collect();
+        events.sort();
+        events
+    };
+    clients[0].join("presence-a", "1");
+    assert_eq!(events(2), ["channel_occupied presence-a", "member_added presence-a 1"]);
+    until(&nodes[1], "/apps/3/channels/presence-a/users", &users(&["1"]));
+    clients[1].join("presence-a", "1");
+    clients[1].subscribe("b");
+    assert_eq!(events(2), ["channel_occupied b", "subscription_count b 1"], "the user was a member before");
+    until_query(&nodes[0], ("/apps/3/channels/b", ""), &json!({ "occupied": true }));
+    clients[0].subscribe("b");
+    assert_eq!(events(1), ["subscription_count b 2"]);
+    drop(clients);
+    let expected = [
+        "channel_vacated b",
+        "channel_vacated presence-a",
+        "member_removed presence-a 1",
+        "subscription_count b 0",
+    ];
+    let mut ended = BTreeSet::new();
+    while ended.len() < expected.len() {
+        for event in events(1) {
+            // Two connections end, with or without a number in between.
+            assert!(
+                event == "subscription_count b 1" || ended.insert(event.clone()),
+                "{event} is sent twice"
+            );
+        }
+    }
+    assert!(ended.iter().eq(expected), "{ended:?}");
+}
+
+/// An event of a webhook as a text.
+fn name_of(event: &Value) -> String {
+    let fields = ["name", "channel", "user_id", "subscription_count"].map(|field| match &event[field] {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        value => value.to_string(),
+    });
+    fields.into_iter().filter(|field| !field.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 fn publish(node: &TestHub, channel: &str, data: &str) {

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sinews_hub::{PusherApp, PusherApps, PusherLimits};
+use sinews_hub::{Hub, PusherApp, PusherApps, PusherFeatures, PusherLimits};
+use sinews_server::Limits;
 
-use crate::client::{Client, KEY, QUERY, SECRET, api, app, data_of, hub, hub_of, policy, request};
+use crate::client::{Client, KEY, QUERY, SECRET, api, app, data_of, hub, hub_of, policy, request, trigger};
+use crate::support::TestHub;
 
 fn target(key: &str, query: &str) -> String {
     format!("/app/{key}?{query}")
 }
 
 #[test]
-fn pusher_1_1_and_1_4_first_message_is_connection_established() {
+fn pusher_1_1_1_4_and_2_1_first_message_is_connection_established() {
     let hub = hub(|app| app);
     let mut client = Client::open(&hub, &target(KEY, &format!("{QUERY}&more=1")));
     let message = client.receive();
@@ -47,6 +49,18 @@ fn pusher_1_3_and_1_6_unknown_apps_and_paths_are_closed_after_the_upgrade() {
     assert!(Client::open(&hub, &target("unknown", QUERY)).expect_end(4001).contains("key"));
     Client::open(&hub, &format!("/app/{KEY}/more?{QUERY}")).expect_end(4005);
     Client::open(&hub, &format!("/app?{QUERY}")).expect_end(4005);
+    // Wrong prefixes of paths.
+    for path in ["/app/", "//app", "/broadcast/app", "/a/b/app"] {
+        Client::open(&hub, &format!("{path}/{KEY}?{QUERY}")).expect_end(4005);
+    }
+    for path in ["/other", "/apple/a", "/a/apps/3"] {
+        let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                       Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+        assert_eq!(hub.ask(path, upgrade).status(), 404, "{path}");
+    }
+    assert_eq!(hub.ask("/broadcast/app/key", "").status(), 404, "a plain request");
+    let without_apps = hub_of([]);
+    assert_eq!(without_apps.ask("/broadcast/app/key", "").status(), 404);
 }
 
 #[test]
@@ -104,6 +118,66 @@ fn pusher_2_2_pings_are_answered() {
     client.send_text("{\"event\":\"pusher:ping\"}");
     client.expect("pusher:pong");
     client.send("pusher:pong", json!({}));
+    client.ping();
+}
+
+#[test]
+fn pusher_2_3_and_2_4_server_pings_silent_clients_and_closes_them_with_4201() {
+    let mut limits = PusherLimits::default();
+    limits.pong_time = Duration::from_millis(100);
+    let hub = hub(|app| app.with_activity_timeout(Duration::from_secs(1)).with_limits(limits));
+    let mut client = Client::new(&hub);
+    let ping = r#"{"event":"pusher:ping","data":"{}"}"#;
+    assert_eq!(client.receive_text(), ping);
+    client.send("pusher:pong", json!({}));
+    assert_eq!(client.receive_text(), ping, "the answer was a sign of life");
+    client.expect_end(4201);
+}
+
+#[test]
+fn pusher_3_clients_beyond_the_limits_of_the_node_are_closed_with_4100() {
+    let limited =
+        |limits| TestHub::configured(Hub::builder().access(policy([app()])), |server| server.limits(limits));
+    let hub = limited(Limits::default().with_max_connections(2));
+    let mut open = [Client::new(&hub), Client::new(&hub)];
+    let reason = Client::open(&hub, &target(KEY, QUERY)).expect_end(4100);
+    assert!(reason.contains("maximum of connections"), "{reason}");
+    assert_eq!(request(&hub, "GET", "/apps/3/channels", "").0, 503, "other requests");
+    open.iter_mut().for_each(Client::ping);
+    let hub = limited(Limits::default().with_handshakes_per_second(1));
+    let mut first = Client::new(&hub);
+    // Unless a second passes in between.
+    while Client::open(&hub, &target(KEY, QUERY)).receive()["data"]["code"] != 4100 {}
+    first.ping();
+}
+
+#[test]
+fn clients_cannot_use_features_that_their_app_lacks() {
+    let mut features = PusherFeatures::default();
+    (features.presence_channels, features.cache_channels) = (false, false);
+    (features.users, features.watchlists) = (false, false);
+    let without = |features| hub(|app| app.with_features(features));
+    let hub = without(features.clone());
+    let mut client = Client::new(&hub);
+    for (channel, kind) in
+        [("presence-a", "presence"), ("presence-cache-a", "presence"), ("cache-a", "cache")]
+    {
+        client.request_subscription(channel, Some(r#"{"user_id":"1"}"#));
+        let (_, data) = client.expect("pusher:subscription_error");
+        assert_eq!((&data["type"], &data["status"]), (&json!("FeatureDisabled"), &json!(403)), "{channel}");
+        assert!(data["error"].as_str().unwrap().contains(kind), "{data}");
+    }
+    trigger(&hub, "cache-a", "e", "1");
+    let (_, cached) = api(&hub, "GET", "/apps/3/channels/cache-a", "info=cache", "");
+    assert_eq!(cached["cache"], json!(null), "nothing is retained");
+    client.subscribe("private-a");
+    client.sign_in(&json!({ "id": "1" }));
+    client.expect_end(4009);
+    features.users = true;
+    let hub = without(features);
+    let mut client = Client::new(&hub);
+    client.sign_in(&json!({ "id": "1", "watchlist": ["2"] }));
+    client.expect("pusher:signin_success");
     client.ping();
 }
 

@@ -51,6 +51,13 @@ fn pusher_8_3_client_events_are_for_members_of_signed_channels() {
     for client in [&mut client, &mut other] {
         client.subscribe("a");
     }
+    // Encrypted by a client that has the key: the data is passed on.
+    for client in [&mut client, &mut other] {
+        client.subscribe("private-encrypted-a");
+    }
+    let encrypted = json!({ "nonce": "4sVYwy4j/8dCcjyxtPCWyk19GaaViaW9", "ciphertext": "/GMESnFGlbNn" });
+    client.trigger("client-e", "private-encrypted-a", encrypted.clone());
+    assert_eq!(other.expect("client-e"), ("private-encrypted-a".to_owned(), encrypted));
     other.subscribe("private-b");
     for channel in ["a", "private-b", "unknown"] {
         client.trigger("client-e", channel, json!(1));

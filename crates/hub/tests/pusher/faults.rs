@@ -67,6 +67,46 @@ fn pusher_12_nothing_remains_of_clients_that_have_gone() {
     assert!(made < 1_000.0, "{made} turns of event loops without clients");
 }
 
+/// Two installations at one broker hear each other (laravel/reverb #305): prefixes separate those with the same app.
+#[test]
+fn pusher_12_clusters_with_a_prefix_do_not_hear_each_other() {
+    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+        let broker = FakeBroker::start(kind);
+        let node = |prefix: &str| {
+            let options = ClusterOptions::parse(&format!("{}?prefix={prefix}", broker.url())).unwrap();
+            let app = app().with_client_events(true);
+            TestHub::built(Hub::builder().access(policy([app])).cluster(options))
+        };
+        let nodes = ["one", "one", "two", "two"].map(node);
+        let mut clients = nodes.each_ref().map(Client::new);
+        for (client, user) in clients.iter_mut().zip(["1", "2", "3", "4"]) {
+            client.subscribe("private-a");
+            client.sign_in(&json!({ "id": "u" }));
+            client.expect("pusher:signin_success");
+            client.join(&format!("presence-{user}"), user);
+        }
+        for prefix in ["one", "two"] {
+            broker.wait_for(&format!("{prefix}.t.=24pusher.3.c.private-a"), 2);
+        }
+        // Over both nodes of a cluster, and no further.
+        for node in &nodes {
+            crate::cluster::until(node, "/apps/3/connections", &json!({ "connections": 2 }));
+        }
+        trigger(&nodes[0], "private-a", "e", "1");
+        clients[2].trigger("client-e", "private-a", json!(2));
+        assert_eq!(clients[0].expect("e").1, 1);
+        assert_eq!(clients[1].expect("e").1, 1);
+        assert_eq!(clients[3].expect("client-e").1, 2, "the event of the other cluster was not received");
+        let terminate = "/apps/3/users/u/terminate_connections";
+        assert_eq!(api(&nodes[0], "POST", terminate, "", "{}").0, 200);
+        let [one, two, mut three, mut four] = clients;
+        one.expect_end(4009);
+        two.expect_end(4009);
+        three.ping();
+        four.ping();
+    }
+}
+
 /// An app hears another one, on a node and through a broker (laravel/reverb #305).
 #[test]
 fn pusher_12_apps_do_not_hear_each_other() {

@@ -124,6 +124,16 @@ fn subscription(socket_id: &str, channel: &str, member: Option<String>) -> Value
     json!({ "channel": channel, "auth": auth, "channel_data": member })
 }
 
+#[test]
+fn pusher_2_3_websocket_pings_are_answered() {
+    let hub = hub(|app| app);
+    let mut client = RawClient::start(&hub);
+    client.establish();
+    let ping = [0x89, 0x82, 0, 0, 0, 0, b'h', b'i'];
+    client.stream.get_mut().write_all(&ping).unwrap();
+    assert_eq!(client.receive_frame(), (10, b"hi".to_vec()));
+}
+
 /// Members of each presence channel.
 const GROUP: usize = 20;
 

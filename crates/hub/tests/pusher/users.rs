@@ -78,10 +78,14 @@ fn pusher_7_6_and_9_7_connections_of_a_user_are_terminated() {
         client.expect("pusher:signin_success");
     }
     let [one, same, mut other] = clients;
+    // The same user, as a member of a channel only.
+    let mut member = Client::new(&hub);
+    member.join("presence-a", "1");
     // 6: the library for Python leaves the app out.
     assert_eq!(api(&hub, "POST", "/users/1/terminate_connections", "", "{}"), (200, json!({})));
     one.expect_end(4009);
     same.expect_end(4009);
+    member.ping();
     other.ping();
     assert_eq!(api(&hub, "POST", "/apps/3/users/2/terminate_connections", "", "{}"), (200, json!({})));
     other.expect_end(4009);

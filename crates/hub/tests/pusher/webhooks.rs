@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_hub::{Hub, PusherApps, PusherWebhook, WebhookEventKind, WebhookOptions};
@@ -200,6 +200,34 @@ fn pusher_10_3_missed_events_of_cache_channels_are_reported() {
         client.receive();
     }
     assert_eq!(backend.event(), json!({ "name": "cache_miss", "channel": "cache-a" }));
+}
+
+#[test]
+fn pusher_10_4_absences_are_reported_after_the_grace_unless_the_client_returns() {
+    let (backend, patient) = (FakeBackend::start(), FakeBackend::start());
+    // Without a setting, 3 seconds.
+    let webhook = PusherWebhook::new(&backend.url).with_private_addresses(true);
+    let long = patient.webhook().with_grace(Duration::from_secs(60));
+    let hub = hub(|app| app.with_webhook(webhook).with_webhook(long));
+    let event = |name: &str| json!({ "name": name, "channel": "presence-a" });
+    let of_member = |name: &str| json!({ "name": name, "channel": "presence-a", "user_id": "1" });
+    let mut client = Client::new(&hub);
+    client.join("presence-a", "1");
+    for backend in [&backend, &patient] {
+        assert_eq!(backend.event(), event("channel_occupied"));
+        assert_eq!(backend.event(), of_member("member_added"));
+    }
+    let left = Instant::now();
+    client.end();
+    assert_eq!(backend.event(), of_member("member_removed"));
+    assert_eq!(backend.event(), event("channel_vacated"));
+    assert!(left.elapsed() >= Duration::from_secs(3), "{:?}", left.elapsed());
+    let mut client = Client::new(&hub);
+    client.join("presence-a", "1");
+    assert_eq!(backend.event(), event("channel_occupied"), "an absence after the grace is one");
+    client.subscribe("b");
+    let next = json!({ "name": "channel_occupied", "channel": "b" });
+    assert_eq!(patient.event(), next, "an absence within the grace is none");
 }
 
 #[test]

@@ -32,6 +32,11 @@ impl TestHub {
     }
 
     pub fn built(builder: HubBuilder) -> Self {
+        Self::configured(builder, |server| server)
+    }
+
+    /// A hub on a server with settings.
+    pub fn configured(builder: HubBuilder, configure: impl FnOnce(Server) -> Server) -> Self {
         let hub = builder.history("kept.>", 3).without_pages().build().unwrap();
         let access = hub.access();
         let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
@@ -40,7 +45,7 @@ impl TestHub {
             _ => BackendChoice::Auto,
         };
         let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(2);
-        let server = server.engine(EngineConfig::default().with_backend(backend));
+        let server = configure(server).engine(EngineConfig::default().with_backend(backend));
         let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let hub = Some(hub.start(&server).unwrap());
         let (address, stop) = (server.addresses()[0], server.stop_handle());

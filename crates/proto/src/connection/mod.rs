@@ -32,7 +32,7 @@ use self::keepalive::{DeadlineAction, Keepalive};
 use self::outgoing::{OpenMessage, SendCompression};
 use self::pending::PendingControl;
 pub use self::per_thread::PerThread;
-pub use self::prepared::write_prepared;
+pub use self::prepared::{write_close, write_prepared};
 use crate::{CloseCode, Config, Expired, Misuse, Negotiated, PeerMisbehaved, Role, Time, WireFormat};
 
 /// One WebSocket connection after its handshake, either role.

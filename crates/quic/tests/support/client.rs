@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use quinn_proto::crypto::ClientConfig as CryptoConfig;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
-    Chunk, ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
-    Event as QuicEvent, ReadError, StreamEvent, StreamId, TransportConfig, VarInt,
+    Chunk, ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint,
+    EndpointConfig, Event as QuicEvent, ReadError, StreamEvent, StreamId, TransportConfig, VarInt,
 };
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId, RequestTarget};
 
@@ -27,6 +28,10 @@ pub(crate) struct QuicClient {
     pub(crate) responses: HashMap<u64, (u16, Vec<u8>, bool)>,
     pub(crate) datagrams: Vec<Vec<u8>>,
     pub(crate) lost: Option<String>,
+    /// Whether the server's code is that of an application, and the code.
+    pub(crate) closed: Option<(bool, u64)>,
+    /// The client opens no control stream.
+    pub(crate) sends_no_control: bool,
     pub(crate) go_away: Option<u64>,
     pub(crate) headers: HashMap<u64, Vec<(String, String)>>,
     /// Streams of sessions that the server has opened.
@@ -40,6 +45,7 @@ pub(crate) struct QuicClient {
     /// Bytes of streams that wait for their session.
     held: HashMap<StreamId, Bytes>,
     server: SocketAddr,
+    config: ClientConfig,
 }
 
 impl QuicClient {
@@ -56,6 +62,18 @@ impl QuicClient {
         transport: TransportConfig,
         now: Instant,
     ) -> Self {
+        Self::connect_wrapped(to, roots, alpn, transport, |crypto| crypto, now)
+    }
+
+    /// Starts a connection whose cryptography `wrap` changes.
+    pub(crate) fn connect_wrapped(
+        to: SocketAddr,
+        roots: rustls::RootCertStore,
+        alpn: &str,
+        transport: TransportConfig,
+        wrap: impl FnOnce(Arc<dyn CryptoConfig>) -> Arc<dyn CryptoConfig>,
+        now: Instant,
+    ) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -63,9 +81,11 @@ impl QuicClient {
             .with_root_certificates(roots)
             .with_no_client_auth();
         tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-        let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3")));
+        let crypto = wrap(Arc::new(QuicClientConfig::try_from(tls).expect("TLS 1.3")));
+        let mut config = ClientConfig::new(crypto);
         config.transport_config(Arc::new(transport));
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
+        let kept = config.clone();
         let (handle, quic) = endpoint.connect(now, config, to, "localhost").expect("a valid name");
         Self {
             endpoint,
@@ -84,9 +104,25 @@ impl QuicClient {
             held: HashMap::new(),
             datagrams: Vec::new(),
             lost: None,
+            closed: None,
+            sends_no_control: false,
             go_away: None,
             server: to,
+            config: kept,
         }
+    }
+
+    /// Returns the first datagrams of a further connection, which does not continue.
+    pub(crate) fn transmit_another(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let config = self.config.clone();
+        let (_, mut quic) =
+            self.endpoint.connect(now, config, self.server, "localhost").expect("a valid name");
+        let (mut datagrams, mut out) = (Vec::new(), Vec::new());
+        while let Some(transmit) = quic.poll_transmit(now, 1, &mut out) {
+            datagrams.push(out[..transmit.size].to_vec());
+            out.clear();
+        }
+        datagrams
     }
 
     pub(crate) fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
@@ -116,13 +152,23 @@ impl QuicClient {
         }
         while let Some(event) = self.quic.poll() {
             match event {
+                QuicEvent::Connected if self.sends_no_control => {}
                 QuicEvent::Connected => {
                     self.control = self.quic.streams().open(Dir::Uni);
                     let mut out = Vec::new();
                     self.http.write_control(&mut out);
                     self.send(self.control.expect("a permitted stream"), out.into(), false);
                 }
-                QuicEvent::ConnectionLost { reason } => self.lost = Some(reason.to_string()),
+                QuicEvent::ConnectionLost { reason } => {
+                    self.lost = Some(reason.to_string());
+                    self.closed = match reason {
+                        ConnectionError::ConnectionClosed(close) => Some((false, close.error_code.into())),
+                        ConnectionError::ApplicationClosed(close) => {
+                            Some((true, close.error_code.into_inner()))
+                        }
+                        _ => None,
+                    };
+                }
                 QuicEvent::Stream(StreamEvent::Opened { dir }) => {
                     while let Some(stream) = self.quic.streams().accept(dir) {
                         let id = QuicStreamId::new(stream.into());

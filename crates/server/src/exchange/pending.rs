@@ -10,6 +10,7 @@ use sinews_proto::Time;
 
 use super::{HttpExchange, Outcome, RetainedRequest};
 use crate::answer::{AnswerFuture, LaterAnswer};
+use crate::fixed::announce_http3;
 use crate::request::Response;
 use crate::router::Router;
 use crate::shared::Services;
@@ -64,6 +65,7 @@ impl PendingAnswer {
     /// Runs the after hooks on the answer and counts it.
     pub(crate) fn complete(&self, response: &mut Response, router: &Router, services: &mut Services) {
         let Some((request, peer)) = &self.request else {
+            announce_http3(response, services.http3_port);
             return services.counters.responded(response.status);
         };
         request.with_exchange(&[], *peer, Some(self.started), router, |exchange| {

@@ -161,7 +161,7 @@ fn finish(
             exchange.complete(&mut response, services);
             send(sent, number, &response, is_head);
         }
-        Outcome::Fixed(fixed) => send(sent, number, fixed.response(), is_head),
+        Outcome::Fixed(fixed) => send(sent, number, fixed.of(services.http3_port).response(), is_head),
         Outcome::Streaming(_) => unreachable!("no route of these tests streams"),
         Outcome::Pending(answer) => drop(pending.insert(number, answer)),
     }
@@ -259,6 +259,30 @@ fn after_hooks_see_each_answer_with_its_request() {
         framing.answers(),
         [(5, 200, "/fixed ", "fixed"), (1, 200, "/users/ann ann", "ann="), (3, 200, "/later/bob bob", "bob"),]
     );
+}
+
+/// A hook would see each request of a fixed response, and take its encoding.
+#[test]
+fn fixed_responses_that_announce_http3_remain_encoded() {
+    let (wakers, port) = (Arc::default(), std::num::NonZeroU16::new(8443).unwrap());
+    let mut router = router(&wakers);
+    router.announce_http3(port);
+    let mut framing = NumberedFraming::new(router);
+    let head = OwnedHead::from_fields("GET", "/fixed", Version::Http11, [("host", &b"a"[..])]).unwrap();
+    let head = head.head();
+    let exchange = HttpExchange::new(&head, &[], PEER, None, &framing.router);
+    for (port, announced) in [(None, vec![]), (Some(port), vec!["h3=\":8443\"; ma=86400"])] {
+        framing.services.http3_port = port;
+        let Outcome::Fixed(fixed) = exchange.respond(framing.conn, &mut framing.services) else {
+            panic!("the response is fixed");
+        };
+        let fixed = fixed.of(port);
+        assert_eq!(fixed.response().header("Alt-Svc").collect::<Vec<_>>(), announced);
+        assert!(fixed.encoded().is_some());
+        let mut response = Response::text("other");
+        exchange.complete(&mut response, &mut framing.services);
+        assert_eq!(response.header("Alt-Svc").collect::<Vec<_>>(), announced);
+    }
 }
 
 #[test]

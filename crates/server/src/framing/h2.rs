@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 
 use bytes::{Buf, BytesMut};
 use sinews_engine::ConnId;
-use sinews_http::h2::{Config, ErrorCode, H2Connection, StreamId};
+use sinews_http::h2::{AbuseLimits, Config, Error, ErrorCode, H2Connection, StreamId};
 use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
@@ -44,11 +44,13 @@ pub(crate) struct H2Conn {
     /// The peer sends no further request.
     ended: bool,
     started: Time,
-    /// When an incomplete header block began.
-    block_since: Option<Time>,
+    /// The incomplete header block, and when it began, or when reads resumed.
+    block_since: Option<(u32, Time)>,
     keepalive: PingState,
     /// Time when output was queued, or bytes of it left.
     last_progress: Time,
+    /// Time when DATA was queued.
+    last_data: Time,
     /// When the loop's timer fires.
     pub(crate) armed: Time,
 }
@@ -56,8 +58,9 @@ pub(crate) struct H2Conn {
 impl H2Conn {
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, shared: &WorkerShared) -> Self {
         let http = &shared.services.http;
-        let config = Config::new().with_head(http.head).with_max_streams(http.http2_max_streams);
-        let config = config.with_extended_connect(true);
+        let streams = http.http2_max_streams;
+        let config = Config::new().with_head(http.head).with_max_streams(streams);
+        let config = config.with_abuse_limits(AbuseLimits::for_streams(streams)).with_extended_connect(true);
         let now = shared.services.now;
         shared.services.counters.http2_connections.add(1);
         Self {
@@ -73,8 +76,14 @@ impl H2Conn {
             block_since: None,
             keepalive: PingState::new(now),
             last_progress: now,
+            last_data: now,
             armed: NEVER,
         }
+    }
+
+    /// Returns the bytes of queued output, and of bodies that wait for windows.
+    pub(crate) fn queued(&self) -> usize {
+        self.outbound.len() + self.table.outgoing()
     }
 
     /// Returns the bytes of incomplete requests, and of the state of the connection.
@@ -136,9 +145,7 @@ impl H2Conn {
         if self.closing {
             return first;
         }
-        if let Some(since) = self.block_since {
-            first = first.min(since + config.head_timeout);
-        }
+        first = first.min(self.block_deadline(config, reads_paused));
         if !self.machine.settings_acknowledged() {
             first = first.min(self.started + config.head_timeout);
         }
@@ -147,7 +154,16 @@ impl H2Conn {
         if self.is_idle() && self.block_since.is_none() {
             return first.min(self.table.idle_deadline(config));
         }
-        first.min(self.table.deadline(config))
+        first.min(self.table.deadline(config, |stream| self.shared_progress(stream)))
+    }
+
+    /// Returns the deadline of an incomplete header block.
+    fn block_deadline(&self, config: &HttpConfig, reads_paused: bool) -> Time {
+        match self.block_since {
+            // The rest may have arrived.
+            Some((_, since)) if !self.paused && !reads_paused => since + config.head_timeout,
+            _ => NEVER,
+        }
     }
 
     /// Returns when a silent peer is pinged, or given up.
@@ -156,9 +172,15 @@ impl H2Conn {
         if self.is_idle() || self.paused || reads_paused { NEVER } else { self.keepalive.deadline(config) }
     }
 
-    /// Notes received bytes, or that reads have resumed.
+    /// Notes received bytes.
     pub(crate) fn note_input(&mut self, now: Time) {
         self.keepalive.note_input(now);
+    }
+
+    /// Notes that reads have resumed.
+    pub(crate) fn note_resumed(&mut self, now: Time) {
+        self.keepalive.note_input(now);
+        self.block_since = self.block_since.map(|(block, _)| (block, now));
     }
 
     /// Handles a timeout. Returns whether the connection closes at once.
@@ -177,7 +199,7 @@ impl H2Conn {
             self.machine.ping(KEEPALIVE_PING);
         }
         let unacknowledged = !self.machine.settings_acknowledged();
-        if self.block_since.is_some_and(|since| since + config.head_timeout <= now) {
+        if self.block_deadline(&config, reads_paused) <= now {
             self.close(ErrorCode::ENHANCE_YOUR_CALM, shared);
         } else if unacknowledged && self.started + config.head_timeout <= now {
             self.close(ErrorCode::SETTINGS_TIMEOUT, shared);
@@ -187,6 +209,21 @@ impl H2Conn {
             self.time_out_streams(shared);
         }
         false
+    }
+
+    /// Ends the connection if its machine has failed outside of input: a call found the queue of control frames full.
+    pub(crate) fn note_failure(&mut self, shared: &WorkerShared) {
+        if let Some(error) = self.machine.error().filter(|_| !self.closing) {
+            self.fail(error, shared);
+        }
+    }
+
+    /// Ends the connection after an error of its machine, which has queued GOAWAY. Its streams exist no longer.
+    fn fail(&mut self, error: Error, shared: &WorkerShared) {
+        tracing::debug!(peer = %self.table.peer, %error, "HTTP/2 connection failed");
+        shared.services.counters.http2_failed.add(error.code().into());
+        self.table.exchanges.clear();
+        (self.closing, self.last_progress) = (true, shared.services.now);
     }
 
     /// Ends the connection with GOAWAY.

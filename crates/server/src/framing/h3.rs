@@ -12,6 +12,7 @@ mod answer;
 mod sessions;
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use sinews_engine::ConnId;
 use sinews_http::h3::{Event, H3Code, QuicStreamId};
@@ -43,13 +44,15 @@ pub(crate) struct H3Conn {
     /// The client was told to send no more requests.
     is_going_away: bool,
     closing: Option<(H3Code, &'static str)>,
-    /// When an incomplete field section began.
-    block_since: Option<Time>,
+    /// When the first of the streams was opened whose heads have not arrived.
+    awaits_head_since: Option<Time>,
+    /// When reads have resumed; `None` while they are paused.
+    reads_since: Option<Time>,
     /// Streams with unacknowledged content, and frames that were sent.
     unacknowledged: (usize, u64),
     /// When a frame was last sent.
     last_progress: Time,
-    /// Queued bytes, and bytes of incomplete requests and of state.
+    /// Bytes that the client has not acknowledged, and bytes of incomplete requests and of state.
     pub(crate) memory: (usize, usize),
     /// When the worker looks at the deadline.
     pub(crate) armed: Time,
@@ -94,7 +97,8 @@ impl H3Conn {
             is_woken: false,
             is_going_away: false,
             closing: None,
-            block_since: None,
+            awaits_head_since: None,
+            reads_since: Some(now),
             unacknowledged: (0, 0),
             last_progress: now,
             memory: (0, 0),
@@ -113,10 +117,9 @@ impl H3Conn {
 
     /// Returns the deadline of the client or of a pending answer.
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
-        let block = self.block_since.map_or(NEVER, |since| since + config.head_timeout);
-        let first = block.min(self.sockets.due);
+        let first = self.head_deadline(config).min(self.sockets.due);
         if !self.is_idle() {
-            return first.min(self.table.deadline(config));
+            return first.min(self.table.deadline(config, |_| Time::ZERO));
         }
         let rest = if self.is_finished() {
             self.table.idle_deadline(config)
@@ -127,6 +130,20 @@ impl H3Conn {
         first.min(rest)
     }
 
+    /// Returns the deadline of the first head.
+    fn head_deadline(&self, config: &HttpConfig) -> Time {
+        match (self.awaits_head_since, self.reads_since) {
+            // A head may arrive while reads are paused.
+            (Some(opened), Some(reads)) => opened.max(reads) + config.head_timeout,
+            _ => NEVER,
+        }
+    }
+
+    /// Notes whether reads are paused.
+    pub(crate) fn note_reads(&mut self, are_paused: bool, now: Time) {
+        self.reads_since = if are_paused { None } else { self.reads_since.or(Some(now)) };
+    }
+
     /// Closes the connection when it is lent next.
     pub(crate) fn close(&mut self, code: H3Code, reason: &'static str) {
         self.closing.get_or_insert((code, reason));
@@ -135,6 +152,16 @@ impl H3Conn {
     /// Returns consumed bytes of a socket to the window of its stream.
     pub(crate) fn resume_stream(&mut self, stream: QuicStreamId) {
         self.changes.push(SocketChange::Resume(stream));
+    }
+
+    /// Notes that the client has taken bytes of a stream, of which `is_blocked` says whether others wait.
+    pub(crate) fn note_writable(&mut self, stream: QuicStreamId, is_blocked: bool, now: Time) {
+        if !is_blocked {
+            self.sockets.unblock(Some(stream));
+        }
+        if let Some(at) = self.table.position(stream) {
+            self.table.exchanges[at].progress = now;
+        }
     }
 
     /// Keeps the window of a socket closed.
@@ -224,12 +251,17 @@ impl H3Streams<'_, '_> {
     /// Handles timeouts.
     pub(crate) fn expire(&mut self, shared: &mut WorkerShared) {
         let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
+        if self.conn.head_deadline(&config) <= now {
+            let opened_by = self.exchanges.now().checked_sub(config.head_timeout);
+            if let Some(opened_by) = opened_by {
+                self.exchanges.expire_heads(opened_by);
+            }
+            self.note_heads(shared);
+        }
         if self.conn.deadline(&config) > now {
             return;
         }
-        if self.conn.block_since.is_some_and(|since| since + config.head_timeout <= now) {
-            self.conn.close(H3Code::H3_EXCESSIVE_LOAD, "request head is incomplete");
-        } else if self.conn.is_finished() {
+        if self.conn.is_finished() {
             self.conn.close(H3Code::H3_NO_ERROR, "connection is idle");
         } else if self.conn.is_idle() {
             self.conn.close(H3Code::H3_EXCESSIVE_LOAD, "client takes no bytes of an answer");
@@ -238,13 +270,19 @@ impl H3Streams<'_, '_> {
         }
     }
 
+    fn note_heads(&mut self, shared: &WorkerShared) {
+        let opened = self.exchanges.awaits_head_since();
+        let since_epoch = |at: Instant| Time::ZERO + at.saturating_duration_since(shared.services.epoch);
+        self.conn.awaits_head_since = opened.map(since_epoch);
+    }
+
     /// Updates the state of the connection after its events, and closes it at its end.
     pub(crate) fn finish(&mut self, shared: &WorkerShared) {
+        self.note_heads(shared);
         let Self { conn, exchanges } = self;
         let now = shared.services.now;
         let rejected = exchanges.take_rejected();
         shared.services.counters.http3_reset.add(rejected.into());
-        conn.block_since = exchanges.awaits_section().then(|| conn.block_since.unwrap_or(now));
         let unacknowledged = exchanges.unacknowledged();
         if unacknowledged != conn.unacknowledged {
             if unacknowledged.0 == 0 {
@@ -256,14 +294,15 @@ impl H3Streams<'_, '_> {
             if !std::mem::replace(&mut conn.is_going_away, true) {
                 exchanges.shut_down();
             }
-            if conn.is_finished() {
+            // Requests that cross the announcement are served.
+            if conn.is_finished() && exchanges.is_drained() {
                 conn.close(H3Code::H3_NO_ERROR, "server stops");
             }
         }
         if let Some((code, reason)) = conn.closing {
             exchanges.close(code, reason);
         }
-        let state = exchanges.memory() - exchanges.queued();
-        conn.memory = (exchanges.queued(), state + conn.sockets.memory() + conn.table.incomplete());
+        let state = exchanges.memory() + conn.sockets.memory() + conn.table.incomplete();
+        conn.memory = (exchanges.retained() + conn.table.outgoing(), state);
     }
 }

@@ -63,15 +63,15 @@ impl Server {
                 }
                 Ok(bound)
             });
+            if let Some(port) = protocol.http3_port {
+                self.router.announce_http3(port);
+            }
             let bound = bound.map_err(|error| BindError { fault: BindFault::Listen(target), error })?;
             addresses.extend(bound.address);
             files.extend(bound.file);
             for (at, listener) in bound.listeners.into_iter().enumerate() {
                 threads[at % self.threads].listeners.push((listener, protocol.clone()));
             }
-        }
-        if threads.iter().any(|thread| !thread.quic.is_empty()) {
-            self.advertise_http3();
         }
         Ok(BoundListeners { addresses, files, threads, late, listener_fds: ListenerFds::new(kept) })
     }

@@ -38,36 +38,49 @@ impl LateSockets {
     }
 
     /// Binds all sockets, and passes them to their threads. Waits until then, or until the server stops.
-    fn bind_all(mut self) {
+    fn bind_all(self) {
         let mut warns_at = Some(Instant::now() + LATE_WARNING);
-        while !self.addresses.is_empty() && self.stop.read() == Stop::No {
-            self.addresses.retain(|(index, address)| match bind_late(*index, *address, &self.posts) {
-                Ok(()) => false,
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => true,
-                Err(error) => {
-                    tracing::error!(%address, %error, "cannot open the UDP address of HTTP/3");
-                    false
+        let mut groups = by_port(self.addresses);
+        while !groups.is_empty() && self.stop.read() == Stop::No {
+            groups.retain(|group| {
+                let taken = group.iter().find(|(_, address)| is_taken(*address));
+                if let Some((_, address)) = taken
+                    && warns_at.take_if(|at| *at <= Instant::now()).is_some()
+                {
+                    tracing::warn!(%address, "HTTP/3 waits for its UDP address, which another process uses");
                 }
+                if taken.is_none() {
+                    group.iter().for_each(|(index, address)| bind_late(*index, *address, &self.posts));
+                }
+                taken.is_some()
             });
-            if let Some((_, address)) = self.addresses.first()
-                && warns_at.take_if(|at| *at <= Instant::now()).is_some()
-            {
-                tracing::warn!(%address, "HTTP/3 waits for its UDP address, which another process uses");
-            }
-            if !self.addresses.is_empty() {
+            if !groups.is_empty() {
                 thread::sleep(if warns_at.is_some() { LATE_INTERVAL } else { LATE_INTERVAL_MAX });
             }
         }
     }
 }
 
-/// Binds the sockets of an address for all threads. The error is [`AddrInUse`](io::ErrorKind::AddrInUse) while another
-/// process has the address.
-fn bind_late(index: usize, address: SocketAddr, posts: &[Post<Mail>]) -> io::Result<()> {
+/// Groups addresses by their port. An unspecified address overlaps with others of its port: those of a group are bound together,
+/// once all of them are free, since a bound one would look like one of another process.
+fn by_port(mut addresses: Vec<(usize, SocketAddr)>) -> Vec<Vec<(usize, SocketAddr)>> {
+    addresses.sort_by_key(|(_, address)| address.port());
+    addresses.chunk_by(|(_, a), (_, b)| a.port() == b.port()).map(<[_]>::to_vec).collect()
+}
+
+/// Whether any socket has the address, or one that overlaps with it. Other errors appear again as the address is bound.
+fn is_taken(address: SocketAddr) -> bool {
     // Fails as long as any other socket has the address, unlike a socket that shares it.
-    drop(UdpSocket::bind(address)?);
-    let sockets =
-        posts.iter().map(|_| DatagramSocket::bind(address)).collect::<io::Result<Vec<DatagramSocket>>>()?;
+    UdpSocket::bind(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// Binds the sockets of an address for all threads, and passes them on.
+fn bind_late(index: usize, address: SocketAddr, posts: &[Post<Mail>]) {
+    let sockets = posts.iter().map(|_| DatagramSocket::bind(address));
+    let sockets = match sockets.collect::<io::Result<Vec<DatagramSocket>>>() {
+        Ok(sockets) => sockets,
+        Err(error) => return tracing::error!(%address, %error, "cannot open the UDP address of HTTP/3"),
+    };
     for (post, socket) in posts.iter().zip(sockets) {
         let mut mail = Mail::DatagramSocket(index, Box::new(socket));
         while let Err(rejected) = post.send(mail) {
@@ -78,5 +91,60 @@ fn bind_late(index: usize, address: SocketAddr, posts: &[Post<Mail>]) -> io::Res
             thread::sleep(LATE_INTERVAL);
         }
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_engine::{App, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io};
+
+    use super::*;
+
+    /// Receives sockets.
+    #[derive(Default)]
+    struct Collect(Vec<usize>);
+
+    impl App for Collect {
+        type Chain = io::Cursor<Vec<u8>>;
+        type Mail = Mail;
+
+        fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
+        fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
+            Flow::Continue
+        }
+        fn ended(&mut self, _: &mut Io, _: ConnId) {}
+        fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
+            None
+        }
+        fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
+        fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
+        fn mail(&mut self, _: &mut Io, mail: &mut Vec<Mail>) {
+            self.0.extend(mail.drain(..).filter_map(|mail| match mail {
+                Mail::DatagramSocket(index, _) => Some(index),
+                _ => None,
+            }));
+        }
+    }
+
+    /// A bound socket of one address looks like one of another process at the other.
+    #[test]
+    fn addresses_that_overlap_are_bound_together() {
+        let one = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let port = one.local_addr().unwrap().port();
+        let addresses = vec![(3, ([127, 0, 0, 1], port).into()), (4, ([0, 0, 0, 0], port).into())];
+        let mut engine = Engine::<Collect>::new(EngineConfig::default(), Vec::new()).unwrap();
+        let posts: Arc<[Post<Mail>]> = Arc::new([engine.post()]);
+        let (stop, mut collect) = (Arc::<StopLevel>::default(), Collect::default());
+        let late = LateSockets { addresses, posts, stop: Arc::clone(&stop) };
+        let binds = thread::spawn(|| late.bind_all());
+        engine.turn(&mut collect, Some(3 * LATE_INTERVAL)).unwrap();
+        assert!(collect.0.is_empty(), "another socket has the address");
+        drop(one);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while collect.0.len() < 2 && Instant::now() < deadline {
+            engine.turn(&mut collect, Some(LATE_INTERVAL)).unwrap();
+        }
+        stop.raise(Stop::Now);
+        binds.join().unwrap();
+        assert_eq!(collect.0, [3, 4]);
+    }
 }

@@ -2,16 +2,14 @@
 
 use std::io;
 use std::num::NonZeroU16;
-use std::time::Duration;
 
 use sinews_engine::{DatagramSocket, Listener};
 use sinews_http::h3;
-use sinews_quic::{QuicEndpoint, QuicLimits, WorkerRoute};
+use sinews_quic::{QuicEndpoint, WorkerRoute};
 
 use super::Server;
 use crate::framing::h3::SESSIONS_MAX;
 use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
-use crate::request::{Request, Response};
 use crate::worker::QuicRouting;
 
 /// The sockets of one thread, each with its endpoint. A socket that is bound late is absent.
@@ -19,9 +17,6 @@ pub(super) type ThreadEndpoints = Vec<(Option<DatagramSocket>, QuicEndpoint)>;
 
 /// Free ports of TCP to try, until one is free for UDP too.
 const PORTS_TRIED: usize = 8;
-
-/// Bytes that a connection queues for closed windows: heads and a piece of each stream. A client does not exceed it.
-const QUEUED_MAX: usize = 8 << 20;
 
 impl Server {
     /// Binds an address for TCP and, with HTTP/3, for UDP: for each thread a socket, or none if [`LateSockets`](super::late::LateSockets) binds it.
@@ -42,7 +37,8 @@ impl Server {
             let sockets: io::Result<Vec<Option<DatagramSocket>>> = (0..self.threads).map(bind).collect();
             match sockets {
                 Ok(sockets) => {
-                    protocol.http3_port = NonZeroU16::new(address.port());
+                    protocol.http3_port =
+                        self.http.http3_announced_port.or_else(|| NonZeroU16::new(address.port()));
                     return Ok((bound, sockets));
                 }
                 Err(error)
@@ -62,43 +58,15 @@ impl Server {
     ) -> io::Result<QuicEndpoint> {
         let tls = protocol.tls.as_ref().ok_or_else(|| io::Error::other("HTTP/3 requires TLS"))?;
         let http = &self.http;
-        let idle = http.keep_alive_timeout.saturating_add(http.head_timeout).min(IDLE_MAX);
-        let limits = QuicLimits::new()
-            // The limits of the server apply once a handshake is complete.
-            .with_max_connections(usize::MAX)
-            .with_max_queued(QUEUED_MAX)
-            .with_handshake_timeout(http.head_timeout)
-            // An idle connection is closed before, so that its client knows. A quiet one is kept.
-            .with_idle_timeout(idle)
-            .with_keep_alive((idle / 2).min(KEEP_ALIVE_MAX));
-        let config = h3::Config::new().with_head(http.head).with_extended_connect(true);
-        let config = config.with_max_sessions(SESSIONS_MAX);
+        let limits = http.http3_limits.quic().with_handshake_timeout(http.head_timeout);
+        let config = h3::Config::new()
+            .with_head(http.head)
+            .with_max_streams(http.http3_limits.max_streams)
+            .with_max_sessions(SESSIONS_MAX)
+            .with_extended_connect(true);
         let worker = u8::try_from(thread).map_err(|_| io::Error::other("HTTP/3 permits 256 threads"))?;
         let route = WorkerRoute::new(worker, 0);
         QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), route)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
     }
-
-    /// Announces HTTP/3 in the answers of earlier versions over TLS (RFC 7838).
-    pub(super) fn advertise_http3(&mut self) {
-        let router = std::mem::take(&mut self.router);
-        self.router = router.after("/", advertise);
-    }
 }
-
-/// Adds `Alt-Svc`. A client tries HTTP/3 in parallel, and remembers that for a day.
-fn advertise(request: &Request<'_>, response: &mut Response) {
-    if let Some(port) = request.http3_port()
-        && response.status() >= 200
-        && response.header("Alt-Svc").next().is_none()
-    {
-        response.set_header("Alt-Svc", format!("h3=\":{port}\"; ma=86400"));
-    }
-}
-
-/// QUIC closes the connection of an absent client no later.
-const IDLE_MAX: Duration = Duration::from_secs(86_400);
-
-/// Interval of pings of QUIC on a quiet connection, such as that of an idle WebSocket: clients and translators of addresses forget
-/// a connection after 30 s.
-const KEEP_ALIVE_MAX: Duration = Duration::from_secs(20);

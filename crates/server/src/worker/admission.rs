@@ -1,6 +1,7 @@
 //! Admission of connections: PROXY header, limits, and the protocol of the listener.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use sinews_engine::{self as engine, App, ConnId, Io};
@@ -107,12 +108,15 @@ impl Worker {
     }
 
     /// Handles the first request bytes of a rejected connection.
-    pub(super) fn receive_rejected(&mut self, io: &mut Io, conn: ConnId) {
+    pub(super) fn receive_rejected(&mut self, io: &mut Io, conn: ConnId, chunk: &[u8]) {
         if let Some((ConnProtocol::Rejected(rejected), shared)) = self.lend(conn) {
+            let router = Rc::clone(&shared.router);
             let services = &mut shared.services;
-            rejected.answer(&mut shared.resources, &mut services.date, services.now);
-            io.send(conn);
-            io.shutdown(conn);
+            let date = (&mut services.date, services.now);
+            if rejected.receive(chunk, (&router, &services.http.head), &mut shared.resources, date) {
+                io.send(conn);
+                io.shutdown(conn);
+            }
         }
     }
 }

@@ -295,10 +295,7 @@ impl App for Worker {
             Stop::No => {}
             Stop::HandedOver => self.start_handover(io),
             Stop::Graceful => self.announce_stop(io),
-            Stop::Now => {
-                self.close_http3(io, "server stops");
-                io.stop();
-            }
+            Stop::Now => self.stop_now(io),
         }
     }
 
@@ -325,7 +322,7 @@ impl Worker {
             Some((ConnProtocol::Http(_), _)) => self.receive_http(io, conn, chunk),
             Some((ConnProtocol::Http2(_), _)) => self.receive_http2(io, conn, chunk),
             Some((ConnProtocol::Rejected(_), _)) => {
-                self.receive_rejected(io, conn);
+                self.receive_rejected(io, conn, chunk);
                 Flow::Continue
             }
             Some((ConnProtocol::ProxyHeader(_), _)) => return self.receive_proxy_header(io, conn, chunk),

@@ -48,11 +48,10 @@ impl Http3App for Http3Events<'_> {
     }
 
     fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
+        let now = self.worker.time(self.io);
         let conn = self.worker.quic.conns.find(self.listener, exchanges.connection());
-        if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn))
-            && !exchanges.is_blocked(stream)
-        {
-            http3.sockets.unblock(Some(stream));
+        if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn)) {
+            http3.note_writable(stream, exchanges.is_blocked(stream), now);
         }
     }
 
@@ -100,6 +99,8 @@ impl Worker {
         let mut has_more = false;
         self.with_endpoint(io, listener, |endpoint, app| {
             let result = socket.receive(|datagram| app.receive(endpoint, &datagram));
+            let now = app.io.now();
+            endpoint.finish_receive(app, now);
             has_more = result.unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot receive datagrams");
                 false
@@ -180,7 +181,11 @@ impl Worker {
     /// Applies the state of a connection while it is lent: answers, timeouts, output of sockets and bodies.
     fn settle_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
         let now = self.time(io);
-        exchanges.pause_all_reads(self.conn_ref(conn).is_some_and(|found| found.reads_paused));
+        let reads_paused = self.conn_ref(conn).is_some_and(|found| found.reads_paused);
+        exchanges.pause_all_reads(reads_paused);
+        if let Some((http3, _)) = self.lend_http3(conn) {
+            http3.note_reads(reads_paused, now);
+        }
         loop {
             let Some((http3, shared)) = self.lend_http3(conn) else { return };
             if !std::mem::take(&mut http3.is_woken) {
@@ -246,9 +251,9 @@ impl Worker {
             counters.http3_failed.add(1);
         }
         counters.closed.add(match cause {
-            LinkEnd::Client => ConnectionEnd::Finished,
-            LinkEnd::Server if self.shared.services.stopping => ConnectionEnd::Stopped,
-            LinkEnd::Server => ConnectionEnd::Closed,
+            LinkEnd::Peer => ConnectionEnd::Finished,
+            LinkEnd::Local if self.shared.services.stopping => ConnectionEnd::Stopped,
+            LinkEnd::Local => ConnectionEnd::Closed,
             LinkEnd::Lost => ConnectionEnd::Reset,
             _ => ConnectionEnd::Failed,
         });
@@ -400,7 +405,7 @@ impl Http3Events<'_> {
         let routing = &worker.quic.routing;
         let Some(owner) = routing.owner(payload, worker.number) else {
             let now = self.io.now();
-            return endpoint.receive(BytesMut::from(payload), from, local, ecn, self, now);
+            return endpoint.receive_part(BytesMut::from(payload), from, local, ecn, self, now);
         };
         let counters = &worker.shared.services.counters;
         let listener = self.listener;

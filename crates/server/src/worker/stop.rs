@@ -147,6 +147,20 @@ impl Worker {
         }
     }
 
+    /// Stops at once. The system tells clients of TCP; those of HTTP/3 are told first, which takes longer if the send buffer is
+    /// full.
+    pub(super) fn stop_now(&mut self, io: &mut Io) {
+        self.close_http3(io, "server stops");
+        if !self.quic.listeners.is_empty() {
+            io.stop_accepting();
+            for conn in self.conns_where(|protocol| !matches!(protocol, ConnProtocol::Http3(_))) {
+                io.close(conn);
+            }
+        }
+        self.stop.phase = StopPhase::ClosingHttp3;
+        self.run_stop_step(io);
+    }
+
     /// Starts the closing handshake of a stop.
     pub(super) fn close_websocket(&mut self, conn: ConnId) {
         if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) {

@@ -2,10 +2,13 @@
 
 mod attacks;
 mod content;
+mod limits;
 #[path = "../../../quic/tests/support/client.rs"]
 mod quic_client;
+mod rules;
 mod sessions;
 mod sockets;
+mod tamper;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
@@ -13,7 +16,9 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use sinews_http::h3::RequestTarget;
-use sinews_server::{Answer, Certificates, HttpConfig, Listen, Monitor, Response, Router, Server, TlsConfig};
+use sinews_server::{
+    Answer, Certificates, Http3Limits, HttpConfig, Listen, Monitor, Response, Router, Server, TlsConfig,
+};
 
 use self::quic_client::QuicClient;
 use crate::backend;
@@ -105,7 +110,10 @@ struct Http3Client {
 
 impl Http3Client {
     fn start(server: SocketAddr, roots: rustls::RootCertStore) -> Self {
-        let quic = QuicClient::connect(server, roots, "h3", Instant::now());
+        Self::with_quic(QuicClient::connect(server, roots, "h3", Instant::now()), server)
+    }
+
+    fn with_quic(quic: QuicClient, server: SocketAddr) -> Self {
         Self { quic, socket: UdpSocket::bind("127.0.0.1:0").unwrap(), server }
     }
 
@@ -220,12 +228,19 @@ fn requests_are_answered_over_http3() {
 
 #[test]
 fn answers_over_tls_announce_http3() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let announced = std::num::NonZeroU16::new(4433);
+    for given in [None, announced] {
+        check_announced(HttpConfig::default().with_http3_announced_port(given), given);
+    }
+}
+
+fn check_announced(http: HttpConfig, given: Option<std::num::NonZeroU16>) {
+    let server = Http3Server::new(http, 1);
     let config =
         rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap();
     let config = config.with_root_certificates(server.roots.clone()).with_no_client_auth();
-    let port = server.running.address.port();
+    let port = given.map_or(server.running.address.port(), Into::into);
     for path in ["/", "/fixed", "/none"] {
         let name = "localhost".try_into().unwrap();
         let mut tls = rustls::ClientConnection::new(Arc::new(config.clone()), name).unwrap();
@@ -315,6 +330,40 @@ fn idle_connections_and_incomplete_handshakes_end() {
 }
 
 #[test]
+fn streams_and_handshakes_are_limited_as_configured() {
+    let limits = Http3Limits::default().with_max_streams(3).with_retry_handshakes(0);
+    let limits = limits.with_max_handshakes_per_address(2);
+    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
+    let mut client = server.connect();
+    let streams = [(); 3].map(|()| client.ask("GET", "/later", b""));
+    assert!(client.quic.quic.streams().open(quinn_proto::Dir::Bi).is_none(), "a fourth stream");
+    client.flush();
+    wait("requests to /later", || server.wakers.lock().unwrap().len() == 3);
+    server.wake();
+    streams.map(|stream| assert_eq!(client.answer(stream).0, 200));
+    // Clients that prove their address, and stall.
+    let stalled = [(); 3].map(|()| {
+        let mut client = Http3Client::start(server.running.address, server.roots.clone());
+        client.flush();
+        assert!(client.receive(), "Retry");
+        client.flush();
+        client
+    });
+    wait("a refused handshake", || server.monitor.metrics().http3_refused == 1);
+    drop(stalled);
+}
+
+#[test]
+fn absent_clients_are_lost_after_the_idle_timeout() {
+    let limits = Http3Limits::default().with_idle_timeout(Duration::from_millis(600));
+    let limits = limits.with_ping_interval(None);
+    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
+    let client = server.connect();
+    wait("the end of the connection", || server.monitor.metrics().closed.total() == 1);
+    drop(client);
+}
+
+#[test]
 fn graceful_stop_finishes_answers_and_accepts_no_more() {
     let server = Http3Server::new(HttpConfig::default(), 2);
     let mut client = server.connect();
@@ -329,6 +378,24 @@ fn graceful_stop_finishes_answers_and_accepts_no_more() {
     server.wake();
     assert_eq!(client.answer(later), (200, b"late".to_vec()));
     client.run("the end of the connection", |quic| quic.lost.is_some());
+    server.running.join();
+}
+
+/// As the system tells clients of TCP.
+#[test]
+fn immediate_stop_tells_all_clients() {
+    let server = Http3Server::new(HttpConfig::default(), 2);
+    let mut clients: Vec<Http3Client> = (0..40).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.ask("GET", "/later", b"");
+        client.flush();
+    }
+    wait("requests to /later", || server.wakers.lock().unwrap().len() == 40);
+    server.running.stop.stop_now();
+    for mut client in clients {
+        client.run("the end of the connection", |quic| quic.lost.is_some());
+        assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
+    }
     server.running.join();
 }
 
@@ -381,14 +448,13 @@ fn predecessor_keeps_its_connections_until_the_handover() {
 /// The idle timeout of QUIC ends connections of absent clients only.
 #[test]
 fn pending_answers_outlive_the_idle_timeout() {
-    let http = HttpConfig::default()
-        .with_keep_alive_timeout(Duration::from_millis(200))
-        .with_head_timeout(Duration::from_millis(200));
-    let server = Http3Server::new(http, 1);
+    let limits = Http3Limits::default().with_idle_timeout(Duration::from_millis(1500));
+    let limits = limits.with_ping_interval(Some(Duration::from_millis(300)));
+    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
     let start = Instant::now();
-    client.run("time", |_| start.elapsed() > Duration::from_millis(1200));
+    client.run("time", |_| start.elapsed() > Duration::from_secs(4));
     assert!(client.quic.lost.is_none(), "{:?}", client.quic.lost);
     server.wake();
     assert_eq!(client.answer(later), (200, b"late".to_vec()));

@@ -1,6 +1,8 @@
 //! Limits: excess connections and messages are rejected with a status, counted, and affect no other client.
 
-use sinews_server::{Config, Limit, Limits, Metrics, Monitor, Prepared, Publisher, Router, Server, WhenFull};
+use sinews_server::{
+    CloseCode, Config, Limit, Limits, Metrics, Monitor, Prepared, Publisher, Router, Server, WhenFull,
+};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{HandlerEvent, PATIENCE, Peer, Running, echo, get, handshake, routes, scripted};
@@ -44,6 +46,64 @@ fn connections_beyond_the_limit_get_503_until_others_close() {
     open.truncate(1);
     wait_for(&monitor, |metrics| metrics.connections() == 1);
     assert_eq!(server.connect().send(get("/readyz")).answer().status, 200);
+}
+
+/// An echo whose clients beyond the limits are closed with a code.
+fn closing() -> Router {
+    let code = CloseCode::new(4100).unwrap();
+    routes().websocket("/closing", echo().with_overload_close("full", code, &"é".repeat(61)))
+}
+
+fn expect_overload(mut peer: Peer) {
+    peer.expect(&Reply::text("full"));
+    peer.expect(&Reply::Close(Some(4100), "é".repeat(61)));
+    assert_eq!(peer.next(), None);
+}
+
+#[test]
+fn clients_beyond_the_limit_of_connections_are_closed_with_the_code_of_their_route() {
+    let routes = closing();
+    let monitor = routes.monitor();
+    let limits = Limits::default().with_max_connections(1);
+    let server = Running::server(Server::new(routes).threads(1).limits(limits));
+    let mut open = server.websocket("/closing");
+    expect_overload(server.websocket("/closing"));
+    // The head arrives in parts.
+    let head = handshake("/closing", "");
+    let mut client = server.connect();
+    let (first, rest) = head.split_at(head.len() - 20);
+    client.send(first);
+    open.sync();
+    expect_overload(client.send(rest).try_clone().upgraded());
+    // Other requests, invalid handshakes and other routes.
+    for request in [get("/closing"), handshake("/closing", "").replace("13", "12"), handshake("/echo", "")] {
+        let mut client = server.connect();
+        assert_eq!(client.send(&request).answer().status, 503, "{request}");
+        client.assert_end();
+    }
+    let mut client = server.connect();
+    assert_eq!(client.send("not HTTP\r\n\r\n").answer().status, 503);
+    open.sync();
+    assert_eq!(monitor.metrics().limited.of(Limit::Connections), 6);
+}
+
+#[test]
+fn clients_beyond_the_rate_of_handshakes_are_closed_with_the_code_of_their_route() {
+    let limits = Limits::default().with_handshakes_per_second(1);
+    let server = Running::server(Server::new(closing()).threads(1).limits(limits));
+    let mut first = server.websocket("/closing");
+    first.sync();
+    // Unless a second has passed.
+    let (mut rejected, reply) = loop {
+        let mut peer = server.websocket("/closing");
+        let reply = peer.send(&Frame::text("echo")).next();
+        if reply != Some(Reply::text("echo")) {
+            break (peer, reply);
+        }
+    };
+    assert_eq!(reply, Some(Reply::text("full")));
+    assert_eq!(rejected.next().and_then(|close| close.close_code()), Some(4100));
+    first.sync();
 }
 
 #[test]

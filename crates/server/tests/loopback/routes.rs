@@ -2,7 +2,7 @@
 
 use sinews_server::{Request, Response, Router};
 
-use crate::support::{Client, Running, echo, get, post, routes};
+use crate::support::{Client, Running, echo, get, handshake, post, routes};
 
 /// Reports the called handler and its request.
 fn describing(name: &'static str) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync {
@@ -52,6 +52,26 @@ fn any_answers_all_other_methods() {
     client.send(get("/").replace("GET", "HEAD"));
     let length = "any HEAD ".len().to_string();
     assert_eq!(client.answer_to("HEAD").unwrap().header("content-length"), Some(&*length));
+}
+
+#[test]
+fn websockets_of_unknown_paths_are_upgraded_by_the_fallback() {
+    let router = Router::new()
+        .get("/known/app", describing("known"))
+        .websocket_fallback(|path| path.ends_with("/app"), echo());
+    let server = Running::router(router);
+    for path in ["/app", "/a/b/app"] {
+        server.websocket(path).sync();
+    }
+    for (request, status) in [
+        (handshake("/other", ""), 404),
+        (get("/a/app"), 404),
+        (handshake("/known/app", ""), 200),
+        (handshake("/a/app", "").replace("13", "12"), 426),
+        (handshake("/a/app", "").replace("GET", "POST"), 404),
+    ] {
+        assert_eq!(server.connect().send(&request).answer().status, status, "{request}");
+    }
 }
 
 #[test]

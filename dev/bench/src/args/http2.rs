@@ -1,10 +1,8 @@
 //! Arguments of the measurement of HTTP/2.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 
-use super::{PlanArgs, connections};
+use super::{PlanArgs, TlsProgramArgs, connections};
 use crate::http2::Http2Part;
 
 #[derive(Debug, Args)]
@@ -20,17 +18,8 @@ pub(crate) struct Http2Args {
     #[arg(long, value_name = "N", value_parser = connections)]
     connections: Vec<usize>,
 
-    /// Path of the `sinews` program, instead of building it
-    #[arg(long, value_name = "PATH")]
-    pub(crate) sinews: Option<PathBuf>,
-
-    /// Path of the server's `hello_http` example, instead of building it
-    #[arg(long, value_name = "PATH")]
-    pub(crate) hello: Option<PathBuf>,
-
-    /// Path of the `sinews-peers` program (feature `peers`), instead of building it
-    #[arg(long, value_name = "PATH")]
-    pub(crate) sinews_peers: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) programs: TlsProgramArgs,
 }
 
 impl Http2Args {

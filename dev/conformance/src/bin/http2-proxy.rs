@@ -5,25 +5,19 @@
 //! It uses the crate `h2`, in clear text: an implementation other than the server's.
 #![forbid(unsafe_code)]
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use h2::client::{SendRequest, handshake};
 use h2::ext::Protocol;
 use h2::{Ping, Reason, RecvStream, SendStream};
-use http::{HeaderMap, Method, Request, Response};
-use sha1::{Digest as _, Sha1};
-use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, RequestHead};
+use http::{HeaderMap, Method, Request};
+use sinews_conformance::proxy::{Error, ProxiedHandshake};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Error> {
     let server = std::env::args().nth(1).ok_or("usage: http2-proxy SERVER")?.parse()?;
@@ -79,64 +73,23 @@ impl SharedConnection {
 
 /// Passes one client on.
 async fn pass(mut client: TcpStream, shared: &SharedConnection) -> Result<(), Error> {
-    let (head, behind) = read_head(&mut client).await?;
-    let (limits, mut slots) = (HeadLimits::new(), HeaderSlots::new());
-    let head = RequestHead::parse(&head, &limits, &mut slots)?;
-    let key = head.header("sec-websocket-key").next().ok_or("no Sec-WebSocket-Key")?.to_vec();
+    let handshake = ProxiedHandshake::read(&mut client).await?;
     let mut request = Request::new(());
     *request.method_mut() = Method::CONNECT;
-    *request.uri_mut() = format!("http://{}{}", shared.server, head.target()).parse()?;
+    *request.uri_mut() = format!("http://{}{}", shared.server, handshake.target).parse()?;
     request.extensions_mut().insert(Protocol::from_static("websocket"));
-    for name in PASSED {
-        for value in head.header(name) {
-            request.headers_mut().append(name, value.try_into()?);
-        }
+    for (name, value) in &handshake.headers {
+        request.headers_mut().append(*name, value.as_str().try_into()?);
     }
     let mut requests = shared.requests().await?.ready().await?;
     let (response, send) = requests.send_request(request, false)?;
     let response = response.await?;
-    client.write_all(&response_head(&response, &key)).await?;
+    let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    client.write_all(&handshake.response(response.status().as_u16(), headers)).await?;
     let (read, write) = client.into_split();
     let (upward, downward) =
-        tokio::join!(pass_up(read, behind, send), pass_down(response.into_body(), write));
+        tokio::join!(pass_up(read, handshake.behind, send), pass_down(response.into_body(), write));
     upward.and(downward)
-}
-
-/// Reads a head, and returns the bytes behind it.
-async fn read_head(client: &mut TcpStream) -> Result<(Vec<u8>, Bytes), Error> {
-    let (mut received, mut scanner, limits) = (Vec::new(), HeadScanner::new(), HeadLimits::new());
-    loop {
-        if let Some(end) = scanner.scan(&received, &limits)? {
-            let behind = Bytes::from(received.split_off(end));
-            return Ok((received, behind));
-        }
-        if client.read_buf(&mut received).await? == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
-    }
-}
-
-/// The response of HTTP/1.1: 101 for an accepted handshake (RFC 6455 section 4.2.2).
-fn response_head(response: &Response<RecvStream>, key: &[u8]) -> Vec<u8> {
-    let mut head = if response.status().is_success() {
-        let accept = Sha1::new().chain_update(key).chain_update(ACCEPT_SUFFIX).finalize();
-        let accept = STANDARD.encode(accept);
-        format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Accept: {accept}\r\n"
-        )
-    } else {
-        format!("HTTP/1.1 {}\r\nConnection: close\r\n", response.status())
-    }
-    .into_bytes();
-    for (name, value) in response.headers().iter().filter(|(name, _)| PASSED.contains(&name.as_str())) {
-        head.extend_from_slice(name.as_str().as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(value.as_bytes());
-        head.extend_from_slice(b"\r\n");
-    }
-    head.extend_from_slice(b"\r\n");
-    head
 }
 
 /// Passes the bytes of the client on. The end of its side is the end of the stream.
@@ -194,12 +147,5 @@ async fn pass_down(mut stream: RecvStream, mut client: OwnedWriteHalf) -> Result
     let _ = client.shutdown().await;
     Ok(())
 }
-
-/// Headers of a handshake that are the same over both versions (RFC 8441 section 5).
-const PASSED: [&str; 4] =
-    ["origin", "sec-websocket-extensions", "sec-websocket-protocol", "sec-websocket-version"];
-
-/// RFC 6455 section 1.3.
-const ACCEPT_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 const CHUNK: usize = 64 << 10;

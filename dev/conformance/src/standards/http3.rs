@@ -21,6 +21,9 @@ const SERVER_CONTENT: &str = "crates/server/tests/loopback/http3/content.rs";
 pub(super) const SERVER_SOCKETS: &str = "crates/server/tests/loopback/http3/sockets.rs";
 const SERVER_SESSIONS: &str = "crates/server/tests/loopback/http3/sessions.rs";
 const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
+const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
+const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
+const SETTINGS: &str = "crates/server/src/http3.rs";
 const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
 const IDS: &str = "crates/quic/src/ids.rs";
 const DATAGRAM: &str = "crates/engine/src/datagram.rs";
@@ -54,7 +57,59 @@ pub(super) const HTTP_3: &[Line] = &[
             (EXCHANGE, "clients_without_h3_are_refused"),
             (EXCHANGE, "connections_beyond_the_limit_are_refused"),
             (EXCHANGE, "random_datagrams_cause_no_panic"),
-            (EXCHANGE, "idle_connection_takes_at_most_40_kib"),
+            (EXCHANGE, "idle_connection_takes_at_most_26_kib_which_count"),
+        ]),
+    ),
+    line(
+        "9000 4 to 19",
+        "Frames that h3spec tests, and more: each violation closes the connection with its code",
+        By(&[(SERVER_RULES, "violations_of_frames_close_the_connection_with_their_code")]),
+    ),
+    line(
+        "9000 7.3, 7.4, 18.2",
+        "Transport parameters that h3spec tests, and more: missing, forbidden, out of range, twice",
+        By(&[(SERVER_RULES, "invalid_transport_parameters_close_the_connection")]),
+    ),
+    line(
+        "9000 17.2, 9001 6, 8",
+        "Reserved bits, frames and TLS messages of the handshake that h3spec tests",
+        By(&[(SERVER_RULES, "violations_of_the_handshake_close_the_connection_with_their_code")]),
+    ),
+    line(
+        "9000 12.4",
+        "h3spec: a packet without frames",
+        Not("quinn-proto rejects it; the test client cannot shorten a packet that is already measured"),
+    ),
+    line(
+        "9001 8.2",
+        "h3spec: the code point of drafts for transport parameters (0xffa5) is a missing extension",
+        Not(
+            "rustls reads this code point as the parameters; a client that sends it gets no connection, since its transcript differs",
+        ),
+    ),
+    line("9001 8.3", "h3spec: CRYPTO in 0-RTT", Not("0-RTT is not accepted, so that the packet is not read")),
+    line(
+        "9114, 9204",
+        "Errors that h3spec tests, and more, at the server: frames, streams, settings and QPACK",
+        By(&[
+            (SERVER_RULES, "violations_of_http3_close_the_connection_with_their_code"),
+            (SERVER_RULES, "critical_streams_are_unique_and_never_end"),
+            (SERVER_RULES, "malformed_requests_are_reset_and_reach_no_route"),
+        ]),
+    ),
+    line(
+        "9000 6, 21.12",
+        "Version negotiation offers version 1 only, and answers no version negotiation",
+        By(&[(SERVER_ATTACKS, "version_negotiation_offers_version_1_only")]),
+    ),
+    line(
+        "limits",
+        "Streams, windows, timeouts and handshakes are settings",
+        By(&[
+            (SETTINGS, "limits_reach_the_endpoint"),
+            (SETTINGS, "invalid_limits_are_rejected"),
+            (SERVER, "streams_and_handshakes_are_limited_as_configured"),
+            (SERVER, "absent_clients_are_lost_after_the_idle_timeout"),
         ]),
     ),
     line(
@@ -71,18 +126,29 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[
             (EXCHANGE, "answers_before_validation_are_limited"),
             (EXCHANGE, "busy_endpoint_validates_addresses_by_retry"),
+            (EXCHANGE, "half_open_handshakes_take_bounded_memory_and_exclude_no_client"),
             (SERVER_ATTACKS, "half_open_handshakes_exclude_no_client"),
+            (SERVER_ATTACKS, "answers_to_unproved_addresses_are_limited"),
         ]),
     ),
-    line("9000 10.3", "Stateless resets shrink", By(&[(EXCHANGE, "stateless_resets_do_not_loop")])),
+    line(
+        "9000 10.3, 21.11",
+        "Stateless resets shrink, and reveal no token of a connection",
+        By(&[
+            (EXCHANGE, "stateless_resets_do_not_loop"),
+            (SERVER_ATTACKS, "stateless_resets_reveal_no_token_of_a_connection"),
+        ]),
+    ),
     line("9001 9.2, 8470", "0-RTT", Not("not accepted: rustls has early data off unless configured")),
     line(
         "queues",
         "Unread streams close their own window; content for closed windows is limited",
         By(&[
             (EXCHANGE, "paused_streams_close_their_window_and_no_other"),
+            (EXCHANGE, "paused_streams_leave_the_window_to_others"),
             (EXCHANGE, "content_beyond_the_limit_of_the_queue_ends_the_connection"),
             (SERVER_ATTACKS, "closed_windows_hold_a_piece_of_each_answer"),
+            (SERVER_ATTACKS, "windows_that_stay_closed_end_their_answer"),
             (SERVER_SOCKETS, "slow_socket_delays_no_other_and_is_closed_at_its_limit"),
         ]),
     ),
@@ -288,6 +354,7 @@ pub(super) const HTTP_3: &[Line] = &[
             (ATTACKS, "rapid_resets_end_the_connection"),
             (ATTACKS, "provoked_resets_end_the_connection"),
             (SERVER_ATTACKS, "rapid_resets_end_the_connection"),
+            (SERVER_ATTACKS, "provoked_resets_end_the_connection"),
         ]),
     ),
     line(
@@ -296,6 +363,7 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[
             (ATTACKS, "field_section_bombs_end_the_connection_while_they_are_decoded"),
             (ATTACKS, "large_field_sections_end_the_connection"),
+            (SERVER_ATTACKS, "field_section_bombs_are_rejected_or_end_the_connection"),
         ]),
     ),
     line(
@@ -304,11 +372,22 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[
             (ATTACKS, "floods_of_frames_without_content_end_the_connection"),
             (ATTACKS, "long_settings_end_the_connection"),
+            (SERVER_ATTACKS, "floods_of_frames_without_content_end_the_connection"),
+            (SERVER_ATTACKS, "floods_of_pings_stop_no_other_client"),
         ]),
     ),
     line(
         "memory",
         "A connection in steady state allocates nothing",
         By(&[(ALLOCATIONS, "requests_tunnels_and_sessions_allocate_nothing_in_steady_state")]),
+    ),
+    line(
+        "memory",
+        "Memory of an idle connection and of an idle WebSocket; memory of QUIC counts toward the limit",
+        By(&[
+            (SERVER_MEMORY, "idle_connection_takes_at_most_26_kib_and_an_idle_websocket_1536_bytes"),
+            (EXCHANGE, "content_that_quic_holds_counts_as_memory"),
+            (SERVER_ATTACKS, "idle_connections_count_toward_the_limit_of_memory"),
+        ]),
     ),
 ];

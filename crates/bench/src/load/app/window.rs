@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sinews_engine::{ConnId, Io};
 
-use super::LoadApp;
+use super::{LoadApp, slot};
 use crate::load::schedule::SendSchedule;
 use crate::load::tracker::RunWindow;
 use crate::plan::LoadMode;
@@ -48,8 +48,7 @@ impl LoadApp {
     fn send_on(&mut self, io: &mut Io, sockets: Vec<(ConnId, usize)>) {
         for (id, index) in sockets {
             let Self { conns, thread_state, resources, .. } = self;
-            if let Some(conn) =
-                conns.get_mut(id.index()).and_then(Option::as_mut).filter(|conn| conn.id == id)
+            if let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut).filter(|conn| conn.id == id)
             {
                 conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
             }
@@ -76,12 +75,12 @@ impl LoadApp {
     /// Publishes a burst of --in-flight messages.
     fn publish_on(&mut self, io: &mut Io, (id, index): (ConnId, usize)) {
         let Self { conns, thread_state, resources, .. } = self;
-        let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { return };
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         let now = thread_state.now;
         let tracker = &mut conn.traffic[index].tracker;
         (0..thread_state.plan.in_flight).for_each(|_| tracker.due(now, thread_state));
         conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
-        io.send(id);
+        self.request_send(io, id);
     }
 
     /// Sends due messages in an open loop.
@@ -98,14 +97,14 @@ impl LoadApp {
             let Some((id, index)) = self.next_paced() else { return self.schedule = None };
             self.thread_state.budget.iter_mut().for_each(|left| *left -= 1);
             let Self { conns, thread_state, resources, .. } = self;
-            let Some(conn) = conns.get_mut(id.index()).and_then(Option::as_mut) else { continue };
+            let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { continue };
             conn.traffic[index].tracker.due(due, thread_state);
             if thread_state.measures(due) {
                 record(&mut thread_state.tally.late, thread_state.now.saturating_duration_since(due));
             }
             conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
             if conn.protocol.wants_send() {
-                io.send(id);
+                self.request_send(io, id);
             }
         }
     }

@@ -21,8 +21,14 @@ fn lines(server: &Running, query: &str, token: &str) -> BodyReader<TcpStream> {
     BodyReader::new(stream)
 }
 
+/// The next message after the welcome.
 fn next(body: &mut BodyReader<TcpStream>) -> Value {
-    serde_json::from_str(&body.line().unwrap()).unwrap()
+    loop {
+        let message: Value = serde_json::from_str(&body.line().unwrap()).unwrap();
+        if message["op"] != "welcome" {
+            return message;
+        }
+    }
 }
 
 fn publish(server: &Running, topic: &str) -> Value {

@@ -141,7 +141,9 @@ fn backend_subscribes_no_event_stream_to_a_topic() {
         let lines = format!("Accept: text/event-stream\r\nAuthorization: Bearer {anna}");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
         let mut events = BodyReader::new(stream);
-        assert_eq!(events.event().unwrap().kind, "subscribed");
+        for kind in ["welcome", "subscribed"] {
+            assert_eq!(events.event().unwrap().kind, kind);
+        }
         let results = call(&server, "POST /subscribe", &json!({"topic": "orders", "user": "anna"}));
         assert_eq!(results["results"][0]["code"], 409, "{path}: {results}");
         assert_eq!(
@@ -167,9 +169,14 @@ fn backend_lists_and_disconnects_event_streams_without_a_user() {
         let lines = format!("Accept: {accept}\r\nAuthorization: Bearer {nameless}");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
         let mut reader = BodyReader::new(stream);
-        assert!(reader.line().is_some(), "{path}");
+        let mut line = reader.line().unwrap();
+        while !line.contains("\"op\":\"welcome\"") {
+            line = reader.line().unwrap();
+        }
+        let welcome: Value = serde_json::from_str(line.trim_start_matches("data: ")).unwrap();
         let listed = list(&server, "");
         let [id] = ids(&listed)[..] else { panic!("{path}: {listed}") };
+        assert_eq!(welcome["connection"], id, "{path}");
         let one = &listed["connections"][0];
         assert_eq!((&one["path"], one.get("user")), (&json!("/topics"), None), "{path}");
         assert_eq!(one["address"], "127.0.0.1");
@@ -179,6 +186,25 @@ fn backend_lists_and_disconnects_event_streams_without_a_user() {
         assert!(rest.contains("\"code\":4410") && rest.contains("disconnected by the server"), "{rest}");
         while !ids(&list(&server, "")).is_empty() {}
     }
+}
+
+#[test]
+fn backend_lists_and_disconnects_a_long_poll_without_a_user() {
+    let (server, _directory, secret) = start(&[]);
+    let nameless = token(&secret, &["--subscribe", ">"]);
+    let mut stream = server.connect();
+    let lines = format!("Accept: application/json\r\nAuthorization: Bearer {nameless}");
+    write!(stream, "GET /topics/own?wait=50 HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
+    let mut poll = BodyReader::new(stream);
+    let begin = poll.until("\"op\":\"ack\"").unwrap();
+    assert!(!begin.contains("welcome"), "its client has no use for the id: {begin}");
+    let listed = list(&server, "");
+    let [id] = ids(&listed)[..] else { panic!("{listed}") };
+    assert_eq!(listed["connections"][0]["path"], "/topics");
+    let closed = call(&server, "POST /disconnect", &json!({"connection": id}));
+    assert_eq!(closed, json!({"connections": 1}));
+    assert!(poll.rest().ends_with("],\"cursor\":\"\"}\n"));
+    while !ids(&list(&server, "")).is_empty() {}
 }
 
 #[test]

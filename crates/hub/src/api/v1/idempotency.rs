@@ -33,7 +33,8 @@ const KEY_MAX: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Published {
     /// Delivered to this number of subscriptions.
-    Delivered { subscribers: usize },
+    /// Of a cluster: whether it has reached the other nodes.
+    Delivered { subscribers: usize, cluster: Option<bool> },
     /// Stored in the stream of a durable topic.
     Stored(StoredPublication),
 }
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     fn delivered(subscribers: usize) -> ApiPublication {
-        ApiPublication::Done(Published::Delivered { subscribers })
+        ApiPublication::Done(Published::Delivered { subscribers, cluster: None })
     }
 
     fn stored(epoch: u64, sequence: u64) -> Published {
@@ -204,7 +205,7 @@ mod tests {
             let (publication, repeated) = recent.publish_once(topic, (key, None), || delivered(subscribers));
             (result(&publication).unwrap(), repeated)
         };
-        let of = |subscribers| Published::Delivered { subscribers };
+        let of = |subscribers| Published::Delivered { subscribers, cluster: None };
         assert_eq!(publish("t", "k", 1), (of(1), false));
         assert_eq!(publish("t", "k", 2), (of(1), true));
         assert_eq!(publish("u", "k", 3), (of(3), false));

@@ -316,7 +316,8 @@ fn publish_to(
         }
         None => {
             let subscribers = context.hub.publish(out, topic, content, true);
-            ApiPublication::Done(Published::Delivered { subscribers })
+            let cluster = context.hub.reaches_nodes();
+            ApiPublication::Done(Published::Delivered { subscribers, cluster })
         }
     };
     match key {
@@ -335,8 +336,13 @@ fn published_text(topic: &str, published: Published, repeated: bool) -> String {
     let mut text = String::with_capacity(topic.len() + 96);
     let repeated_field = |is_repeated: bool| if is_repeated { "\"repeated\":true," } else { "" };
     let _ = match published {
-        Published::Delivered { subscribers } => {
-            write!(text, "{{{}\"subscribers\":{subscribers}", repeated_field(repeated))
+        Published::Delivered { subscribers, cluster } => {
+            let cluster = match cluster {
+                Some(true) => "\"cluster\":true,",
+                Some(false) => "\"cluster\":false,",
+                None => "",
+            };
+            write!(text, "{{{cluster}{}\"subscribers\":{subscribers}", repeated_field(repeated))
         }
         Published::Stored(StoredPublication { epoch, sequence, is_repeated }) => {
             let repeated = repeated_field(repeated || is_repeated);
@@ -412,10 +418,17 @@ mod tests {
     fn results_of_publications_are_json_objects() {
         let stored =
             |is_repeated| Published::Stored(StoredPublication { epoch: u64::MAX, sequence: 41, is_repeated });
-        let delivered = Published::Delivered { subscribers: 2 };
+        let delivered = Published::Delivered { subscribers: 2, cluster: None };
+        let at_node = |cluster| Published::Delivered { subscribers: 0, cluster: Some(cluster) };
         for (published, repeated, expected) in [
             (delivered, false, json!({ "topic": "a\"b", "subscribers": 2 })),
             (delivered, true, json!({ "topic": "a\"b", "subscribers": 2, "repeated": true })),
+            (at_node(true), false, json!({ "topic": "a\"b", "subscribers": 0, "cluster": true })),
+            (
+                at_node(false),
+                true,
+                json!({ "topic": "a\"b", "subscribers": 0, "cluster": false, "repeated": true }),
+            ),
             (stored(false), false, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41 })),
             (stored(true), false, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41, "repeated": true })),
             (stored(false), true, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41, "repeated": true })),

@@ -25,6 +25,12 @@ pub(super) const RESULT: Schema = Schema::Object(
             Schema::Integer,
             "Number of subscriptions of the node that answers, to which the message was delivered",
         ),
+        optional(
+            "cluster",
+            Schema::Boolean,
+            "In a cluster: the message was also passed to the other nodes, whose subscriptions do not count; `false` while \
+             the broker is away",
+        ),
         optional("epoch", Schema::Integer, "Epoch of the message's position, of a durable topic"),
         optional("seq", Schema::Integer, "Sequence of the message, of a durable topic"),
         optional("repeated", Schema::Boolean, "An earlier publication had the same idempotency key"),
@@ -303,6 +309,7 @@ pub(super) const NODE: Schema = Schema::Object(
         required("version", Schema::Text, "Version of the program"),
         required("uptime", Schema::Integer, "Seconds since the start"),
         required("connections", Schema::Integer, "Open connections of clients"),
+        required("users", Schema::Integer, "Users of these connections: a user of two nodes counts at both"),
         required("topics", Schema::Integer, "Topics and patterns with subscribers"),
         required("self", Schema::Boolean, "The node that answers"),
     ],

@@ -31,7 +31,7 @@ pub(super) fn info(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_>
 /// `GET /nodes`.
 pub(super) fn nodes(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_>) -> Executed {
     let cluster = context.cluster.as_ref();
-    let connections = context.hub.connections().len();
+    let counts = context.hub.connections().counts();
     let nodes: Vec<Value> = match cluster {
         Some(cluster) => {
             let described = |(node, is_self): (ClusterNode, bool)| {
@@ -39,12 +39,12 @@ pub(super) fn nodes(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_
                 node["self"] = json!(is_self);
                 node
             };
-            cluster.nodes(connections).into_iter().map(described).collect()
+            cluster.nodes(counts).into_iter().map(described).collect()
         }
         None => vec![json!({
             "id": "", "name": crate::dashboard::node(), "version": context.version,
-            "uptime": context.begin.elapsed().as_secs(), "connections": connections,
-            "topics": 0, "self": true,
+            "uptime": context.begin.elapsed().as_secs(), "connections": counts.connections,
+            "users": counts.users, "topics": context.hub.subscribed().len(), "self": true,
         })],
     };
     let is_connected = cluster.is_some_and(|cluster| cluster.check_broker().is_ok());

@@ -91,7 +91,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         method: "GET",
         path: "/topics",
         name: "listTopics",
-        summary: "List topics that have subscribers by name or a history",
+        summary: "List topics that have subscribers by name, a history, keys, or subscribers of their keys",
         right: Some(ApiRight::Read),
         parameters: &[
             in_query("filter", Schema::Text, "Only topics that match this pattern"),
@@ -107,6 +107,12 @@ pub(super) static OPERATIONS: &[Operation] = &[
                         &[
                             required("topic", Schema::Text, "Name of the topic"),
                             required("subscribers", Schema::Integer, "Number of subscriptions by name"),
+                            required("keys", Schema::Integer, "Number of keys"),
+                            required(
+                                "key_subscribers",
+                                Schema::Integer,
+                                "Number of subscriptions to the keys",
+                            ),
                         ],
                         &[],
                     )),

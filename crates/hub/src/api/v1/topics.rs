@@ -21,13 +21,13 @@ use crate::problem::{Problem, code, problem};
 use crate::streams::follow;
 use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
 use crate::topics::keys::{key_json, key_problem, page_json};
-use crate::topics::list::TopicScan;
+use crate::topics::list::{TopicScan, TopicUse, TopicsInUse};
 use crate::topics::presence;
 
 /// Maximum number of topics in one answer.
 const LISTED_MAX: usize = 1_000;
 
-/// The topics that match, in order; `None` if there are more than `most`. Yields between parts of the list.
+/// The topics of messages that match, in order; `None` if there are more than `most`. Yields between parts of the list.
 pub(super) async fn matching_topics(
     publisher: &Publisher,
     mut scan: TopicScan,
@@ -39,7 +39,8 @@ pub(super) async fn matching_topics(
         if names.is_empty() {
             return Some(topics);
         }
-        topics.extend(names.into_iter().map(|(name, _)| name).filter(|name| scan.matches(name)));
+        let is_found = |name: &str, found: TopicUse| found.subscribers.is_some() && scan.matches(name);
+        topics.extend(names.into_iter().filter(|(name, found)| is_found(name, *found)).map(|(name, _)| name));
         if topics.len() > most {
             return None;
         }
@@ -47,7 +48,7 @@ pub(super) async fn matching_topics(
     }
 }
 
-/// The topics of this node that match, those of other nodes, and the names of nodes that have not answered; `None` if
+/// The topics of messages of this node that match, those of other nodes, and the names of nodes that have not answered; `None` if
 /// there are more than `most`.
 pub(super) async fn matching_topics_of_all_nodes(
     cluster: Option<&Arc<Cluster>>,
@@ -65,7 +66,8 @@ pub(super) async fn matching_topics_of_all_nodes(
         let NodeResults { results, missing: nodes } = cluster.request(&command).await;
         missing.extend(nodes);
         let listed = results.iter().flat_map(|result| result["topics"].as_array().into_iter().flatten());
-        topics.extend(listed.filter_map(|listed| listed[0].as_str()).map(str::to_owned));
+        let listed = listed.filter_map(TopicUse::read).filter(|(_, found)| found.subscribers.is_some());
+        topics.extend(listed.map(|(name, _)| name.to_owned()));
         if topics.len() > most {
             return None;
         }
@@ -95,7 +97,7 @@ pub(super) async fn yield_now() {
     .await;
 }
 
-/// `GET /topics`: topics with subscribers by name, or with a history, on all nodes.
+/// `GET /topics`: topics with subscribers by name, a history or keys, on all nodes.
 pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let limit = limit_of(request, LISTED_MAX)?;
     let filter = text_query(request, "filter")?.map_or_else(|| ">".to_owned(), std::borrow::Cow::into_owned);
@@ -113,7 +115,7 @@ pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
                 break;
             }
             let is_listed = |name: &str| scan.matches(name) && rights.covers(ApiRight::Read, name);
-            found.extend(names.into_iter().filter(|(name, _)| is_listed(name)));
+            found.extend(names.into_iter().filter(|(name, used)| used.is_any() && is_listed(name)));
             if found.len() > limit {
                 break;
             }
@@ -127,16 +129,20 @@ pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
             scanned = scanned_to(&results);
         }
         let next = end_page(&mut found, scanned, limit);
-        let listed: Vec<Value> = found
-            .iter()
-            .map(|(topic, subscribers)| json!({ "topic": topic, "subscribers": subscribers }))
-            .collect();
+        let listed: Vec<Value> = found.iter().map(|(topic, found)| listed_topic(topic, *found)).collect();
         success(&partial(page(json!({ "topics": listed }), next.as_deref()), &missing))
     }))
 }
 
+fn listed_topic(topic: &str, found: TopicUse) -> Value {
+    json!({
+        "topic": topic, "subscribers": found.subscribers.unwrap_or(0), "keys": found.keys,
+        "key_subscribers": found.key_subscribers,
+    })
+}
+
 /// Reduces a list to a page; returns its last name, if there may be more. Names behind `scanned` are not complete.
-fn end_page(found: &mut Vec<(String, usize)>, scanned: Option<String>, limit: usize) -> Option<String> {
+fn end_page(found: &mut TopicsInUse, scanned: Option<String>, limit: usize) -> Option<String> {
     if let Some(scanned) = &scanned {
         found.retain(|(name, _)| name <= scanned);
     }
@@ -146,19 +152,11 @@ fn end_page(found: &mut Vec<(String, usize)>, scanned: Option<String>, limit: us
 }
 
 /// Adds the topics of other nodes, in order of their names: a topic on several nodes has the sum of its subscribers.
-fn merged(
-    own: Vec<(String, usize)>,
-    results: &[Value],
-    is_listed: impl Fn(&str) -> bool,
-) -> Vec<(String, usize)> {
-    let mut all: BTreeMap<String, usize> = own.into_iter().collect();
-    for result in results {
-        for listed in result["topics"].as_array().into_iter().flatten() {
-            let (Some(name), Some(subscribers)) = (listed[0].as_str(), listed[1].as_u64()) else { continue };
-            if is_listed(name) {
-                *all.entry(name.to_owned()).or_default() += usize::try_from(subscribers).unwrap_or(0);
-            }
-        }
+fn merged(own: TopicsInUse, results: &[Value], is_listed: impl Fn(&str) -> bool) -> TopicsInUse {
+    let mut all: BTreeMap<String, TopicUse> = own.into_iter().collect();
+    let listed = results.iter().flat_map(|result| result["topics"].as_array().into_iter().flatten());
+    for (name, found) in listed.filter_map(TopicUse::read).filter(|(name, _)| is_listed(name)) {
+        all.entry(name.to_owned()).or_default().add_node(found);
     }
     all.into_iter().collect()
 }
@@ -317,16 +315,17 @@ mod tests {
     fn pages_end_where_all_nodes_have_looked() {
         let results =
             [json!({ "topics": [["c", 2]], "scanned": "d" }), json!({ "topics": [["b", 1], ["e", 1]] })];
+        let subscribed =
+            |name: &str| (name.to_owned(), TopicUse { subscribers: Some(1), ..TopicUse::default() });
         let page = |limit| {
-            let mut found = merged(vec![("a".to_owned(), 1), ("c".to_owned(), 1)], &results, |_| true);
+            let mut found = merged(vec![subscribed("a"), subscribed("c")], &results, |_| true);
             let next = end_page(&mut found, scanned_to(&results), limit);
-            let names: Vec<_> =
-                found.iter().map(|(name, subscribers)| format!("{name}{subscribers}")).collect();
-            (names.join(" "), next)
+            let names = found.iter().map(|(name, found)| format!("{name}{}", found.subscribers.unwrap()));
+            (names.collect::<Vec<_>>().join(" "), next)
         };
         // Of `e`, the first node may have subscribers.
         assert_eq!(page(9), ("a1 b1 c3".to_owned(), Some("d".to_owned())));
         assert_eq!(page(2), ("a1 b1".to_owned(), Some("b".to_owned())));
-        assert_eq!(end_page(&mut vec![("a".to_owned(), 1)], None, 1), None);
+        assert_eq!(end_page(&mut vec![subscribed("a")], None, 1), None);
     }
 }

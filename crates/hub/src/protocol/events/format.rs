@@ -145,7 +145,7 @@ fn write_message_event(_: Kind, message: &[u8], out: &mut Vec<u8>) {
 
 /// Writes a message that is no publication as an event of its type.
 fn write_control_event(envelope: &Envelope<'_>, message: &[u8], out: &mut Vec<u8>) {
-    if envelope.is_subscribed() {
+    if envelope.op == "welcome" {
         write_event_field("retry", RETRY_MS, out);
     }
     write_event_field("event", envelope.event_type().as_bytes(), out);

@@ -17,21 +17,14 @@ impl JsonClient {
         self.live.policy().close_if_revoked(&self.rights, cx);
     }
 
-    /// Registers a response with events. A long poll is registered only if its client has a name, or a token that can be
-    /// revoked: it ends soon.
-    pub(in crate::protocol) fn register_reader(&mut self, is_poll: bool, cx: &mut Context<'_>) {
-        if !is_poll || self.rights.subject().is_some() || self.rights.token_id().is_some() {
-            self.register(ConnectionPath::Topics, cx);
-        }
-    }
-
     pub(super) fn execute_commands(&mut self, cx: &mut Context<'_>) {
         let connection = self.connection.as_ref();
         for command in connection.map_or_else(Vec::new, RegisteredConnection::take_commands) {
             // The caller may have gone: then nothing receives the reply.
             match command {
                 ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
-                ConnectionCommand::ReportCluster { .. } if self.acknowledges_all => {}
+                // The message would end the poll.
+                ConnectionCommand::ReportCluster { .. } if self.is_poll() => {}
                 ConnectionCommand::ReportCluster { is_connected } => {
                     send_json(cx, &json!({ "op": "cluster", "connected": is_connected }));
                 }

@@ -8,9 +8,29 @@ use super::hooks::ConnectionHooks;
 use super::keys::{KeyOp, KeyRequest};
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
+use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::problem::Problem;
 
 impl JsonClient {
+    /// Registers the connection of a long poll.
+    pub(in crate::protocol) fn register_poll(&mut self, cx: &mut Context<'_>) {
+        self.register(ConnectionPath::Poll, cx);
+    }
+
+    pub(super) fn is_poll(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.path() == ConnectionPath::Poll)
+    }
+
+    /// Registers the connection of a response that ends with the client, and sends its first message: the id, by which a
+    /// backend may address the connection.
+    pub(in crate::protocol) fn register_reader(&mut self, cx: &mut Context<'_>) {
+        self.register(ConnectionPath::Topics, cx);
+        let id = self.connection.as_ref().map(RegisteredConnection::id);
+        let mut welcome = json!({ "op": "welcome", "connection": id });
+        self.add_state(&mut welcome);
+        send_json(cx, &welcome);
+    }
+
     /// Prepares for this number of subscriptions of a client that sends no messages.
     pub(in crate::protocol) fn expect_subscriptions(&mut self, count: usize) {
         self.acknowledges_all = true;

@@ -60,6 +60,9 @@ pub struct PusherLimits {
     pub cached_channels: usize,
     /// Users of a watchlist. Default 100.
     pub watchlist: usize,
+    /// Time in which a client answers a ping of the server, at most one day; after it, the connection is closed with 4201.
+    /// Default 30 s.
+    pub pong_time: Duration,
     /// Time in which the missed events of a channel are read from a stream; after it, the client recovers none. Default 5 s.
     pub recovery_time: Duration,
 }
@@ -80,8 +83,29 @@ impl Default for PusherLimits {
             cache_time: Duration::from_secs(30 * 60),
             cached_channels: 10_000,
             watchlist: 100,
+            pong_time: Duration::from_secs(30),
             recovery_time: Duration::from_secs(5),
         }
+    }
+}
+
+/// Features of an app. Clients of an app have all of them by default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PusherFeatures {
+    /// Presence channels. Otherwise, subscriptions to them are rejected with the status 403.
+    pub presence_channels: bool,
+    /// Cache channels. Otherwise, subscriptions to them are rejected with the status 403, and no event is retained.
+    pub cache_channels: bool,
+    /// Sign-in of users. Otherwise, connections that sign in are closed with 4009.
+    pub users: bool,
+    /// Watchlists. Otherwise, users sign in without theirs.
+    pub watchlists: bool,
+}
+
+impl Default for PusherFeatures {
+    fn default() -> Self {
+        Self { presence_channels: true, cache_channels: true, users: true, watchlists: true }
     }
 }
 
@@ -115,6 +139,7 @@ pub struct PusherApp {
     pub(super) activity_timeout: Duration,
     pub(super) authorization_timeout: Option<Duration>,
     pub(super) limits: PusherLimits,
+    pub(super) features: PusherFeatures,
     webhooks: Vec<PusherWebhook>,
 }
 
@@ -147,6 +172,7 @@ impl PusherApp {
             activity_timeout: Duration::from_secs(120),
             authorization_timeout: None,
             limits: PusherLimits::default(),
+            features: PusherFeatures::default(),
             webhooks: Vec::new(),
         }
     }
@@ -213,8 +239,8 @@ impl PusherApp {
         self
     }
 
-    /// Sets the time without a message after which a client sends a ping: one second to one day. The server sends a ping 30
-    /// seconds later, and closes the connection with 4201 another 30 seconds later. Default 120 seconds.
+    /// Sets the time without a message after which a client sends a ping: one second to one day. The server sends a ping after
+    /// [`PusherLimits::pong_time`] more, and closes the connection with 4201 after the same time again. Default 120 seconds.
     #[must_use]
     pub fn with_activity_timeout(mut self, timeout: Duration) -> Self {
         self.activity_timeout = timeout;
@@ -236,6 +262,13 @@ impl PusherApp {
         self
     }
 
+    /// Sets the features. Default: [`PusherFeatures::default`].
+    #[must_use]
+    pub fn with_features(mut self, features: PusherFeatures) -> Self {
+        self.features = features;
+        self
+    }
+
     /// Adds a webhook: at most 8 of an app, and 256 of all apps. Default: none.
     #[must_use]
     pub fn with_webhook(mut self, webhook: PusherWebhook) -> Self {
@@ -253,6 +286,11 @@ impl PusherApp {
         let index = self.keys.iter().position(|key| key.name == name)?;
         // An app has at most `KEYS_MAX` keys.
         u8::try_from(index).ok()
+    }
+
+    /// Seals an event for the topic of one of its channels: another program cannot, unless it has the secret.
+    pub(crate) fn seal(&self, topic: &str, event: &[u8]) -> String {
+        self.keys.first().map_or_else(String::new, |key| key.seal(topic, event))
     }
 
     /// The rate of client events.
@@ -285,6 +323,9 @@ impl PusherApp {
         }
         if self.authorization_timeout.is_some_and(|timeout| timeout > TIMEOUT_MAX) {
             return fault("authorization_timeout must be at most one day".to_owned());
+        }
+        if self.limits.pong_time > TIMEOUT_MAX {
+            return fault("pong_time must be at most one day".to_owned());
         }
         if self.webhooks.len() > WEBHOOKS_MAX {
             return fault(format!("{} webhooks exceed the limit of {WEBHOOKS_MAX}", self.webhooks.len()));

@@ -91,9 +91,12 @@ pub(super) const DOT: char = '%';
 
 /// The presence of a channel: its members, or the number of its subscribers.
 pub(super) fn presence_of(app: &str, channel: &str) -> String {
-    let dotless: Cow<'_, str> =
-        if channel.contains('.') { channel.replace('.', "%").into() } else { channel.into() };
-    [RESERVED, ".", app, ".c.", &dotless].concat()
+    [RESERVED, ".", app, ".c.", &dotless(channel)].concat()
+}
+
+/// A channel's name, or a part of it, with [`DOT`] in the place of dots.
+pub(super) fn dotless(channel: &str) -> Cow<'_, str> {
+    if channel.contains('.') { channel.replace('.', "%").into() } else { channel.into() }
 }
 
 /// Begin of the names of all channels' presence.

@@ -1,15 +1,9 @@
 //! Silent and unauthorized connections.
 
-use std::time::Duration;
-
 use super::app::PusherApp;
 use super::code;
 use super::handshake::ConnectionRejection;
 use super::live::nanoseconds;
-
-/// Time in which a client answers a ping, and for which a ping of the server waits beyond the time after which the client
-/// sends one itself.
-const PONG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whether a client is alive, and authorized in time. Times are those of [`LiveApps::now`](super::live::LiveApps::now).
 #[derive(Debug)]
@@ -35,8 +29,10 @@ impl Liveness {
 
     /// When to [check](Self::check) next.
     pub(super) fn deadline(&self, app: &PusherApp) -> u64 {
-        let silence = app.activity_timeout + PONG_TIMEOUT;
-        let silence = if self.is_pinged { silence + PONG_TIMEOUT } else { silence };
+        // The ping of the server waits beyond the time after which the client sends one itself.
+        let pong_time = app.limits.pong_time;
+        let silence = app.activity_timeout + pong_time;
+        let silence = if self.is_pinged { silence + pong_time } else { silence };
         let active = self.active.saturating_add(nanoseconds(silence));
         match app.authorization_timeout.filter(|_| !self.is_authorized) {
             Some(timeout) => active.min(self.opened.saturating_add(nanoseconds(timeout))),
@@ -68,6 +64,8 @@ impl Liveness {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn seconds(begin: u64, seconds: u64) -> u64 {

@@ -5,6 +5,7 @@ use std::task::Poll;
 use serde_json::json;
 use sinews_server::{Context, InvalidTopic, Member, PresenceError};
 
+use super::app::PusherFeatures;
 use super::cache::CachedEvent;
 use super::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
@@ -17,7 +18,6 @@ use super::live::{LiveApp, nanoseconds};
 use super::metrics::PusherRejection;
 use super::recovery::{ChannelRecovery, RecoverRequest};
 use super::signature::verifies_auth;
-use crate::events::{EventDetail, WebhookEventKind};
 use crate::topics::TopicForm;
 
 /// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.
@@ -40,6 +40,10 @@ impl SubscriptionError {
 
     fn name(text: impl Into<String>) -> Self {
         Self { kind: "InvalidChannel", text: text.into(), status: 4009 }
+    }
+
+    fn feature(text: impl Into<String>) -> Self {
+        Self { kind: "FeatureDisabled", text: text.into(), status: 403 }
     }
 
     fn recover(text: impl Into<String>) -> Self {
@@ -104,6 +108,7 @@ impl PusherClient {
         let limits = &connection.app.options.limits;
         check_channel(channel, limits.channel_name).map_err(SubscriptionError::name)?;
         let kind = ChannelKind::of(channel);
+        check_features(&connection.app.options.features, kind)?;
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = authorize(connection, kind, data)?;
         let presence = presence_of(&connection.app.options.id, channel);
@@ -131,8 +136,9 @@ impl PusherClient {
                 (None, Some(request)) => {
                     drop(order);
                     if let Some(store) = &self.services.store {
-                        let pending = PendingRecovery::new((channel, &topic), request, store);
-                        connection.recoveries.get_or_insert_default().push(pending);
+                        let pending =
+                            PendingRecovery::new((channel, &topic), request, (store, &self.services.hub));
+                        connection.rare.get_or_insert_default().recoveries.push(pending);
                     }
                     self.continue_recoveries(connection, cx);
                     return Ok(());
@@ -147,7 +153,8 @@ impl PusherClient {
     /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
     /// While the client's queue is long, the others wait until it has drained.
     pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
-        let Some(mut recoveries) = connection.recoveries.take() else { return };
+        let Some(rare) = &mut connection.rare else { return };
+        let mut recoveries = std::mem::take(&mut rare.recoveries);
         let now = self.apps().now();
         let deadline = now.saturating_add(nanoseconds(connection.app.options.limits.recovery_time));
         let mut at = 0;
@@ -156,7 +163,7 @@ impl PusherClient {
                 recoveries.iter_mut().for_each(|pending| pending.deadline = None);
                 break;
             }
-            match recoveries[at].poll_at((now, deadline), cx) {
+            match recoveries[at].poll_at((now, deadline), self.apps(), cx) {
                 Poll::Pending => at += 1,
                 Poll::Ready(recovery) => {
                     let pending = recoveries.remove(at);
@@ -164,7 +171,8 @@ impl PusherClient {
                 }
             }
         }
-        connection.recoveries = Some(recoveries).filter(|recoveries| !recoveries.is_empty());
+        connection.rare.get_or_insert_default().recoveries = recoveries;
+        connection.prune_rare();
     }
 
     /// Answers a subscription that has waited for the events that the client has missed.
@@ -249,17 +257,8 @@ impl PusherClient {
             Some(event) => drop(cx.send_prepared(&event.message)),
             None => {
                 send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
-                self.report_cache_miss(app, channel);
+                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), false);
             }
-        }
-    }
-
-    /// Reports that a cache channel has no event, if anything wants to know it.
-    fn report_cache_miss(&self, app: &LiveApp, channel: &str) {
-        let kind = WebhookEventKind::CacheMiss;
-        let events = self.hub().events().filter(|events| events.wants(kind) && app.note_miss(channel));
-        if let Some(events) = events {
-            events.emit(EventDetail::CacheMiss { topic: presence_of(&app.options.id, channel).into() });
         }
     }
 
@@ -316,8 +315,8 @@ impl PusherClient {
         let Some((presence, _)) = connection.subscribed(channel, cx) else { return };
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
-        if let Some(recoveries) = &mut connection.recoveries {
-            recoveries.retain(|pending| *pending.channel != *channel);
+        if let Some(rare) = &mut connection.rare {
+            rare.recoveries.retain(|pending| *pending.channel != *channel);
         }
         // Before the end of the subscription, which stores the presence.
         cx.leave(&presence);
@@ -341,17 +340,29 @@ impl PusherClient {
 impl PusherConnection {
     /// Whether a subscription to the channel waits for the events that the client has missed.
     fn recovers(&self, channel: &str) -> bool {
-        self.recoveries.iter().any(|recoveries| recoveries.iter().any(|pending| *pending.channel == *channel))
+        let mut recoveries = self.rare.iter().flat_map(|rare| &rare.recoveries);
+        recoveries.any(|pending| *pending.channel == *channel)
     }
 
     /// The topic of a channel whose subscription ends.
     fn take_topic(&mut self, channel: &str) -> String {
-        let former = self.former.as_mut().and_then(|former| {
+        let former = self.rare.as_mut().and_then(|former| {
             let at = former.topics.iter().position(|former| *former.channel == *channel)?;
             Some(former.topics.swap_remove(at).topic.into())
         });
         former.unwrap_or_else(|| topic_of(self.app.options.topic_space(), channel))
     }
+}
+
+/// Checks that the app has channels of this kind.
+fn check_features(features: &PusherFeatures, kind: ChannelKind) -> Result<(), SubscriptionError> {
+    if kind.is_presence() && !features.presence_channels {
+        return Err(SubscriptionError::feature("the app has no presence channels"));
+    }
+    if kind.is_cache && !features.cache_channels {
+        return Err(SubscriptionError::feature("the app has no cache channels"));
+    }
+    Ok(())
 }
 
 /// Joins a presence channel.

@@ -53,6 +53,9 @@ impl PusherClient {
         data: Option<SignInData>,
         cx: &mut Context<'_>,
     ) -> Result<(), &'static str> {
+        if !connection.app.options.features.users {
+            return Err("the app has no users that sign in");
+        }
         let SignInData { auth, user_data } = data.ok_or("pusher:signin needs auth and user_data")?;
         let text = format!("{}::user::{user_data}", socket_id_text(connection.socket_id()));
         if !connection.key().is_some_and(|key| verifies_auth(key, &auth, &text)) {
@@ -87,7 +90,9 @@ impl PusherClient {
             is_subscribed: false,
             connection: Some(registered),
         }));
-        self.watch(connection, user.watchlist, most, cx);
+        if connection.app.options.features.watchlists {
+            self.watch(connection, user.watchlist, most, cx);
+        }
         Ok(())
     }
 

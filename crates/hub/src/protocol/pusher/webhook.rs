@@ -9,7 +9,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, presence_of};
+use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, dotless, presence_of};
 use super::encode::client_event_fields;
 use super::signature::AppKey;
 use crate::brief::brief;
@@ -62,6 +62,7 @@ pub struct PusherWebhook {
     url: String,
     events: Vec<WebhookEventKind>,
     channels: Vec<String>,
+    suffixes: Vec<String>,
     has_batches: bool,
     grace: Duration,
     permits_private: bool,
@@ -84,6 +85,7 @@ impl PusherWebhook {
             url: url.into(),
             events: Vec::new(),
             channels: Vec::new(),
+            suffixes: Vec::new(),
             has_batches: false,
             grace: Duration::from_secs(3),
             permits_private: false,
@@ -105,6 +107,14 @@ impl PusherWebhook {
     #[must_use]
     pub fn with_channels<S: Into<String>>(mut self, prefixes: impl IntoIterator<Item = S>) -> Self {
         self.channels = prefixes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Limits the events to channels whose names end with one of these texts, in addition to
+    /// [`with_channels`](Self::with_channels). Default, and for an empty list: all.
+    #[must_use]
+    pub fn with_channel_suffixes<S: Into<String>>(mut self, suffixes: impl IntoIterator<Item = S>) -> Self {
+        self.suffixes = suffixes.into_iter().map(Into::into).collect();
         self
     }
 
@@ -216,7 +226,9 @@ impl PusherWebhook {
         if prefixes.is_empty() {
             prefixes.push(presence_of(app, ""));
         }
-        let filter = EventFilter::of_prefixes(&events, prefixes, presence_of(app, PRESENCE_PREFIX));
+        let suffixes = self.suffixes.iter().map(|suffix| dotless(suffix).into_owned()).collect();
+        let filter =
+            EventFilter::of_channels(&events, (prefixes, suffixes), presence_of(app, PRESENCE_PREFIX));
         let name = format!("pusher:{app}:{number}");
         let limits = (self.has_batches, self.grace);
         let target = || {
@@ -360,6 +372,13 @@ mod tests {
         let some = filter(PusherWebhook::new("http://app/").with_channels(["chat.", "presence-"]));
         assert!(matches(&some, "1", "chat.a") && matches(&some, "1", "presence-a"));
         assert!(!matches(&some, "1", "chat-a") && !matches(&some, "2", "chat.a"));
+        let ends = filter(PusherWebhook::new("http://app/").with_channel_suffixes([".eu", "-us"]));
+        assert!(matches(&ends, "1", "chat.eu") && matches(&ends, "1", "a-us"));
+        assert!(!matches(&ends, "1", "chat-eu") && !matches(&ends, "2", "chat.eu"));
+        let both = PusherWebhook::new("http://app/").with_channels(["private-"]);
+        let both = filter(both.with_channel_suffixes([".eu"]));
+        assert!(matches(&both, "1", "private-a.eu"));
+        assert!(!matches(&both, "1", "a.eu") && !matches(&both, "1", "private-a"));
         let other = filter(PusherWebhook::new("http://app/").with_events([WebhookEventKind::CacheMiss]));
         assert!(!matches(&other, "1", "a"));
     }

@@ -36,12 +36,7 @@ impl H2Conn {
             match received {
                 Ok(Some(event)) => found = self.handle_event(event, *at, shared),
                 Ok(None) => break,
-                Err(error) => {
-                    tracing::debug!(peer = %self.table.peer, %error, "HTTP/2 connection failed");
-                    shared.services.counters.http2_failed.add(error.code().into());
-                    self.table.exchanges.clear();
-                    (self.closing, self.last_progress) = (true, now);
-                }
+                Err(error) => self.fail(error, shared),
             }
         }
         shared.fields = fields;
@@ -57,10 +52,9 @@ impl H2Conn {
         for (fault, count) in faults.into_iter().zip(self.machine.take_rejected()) {
             (0..count).for_each(|_| shared.services.counters.http2_reset.add(fault));
         }
-        if self.machine.awaits_block() {
-            self.block_since.get_or_insert(shared.services.now);
-        } else {
-            self.block_since = None;
+        let partial = self.machine.partial_block();
+        if self.block_since.map(|(block, _)| block) != partial {
+            self.block_since = partial.map(|block| (block, shared.services.now));
         }
         self.send_pieces(shared);
     }

@@ -172,8 +172,6 @@ impl Topics {
     /// Returns the number of subscribers of a topic's keys, on all threads.
     #[must_use]
     pub fn key_subscribers(&self, topic: &str) -> usize {
-        self.directory.keyed.find(topic).map_or(0, |topic| {
-            topic.threads.iter().map(|thread| thread.subscribers.load(Ordering::Relaxed)).sum()
-        })
+        self.directory.keyed.find(topic).map_or(0, |topic| topic.subscribers())
     }
 }

@@ -1,9 +1,10 @@
 //! The keyed topics of a server, shared by the threads.
 
+pub(crate) mod list;
 mod shared;
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -46,6 +47,8 @@ pub(crate) struct KeyedTable {
 struct TopicList {
     /// Names are chosen by clients, so their hash is keyed.
     by_name: HashMap<Arc<str>, Arc<KeyedTopic>, RandomState>,
+    /// The names in order, for lists.
+    names: BTreeSet<Arc<str>>,
     /// A successor process has the state of all topics.
     frozen: bool,
 }
@@ -152,6 +155,7 @@ impl KeyedTable {
             topic.lock().store();
         }
         topics.by_name.insert(topic.name.clone(), Arc::clone(&topic));
+        topics.names.insert(topic.name.clone());
         self.bytes.fetch_add(TOPIC_COST + name.len(), Ordering::Relaxed);
         topic
     }
@@ -309,6 +313,7 @@ impl KeyedTable {
         // A subscriber is counted before it locks the state.
         if !topic.has_subscribers() && state.remove_if_empty() {
             topics.by_name.remove(&topic.name);
+            topics.names.remove(&topic.name);
             self.bytes.fetch_sub(TOPIC_COST + topic.name.len(), Ordering::Relaxed);
             if state.had_changes() {
                 epochs.advance(&epoch_name(&topic.name));

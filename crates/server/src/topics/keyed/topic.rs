@@ -77,6 +77,11 @@ impl KeyedTopic {
         self.threads.iter().any(|thread| thread.subscribers.load(Ordering::Relaxed) > 0)
     }
 
+    /// Returns the number of subscribers on all threads.
+    pub(super) fn subscribers(&self) -> usize {
+        self.threads.iter().map(|thread| thread.subscribers.load(Ordering::Relaxed)).sum()
+    }
+
     /// Encodes the changes after a cursor and up to another, of at most this size: with the cursor then, and no message
     /// if no key matches.
     pub(super) fn encode_changes(

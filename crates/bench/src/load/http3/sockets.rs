@@ -1,0 +1,247 @@
+//! WebSockets on the streams of a connection.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sinews_http::h3::{Event, QuicStreamId, RequestTarget};
+use sinews_proto::handshake::{ClientRequest, HandshakeMisuse};
+use sinews_proto::{CloseCode, Config};
+use sinews_quic::Exchanges;
+use sinews_session::Resources;
+
+use super::{index_of, reset};
+use crate::load::failure::ConnectionFailure;
+use crate::load::stream_socket::StreamSocket;
+use crate::load::tracker::ThreadState;
+use crate::load::traffic::SocketTraffic;
+use crate::load::websocket::{self, receive, send_messages, time};
+use crate::tally::FailureKind;
+
+/// The WebSockets of one connection.
+#[derive(Debug)]
+pub(in crate::load) struct Http3Sockets {
+    /// In the order of their streams.
+    sockets: Vec<Http3Socket>,
+    /// Sockets with output, in turns.
+    ready: VecDeque<usize>,
+    /// SETTINGS of the server have arrived.
+    is_connected: bool,
+    /// Requests that were sent.
+    requested: usize,
+    /// Sockets whose handshake is complete.
+    open: usize,
+    /// Received bytes, which the session unmasks in place.
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Http3Socket {
+    socket: StreamSocket,
+    stream: Option<QuicStreamId>,
+    is_ready: bool,
+}
+
+impl Http3Sockets {
+    /// # Errors
+    ///
+    /// Returns an error if a header of a request belongs to connections of HTTP/1.1.
+    pub(in crate::load) fn new<'a>(
+        requests: impl Iterator<Item = &'a ClientRequest>,
+    ) -> Result<Self, HandshakeMisuse> {
+        let sockets = requests.map(|request| {
+            let socket = StreamSocket::new(request.clone().extended_connect()?);
+            Ok(Http3Socket { socket, stream: None, is_ready: false })
+        });
+        Ok(Self {
+            sockets: sockets.collect::<Result<_, _>>()?,
+            ready: VecDeque::new(),
+            is_connected: false,
+            requested: 0,
+            open: 0,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Whether all WebSockets are open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open == self.sockets.len()
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        event: Event<'_>,
+        traffic: &mut [SocketTraffic],
+        thread_state: &mut ThreadState,
+        (resources, config): (&mut Resources, &Arc<Config>),
+    ) -> Result<(), ConnectionFailure> {
+        let now = time(thread_state.epoch, thread_state.now);
+        match event {
+            Event::Settings { settings } if !settings.extended_connect => {
+                let text = "the server offers no WebSockets over HTTP/3";
+                return Err(ConnectionFailure::new(FailureKind::Handshake, text));
+            }
+            Event::Settings { .. } => self.is_connected = true,
+            Event::Response { stream, head } if head.status() >= 200 => {
+                let Some(socket) = self.sockets.get_mut(index_of(stream)) else { return Ok(()) };
+                socket.socket.open(&head, false, config, now)?;
+                self.open += 1;
+            }
+            Event::Data { stream, data } => {
+                let index = index_of(stream);
+                self.scratch.clear();
+                self.scratch.extend_from_slice(data);
+                let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
+                // Without a session it is the content of a rejection.
+                let Some(session) = socket.socket.session.as_mut() else { return Ok(()) };
+                let received =
+                    receive(session, &mut self.scratch, &mut traffic[index], thread_state, resources);
+                // The connection continues until all of its WebSockets are closed.
+                if let Err(failure) = received
+                    && failure.failure.is_some()
+                {
+                    return Err(ConnectionFailure { socket: index, ..failure });
+                }
+                self.mark(index);
+            }
+            Event::End { stream } => {
+                let index = index_of(stream);
+                let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
+                socket.socket.end(now)?;
+                self.mark(index);
+            }
+            Event::Reset { stream, code, violation } => {
+                let is_over =
+                    self.sockets.get(index_of(stream)).is_some_and(|socket| socket.socket.is_over());
+                if !is_over {
+                    return Err(reset(code, violation));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sends the requests, and moves output of sockets to their streams.
+    pub(super) fn fill(
+        &mut self,
+        exchanges: &mut Exchanges<'_>,
+        thread_state: &ThreadState,
+        resources: &mut Resources,
+    ) -> Result<(), ConnectionFailure> {
+        if self.is_connected {
+            self.send_requests(exchanges, &thread_state.plan.http3_protocol)?;
+        }
+        let now = time(thread_state.epoch, thread_state.now);
+        while let Some(index) = self.ready.pop_front() {
+            let Http3Socket { socket, stream, is_ready } = &mut self.sockets[index];
+            *is_ready = false;
+            let finishes = socket.finishes();
+            let (Some(stream), Some(session)) = (*stream, &mut socket.session) else { continue };
+            // The rest follows when the stream is writable.
+            if exchanges.is_blocked(stream) {
+                continue;
+            }
+            let mut output = Vec::new();
+            if let Some(mut chain) = session.start_send() {
+                chain.pieces().for_each(|piece| output.extend_from_slice(piece));
+                chain.advance(chain.len());
+                session.progressed(output.len(), now);
+                session.finish_send(chain, resources, now);
+            }
+            let ends = finishes && session.buffered() == 0;
+            if output.is_empty() && !ends {
+                continue;
+            }
+            // An error means that the event of the stream's reset is to come.
+            let _ = exchanges.send_data(stream, output.into(), ends);
+            socket.has_ended |= ends;
+            self.mark(index);
+        }
+        Ok(())
+    }
+
+    fn send_requests(
+        &mut self,
+        exchanges: &mut Exchanges<'_>,
+        protocol: &str,
+    ) -> Result<(), ConnectionFailure> {
+        let failed = |text: &str| Err(ConnectionFailure::new(FailureKind::Handshake, text));
+        while let Some(next) = self.sockets.get_mut(self.requested) {
+            let request = &next.socket.request;
+            let target = RequestTarget::connect(protocol, request.authority(), request.path());
+            let headers: Vec<_> = request.headers().collect();
+            let headers = headers.iter().map(|(name, value)| (*name, &**value));
+            match exchanges.send_request(&target, headers, false) {
+                Ok(Some(stream)) => next.stream = Some(stream),
+                Ok(None) => {
+                    return failed(&format!(
+                        "--sockets-per-connection {} exceeds the streams that the server permits ({})",
+                        self.sockets.len(),
+                        self.requested
+                    ));
+                }
+                Err(_) => return failed("the server accepts no further streams"),
+            }
+            self.requested += 1;
+        }
+        Ok(())
+    }
+
+    /// Notes that a socket may have output.
+    pub(super) fn mark(&mut self, index: usize) {
+        let Some(Http3Socket { socket, is_ready, .. }) = self.sockets.get_mut(index) else { return };
+        if socket.has_output() && !std::mem::replace(is_ready, true) {
+            self.ready.push_back(index);
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        index: usize,
+        traffic: &mut SocketTraffic,
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) {
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        if let Some(session) = socket.socket.session.as_mut() {
+            send_messages(session, traffic, thread_state, resources);
+            self.mark(index);
+        }
+    }
+
+    pub(super) fn send_first(
+        &mut self,
+        index: usize,
+        text: &str,
+        thread_state: &ThreadState,
+        resources: &mut Resources,
+    ) {
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        if let Some(session) = socket.socket.session.as_mut() {
+            websocket::send_first(session, text, thread_state, resources);
+            self.mark(index);
+        }
+    }
+
+    pub(super) fn wants_send(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Sends Close on each WebSocket. Returns whether answers are pending.
+    pub(super) fn close(&mut self, thread_state: &ThreadState, resources: &mut Resources) -> bool {
+        let now = time(thread_state.epoch, thread_state.now);
+        let mut is_pending = false;
+        for index in 0..self.sockets.len() {
+            let Some(session) = self.sockets[index].socket.session.as_mut() else { continue };
+            is_pending |= session.tx(resources, now).close(CloseCode::NORMAL, "").is_ok();
+            session.after_tx(resources, now);
+            self.mark(index);
+        }
+        is_pending
+    }
+
+    /// Whether both sides have closed all WebSockets.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_open() && self.sockets.iter().all(|socket| socket.socket.is_over()) && !self.wants_send()
+    }
+}

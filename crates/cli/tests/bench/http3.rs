@@ -1,0 +1,135 @@
+//! WebSockets and requests over HTTP/3, against this project's server, and servers without it.
+
+use std::net::UdpSocket;
+
+use super::support::{ServeProcess, json, run, sound};
+
+/// A load of eight messages on each of the six WebSockets of two connections.
+const LOAD: [&str; 7] = ["--http3", "-c", "2", "--sockets-per-connection", "3", "-n", "48"];
+
+/// Files of a certificate for `localhost`.
+struct Files {
+    directory: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let files = Self { directory: tempfile::tempdir().unwrap() };
+        std::fs::write(files.path("a.pem"), made.cert.pem()).unwrap();
+        std::fs::write(files.path("a.key"), made.signing_key.serialize_pem()).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).into_os_string().into_string().unwrap()
+    }
+
+    fn serve(&self, options: &[&str]) -> ServeProcess {
+        let (certificate, key) = (self.path("a.pem"), self.path("a.key"));
+        let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
+        ServeProcess::start(&[&tls[..], options].concat())
+    }
+}
+
+#[test]
+fn websockets_share_connections() {
+    let files = Files::new();
+    let own = files.serve(&["--http-http3"]);
+    let url = own.url("wss", "/echo");
+    for more in [
+        &["-i", "4"][..],
+        &["--deflate", "--size", "2k"],
+        &["--size", "300k", "-i", "2"],
+        &["--burst", "-i", "4"],
+        &["--busy-poll", "--backend", "poll"],
+    ] {
+        let result = sound(&[&[&*url, "--insecure"][..], &LOAD, more].concat());
+        assert_eq!(
+            (&result["messages"], &result["latency_us"]["count"]),
+            (&48.into(), &48.into()),
+            "{more:?}"
+        );
+        assert_eq!((&result["connections_open"], &result["sockets_per_connection"]), (&2.into(), &3.into()));
+        assert_eq!(result["bytes_received"], result["bytes_sent"]);
+    }
+    let shown = run(&[&[&*url, "--insecure"][..], &LOAD, &["--quiet"]].concat()).stdout;
+    assert!(shown.contains("2 HTTP/3 connections of 3 WebSockets"), "{shown}");
+}
+
+#[test]
+fn requests_run_at_once_on_a_connection() {
+    let files = Files::new();
+    let own = files.serve(&["--http-http3"]);
+    // More than the streams that the server permits: the rest waits.
+    let url = own.url("https", "/healthz");
+    let load = ["--insecure", "--http3", "-c", "2", "-i", "300", "-n", "2000", "--expect", "ok\n"];
+    let result = sound(&[&[&*url][..], &load].concat());
+    assert_eq!((&result["messages"], &result["connections_open"]), (&2000.into(), &2.into()));
+    let post = ["--method", "POST", "--size", "20k", "-n", "40", "-i", "4", "-H", "X-Name: a"];
+    let url = own.url("https", "/topics/a");
+    let result = sound(&[&[&*url, "--insecure", "--http3", "-c", "2"][..], &post].concat());
+    assert_eq!(result["messages"], 40);
+    let wrong = ["--insecure", "--http3", "-c", "1", "-n", "1", "--expect", "other", "--timeout", "5s"];
+    let (result, _) = json(&[&[&*own.url("https", "/healthz")][..], &wrong].concat());
+    assert_eq!(result["errors"]["wrong_bytes"], 1, "{result:#}");
+    let missing = ["--insecure", "--http3", "-c", "1", "-n", "3"];
+    let (result, _) = json(&[&[&*own.url("https", "/nowhere")][..], &missing].concat());
+    assert_eq!(result["errors"]["http_status"], 3, "{result:#}");
+}
+
+#[test]
+fn other_modes_count_the_websockets_of_all_connections() {
+    let files = Files::new();
+    let own = files.serve(&["--http-http3"]);
+    let two_of = |sockets| ["--insecure", "--http3", "-c", "2", "--sockets-per-connection", sockets];
+    let url = own.url("wss", "");
+    let fan_out = ["-m", "fan-out", "--publishers", "1", "--rate", "100", "-d", "300ms", "--warm-up", "0s"];
+    let result = sound(&[&[&*url][..], &two_of("4"), &fan_out].concat());
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    assert!(number(&result["published"]) > 0, "{result:#}");
+    assert_eq!(number(&result["latency_us"]["count"]), 7 * number(&result["published"]), "seven subscribers");
+    let url = own.url("wss", "/echo");
+    let storm = ["-m", "storm", "-n", "20"];
+    assert_eq!(sound(&[&[&*url][..], &two_of("3"), &storm].concat())["messages"], 20);
+    let rate = ["--rate", "200", "-d", "300ms", "--warm-up", "0s"];
+    assert_eq!(sound(&[&[&*url][..], &two_of("3"), &rate].concat())["latency_us"]["count"], 60);
+}
+
+#[test]
+fn servers_that_do_not_offer_it_are_reported() {
+    let files = Files::new();
+    let own = files.serve(&["--http-http3"]);
+    let url = own.url("wss", "/echo");
+    let one = ["--http3", "-c", "1", "-n", "1", "--timeout", "5s"];
+    // An unknown certificate.
+    let (result, _) = json(&[&[&*url][..], &one].concat());
+    assert_eq!(result["errors"]["tls"], 1, "{result:#}");
+    let (result, _) = json(&[&[&*own.url("wss", "/nowhere"), "--insecure"][..], &one].concat());
+    assert_eq!(result["errors"]["handshake_refused"], 1, "{result:#}");
+    let many = ["--sockets-per-connection", "200", "--insecure"];
+    let (result, _) = json(&[&[&*url][..], &one, &many].concat());
+    assert_eq!(result["errors"]["handshake_refused"], 1, "{result:#}");
+    // Nobody answers.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let url = format!("wss://{}/", silent.local_addr().unwrap());
+    let quick = ["--http3", "-c", "1", "-n", "1", "--timeout", "300ms"];
+    let (result, _) = json(&[&[&*url][..], &quick].concat());
+    assert_eq!(result["errors"]["connect_timeout"], 1, "{result:#}");
+}
+
+#[test]
+fn options_of_other_protocols_are_rejected() {
+    for (arguments, expected) in [
+        (&["ws://localhost:1/", "--http3"][..], "--http3 is for wss:// and https:// URLs"),
+        (&["tcp://localhost:1", "--http3"], "--http3 is for wss:// and https:// URLs"),
+        (&["wss://localhost:1/", "--http3", "--http2"], "--http2"),
+        (
+            &["https://localhost:1/", "--http3", "--sockets-per-connection", "2"],
+            "--sockets-per-connection is for WebSocket",
+        ),
+    ] {
+        let run = run(arguments);
+        assert!(!run.success && run.stderr.contains(expected), "{arguments:?}: {}", run.stderr);
+    }
+}

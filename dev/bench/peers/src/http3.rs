@@ -1,0 +1,87 @@
+//! Servers of HTTP/3 on quinn. hyper has no HTTP/3: its project has the crate `h3`, which `h3-quinn` joins with quinn.
+//!
+//! `h3` rejects `:protocol` `websocket`. sockudo-ws, which uses it, therefore takes `webtransport` in its place.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{SinkExt as _, StreamExt as _};
+use http::header::CONTENT_TYPE;
+use http::{Response, StatusCode};
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{Endpoint, ServerConfig};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sockudo_ws::{Config, Http3, Message, WebSocketServer};
+
+use crate::http2::TlsFiles;
+use crate::tokio::runtime;
+use crate::{Error, HELLO, MESSAGE_MAX, Threads, announce};
+
+/// `GET /hello` on h3-quinn, as in the examples of `h3`.
+pub(crate) fn requests(address: SocketAddr, threads: Threads, files: TlsFiles<'_>) -> Result<(), Error> {
+    let tls = QuicServerConfig::try_from(tls(files)?)?;
+    runtime(threads)?.block_on(async {
+        let endpoint = Endpoint::server(ServerConfig::with_crypto(Arc::new(tls)), address)?;
+        announce(endpoint.local_addr()?)?;
+        while let Some(incoming) = endpoint.accept().await {
+            tokio::spawn(async {
+                // The result of a connection is irrelevant here.
+                let _ = serve(incoming).await;
+            });
+        }
+        Ok(())
+    })
+}
+
+async fn serve(incoming: quinn::Incoming) -> Result<(), Error> {
+    let connection = h3_quinn::Connection::new(incoming.await?);
+    let mut http = h3::server::Connection::<_, Bytes>::new(connection).await?;
+    while let Some(resolver) = http.accept().await? {
+        tokio::spawn(async {
+            let (request, mut stream) = resolver.resolve_request().await?;
+            let is_known = request.uri().path() == "/hello";
+            let response = Response::builder().header(CONTENT_TYPE, "text/plain; charset=utf-8");
+            let status = if is_known { StatusCode::OK } else { StatusCode::NOT_FOUND };
+            stream.send_response(response.status(status).body(())?).await?;
+            stream.send_data(Bytes::from_static(HELLO.as_bytes())).await?;
+            stream.finish().await?;
+            Ok::<_, Error>(())
+        });
+    }
+    Ok(())
+}
+
+/// WebSockets on sockudo-ws, as in its example.
+pub(crate) fn sockudo(address: SocketAddr, threads: Threads, files: TlsFiles<'_>) -> Result<(), Error> {
+    // It takes a configuration only, and quinn needs the provider of the process.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = Config::builder().max_payload_length(MESSAGE_MAX).build();
+    let tls = tls(files)?;
+    runtime(threads)?.block_on(async {
+        let server = WebSocketServer::<Http3>::bind(address, tls, config).await?;
+        announce(server.local_addr()?)?;
+        let serve = server.serve(|mut socket, _| async move {
+            while let Some(Ok(message)) = socket.next().await {
+                let is_data = matches!(message, Message::Text(_) | Message::Binary(_));
+                if is_data && socket.send(message).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(serve.await?)
+    })
+}
+
+fn tls((certificate, key): (&Path, &Path)) -> Result<rustls::ServerConfig, Error> {
+    let certificates = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
+    let mut config =
+        rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(certificates, PrivateKeyDer::from_pem_file(key)?)?;
+    config.alpn_protocols = vec![b"h3".to_vec()];
+    Ok(config)
+}

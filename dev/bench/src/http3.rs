@@ -1,0 +1,173 @@
+//! HTTP/3: WebSockets beside the same over HTTP/1.1 with TLS, beside sockudo-ws on quinn and beside aioquic; and
+//! `GET /hello` beside the crate `h3` on quinn and beside aioquic. All servers have the same certificate.
+//!
+//! The load has a socket for each connection, as clients on different machines have.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use crate::Error;
+use crate::args::Http3Args;
+use crate::generator::Generator;
+use crate::process::{SERVER_CORE, Server};
+use crate::round::{Measure, Rounds, Work as _};
+use crate::tls::{BACKENDS, EchoContender, PartResult, TlsPrograms, short};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Http3Part {
+    /// 64 WebSockets, 64 bytes, on 64 connections and over HTTP/3 also on one: one message in flight
+    Echo,
+    /// The same with 16 messages in flight
+    EchoPipelined,
+    /// `GET /hello`, 64 connections with one request at a time, and 8 with 100
+    Requests,
+}
+
+/// Runs the measurement of the arguments, and prints a table for each part.
+pub(crate) fn run(args: &Http3Args) -> Result<(), Error> {
+    let programs = TlsPrograms::build(&args.programs)?;
+    crate::prepare_load()?;
+    let mut results = Vec::new();
+    for part in args.parts() {
+        match part {
+            Http3Part::Echo => results.push(programs.echo_http3(args, 1)?),
+            Http3Part::EchoPipelined => results.push(programs.echo_http3(args, 16)?),
+            Http3Part::Requests => {
+                for load in REQUEST_LOADS {
+                    results.push(programs.requests_http3(args, load)?);
+                }
+            }
+        }
+    }
+    println!();
+    results.iter().for_each(PartResult::print_bars);
+    Ok(())
+}
+
+/// A server, and the options that its clients need.
+struct Http3Server {
+    name: String,
+    server: Server,
+    options: &'static [&'static str],
+}
+
+impl TlsPrograms {
+    /// aioquic, unless its packages are not given.
+    fn aioquic(&self, packages: Option<&PathBuf>) -> Result<Option<Http3Server>, Error> {
+        let Some(packages) = packages else {
+            println!("aioquic is left out: --python-packages is not given");
+            return Ok(None);
+        };
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/http3_aioquic.py");
+        let packages = format!("PYTHONPATH={}", packages.display());
+        let arguments = [packages, "python3".to_owned(), "-B".to_owned(), script.display().to_string()];
+        let files = [&self.certificate, &self.key].map(String::as_str);
+        let arguments = arguments.iter().map(String::as_str).chain(files).map(OsString::from);
+        let server = Server::start(Path::new("env"), &arguments.collect::<Vec<_>>(), SERVER_CORE)?;
+        Ok(Some(Http3Server { name: "aioquic".to_owned(), server, options: &[] }))
+    }
+
+    /// WebSockets over HTTP/1.1 and HTTP/3, with bursts of messages.
+    fn echo_http3(&self, args: &Http3Args, in_flight: usize) -> Result<PartResult, Error> {
+        let mut servers = Vec::new();
+        for backend in BACKENDS {
+            let server = self.serve(backend, &["--http-http3"])?;
+            servers.push(Http3Server { name: format!("sinews, {}", short(backend)), server, options: &[] });
+        }
+        servers.push(Http3Server {
+            name: "sockudo-ws".to_owned(),
+            server: self.peer("sockudo-http3")?,
+            // h3 rejects `websocket`.
+            options: &["--http3-protocol", "webtransport"],
+        });
+        servers.extend(self.aioquic(args.python_packages.as_ref())?);
+        let depth = in_flight.to_string();
+        let (mut contenders, mut bars) = (Vec::new(), Vec::new());
+        for (load, options) in ECHO_LOADS {
+            let first = contenders.len();
+            for (index, server) in servers.iter().enumerate() {
+                let is_http3 = load != HTTP1;
+                if !is_http3 && index >= BACKENDS.len() {
+                    continue;
+                }
+                let url = format!("wss://{}/echo", server.server.address);
+                let fixed = ["--insecure", "-i", &depth, "-s", "64", "--binary", "--burst"];
+                let more = if is_http3 { server.options } else { &[] };
+                let name = format!("{}, {load}", server.name);
+                let load = Generator::warm(&url, &[options, more, &fixed].concat())
+                    .map_err(|error| format!("{name}: {error}"))?;
+                contenders.push(EchoContender { name, server: index, load });
+            }
+            let peers = first + BACKENDS.len()..contenders.len();
+            bars.extend(
+                (first..first + BACKENDS.len())
+                    .flat_map(|this| peers.clone().map(move |peer| (this, peer, 1.0))),
+            );
+        }
+        let plan = args.plan.plan();
+        let names: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
+        let rounds = Rounds::run(plan, contenders.len(), |index| {
+            let EchoContender { name, server, load } = &mut contenders[index];
+            let measure = Measure::of(&servers[*server].server, || load.run(plan.window));
+            Ok(measure.map_err(|error| format!("{name}: {error}"))?)
+        })?;
+        let title = format!("64 WebSockets over HTTP/3, 64 bytes, {in_flight} in flight");
+        let result = PartResult { title, names, rounds, bars };
+        result.print_table(["message", "messages"]);
+        Ok(result)
+    }
+
+    /// `GET /hello` with a number of connections, and requests of each.
+    fn requests_http3(
+        &self,
+        args: &Http3Args,
+        (connections, streams): (&str, &str),
+    ) -> Result<PartResult, Error> {
+        let mut servers = Vec::new();
+        for backend in BACKENDS {
+            servers.push((format!("sinews, {}", short(backend)), self.hello(backend, &["http3"])?));
+        }
+        servers.push(("h3 on quinn".to_owned(), self.peer("h3-quinn")?));
+        let aioquic = self.aioquic(args.python_packages.as_ref())?;
+        servers.extend(aioquic.map(|aioquic| (aioquic.name, aioquic.server)));
+        let mut loads = Vec::new();
+        for (name, server) in &servers {
+            let url = format!("https://{}/hello", server.address);
+            let options = ["--http3", "--insecure", "-c", connections, "-i", streams, "--burst"];
+            let expected = ["--expect", "Hello, world!"];
+            let load = Generator::warm(&url, &[&options[..], &expected].concat());
+            loads.push(load.map_err(|error| format!("{name}: {error}"))?);
+        }
+        let plan = args.plan.plan();
+        let rounds = Rounds::run(plan, servers.len(), |index| {
+            let (name, server) = &servers[index];
+            let measure = Measure::of(server, || loads[index].run(plan.window));
+            Ok(measure.map_err(|error| format!("{name}: {error}"))?)
+        })?;
+        let others = BACKENDS.len()..servers.len();
+        let bars = (0..BACKENDS.len()).flat_map(|this| others.clone().map(move |other| (this, other, 1.0)));
+        let result = PartResult {
+            title: format!("GET over HTTP/3, {connections} connections, {streams} requests at a time"),
+            names: servers.iter().map(|(name, _)| name.clone()).collect(),
+            rounds,
+            bars: bars.collect(),
+        };
+        result.print_table(["request", "requests"]);
+        Ok(result)
+    }
+}
+
+const HTTP1: &str = "HTTP/1.1";
+
+/// Loads of 64 WebSockets, as options of `sinews bench`.
+const ECHO_LOADS: [(&str, &[&str]); 3] = [
+    (HTTP1, &["-c", "64"]),
+    ("64 HTTP/3 connections", &["-c", "64", "--http3"]),
+    ("one HTTP/3 connection", &["-c", "1", "--http3", "--sockets-per-connection", "64"]),
+];
+
+/// Connections, and requests of each at a time: below the limits of streams of all servers.
+const REQUEST_LOADS: [(&str, &str); 2] = [("64", "1"), ("8", "100")];

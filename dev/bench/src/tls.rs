@@ -1,0 +1,122 @@
+//! Servers with TLS that are measured beside each other, with the same certificate.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::args::TlsProgramArgs;
+use crate::generator::Generator;
+use crate::hello::Scratch;
+use crate::process::{SERVER_CORE, Server};
+use crate::report;
+use crate::round::Rounds;
+use crate::target::cargo_build;
+
+/// The programs that are measured, and the files of their certificate.
+pub(crate) struct TlsPrograms {
+    pub(crate) sinews: PathBuf,
+    hello: PathBuf,
+    peers: PathBuf,
+    pub(crate) folder: Scratch,
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl TlsPrograms {
+    /// Builds the missing programs: paths in the arguments take precedence.
+    pub(crate) fn build(args: &TlsProgramArgs) -> Result<Self, Error> {
+        let this = std::env::current_exe()?;
+        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
+        let built = |given: &Option<PathBuf>, what: &[&str], built: &str| {
+            if given.is_none() {
+                cargo_build(directory, what)?;
+            }
+            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
+        };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+        // nginx deletes a file when it exits.
+        let folder = Scratch::new("certificate.pem", &made.cert.pem())?;
+        let key = folder.path().join("key.pem");
+        fs::write(&key, made.signing_key.serialize_pem())?;
+        let text = |path: &Path| path.to_str().map(str::to_owned).ok_or("temporary directory is not UTF-8");
+        Ok(Self {
+            sinews: built(&args.sinews, &["--package", "sinews-cli", "--bin", "sinews"], "release/sinews")?,
+            hello: built(
+                &args.hello,
+                &["--package", "sinews-server", "--example", "hello_http"],
+                "release/examples/hello_http",
+            )?,
+            peers: built(
+                &args.sinews_peers,
+                &["--package", "sinews-peers", "--features", "peers"],
+                "release/sinews-peers",
+            )?,
+            certificate: text(&folder.file)?,
+            key: text(&key)?,
+            folder,
+        })
+    }
+
+    /// `sinews serve` on a backend, with options.
+    pub(crate) fn serve(&self, backend: &str, options: &[&str]) -> Result<Server, Error> {
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", "error", "--backend", backend];
+        let more = ["--threads", "1", "--deflate", "off"];
+        let tls = ["--tls-certificate", &self.certificate, "--tls-key", &self.key];
+        start(&self.sinews, &[&arguments[..], &more, &tls, options].concat())
+    }
+
+    /// The example of the server that answers `GET /hello` only.
+    pub(crate) fn hello(&self, backend: &str, options: &[&str]) -> Result<Server, Error> {
+        let arguments = ["0", backend, "1", &self.certificate, &self.key];
+        start(&self.hello, &[&arguments, options].concat())
+    }
+
+    /// A server on another library.
+    pub(crate) fn peer(&self, name: &str) -> Result<Server, Error> {
+        start(&self.peers, &[name, "--certificate", &self.certificate, "--key", &self.key])
+    }
+}
+
+/// The rounds of a part.
+pub(crate) struct PartResult {
+    pub(crate) title: String,
+    pub(crate) names: Vec<String>,
+    pub(crate) rounds: Rounds,
+    /// A server, another, and the most that the first may cost as a multiple of the second.
+    pub(crate) bars: Vec<(usize, usize, f64)>,
+}
+
+impl PartResult {
+    pub(crate) fn print_table(&self, unit: [&str; 2]) {
+        let mut beside: Vec<usize> = self.bars.iter().map(|(_, other, _)| *other).collect();
+        beside.sort_unstable();
+        beside.dedup();
+        report::table(&self.title, unit, &self.names, &beside, &self.rounds);
+    }
+
+    pub(crate) fn print_bars(&self) {
+        for (this, other, most) in &self.bars {
+            report::bar(&self.title, &self.names, *this, *other, *most, &self.rounds);
+        }
+    }
+}
+
+/// One load on one server.
+pub(crate) struct EchoContender {
+    pub(crate) name: String,
+    pub(crate) server: usize,
+    pub(crate) load: Generator,
+}
+
+pub(crate) fn start(program: &Path, arguments: &[&str]) -> Result<Server, Error> {
+    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+    Server::start(program, &arguments, SERVER_CORE)
+}
+
+/// The name of a backend in tables.
+pub(crate) fn short(backend: &str) -> &str {
+    if backend == "uring" { "ring" } else { backend }
+}
+
+pub(crate) const BACKENDS: [&str; 2] = ["poll", "uring"];
