@@ -50,6 +50,7 @@ impl Http3Link {
                 max_queued: limits.max_queued,
                 send_window: limits.send_window.into(),
                 max_send_window: limits.max_send_window.into(),
+                datagram_buffer: limits.datagram_send_buffer,
                 window: ConnectionWindow::new(limits.connection_window.into(), limits.stream_window.into()),
                 ..StreamQueues::default()
             },

@@ -307,6 +307,7 @@ impl Exchanges<'_> {
             + permitted as usize * PERMITTED_STREAM_MEMORY
             + open * OPEN_STREAM_MEMORY
             + unread as usize
+            + self.streams.datagram_buffer.saturating_sub(self.quic.datagrams().send_buffer_space())
             + self.http.memory()
             + self.streams.memory()
     }
@@ -384,6 +385,8 @@ pub(crate) struct StreamQueues {
     pub(crate) outgoing: BTreeMap<StreamId, OutgoingQueue>,
     pub(crate) outgoing_bytes: usize,
     pub(crate) max_queued: usize,
+    /// Bytes of datagrams that may wait for the congestion window.
+    pub(crate) datagram_buffer: usize,
     /// Bytes that QUIC keeps until the client acknowledges them, at most, and the maximum of that.
     pub(crate) send_window: u64,
     pub(crate) max_send_window: u64,

@@ -410,10 +410,14 @@ fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
         assert!(sent < 1000);
     }
     assert!(sent > 4, "{sent}");
+    // The memory of the connection has them.
+    let busy = world.lend(|exchanges| exchanges.memory());
     // The application is asked again once some have left.
     let settled = world.app.settled;
     world.pass_time(&mut client);
     assert!(world.app.settled > settled);
+    let idle = world.lend(|exchanges| exchanges.memory());
+    assert!(idle + 2 * max < busy, "{idle} {busy}");
     assert_eq!(send(&mut world, max), Ok(DatagramSend::Sent));
     let none = world.lend(|exchanges| exchanges.send_datagram(QuicStreamId::new(400), &[b"x"]));
     assert!(none.is_err());
