@@ -317,8 +317,8 @@ impl Exchanges<'_> {
         self.http.take_rejected()
     }
 
-    /// Tells the client to send no more requests, and rejects further ones after a round trip (RFC 9114 section 5.2). Open ones
-    /// continue, and those that the client sent before it knew.
+    /// Tells the client to send no more requests, and rejects further requests after a round trip (RFC 9114 section 5.2). Open
+    /// requests continue, and so do requests that cross the announcement.
     pub fn shut_down(&mut self) {
         if self.streams.end == EndState::Serving {
             self.http.shut_down();
@@ -344,7 +344,7 @@ impl Exchanges<'_> {
 pub(crate) enum EndState {
     #[default]
     Serving,
-    /// The client is told. Requests that it has sent before are served.
+    /// GOAWAY without a limit is sent. Requests that cross it are served.
     Announced {
         reject_at: Instant,
     },
@@ -479,8 +479,8 @@ impl StreamQueues {
         None
     }
 
-    /// Takes the streams whose windows have opened, and first the one that waits longest: QUIC names the last one first, and the
-    /// window of the connection may be used up by it.
+    /// Takes the streams whose windows have opened, the longest wait first. QUIC names the latest stream first, which may use up
+    /// the window of the connection each time.
     pub(crate) fn take_writable(&mut self) -> Vec<StreamId> {
         let mut streams = std::mem::take(&mut self.writable);
         streams.sort_by_key(|stream| self.outgoing.get(stream).map(|queue| queue.turn));

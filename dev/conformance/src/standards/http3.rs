@@ -20,6 +20,7 @@ const SERVER: &str = "crates/server/tests/loopback/http3.rs";
 const SERVER_CONTENT: &str = "crates/server/tests/loopback/http3/content.rs";
 pub(super) const SERVER_SOCKETS: &str = "crates/server/tests/loopback/http3/sockets.rs";
 const SERVER_SESSIONS: &str = "crates/server/tests/loopback/http3/sessions.rs";
+const LIMITS: &str = "crates/server/tests/loopback/http3/limits.rs";
 const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
 const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
@@ -211,6 +212,8 @@ pub(super) const HTTP_3: &[Line] = &[
             (STREAMS, "goaway_names_a_request_and_never_grows"),
             (STREAMS, "graceful_shutdown_announces_then_rejects_new_requests"),
             (EXCHANGE, "shutdown_finishes_requests_and_accepts_no_more"),
+            (EXCHANGE, "requests_that_cross_the_announced_end_are_served"),
+            (LIMITS, "requests_that_cross_the_end_of_the_server_are_served"),
             (SERVER, "graceful_stop_finishes_answers_and_accepts_no_more"),
             (SERVER_SOCKETS, "graceful_stop_closes_sockets_in_order"),
         ]),
@@ -375,6 +378,25 @@ pub(super) const HTTP_3: &[Line] = &[
             (ATTACKS, "long_settings_end_the_connection"),
             (SERVER_ATTACKS, "floods_of_frames_without_content_end_the_connection"),
             (SERVER_ATTACKS, "floods_of_pings_stop_no_other_client"),
+        ]),
+    ),
+    line(
+        "head timeout",
+        "Each stream has the head timeout for its head, and is reset alone",
+        By(&[
+            (ATTACKS, "heads_that_do_not_arrive_expire_and_no_others"),
+            (LIMITS, "requests_without_heads_are_reset_alone"),
+            (LIMITS, "busy_clients_outlive_the_head_timeout"),
+        ]),
+    ),
+    line(
+        "CVE-2019-9517",
+        "Closed windows: answers count as memory, and streams take turns in the window of the connection",
+        By(&[
+            (LIMITS, "answers_to_closed_windows_count_as_memory"),
+            (SERVER_ATTACKS, "closed_windows_hold_a_piece_of_each_answer"),
+            (EXCHANGE, "streams_take_turns_in_the_window_of_the_connection"),
+            (EXCHANGE, "resets_of_paused_streams_are_reported"),
         ]),
     ),
     line(
