@@ -16,7 +16,7 @@ use crate::tally::FailureKind;
 
 /// The requests of one connection.
 #[derive(Debug, Default)]
-pub(in crate::load) struct Http3Requests {
+pub(crate) struct Http3Requests {
     /// SETTINGS of the server have arrived.
     is_connected: bool,
     /// Numbers of messages whose requests are to be sent.
