@@ -244,7 +244,7 @@ impl SettingGroup for PusherSettings {
 impl PusherSettings {
     /// Memory of recoveries.
     pub(crate) fn max_recovery_bytes(&self) -> usize {
-        self.keys.max_recovery_bytes.0
+        self.keys.max_recovery_bytes
     }
 
     /// Prefix of paths.
