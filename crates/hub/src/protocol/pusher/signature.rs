@@ -121,7 +121,7 @@ pub(super) struct SignedRequest<'a> {
 
 /// The fields of a query that sign a request.
 #[derive(Clone, Copy, Debug, Default)]
-struct Credentials<'a> {
+struct RequestCredentials<'a> {
     key: Option<&'a str>,
     timestamp: Option<&'a str>,
     version: Option<&'a str>,
@@ -129,7 +129,7 @@ struct Credentials<'a> {
     signature: Option<&'a str>,
 }
 
-impl<'a> Credentials<'a> {
+impl<'a> RequestCredentials<'a> {
     fn set(&mut self, field: &str, value: &'a str) {
         let known = match field {
             "auth_key" => &mut self.key,
@@ -185,7 +185,7 @@ impl<'a> SignedRequest<'a> {
     /// Checks everything but the signature. Returns the key and the signature.
     fn check<'k, 'c>(
         &self,
-        credentials: &Credentials<'c>,
+        credentials: &RequestCredentials<'c>,
         find: impl Fn(&str) -> Option<&'k AppKey>,
         now: u64,
     ) -> Result<(&'k AppKey, &'c str), String> {
@@ -270,7 +270,7 @@ impl<'a> SignedRequest<'a> {
 /// the query without the signature.
 #[derive(Debug)]
 struct SortedQuery<'a> {
-    credentials: Credentials<'a>,
+    credentials: RequestCredentials<'a>,
     /// The query before and after the signature.
     signed: [&'a str; 2],
 }
@@ -284,7 +284,7 @@ impl<'a> SortedQuery<'a> {
         if query.bytes().fold(false, |found, byte| found | is_escape(byte)) {
             return None;
         }
-        let (mut credentials, mut signed) = (Credentials::default(), [query, ""]);
+        let (mut credentials, mut signed) = (RequestCredentials::default(), [query, ""]);
         let (mut previous, mut begin) = ("", 0);
         for (count, pair) in query.split('&').enumerate() {
             let (name, value) = pair.split_once('=')?;
@@ -317,8 +317,8 @@ const FIELDS_MAX: usize = 100;
 struct QueryFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl QueryFields<'_> {
-    fn credentials(&self) -> Credentials<'_> {
-        let mut credentials = Credentials::default();
+    fn credentials(&self) -> RequestCredentials<'_> {
+        let mut credentials = RequestCredentials::default();
         self.0.iter().for_each(|(name, value)| credentials.set(name, value));
         credentials
     }
