@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::Outcome;
 use crate::count::Count;
+use crate::image;
 use crate::process::{self, find_program, output_of};
 use crate::tools;
 
@@ -39,7 +40,8 @@ pub(crate) fn run() -> Outcome {
         + check_chart(&logs)?
         + check_rules(&logs)
         + check_unit(&logs)?
-        + check_compose(&logs))
+        + check_compose(&logs)
+        + image::check_image(&logs))
 }
 
 fn folder() -> PathBuf {
