@@ -232,12 +232,17 @@ mod tests {
         assert!(alone.contains("--streams-topics") && alone.contains("streams.directory"), "{alone}");
         let wrong = settings(&["--streams", "d", "--streams-topics", "a.>.b"], "").unwrap_err();
         assert!(wrong.contains("--streams-topics") && wrong.contains("a.>.b"), "{wrong}");
-        for flag in ["--streams-keyed-topics", "--streams-compact"] {
+        for (flag, needed) in [
+            ("--streams-keyed-topics", "needs streams.directory"),
+            ("--streams-compact", "without streams.store"),
+        ] {
             let wrong = settings(&["--streams", "d", flag, "a.>.b"], "").unwrap_err();
             assert!(wrong.contains(flag) && wrong.contains("a.>.b"), "{wrong}");
             let at_broker = settings(&["--store", "redis://a", flag, "a"], "").unwrap_err();
-            assert!(at_broker.contains(flag) && at_broker.contains("streams.store"), "{at_broker}");
+            assert!(at_broker.contains(flag) && at_broker.contains(needed), "{at_broker}");
         }
+        let both = ["--store", "redis://a", "--streams", "d", "--streams-keyed-topics", "a"];
+        assert_eq!(settings(&both, "").unwrap().streams.keyed_topics, ["a"]);
     }
 
     #[test]
