@@ -23,6 +23,7 @@ mod floors;
 mod gates;
 mod hints;
 mod http;
+mod image;
 mod instructions;
 mod interop;
 mod library;

@@ -57,6 +57,8 @@ pub(crate) struct StreamService {
     rejected_writes: Arc<RejectedWrites>,
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
+    /// The streams of durable keys beside those of a broker, which stores no keys.
+    of_keys: OnceLock<Arc<StreamService>>,
     /// A temporary directory, removed on shutdown.
     temporary_directory: Mutex<Option<TempDir>>,
     closed: AtomicBool,
@@ -99,9 +101,21 @@ impl StreamService {
             replicas,
             rejected_writes: rejected,
             store,
+            of_keys: OnceLock::new(),
             temporary_directory: Mutex::new(None),
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// Stores durable keys in the streams of another service, which this one closes.
+    pub(super) fn set_keys(&self, keys: Arc<Self>) {
+        // Called once.
+        let _ = self.of_keys.set(keys);
+    }
+
+    /// The service whose streams have the durable keys.
+    pub(crate) fn of_keys(self: &Arc<Self>) -> &Arc<Self> {
+        self.of_keys.get().unwrap_or(self)
     }
 
     /// Takes ownership of a directory that is removed on close.
@@ -317,7 +331,8 @@ impl StreamService {
 
     /// Why no stream accepts appends, if the directory has failed.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
-        self.streams.get()?.failure()
+        let of_keys = || self.of_keys.get().and_then(|keys| keys.failure());
+        self.streams.get().and_then(Streams::failure).or_else(of_keys)
     }
 
     pub(crate) fn limits(&self) -> &RecordLimits {
@@ -334,6 +349,9 @@ impl StreamService {
     pub(crate) fn close(&self) {
         // Before waiting tasks are woken.
         self.closed.store(true, Ordering::Release);
+        if let Some(keys) = self.of_keys.get() {
+            keys.close();
+        }
         self.store.close();
         self.topics.wake_all();
         self.topics.discovery.close();
@@ -376,13 +394,16 @@ impl StreamService {
 
     /// The streams that cannot be opened, and the reasons.
     pub(crate) fn damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        self.streams.get().map(Streams::list_damaged).unwrap_or_default()
+        let mut damaged = self.streams.get().map(Streams::list_damaged).unwrap_or_default();
+        damaged.extend(self.of_keys.get().into_iter().flat_map(|keys| keys.damaged()));
+        damaged
     }
 
     /// The open streams that reject appends or commits after an error of the disk, and the reasons.
     pub(crate) fn failed(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let all = self.open();
-        all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?))).collect()
+        let failed = all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?)));
+        failed.chain(self.of_keys.get().into_iter().flat_map(|keys| keys.failed())).collect()
     }
 
     /// The streams that may be read with these rights, by name.
