@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let certificates =
                 Certificates::new().with_pem(&std::fs::read(certificate)?, &std::fs::read(key)?)?;
             let server = Server::new(router)
-                .http(HttpConfig::default().with_http2(true).with_http3(argument(6, "") == "http3"));
+                .http(HttpConfig::default().with_http2_clear_text(true).with_http3(argument(6, "") == "http3"));
             server.listen_tls(address, TlsConfig::new(certificates)?)
         }
         _ => Server::new(router).listen(address),

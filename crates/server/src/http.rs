@@ -23,6 +23,7 @@ pub struct HttpConfig {
     pub(crate) handler_timeout: Duration,
     pub(crate) high_water: usize,
     pub(crate) http2: bool,
+    pub(crate) http2_clear_text: bool,
     pub(crate) http3: bool,
     pub(crate) http3_limits: Http3Limits,
     pub(crate) http3_announced_port: Option<NonZeroU16>,
@@ -44,7 +45,8 @@ impl Default for HttpConfig {
             write_timeout: Duration::from_secs(30),
             handler_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
-            http2: false,
+            http2: true,
+            http2_clear_text: false,
             http3: false,
             http3_limits: Http3Limits::default(),
             http3_announced_port: None,
@@ -113,13 +115,21 @@ impl HttpConfig {
         self
     }
 
-    /// Serves HTTP/2 too: by ALPN on listeners with TLS, and on others to clients that begin with its preface (prior
-    /// knowledge). Requests meet the same routes, hooks, limits and timeouts. WebSockets by extended CONNECT (RFC 8441) and
-    /// [streaming responses](crate::StreamingResponse) share the connection with requests; each counts as a connection in
-    /// [`Limits`](crate::Limits). Default: `false`.
+    /// Serves HTTP/2 too on listeners with TLS, to clients that choose it by ALPN. Requests meet the same routes, hooks, limits
+    /// and timeouts. WebSockets by extended CONNECT (RFC 8441) and [streaming responses](crate::StreamingResponse) share the
+    /// connection with requests; each counts as a connection in [`Limits`](crate::Limits). Default: `true`, as browsers open
+    /// six connections to a server over HTTP/1.1, and one over HTTP/2.
     #[must_use]
     pub fn with_http2(mut self, enabled: bool) -> Self {
         self.http2 = enabled;
+        self
+    }
+
+    /// Serves HTTP/2 too on listeners without TLS, to clients that begin with its preface (prior knowledge, RFC 9113 section
+    /// 3.3). Default: `false`: browsers have no HTTP/2 without TLS, and a proxy in front may not expect it.
+    #[must_use]
+    pub fn with_http2_clear_text(mut self, enabled: bool) -> Self {
+        self.http2_clear_text = enabled;
         self
     }
 

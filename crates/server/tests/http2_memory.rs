@@ -99,7 +99,7 @@ impl Client {
 #[test]
 fn idle_websocket_on_a_stream_takes_at_most_768_bytes() {
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
-    let http = HttpConfig::default().with_http2(true);
+    let http = HttpConfig::default().with_http2_clear_text(true);
     let server = Server::new(router).engine(backend::engine()).threads(1).http(http);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let (address, stop) = (server.addresses()[0], server.stop_handle());

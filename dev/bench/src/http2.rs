@@ -59,7 +59,7 @@ impl TlsPrograms {
     fn echo(&self, args: &Http2Args, in_flight: usize) -> Result<Vec<PartResult>, Error> {
         let mut servers = Vec::new();
         for backend in BACKENDS {
-            servers.push((format!("sinews, {}", short(backend)), self.serve(backend, &["--http-http2"])?));
+            servers.push((format!("sinews, {}", short(backend)), self.serve(backend, &[])?));
         }
         servers.push(("axum".to_owned(), self.peer("axum-http2")?));
         let depth = in_flight.to_string();

@@ -31,7 +31,7 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     let files = Certificate::create()?;
     let address = format!("127.0.0.1:{}", free_port()?);
     let mut command = Command::new(binary);
-    command.args(["serve", "--http-http2", "--listen", &address]);
+    command.args(["serve", "--listen", &address]);
     command.arg("--tls-certificate").arg(files.0.join("certificate.pem"));
     command.arg("--tls-key").arg(files.0.join("key.pem"));
     let _server = Program::start(&mut command)?;

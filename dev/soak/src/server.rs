@@ -43,7 +43,7 @@ impl Server {
         }
         let mut child = command(setup)
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--backend", setup.backend])
-            .args(["--threads", &setup.threads.to_string(), "--http-http2"])
+            .args(["--threads", &setup.threads.to_string(), "--http-http2-clear-text"])
             .args(http3_options(setup))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -214,7 +214,7 @@ impl Run<'_> {
 
     /// The suite speaks HTTP/1.1 with a proxy, which passes the bytes on over streams of one connection.
     fn on_backend_http2(&self, backend: Backend, binary: &Path) -> Outcome {
-        let arguments = [&self.arguments(backend)[..], &["--http-http2"]].concat();
+        let arguments = [&self.arguments(backend)[..], &["--http-http2-clear-text"]].concat();
         let server = Server::start(binary, &arguments, &self.out.join("server.log"))?;
         let proxied = server.address().to_string();
         self.behind_proxy(server, "http2-proxy", &[&proxied])

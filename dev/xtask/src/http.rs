@@ -83,7 +83,7 @@ pub(crate) fn run_h2spec(backend: Backend) -> Outcome {
 pub(crate) fn run_clients(binary: &Path, backend: Backend) -> Outcome {
     let out = process::target().join(format!("xtask/http/http2-{}", backend.name()));
     let certificate = Certificate::make(&out)?;
-    let options = ["--backend", backend.name(), "--http-http2"];
+    let options = ["--backend", backend.name(), "--http-http2-clear-text"];
     let mut plain = Server::start(binary, &options, &out.join("plain.log"))?;
     let mut tls = Server::start_tls(binary, &options, &certificate, &out.join("tls.log"))?;
     let clients = [

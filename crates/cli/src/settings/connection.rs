@@ -30,9 +30,12 @@ settings! {
         /// the client gets 503; the record may have been stored.
         handler_timeout: PositiveDuration { default: "30s" }
 
-        /// Serve HTTP/2 too: by ALPN over TLS, and in clear text to clients that begin with it. Requests, WebSockets (RFC
-        /// 8441) and Server-Sent Events share its connections.
-        http2: bool { default: "false" }
+        /// Serve HTTP/2 over TLS too, to clients that choose it by ALPN, such as browsers. Requests, WebSockets (RFC 8441) and
+        /// Server-Sent Events share its connections.
+        http2: bool { default: "true" }
+
+        /// Serve HTTP/2 without TLS too, to clients that begin with it, such as proxies that terminate TLS.
+        http2_clear_text: bool { default: "false" }
 
         /// Maximum of concurrent streams on a connection of HTTP/2, each a request, an event stream or a WebSocket; further
         /// ones are refused.
@@ -101,6 +104,7 @@ impl HttpSettings {
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
             .with_handler_timeout(self.handler_timeout)
             .with_http2(self.http2)
+            .with_http2_clear_text(self.http2_clear_text)
             .with_http3(self.http3)
             .with_http3_limits(self.http3_limits())
             .with_http3_announced_port(self.http3_announced_port.and_then(port))
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhttp2 = true\nhttp3 = true\nhttp2_max_streams = 200\n\
+        let file = "[http]\nmax_body = 1\nhttp2 = false\nhttp2_clear_text = true\nhttp3 = true\nhttp2_max_streams = 200\n\
                     http3_max_streams = 201\nhttp3_stream_window = \"2k\"\nhttp3_receive_window = \"3k\"\nhttp3_send_window = \"4k\"\n\
                     http3_idle_timeout = \"205s\"\nhttp3_ping_interval = \"106s\"\nhttp3_max_handshakes = 207\n\
                     http3_max_handshakes_per_address = 208\nhttp3_retry_handshakes = 0\nhttp3_announced_port = 443\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
@@ -287,12 +291,13 @@ mod tests {
         ]
         .concat();
         let without_tls = settings(&flags, file).unwrap_err();
-        assert_eq!(without_tls, "sinews.toml:4: http.http3 requires tls.certificate: QUIC includes TLS");
+        assert_eq!(without_tls, "sinews.toml:5: http.http3 requires tls.certificate: QUIC includes TLS");
         let file = format!("{file}\n[tls]\ncertificate = \"a\"\nkey = \"b\"");
         let settings = settings(&flags, &file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
-            .with_http2(true)
+            .with_http2(false)
+            .with_http2_clear_text(true)
             .with_http3(true)
             .with_http3_limits(
                 Http3Limits::default()

@@ -15,7 +15,7 @@ const LOAD: [&str; 7] = ["--http2", "-c", "2", "--sockets-per-connection", "3", 
 
 #[test]
 fn websockets_share_connections_in_clear_text() {
-    let own = ServeProcess::start(&["--http-http2"]);
+    let own = ServeProcess::start(&["--http-http2-clear-text"]);
     let url = own.url("ws", "/echo");
     for more in [
         &["-i", "4"][..],
@@ -51,7 +51,7 @@ fn websockets_share_connections_over_tls() {
     let certificate_file = file("a.pem", &certificate.cert.pem());
     let key_file = file("a.key", &certificate.signing_key.serialize_pem());
     let tls = ["--tls-certificate", &certificate_file, "--tls-key", &key_file];
-    let own = ServeProcess::start(&[&tls[..], &["--http-http2"]].concat());
+    let own = ServeProcess::start(&[&tls[..], &["--http-http2-clear-text"]].concat());
     let result = sound(&[&[&*own.url("wss", "/echo"), "--insecure"][..], &LOAD].concat());
     assert_eq!(result["messages"], 48);
     let without = ServeProcess::start(&tls);
@@ -62,7 +62,7 @@ fn websockets_share_connections_over_tls() {
 
 #[test]
 fn other_modes_count_the_websockets_of_all_connections() {
-    let own = ServeProcess::start(&["--http-http2"]);
+    let own = ServeProcess::start(&["--http-http2-clear-text"]);
     let two_of = |sockets| ["--http2", "-c", "2", "--sockets-per-connection", sockets];
     let url = own.url("ws", "");
     let fan_out = ["-m", "fan-out", "--publishers", "1", "--rate", "100", "-d", "300ms", "--warm-up", "0s"];
@@ -188,7 +188,7 @@ fn faults_of_servers_are_counted_by_name() {
     fails(calms, &[], "closed_by_server", "ENHANCE_YOUR_CALM");
     let other = server(|mut stream| drop(stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")));
     fails(other, &[], "protocol_violation", "HTTP/2");
-    let status = ServeProcess::start(&["--http-http2"]);
+    let status = ServeProcess::start(&["--http-http2-clear-text"]);
     let url = status.url("ws", "/nowhere");
     let (result, _) = json(&[&url, "--http2", "-c", "1", "-n", "1", "--timeout", "5s"]);
     assert_eq!(result["errors"], json!({"handshake_refused": 1}), "{result:#}");

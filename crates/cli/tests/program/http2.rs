@@ -26,7 +26,7 @@ fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
 /// The library's client with the server: the windows, limits and the shutdown of both.
 #[test]
 fn library_opens_many_websockets_on_one_connection() {
-    let server = Running::serve(&["--http-http2"]);
+    let server = Running::serve(&["--http-http2-clear-text"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let url = format!("ws://{}", server.address);
@@ -60,7 +60,7 @@ fn library_opens_many_websockets_on_one_connection() {
 
 #[test]
 fn connect_speaks_http2_in_clear_text() {
-    let server = Running::serve(&["--http-http2"]);
+    let server = Running::serve(&["--http-http2-clear-text"]);
     let url = format!("ws://{}/echo", server.address);
     let (code, out, log) = connect(&["--verbose", "--deflate", &url], "one\ntwo\n");
     assert_eq!((code, &*out), (0, "one\ntwo\n"), "{log}");
@@ -82,7 +82,7 @@ fn connect_speaks_http2_over_tls_and_unix_sockets() {
     let key = directory.write("a.key", &made.key);
     let socket = directory.path("socket");
     let listen = format!("unix:{socket}");
-    let tls = ["--tls-certificate", &certificate, "--tls-key", &key, "--http-http2", "--listen", &listen];
+    let tls = ["--tls-certificate", &certificate, "--tls-key", &key, "--http-http2-clear-text", "--listen", &listen];
     let server = Running::serve(&tls);
     let url = format!("wss://localhost:{}/echo", server.address.port());
     let resolve = format!("localhost:{}:127.0.0.1", server.address.port());
@@ -123,7 +123,7 @@ fn pass_to(path: &str, address: SocketAddr) {
 
 #[test]
 fn connect_over_http2_reports_rejections_and_servers_without_it() {
-    let server = Running::serve(&["--http-http2"]);
+    let server = Running::serve(&["--http-http2-clear-text"]);
     let (code, _, log) = connect(&[&format!("ws://{}/nowhere", server.address)], "");
     assert_eq!(code, 3, "{log}");
     assert!(log.contains("the server answered 404 Not Found instead of 200"), "{log}");

@@ -89,7 +89,7 @@ impl Versions {
         let unix = directory.path("socket");
         let listen = format!("unix:{unix}");
         let listen = ["--tls-certificate", &certificate, "--tls-key", &key, "--listen", &listen];
-        let versions = ["--http-http2", "--http-http3", "--access-log"];
+        let versions = ["--http-http2-clear-text", "--http-http3", "--access-log"];
         let server = Running::serve(&[&listen[..], &versions, arguments].concat());
         Self { server, unix, certificate: made.certificate }
     }

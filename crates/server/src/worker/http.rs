@@ -21,8 +21,11 @@ impl Worker {
 
     pub(super) fn receive_http(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         self.time(io);
+        let has_tls = self.has_tls(conn);
         let Some((http, shared)) = self.lend_http(conn) else { return Flow::Continue };
-        if shared.services.http.http2 && http.begins_http2(chunk) {
+        let config = &shared.services.http;
+        let http2 = if has_tls { config.http2 } else { config.http2_clear_text };
+        if http2 && http.begins_http2(chunk) {
             let mut begin = http.take_buffer();
             self.start_http2(io, conn);
             if !begin.is_empty() {

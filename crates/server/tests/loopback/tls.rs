@@ -265,8 +265,7 @@ fn http2_frame(client: &mut Client, kind: u8) -> Vec<u8> {
 fn alpn_chooses_http2_where_it_is_enabled() {
     let pem = made(&["localhost"]);
     let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
-    let http = HttpConfig::default().with_http2(true);
-    let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
+    let (server, monitor) = server_of(Server::new(routes()), listen(&tls));
     let mut config = client(&pem.0, BOTH);
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
     let mut http2 = Client::new(&server, &config, "localhost");

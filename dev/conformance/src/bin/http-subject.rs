@@ -51,9 +51,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let certificates = Certificates::new().with_pem(&read("certificate.pem")?, &read("key.pem")?)?;
         server = server.listen_tls(address.parse()?, TlsConfig::new(certificates)?);
     }
-    if arguments.next().as_deref() == Some("http2") {
-        server = server.http(HttpConfig::default().with_http2(true));
-    }
+    let http2 = arguments.next().as_deref() == Some("http2");
+    server = server.http(HttpConfig::default().with_http2(http2).with_http2_clear_text(http2));
     let server = server.bind()?;
     println!("listening on {}", server.addresses()[0]);
     server.run()?;

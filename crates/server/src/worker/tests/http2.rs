@@ -21,7 +21,7 @@ fn client_of(http: HttpConfig) -> (TestServer, TcpStream) {
 
 fn client_with(http: HttpConfig, config: TopicConfig) -> (TestServer, TcpStream) {
     let mut host = TestServer::new(config);
-    host.worker.shared.services.http = Arc::new(http.with_http2(true));
+    host.worker.shared.services.http = Arc::new(http.with_http2_clear_text(true));
     let mut client = host.connect();
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     client.write_all(&[frame(4, 0, 0, &[]), frame(4, 1, 0, &[])].concat()).unwrap();

@@ -6,7 +6,7 @@ use super::*;
 
 /// A running server of a router, with a client of it.
 fn client_of(router: Router) -> (Running, Http2Client) {
-    let http = HttpConfig::default().with_http2(true);
+    let http = HttpConfig::default().with_http2_clear_text(true);
     let running = Running::server(Server::new(router).threads(1).http(http).engine(backend::engine()));
     let mut client = Http2Client { client: running.connect() };
     client.client.stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -31,7 +31,7 @@ fn late_bodies_of_answered_requests_are_ignored_however_many_streams_end() {
 #[test]
 fn sockets_of_a_proxy_that_end_at_once_leave_the_others_open() {
     const SOCKETS: u32 = 500;
-    let http = HttpConfig::default().with_http2(true).with_http2_max_streams(SOCKETS);
+    let http = HttpConfig::default().with_http2_clear_text(true).with_http2_max_streams(SOCKETS);
     let router = Router::new().websocket("/", echo());
     let server = Server::new(router).threads(1).http(http);
     let running = Running::server(server);
@@ -88,7 +88,7 @@ fn answers_to_closed_windows_count_as_memory() {
         move |_| Response::text(body.clone())
     });
     let limits = Limits::default().with_max_memory(20 * ANSWER).with_when_full(WhenFull::Close);
-    let http = HttpConfig::default().with_http2(true);
+    let http = HttpConfig::default().with_http2_clear_text(true);
     let monitor = router.monitor();
     let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
     let connect = || {
@@ -136,7 +136,7 @@ fn late_messages_of_a_socket_that_was_reset_are_ignored() {
     let running = Running::server(
         Server::new(Router::new().websocket("/", echo()))
             .threads(1)
-            .http(HttpConfig::default().with_http2(true)),
+            .http(HttpConfig::default().with_http2_clear_text(true)),
     );
     let mut sockets = Sockets::new(&running);
     assert_eq!(sockets.connect(1, "/", &[]), 200);

@@ -216,7 +216,7 @@ impl Sockets {
 }
 
 pub(super) fn serve(router: Router) -> Running {
-    let http = HttpConfig::default().with_http2(true);
+    let http = HttpConfig::default().with_http2_clear_text(true);
     Running::server(Server::new(router).threads(1).http(http))
 }
 
@@ -462,7 +462,7 @@ fn graceful_stop_closes_sockets_and_then_the_connection() {
 
 #[test]
 fn sockets_count_as_connections_of_their_address() {
-    let http = HttpConfig::default().with_http2(true);
+    let http = HttpConfig::default().with_http2_clear_text(true);
     let limits = Limits::default().with_max_connections_per_address(3);
     let server = Server::new(echo_with(Config::default())).threads(1).http(http).limits(limits);
     let running = Running::server(server);
@@ -580,7 +580,7 @@ fn read_slowly(stream: &mut std::net::TcpStream, time: Duration) -> bool {
 #[test]
 fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
     let http = HttpConfig::default()
-        .with_http2(true)
+        .with_http2_clear_text(true)
         .with_http2_ping_interval(Some(Duration::from_millis(300)))
         .with_http2_ping_timeout(Duration::from_millis(1200));
     let (route, _events) = scripted(|event, cx| {
