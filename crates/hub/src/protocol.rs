@@ -1,6 +1,7 @@
 //! The client protocols: one module for each.
 
 pub(crate) mod binary;
+pub(crate) mod datagrams;
 pub(crate) mod echo;
 pub(crate) mod events;
 pub(crate) mod json;

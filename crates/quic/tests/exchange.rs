@@ -4,6 +4,8 @@
 mod certificate;
 #[path = "support/client.rs"]
 mod client;
+#[path = "support/sessions.rs"]
+mod sessions;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -370,87 +372,6 @@ fn content_beyond_the_limit_of_the_queue_ends_the_connection() {
     client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), &body, true);
     world.run(&mut client, "end", |world, _| !world.app.ends.is_empty());
     assert_eq!(world.app.ends, ["queue of outgoing content is full (max_queued)"]);
-}
-
-#[test]
-fn datagrams_of_a_session_are_echoed() {
-    let (mut world, mut client) = connected(QuicLimits::new());
-    let target = RequestTarget::connect("webtransport", "localhost", "/session");
-    let session = client.ask(&target, b"", false);
-    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
-    let prefix = client.http.datagram_prefix(QuicStreamId::new(session)).expect("an open session");
-    client.quic.datagrams().send([prefix.as_bytes(), b"hello"].concat().into(), false).expect("datagrams");
-    world.run(&mut client, "datagram", |_, client| !client.datagrams.is_empty());
-    assert_eq!((&client.datagrams[..], world.app.datagrams), (&[b"hello".to_vec()][..], 1));
-    world.pass_time(&mut client);
-    let streams = std::iter::from_fn(|| client.quic.streams().open(Dir::Uni)).take(50).count();
-    assert_eq!(streams, 50, "a session may open more streams than a connection without one");
-}
-
-/// RFC 9221 section 5.3: datagrams are subject to congestion control. Few wait; the application keeps the others.
-#[test]
-fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
-    let limits = QuicLimits::new().with_datagram_send_buffer(4096);
-    let (mut world, mut client) = connected(limits);
-    let target = RequestTarget::connect("webtransport", "localhost", "/session");
-    let session = client.ask(&target, b"", false);
-    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
-    let session = QuicStreamId::new(session);
-    let max = world.lend(|exchanges| exchanges.datagram_max(session));
-    assert!((1000..1500).contains(&max), "{max}");
-    let send = |world: &mut Pair, len| {
-        world.lend(|exchanges| exchanges.send_datagram(session, &[b"\x02", &vec![7; len - 1]]))
-    };
-    assert_eq!(send(&mut world, max + 1), Ok(DatagramSend::TooLarge));
-    // Without an acknowledgement of the client, the window closes.
-    let mut sent = 0;
-    while send(&mut world, max) == Ok(DatagramSend::Sent) {
-        sent += 1;
-        world.transmit();
-        assert!(sent < 1000);
-    }
-    assert!(sent > 4, "{sent}");
-    // The memory of the connection has them.
-    let busy = world.lend(|exchanges| exchanges.memory());
-    // The application is asked again once some have left.
-    let settled = world.app.settled;
-    world.pass_time(&mut client);
-    assert!(world.app.settled > settled);
-    let idle = world.lend(|exchanges| exchanges.memory());
-    assert!(idle + 2 * max < busy, "{idle} {busy}");
-    assert_eq!(send(&mut world, max), Ok(DatagramSend::Sent));
-    let none = world.lend(|exchanges| exchanges.send_datagram(QuicStreamId::new(400), &[b"x"]));
-    assert!(none.is_err());
-}
-
-/// draft-ietf-webtrans-http3 section 4.6.
-#[test]
-fn datagram_before_its_session_is_delivered_once_it_is_open() {
-    let (mut world, mut client) = connected(QuicLimits::new());
-    // The next request of the client.
-    client.quic.datagrams().send(Bytes::from_static(b"\0early"), false).expect("datagrams");
-    world.pass_time(&mut client);
-    assert_eq!(world.app.datagrams, 0);
-    let target = RequestTarget::connect("webtransport", "localhost", "/session");
-    assert_eq!(client.ask(&target, b"", false), 0);
-    world.run(&mut client, "datagram", |_, client| !client.datagrams.is_empty());
-    assert_eq!((&client.datagrams[..], world.app.datagrams), (&[b"early".to_vec()][..], 1));
-}
-
-/// draft-ietf-webtrans-http3 section 4.6: also a stream of which only the beginning has arrived.
-#[test]
-fn stream_before_its_session_continues_once_it_is_open() {
-    let (mut world, mut client) = connected(QuicLimits::new());
-    // Stream 2 carries control frames, and stream 0 is the next request.
-    let early = client.quic.streams().open(Dir::Uni).expect("a permitted stream");
-    client.send(early, Bytes::from_static(b"\x40\x54\0"), false);
-    world.pass_time(&mut client);
-    let target = RequestTarget::connect("webtransport", "localhost", "/session");
-    assert_eq!(client.ask(&target, b"", false), 0);
-    world.run(&mut client, "session", |_, client| client.responses.contains_key(&0));
-    assert_eq!(world.app.session_streams, [u64::from(early)]);
-    client.send(early, Bytes::from_static(b"late"), true);
-    world.run(&mut client, "content", |world, _| world.app.session_bytes == b"late");
 }
 
 /// RFC 9000 section 8.1: at most three times the received bytes before the client's address is validated.

@@ -10,7 +10,7 @@ use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 
 use self::appender::TopicAppender;
 use self::hooks::RawHooks;
-use crate::admission::{HandshakeRejection, datagram_topics, deliver_datagrams};
+use crate::admission::HandshakeRejection;
 use crate::auth::{Action, Rights, RightsChange};
 use crate::client_message;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
@@ -19,6 +19,7 @@ use crate::http::topic_of;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::problem::code;
+use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::streams::service::StreamService;
 use crate::topics::{self, HubTopics, MessageContent, TopicForm};
 

@@ -25,6 +25,7 @@ const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
 const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
 const SETTINGS: &str = "crates/server/src/http3.rs";
+const QUIC_SESSIONS: &str = "crates/quic/tests/support/sessions.rs";
 const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
 const IDS: &str = "crates/quic/src/ids.rs";
 const DATAGRAM: &str = "crates/engine/src/datagram.rs";
@@ -53,7 +54,7 @@ pub(super) const HTTP_3: &[Line] = &[
             (SERVER, "idle_connections_and_incomplete_handshakes_end"),
             (SERVER, "connections_beyond_a_limit_are_closed"),
             (EXCHANGE, "requests_are_answered_and_content_exceeds_the_windows"),
-            (EXCHANGE, "datagrams_of_a_session_are_echoed"),
+            (QUIC_SESSIONS, "datagrams_of_a_session_are_echoed"),
             (EXCHANGE, "idle_connections_end"),
             (EXCHANGE, "clients_without_h3_are_refused"),
             (EXCHANGE, "connections_beyond_the_limit_are_refused"),
@@ -321,8 +322,8 @@ pub(super) const HTTP_3: &[Line] = &[
             (SESSIONS, "streams_wait_for_their_session"),
             (SESSIONS, "datagrams_wait_for_their_session_within_limits"),
             (ATTACKS, "held_streams_are_limited"),
-            (EXCHANGE, "stream_before_its_session_continues_once_it_is_open"),
-            (EXCHANGE, "datagram_before_its_session_is_delivered_once_it_is_open"),
+            (QUIC_SESSIONS, "stream_before_its_session_continues_once_it_is_open"),
+            (QUIC_SESSIONS, "datagram_before_its_session_is_delivered_once_it_is_open"),
         ]),
     ),
     line(
@@ -338,7 +339,7 @@ pub(super) const HTTP_3: &[Line] = &[
         "9221 5.3",
         "Datagrams are subject to congestion control; the newest value of each topic waits",
         By(&[
-            (EXCHANGE, "datagrams_beyond_the_congestion_window_stay_with_the_application"),
+            (QUIC_SESSIONS, "datagrams_beyond_the_congestion_window_stay_with_the_application"),
             (SERVER_SESSIONS, "newest_publication_of_each_topic_leaves_when_the_network_is_free_again"),
         ]),
     ),
