@@ -378,6 +378,7 @@ export class Client {
     clearTimeout(this.#heartbeat);
     clearTimeout(this.#welcome);
     clearTimeout(this.#renewal);
+    this.#connection = undefined;
     const error = new SinewsError("closed", reason || "the client is closed");
     for (const { reject } of [...this.#pending.values(), ...this.#queue]) reject(error);
     for (const subscription of [...this.#subscriptions, ...this.#consumptions, ...this.#states.values()]) subscription._reject(error);

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
 import test from "node:test";
 
 import { connect } from "@sinews/client";
@@ -27,13 +28,14 @@ async function setUp(t) {
     t.after(() => client.close());
     const updates = channel();
     let calls = 0;
-    const state = client.state("prices", (keys) => updates.push([new Map(keys), calls += 1]), options);
+    const update = (keys, changed) => updates.push([new Map(keys), calls += 1, changed.size]);
+    const state = client.state("prices", update, options);
     await state.ready;
     const until = async (last) => {
       const [, number] = await updates.until(([keys]) => [...last].every(([symbol, price]) => keys.get(symbol) === price));
       return number;
     };
-    return { client, state, until };
+    return { client, state, updates, until };
   };
   return { server, first, change, follow };
 }
@@ -55,6 +57,30 @@ test("prices: a page that stops reading stays connected, and continues with the 
   const { last } = await change();
   network.flow();
   await page.until(last);
+  assert.equal(network.attempts, 1);
+});
+
+/** Bytes a second of a slow phone: 64 kbit/s. */
+const PHONE = 8_000;
+
+test("prices: a page that reads slowly stays connected, and skips values that were replaced", limit, async (t) => {
+  const { server, first, follow } = await setUp(t);
+  const network = await proxy(t, server.port, { rate: 4 * PHONE });
+  const page = await follow(network.url);
+  const rounds = 3 * ROUNDS;
+  // Large values, which compression leaves large: all changes would take this page minutes.
+  for (let round = 1; round <= rounds; round += 1) {
+    const data = () => ({ round, text: randomBytes(750).toString("base64") });
+    const body = JSON.stringify({ writes: [...first.keys()].map((key) => ({ key, data: data() })) });
+    const headers = { authorization: `Bearer ${API_KEY}` };
+    assert.equal((await fetch(`${server.http}/api/v1/topics/prices/keys`, { method: "POST", headers, body })).status, 200);
+  }
+  let values = 0;
+  const [, count] = await page.updates.until(([keys, , changed]) => {
+    values += changed;
+    return [...first.keys()].every((symbol) => keys.get(symbol)?.round === rounds);
+  });
+  assert.ok(count > 1 && values < (rounds * first.size) / 2, `${values} values in ${count} updates`);
   assert.equal(network.attempts, 1);
 });
 
@@ -102,4 +128,24 @@ test("prices: the page shows all prices, and changes them", { ...limit, skip: no
   await page.until('document.querySelectorAll("li").length === 50');
   await set("SYM007", 99.5);
   await page.until('[...document.querySelectorAll("li")].some((row) => row.textContent === "SYM00799.50")');
+});
+
+test("prices: the page on a slow phone shows the last prices, over one connection", { ...limit, skip: noChromium }, async (t) => {
+  const port = await freePort();
+  const server = await serveTutorial(t, file("sinews.toml"), { ports: { 3000: port } });
+  const network = await proxy(t, server.port, { rate: PHONE });
+  const set = (symbol, price) => setPrice(symbol, price, { url: server.http, key: API_KEY });
+  await Promise.all([...symbols(50)].map(([symbol, price]) => set(symbol, price)));
+  const through = network.url.replace("ws:", "http:").replace("/ws", "");
+  await startNode(t, file("server.js"), { env: { REALTIME_URL: through, PORT: String(port) } });
+  const open = await chromium(t);
+  const page = await open(`http://127.0.0.1:${port}/`);
+  await page.until('document.querySelectorAll("li").length === 50');
+  for (let round = 1; round <= ROUNDS; round += 1) {
+    await Promise.all([...symbols(50)].map(([symbol, price]) => set(symbol, price + round)));
+  }
+  const last = [...symbols(50)].map(([symbol, price]) => `${symbol}${(price + ROUNDS).toFixed(2)}`).sort().join();
+  await page.until(`[...document.querySelectorAll("li")].map((row) => row.textContent).sort().join() === ${JSON.stringify(last)}`);
+  assert.equal(await page.evaluate('document.getElementById("status").textContent'), "open");
+  assert.equal(network.attempts, 1);
 });

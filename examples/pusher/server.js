@@ -67,8 +67,12 @@ example.post("/news", needsUser, async (request, response) => {
   response.json({ text });
 });
 
-const library = createRequire(import.meta.url).resolve("pusher-js/dist/web/pusher-with-encryption.min.js");
-example.get("/pusher.js", (request, response) => response.sendFile(library));
+const { resolve } = createRequire(import.meta.url);
+const libraries = {
+  "/pusher.js": resolve("pusher-js/dist/web/pusher-with-encryption.min.js"),
+  "/echo.js": resolve("laravel-echo").replace(/[^/]*$/, "echo.iife.js"),
+};
+for (const [path, file] of Object.entries(libraries)) example.get(path, (request, response) => response.sendFile(file));
 example.use(express.static(fileURLToPath(new URL("public", import.meta.url))));
 
 // The server is not reachable, or a request was invalid.

@@ -119,13 +119,13 @@ function helpers() {
 }
 
 /** Paths of the application: the page, signatures, and calls of the library `pusher`. */
-async function application(server) {
+async function application(server, full) {
   const pusher = new Server({
     appId: "1", key: "key", secret: "secret", host: "127.0.0.1", port: server.port, useTLS: false,
     encryptionMasterKeyBase64: Buffer.alloc(32, 7).toString("base64"),
   });
   const scripts = Object.keys(SCRIPTS).map((path) => `<script src="${path}"></script>`).join("");
-  const page = `<!doctype html><title>pusher-js</title>${scripts}<script>port = ${server.port}; (${helpers})()</script>`;
+  const page = `<!doctype html><title>pusher-js</title>${scripts}<script>port = ${server.port}; fullPort = ${full.port}; (${helpers})()</script>`;
   const answer = async (path, body) => {
     if (path === "/") return page;
     if (path in SCRIPTS) return readFileSync(SCRIPTS[path], "utf8");
@@ -172,7 +172,8 @@ function page() {
     const config = join(folder(hooks), "sinews.toml");
     writeFileSync(config, APPS);
     const server = await serve(hooks, ["--config", config]);
-    const listener = await application(server);
+    const full = await serve(hooks, ["--config", config, "--limits-max-connections", "1"]);
+    const listener = await application(server, full);
     hooks.after(() => {
       listener.closeAllConnections();
       return new Promise((done) => listener.close(done));
@@ -340,6 +341,24 @@ check("4004: a full app is refused, and not tried again", async () => {
   await state(second, "disconnected");
   return [[...second.errors], second.states];
 }, [[4004], ["connecting", "disconnected"]]);
+
+check("4005: a wrong path is refused, and not tried again", async () => {
+  const client = connect("anna", { wsPath: "/wrong" });
+  await state(client, "disconnected");
+  return [[...client.errors], client.states];
+}, [[4005], ["connecting", "disconnected"]]);
+
+check("4100: a server at its maximum of connections is tried again until one ends", async () => {
+  const full = { wsPort: window.fullPort };
+  const first = connect("anna", full);
+  await state(first, "connected");
+  const second = connect("ben", full);
+  await event(second.connection, "error");
+  const before = [[...second.errors], second.connection.state];
+  first.disconnect();
+  await state(second, "connected");
+  return [...before, second.states];
+}, [[4100], "connecting", ["connecting", "connected"]]);
 
 check("4000: an app for TLS makes the client use TLS", async () => {
   const client = connect("anna", { key: "tls" });

@@ -103,6 +103,26 @@ test("pusher: the application's events arrive", { ...limit, skip: noChromium }, 
   assert.equal(await ben.evaluate('document.querySelector("#orders").textContent'), "", "the order is of the other user");
 });
 
+test("pusher: a page with Laravel Echo", { ...limit, skip: noChromium }, async (t) => {
+  const { site } = await setUp(t);
+  const [anna, ben] = await Promise.all(["anna", "ben"].map(async (user) => {
+    const page = await (await chromium(t))(`${site}/echo.html`);
+    await page.submit("#login", { "#user": user });
+    return page;
+  }));
+  for (const page of [anna, ben]) await page.until('document.querySelector("#members").value === "anna, ben"');
+  await ben.submit("#send", { "#text": "<b>hello</b>" });
+  await anna.shows("ben: <b>hello</b>");
+  await anna.evaluate('document.querySelector("#ship").click()');
+  await anna.shows("Order 7 was shipped.");
+  await anna.evaluate(`fetch("news", {
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ text: "We are open" }),
+  }).then(({ status }) => status)`);
+  await ben.shows("anna announces: We are open");
+  await ben.close();
+  await anna.until('document.querySelector("#members").value === "anna"');
+});
+
 for (const [how, signal] of [["is restarted", "SIGTERM"], ["dies", "SIGKILL"]]) {
   test(`pusher: pages connect again after the server ${how}`, { ...limit, skip: noChromium }, async (t) => {
     const { server, enter, restart } = await setUp(t);

@@ -654,7 +654,9 @@ test("a backend disconnects the connections that a client names", limit, async (
     assert.deepEqual(await call("disconnect", { connection: one.connections[0] }), { connections: 1 });
     assert.equal((await waiting).code, 4410);
     assert.deepEqual(one.connections, []);
+    await reaches(one, "open");
     one.close();
+    assert.deepEqual(one.connections, []);
     while ((await call("connections")).connections.length > 0);
   }
 });

@@ -49,8 +49,11 @@ export function tokens(test) {
   return { options: ["--auth-secret-file", file, "--auth-leeway", "0s"], make };
 }
 
-/** A TCP proxy that can lose its connections, refuse new ones, and stop reading from the server. */
-export async function proxy(test, target) {
+/**
+ * A TCP proxy that can lose its connections, refuse new ones, and stop reading from the server. `rate` limits the bytes a
+ * second of each connection from the server.
+ */
+export async function proxy(test, target, { rate = Infinity } = {}) {
   const pairs = new Set();
   const state = { accepts: true, upgrades: true, attempts: 0 };
   const listener = net.createServer((near) => {
@@ -70,7 +73,12 @@ export async function proxy(test, target) {
       if (!state.upgrades && /^upgrade: *websocket/im.test(chunk.toString("latin1"))) return near.destroy();
       far.write(chunk);
     });
-    far.on("data", (chunk) => near.write(chunk));
+    far.on("data", (chunk) => {
+      near.write(chunk);
+      if (rate === Infinity) return;
+      far.pause();
+      setTimeout(() => far.resume(), (chunk.length / rate) * 1000);
+    });
   });
   listener.listen(0, "127.0.0.1");
   await once(listener, "listening");

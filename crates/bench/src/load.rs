@@ -17,6 +17,7 @@ mod tcp;
 mod threads;
 mod tls;
 mod tracker;
+mod traffic;
 mod websocket;
 mod windows;
 

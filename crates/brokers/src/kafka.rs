@@ -107,6 +107,10 @@ impl Broker for Kafka {
         self.producer.publish(stream, partition, records)
     }
 
+    fn has_queue_space(&self, _: &[&Records]) -> bool {
+        !self.status.is_queue_full()
+    }
+
     fn watch_queue_space(&self, waker: &Waker) -> bool {
         self.status.watch_queue_space(waker)
     }

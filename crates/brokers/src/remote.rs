@@ -301,6 +301,15 @@ impl Broker for RemoteBroker {
         true
     }
 
+    fn has_queue_space(&self, batches: &[&Records]) -> bool {
+        // Without a queue, the publication reports that the broker is closed.
+        let has_slots = |senders: Senders| senders.outgoing.capacity() >= batches.len();
+        let bytes: usize = batches.iter().map(|records| records.bytes().len()).sum();
+        let before = self.budget.bytes.load(Ordering::SeqCst);
+        let is_first_of_one = before == 0 && batches.len() == 1;
+        self.senders().is_none_or(has_slots) && (is_first_of_one || before + bytes <= self.budget.bytes_max)
+    }
+
     fn watch_queue_space(&self, waker: &Waker) -> bool {
         self.budget.status.watch_queue_space(waker)
     }

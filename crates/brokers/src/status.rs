@@ -176,6 +176,12 @@ impl Status {
         }
     }
 
+    /// Whether a publisher has found the queue full, and it has no space since.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn is_queue_full(&self) -> bool {
+        self.is_queue_full.load(Ordering::SeqCst)
+    }
+
     /// Whether the queue has space; otherwise the waker is called when it has.
     pub(crate) fn watch_queue_space(&self, waker: &Waker) -> bool {
         let mut waiters = lock(&self.waiters);

@@ -74,19 +74,26 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, ByteClass::Token)
 }
 
+const ONES: u64 = u64::MAX / 255;
+
+/// Returns the high bit of each byte of a word that is below the limit, up to the first one: a borrow affects later bytes only.
+/// The limit is at most 0x80.
+const fn below(word: u64, limit: u8) -> u64 {
+    word.wrapping_sub(ONES * limit as u64) & !word
+}
+
+/// Returns the high bit of each byte that has the value, as [`below`] does.
+const fn equal(word: u64, value: u8) -> u64 {
+    below(word ^ (ONES * value as u64), 1)
+}
+
 /// Returns the number of bytes before the first one that no header value contains: a control byte except the tab.
 /// Examines eight bytes at a time.
 pub(crate) fn value_len(bytes: &[u8]) -> usize {
-    const ONES: u64 = u64::MAX / 255;
-    const HIGH: u64 = ONES << 7;
     let mut at = 0;
     while let Some(eight) = bytes[at..].first_chunk::<8>() {
         let word = u64::from_le_bytes(*eight);
-        // The lowest high bit that is set marks the first byte of its kind; a borrow affects later bytes only.
-        let low = word.wrapping_sub(ONES * 0x20) & !word;
-        let no_delete = word ^ (ONES * 0x7f);
-        let delete = no_delete.wrapping_sub(ONES) & !no_delete;
-        let found = (low | delete) & HIGH;
+        let found = (below(word, b' ') | equal(word, 0x7f)) & (ONES << 7);
         if found == 0 {
             at += 8;
             continue;
@@ -98,6 +105,20 @@ pub(crate) fn value_len(bytes: &[u8]) -> usize {
         at += 1;
     }
     skip(bytes, at, ByteClass::Value)
+}
+
+/// Returns the number of bytes before the first one that no request target contains. Examines eight bytes at a time.
+pub(crate) fn target_len(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(eight) = bytes[at..].first_chunk::<8>() {
+        let word = u64::from_le_bytes(*eight);
+        let found = (below(word, b'!') | equal(word, 0x7f) | equal(word, b'#') | word) & (ONES << 7);
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    skip(bytes, at, ByteClass::Target)
 }
 
 /// Whether the bytes are a valid header value: no control byte except the tab, so that no CR, LF or NUL of
@@ -195,5 +216,20 @@ mod tests {
             }
         }
         assert_eq!(value_len(b""), 0);
+    }
+
+    #[test]
+    fn target_ends_at_the_first_byte_of_another_class_at_any_position() {
+        for byte in 0..=255 {
+            for at in 0..40 {
+                let mut bytes = [b'/', b'!', b'~', b'$'].repeat(10);
+                bytes[at] = byte;
+                bytes[39] = b' ';
+                let is_valid = byte.is_ascii_graphic() && byte != b'#';
+                let expected = if is_valid && at < 39 { 39 } else { at };
+                assert_eq!(target_len(&bytes), expected, "{byte:#x} at {at}");
+            }
+        }
+        assert_eq!(target_len(b""), 0);
     }
 }

@@ -19,6 +19,7 @@ use crate::auth::{self, Denied};
 use crate::brief::brief;
 use crate::closing::close;
 use crate::policy::AccessPolicy;
+use crate::topics::{self, TopicForm};
 
 /// Why a request is rejected, with its name in metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,19 +141,37 @@ pub(crate) fn admit<H: Handler + 'static>(
     Err(rejection.refusal)
 }
 
-/// Whether the client of a session of WebTransport wants publications as datagrams.
+/// Topics and patterns in `datagrams` of one session.
+const DATAGRAM_TOPICS_MAX: usize = 64;
+
+/// The topics and patterns whose publications a client of WebTransport wants as datagrams: `datagrams=true` for all of its
+/// subscriptions, or names.
 ///
 /// # Errors
-/// The value of the query is invalid, or the request is for a WebSocket, which has no datagrams.
-pub(crate) fn wants_datagrams(request: &Request<'_>) -> Result<bool, HandshakeRejection> {
-    match request.query("datagrams") {
-        None | Some("false") => Ok(false),
-        Some("true") if request.has_datagrams() => Ok(true),
-        Some("true") => {
-            let text = "query parameter `datagrams` requires WebTransport: a WebSocket has no datagrams";
-            Err(HandshakeRejection::request(400, text))
-        }
-        Some(_) => Err(HandshakeRejection::request(400, "query parameter `datagrams` must be true or false")),
+/// A name is invalid, there are too many, or the request is for a WebSocket, which has no datagrams.
+pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Vec<String>, HandshakeRejection> {
+    let mut topics = Vec::new();
+    for value in request.query_values("datagrams").filter(|value| value != "false") {
+        let topic = if value == "true" { ">".into() } else { value };
+        topics::check_subscription(&topic)
+            .map_err(|text| HandshakeRejection::request(400, &format!("datagrams: {text}")))?;
+        topics.push(topic.into_owned());
+    }
+    if topics.len() > DATAGRAM_TOPICS_MAX {
+        let text = format!("more than {DATAGRAM_TOPICS_MAX} topics in `datagrams`");
+        return Err(HandshakeRejection::request(400, &text));
+    }
+    if !topics.is_empty() && !request.has_datagrams() {
+        let text = "query parameter `datagrams` requires WebTransport: a WebSocket has no datagrams";
+        return Err(HandshakeRejection::request(400, text));
+    }
+    Ok(topics)
+}
+
+/// Sends the publications of topics to a client as datagrams.
+pub(crate) fn deliver_datagrams(form: TopicForm, topics: Vec<String>, cx: &mut Context<'_>) {
+    for topic in topics {
+        cx.deliver_datagrams(&form.topic(&topic));
     }
 }
 

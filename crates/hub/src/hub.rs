@@ -94,6 +94,7 @@ impl HubBuilder {
                 message_rate: None,
                 has_pages: true,
                 pusher_prefix: None,
+                pusher_recovery_bytes: None,
             },
             access: None,
             history: Vec::new(),
@@ -194,6 +195,16 @@ impl HubBuilder {
         self
     }
 
+    /// Sets the memory that recoveries of [apps](crate::PusherApps) reserve while they read missed events of durable topics, each
+    /// 1 MiB: further recoveries wait. A recovery that has waited and read for
+    /// [`PusherLimits::recovery_time`](crate::PusherLimits) is answered as incomplete. Less than 1 MiB counts as 1 MiB. Default:
+    /// 64 MiB, which is enough for 64 recoveries at once.
+    #[must_use]
+    pub fn pusher_recovery_bytes(mut self, bytes: usize) -> Self {
+        self.options.pusher_recovery_bytes = Some(bytes);
+        self
+    }
+
     /// Sets the version and the commit that the dashboard shows. Default: the version of this crate.
     #[must_use]
     pub fn build_info(mut self, version: &str, commit: &str) -> Self {
@@ -245,7 +256,7 @@ impl HubBuilder {
         let rules = HubRules::new(access.namespaces(), &self.history, self.chat_history, streams.as_mut())
             .map_err(BuildError::Namespace)?;
         if let Some(streams) = streams {
-            if !streams.keyed_topics.is_empty() && streams.broker.is_some() {
+            if !streams.keyed_topics.is_empty() && streams.directory().is_none() {
                 return Err(BuildError::KeysAtBroker);
             }
             check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
@@ -317,7 +328,7 @@ pub enum BuildError {
     Namespace(String),
     /// A topic pattern is invalid.
     Pattern(String),
-    /// Keys are to be durable, and a broker stores the streams: it would not retain the newest record of each key.
+    /// Keys are to be durable, a broker stores the streams, and no directory is named: a broker stores no keys.
     KeysAtBroker,
     /// A durable topic would have a compacted stream, which rejects its publications.
     Compaction(String),
@@ -336,7 +347,7 @@ impl fmt::Display for BuildError {
             Self::Hooks(fault) => write!(f, "hooks: {fault}"),
             Self::Namespace(fault) => f.write_str(fault),
             Self::Pattern(pattern) => write!(f, "{pattern:?} is not a valid topic pattern"),
-            Self::KeysAtBroker => f.write_str("durable keys need streams in a directory, without a broker"),
+            Self::KeysAtBroker => f.write_str("durable keys need a directory, also beside a broker"),
             Self::Compaction(why) => write!(f, "compaction of streams: {why}"),
             Self::StreamDirectory(why) => write!(f, "directory of streams: {why}"),
             Self::Cluster(why) => write!(f, "cluster: {why}"),
@@ -377,7 +388,8 @@ impl Hub {
     pub fn configure(&self, server: Server) -> Server {
         let server = self.rules.iter().cloned().fold(server, Server::topic_rule);
         let server = server.keyed_topics(keys::encode);
-        let durable_keys = self.store.as_ref().map(|store| store.keys()).filter(|keys| keys.is_enabled());
+        let durable_keys =
+            self.store.as_ref().map(|store| store.of_keys().keys()).filter(|keys| keys.is_enabled());
         let server = match durable_keys {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
             None => server,
@@ -437,14 +449,15 @@ impl Hub {
         if let Some(store) = &store {
             tasks.extend(store.start_expiry()?);
             store.topics().start(Arc::clone(&topics), server.publisher())?;
-            store.keys().start(server.publisher())?;
+            let of_keys = store.of_keys();
+            of_keys.keys().start(server.publisher())?;
             if let Some(cluster) = &cluster {
-                let (replicas, keys) = (store.key_replicas(), cluster.keys());
+                let (replicas, keys) = (of_keys.key_replicas(), cluster.keys());
                 let owners = Arc::downgrade(keys);
                 replicas.start(server.publisher(), owners as Weak<dyn SharedKeys>)?;
                 keys.set_store(Arc::clone(replicas) as Arc<dyn ReplicaStore>);
             }
-            store.load_keys();
+            of_keys.load_keys();
         }
         let link = match &cluster {
             Some(cluster) => {
@@ -561,7 +574,7 @@ impl Drop for RunningHub {
         if let Some(store) = &self.store {
             store.close();
             store.topics().finish();
-            store.keys().finish();
+            store.of_keys().keys().finish();
         }
         self.revocations.close_file();
     }

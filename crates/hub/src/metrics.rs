@@ -41,7 +41,7 @@ pub(crate) fn add_to(
         registry.register_collector(Box::new(PusherMetrics(Arc::clone(live.policy().live_apps()))));
         if let Some(store) = &store {
             registry.register_collector(Box::new(StreamMetrics::of(store)));
-            if let Some(keys) = store.key_storage_metrics() {
+            if let Some(keys) = store.of_keys().key_storage_metrics() {
                 registry.register_collector(Box::new(keys));
             }
             if let Some(broker) = BrokerMetrics::of(store) {

@@ -16,4 +16,6 @@ pub(crate) struct RouteOptions {
     pub(crate) has_pages: bool,
     /// Prefix of paths of the Pusher protocol, besides the paths without it.
     pub(crate) pusher_prefix: Option<String>,
+    /// Memory of all recoveries of the Pusher protocol; `None` for the default.
+    pub(crate) pusher_recovery_bytes: Option<usize>,
 }

@@ -22,6 +22,7 @@ pub(crate) mod discovery;
 pub(crate) mod durable_keys;
 pub(crate) mod durable_topics;
 pub(crate) mod errors;
+pub(crate) mod event_records;
 pub(crate) mod fetch;
 pub(crate) mod follow;
 mod groups;

@@ -71,6 +71,10 @@ impl Broker for HeldBroker {
         Ok(pending)
     }
 
+    fn has_queue_space(&self, _: &[&Records]) -> bool {
+        true
+    }
+
     fn watch_queue_space(&self, _: &Waker) -> bool {
         true
     }

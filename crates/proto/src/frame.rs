@@ -151,9 +151,8 @@ const PREFIX: usize = 4;
 /// Parses kind and length at the start of `bytes`, as the head of an unmasked frame.
 pub(crate) fn parse_tagged(bytes: &[u8]) -> Result<ParsedHead, PeerMisbehaved> {
     let Some(&tag) = bytes.first() else { return Ok(ParsedHead::NeedMore(TAGGED)) };
-    let opcode = match Opcode::parse(tag) {
-        Some(opcode @ (Opcode::Text | Opcode::Binary | Opcode::Close)) => opcode,
-        _ => return Err(PeerMisbehaved::UnknownOpcode(tag)),
+    let Some(opcode @ (Opcode::Text | Opcode::Binary | Opcode::Close)) = Opcode::parse(tag) else {
+        return Err(PeerMisbehaved::UnknownOpcode(tag));
     };
     let &[_, a, b, c, d, ..] = bytes else { return Ok(ParsedHead::NeedMore(TAGGED - bytes.len())) };
     let len = u64::from(u32::from_be_bytes([a, b, c, d]));

@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quinn_proto::{Connection, ConnectionEvent, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId};
+use quinn_proto::{
+    Connection, ConnectionEvent, Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId, VarInt,
+};
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
 use crate::app::{Http3App, LinkEnd};
-use crate::exchanges::{ConnectionKey, Exchanges, StreamQueues, http_id, quic_id};
+use crate::exchanges::{ConnectionKey, EndState, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
 use crate::limits::{QuicLimits, varint};
 use crate::memory::UnreadBytes;
@@ -48,6 +50,7 @@ impl Http3Link {
                 max_queued: limits.max_queued,
                 send_window: limits.send_window.into(),
                 max_send_window: limits.max_send_window.into(),
+                datagram_buffer: limits.datagram_send_buffer,
                 window: ConnectionWindow::new(limits.connection_window.into(), limits.stream_window.into()),
                 ..StreamQueues::default()
             },
@@ -85,11 +88,16 @@ impl Http3Link {
     /// The time of the next call of [`expire`](Self::expire). `handshake_timeout` bounds the handshake.
     pub(crate) fn timeout(&mut self, handshake_timeout: Duration) -> Option<Instant> {
         let handshake = (!self.is_connected && !self.is_ended).then(|| self.started + handshake_timeout);
-        self.quic.poll_timeout().into_iter().chain(handshake).min()
+        let reject = self.streams.end.reject_at();
+        self.quic.poll_timeout().into_iter().chain(handshake).chain(reject).min()
     }
 
     pub(crate) fn expire(&mut self, handshake_timeout: Duration, app: &mut dyn Http3App, now: Instant) {
         self.quic.handle_timeout(now);
+        if self.streams.end.reject_at().is_some_and(|at| at <= now) {
+            self.streams.end = EndState::Rejecting;
+            self.http.shut_down_now();
+        }
         if !self.is_connected && !self.is_ended && self.started + handshake_timeout <= now {
             self.end(H3Code::H3_NO_ERROR, "handshake timeout", LinkEnd::Lost, app, now);
         }
@@ -154,10 +162,7 @@ impl Http3Link {
                     }
                 }
                 QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id, app, fields, now),
-                QuicEvent::Stream(StreamEvent::Writable { id }) => {
-                    self.streams.flush(&mut self.quic, id);
-                    app.handle_writable(&mut self.exchanges(now), http_id(id));
-                }
+                QuicEvent::Stream(StreamEvent::Writable { id }) => self.streams.writable.push(id),
                 QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
                     self.streams.forget(id);
                     // RFC 9000 section 3.5: also a complete response, of which a part waits for a window.
@@ -175,6 +180,7 @@ impl Http3Link {
                 return;
             }
         }
+        self.write(app, now);
         loop {
             self.settle(app, fields, now);
             if self.is_ended || !self.is_connected {
@@ -186,6 +192,15 @@ impl Http3Link {
                     self.quic.set_receive_window(varint(window));
                 }
                 return;
+            }
+        }
+    }
+
+    /// Sends bytes of streams whose windows have opened.
+    fn write(&mut self, app: &mut dyn Http3App, now: Instant) {
+        for stream in self.streams.take_writable() {
+            if self.streams.flush(&mut self.quic, stream) {
+                app.handle_writable(&mut self.exchanges(now), http_id(stream));
             }
         }
     }
@@ -227,6 +242,12 @@ impl Http3Link {
 
     /// Passes received bytes of a stream to HTTP/3, until there are none or the stream is held.
     fn read(&mut self, stream: StreamId, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
+        let is_unread = self.streams.all_paused
+            || self.streams.paused.contains(&stream)
+            || self.http.is_held(http_id(stream));
+        if is_unread && self.read_reset(stream, app, now) {
+            return;
+        }
         while !self.is_ended && !self.streams.paused.contains(&stream) {
             if self.streams.all_paused {
                 self.streams.waiting.insert(stream);
@@ -248,12 +269,7 @@ impl Http3Link {
                         }
                         Ok(None) => (Bytes::new(), true),
                         Err(ReadError::Blocked) => return,
-                        Err(ReadError::Reset(code)) => {
-                            let code = H3Code::new(code.into_inner());
-                            let reset = self.http.receive_reset(http_id(stream), code, self.elapsed(now));
-                            self.report(reset, app, now);
-                            return self.streams.forget_reads(stream, &self.http);
-                        }
+                        Err(ReadError::Reset(code)) => return self.receive_reset(stream, code, app, now),
                     }
                 }
             };
@@ -296,6 +312,20 @@ impl Http3Link {
             let streams = self.quic.max_concurrent_streams(Dir::Bi);
             self.quic.set_max_concurrent_streams(Dir::Uni, varint(streams));
         }
+    }
+
+    /// Handles the reset of a stream that is not read. Returns whether the client has reset it.
+    fn read_reset(&mut self, stream: StreamId, app: &mut dyn Http3App, now: Instant) -> bool {
+        let Ok(Some(code)) = self.quic.recv_stream(stream).received_reset() else { return false };
+        self.receive_reset(stream, code, app, now);
+        true
+    }
+
+    fn receive_reset(&mut self, stream: StreamId, code: VarInt, app: &mut dyn Http3App, now: Instant) {
+        let code = H3Code::new(code.into_inner());
+        let reset = self.http.receive_reset(http_id(stream), code, self.elapsed(now));
+        self.report(reset, app, now);
+        self.streams.forget_reads(stream, &self.http);
     }
 
     fn datagrams(&mut self, app: &mut dyn Http3App, now: Instant) {
@@ -359,7 +389,7 @@ impl Http3Link {
     }
 
     /// Announces the end of the connection to its client.
-    pub(crate) fn shut_down(&mut self) {
-        self.http.shut_down_now();
+    pub(crate) fn shut_down(&mut self, now: Instant) {
+        self.exchanges(now).shut_down();
     }
 }

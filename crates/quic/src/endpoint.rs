@@ -380,12 +380,12 @@ impl QuicEndpoint {
         link.quic.poll_transmit(now, segments, out).map(|transmit| outgoing(&transmit))
     }
 
-    /// Accepts no more connections, and tells the clients to send no more requests.
+    /// Accepts no more connections, and tells the clients to send no more requests. After a round trip, further requests are rejected.
     pub fn shut_down(&mut self, app: &mut dyn Http3App, now: Instant) {
         self.is_closing = true;
         for handle in self.links.handles() {
             if let Some(link) = self.links.get_mut(&handle) {
-                link.shut_down();
+                link.shut_down(now);
             }
             self.drive(handle, app, now);
         }

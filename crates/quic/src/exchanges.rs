@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionHandle, Dir, SendDatagramError, StreamId, WriteError};
@@ -307,6 +307,7 @@ impl Exchanges<'_> {
             + permitted as usize * PERMITTED_STREAM_MEMORY
             + open * OPEN_STREAM_MEMORY
             + unread as usize
+            + self.streams.datagram_buffer.saturating_sub(self.quic.datagrams().send_buffer_space())
             + self.http.memory()
             + self.streams.memory()
     }
@@ -316,9 +317,20 @@ impl Exchanges<'_> {
         self.http.take_rejected()
     }
 
-    /// Rejects further requests, and tells the client. Open ones continue.
+    /// Tells the client to send no more requests, and rejects further requests after a round trip (RFC 9114 section 5.2). Open
+    /// requests continue, and so do requests that cross the announcement.
     pub fn shut_down(&mut self) {
-        self.http.shut_down_now();
+        if self.streams.end == EndState::Serving {
+            self.http.shut_down();
+            let round_trip = (2 * self.quic.rtt()).clamp(ANNOUNCEMENT_MIN, ANNOUNCEMENT_MAX);
+            self.streams.end = EndState::Announced { reject_at: self.now + round_trip };
+        }
+    }
+
+    /// Whether a shutdown is complete: no request is open, and further ones are rejected.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.http.is_drained()
     }
 
     /// Closes the connection after the event or call, without its streams. [`handle_end`](crate::Http3App::handle_end) follows.
@@ -326,6 +338,31 @@ impl Exchanges<'_> {
         self.streams.close.get_or_insert((code, reason));
     }
 }
+
+/// Progress of a graceful end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EndState {
+    #[default]
+    Serving,
+    /// GOAWAY without a limit is sent. Requests that cross it are served.
+    Announced {
+        reject_at: Instant,
+    },
+    Rejecting,
+}
+
+impl EndState {
+    pub(crate) const fn reject_at(self) -> Option<Instant> {
+        match self {
+            Self::Announced { reject_at } => Some(reject_at),
+            Self::Serving | Self::Rejecting => None,
+        }
+    }
+}
+
+/// Time to deliver an announcement, within which its loss may be repaired: two round trips within these bounds.
+const ANNOUNCEMENT_MIN: Duration = Duration::from_millis(25);
+const ANNOUNCEMENT_MAX: Duration = Duration::from_secs(1);
 
 /// Content that is copied behind the header of its frame: a piece of its own takes more.
 const COPIED_DATA_MAX: usize = 1024;
@@ -348,6 +385,8 @@ pub(crate) struct StreamQueues {
     pub(crate) outgoing: BTreeMap<StreamId, OutgoingQueue>,
     pub(crate) outgoing_bytes: usize,
     pub(crate) max_queued: usize,
+    /// Bytes of datagrams that may wait for the congestion window.
+    pub(crate) datagram_buffer: usize,
     /// Bytes that QUIC keeps until the client acknowledges them, at most, and the maximum of that.
     pub(crate) send_window: u64,
     pub(crate) max_send_window: u64,
@@ -369,6 +408,11 @@ pub(crate) struct StreamQueues {
     pub(crate) all_paused: bool,
     /// Streams with content meanwhile.
     pub(crate) waiting: BTreeSet<StreamId>,
+    /// Streams whose windows have opened.
+    pub(crate) writable: Vec<StreamId>,
+    /// Number of writes to streams whose bytes wait.
+    pub(crate) turns: u64,
+    pub(crate) end: EndState,
     /// The application closes the connection.
     pub(crate) close: Option<(H3Code, &'static str)>,
 }
@@ -376,6 +420,8 @@ pub(crate) struct StreamQueues {
 #[derive(Default)]
 pub(crate) struct OutgoingQueue {
     chunks: VecDeque<Bytes>,
+    /// The turn in which bytes were written last, or the first bytes came.
+    turn: u64,
     ends: bool,
 }
 
@@ -399,7 +445,9 @@ impl StreamQueues {
                 None => return,
             },
         };
-        let queue = self.outgoing.entry(stream).or_default();
+        self.turns += 1;
+        let new = OutgoingQueue { turn: self.turns, ..OutgoingQueue::default() };
+        let queue = self.outgoing.entry(stream).or_insert(new);
         self.outgoing_bytes += bytes.len();
         if !bytes.is_empty() {
             queue.chunks.push_back(bytes);
@@ -431,8 +479,18 @@ impl StreamQueues {
         None
     }
 
-    pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) {
-        let Some(queue) = self.outgoing.get_mut(&stream) else { return };
+    /// Takes the streams whose windows have opened, the longest wait first. QUIC names the latest stream first, which may use up
+    /// the window of the connection each time.
+    pub(crate) fn take_writable(&mut self) -> Vec<StreamId> {
+        let mut streams = std::mem::take(&mut self.writable);
+        streams.sort_by_key(|stream| self.outgoing.get(stream).map(|queue| queue.turn));
+        streams
+    }
+
+    /// Writes queued bytes as far as the windows permit. Returns whether bytes were written, or none are left.
+    pub(crate) fn flush(&mut self, quic: &mut Connection, stream: StreamId) -> bool {
+        let Some(queue) = self.outgoing.get_mut(&stream) else { return true };
+        let mut is_written = false;
         let mut writer = quic.send_stream(stream);
         let mut is_open = true;
         while is_open && !queue.chunks.is_empty() {
@@ -440,9 +498,12 @@ impl StreamQueues {
                 Ok(written) => {
                     self.outgoing_bytes -= written.bytes;
                     self.written += written.bytes as u64;
+                    is_written = true;
+                    self.turns += 1;
+                    queue.turn = self.turns;
                     queue.chunks.drain(..written.chunks);
                 }
-                Err(WriteError::Blocked) => return,
+                Err(WriteError::Blocked) => return is_written,
                 Err(_) => is_open = false,
             }
         }
@@ -450,6 +511,7 @@ impl StreamQueues {
             let _ = writer.finish();
         }
         self.forget(stream);
+        true
     }
 
     /// Doubles the window once the client has acknowledged as much as it holds: a client that acknowledges nothing takes

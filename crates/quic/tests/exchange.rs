@@ -37,6 +37,7 @@ struct EchoApp {
     session_streams: Vec<u64>,
     session_bytes: Vec<u8>,
     ends: Vec<String>,
+    resets: usize,
     last: Option<ConnectionKey>,
     connections: Vec<ConnectionKey>,
     /// Pauses each request at its head.
@@ -75,6 +76,7 @@ impl Http3App for EchoApp {
                     exchanges.send_data(stream, body.into(), true).expect("an open stream");
                 }
             }
+            Event::Reset { .. } => self.resets += 1,
             _ => {}
         }
     }
@@ -193,6 +195,27 @@ impl Pair {
     }
 
     /// Exchanges datagrams and lets time pass until a condition holds.
+    /// Passes datagrams until a condition holds after one of them.
+    fn run_each(&mut self, client: &mut QuicClient, mut done: impl FnMut(&QuicClient) -> bool) {
+        for _ in 0..100_000 {
+            for datagram in client.transmit(self.now) {
+                let datagram = BytesMut::from(&datagram[..]);
+                self.server.receive(datagram, self.address, None, 0, &mut self.app, self.now);
+            }
+            for datagram in self.transmit() {
+                client.receive(&datagram, self.now);
+                if done(client) {
+                    return;
+                }
+            }
+            self.now += Duration::from_millis(1);
+            self.server.expire(&mut self.app, self.now);
+            client.quic.handle_timeout(self.now);
+            client.drive(self.now);
+        }
+        panic!("condition not met: {:?} {:?}", self.app.ends, client.lost);
+    }
+
     fn run(&mut self, client: &mut QuicClient, what: &str, done: impl Fn(&Self, &QuicClient) -> bool) {
         for _ in 0..10_000 {
             self.exchange(client);
@@ -387,10 +410,14 @@ fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
         assert!(sent < 1000);
     }
     assert!(sent > 4, "{sent}");
+    // The memory of the connection has them.
+    let busy = world.lend(|exchanges| exchanges.memory());
     // The application is asked again once some have left.
     let settled = world.app.settled;
     world.pass_time(&mut client);
     assert!(world.app.settled > settled);
+    let idle = world.lend(|exchanges| exchanges.memory());
+    assert!(idle + 2 * max < busy, "{idle} {busy}");
     assert_eq!(send(&mut world, max), Ok(DatagramSend::Sent));
     let none = world.lend(|exchanges| exchanges.send_datagram(QuicStreamId::new(400), &[b"x"]));
     assert!(none.is_err());
@@ -502,9 +529,11 @@ fn shutdown_finishes_requests_and_accepts_no_more() {
     let target = RequestTarget::new("POST", "https", "localhost", "/");
     let open = client.ask(&target, b"first", false);
     world.run(&mut client, "head", |_, client| client.responses.contains_key(&open));
+    let begin = world.now;
     let Pair { server, app, now, .. } = &mut world;
     server.shut_down(app, *now);
     world.run(&mut client, "GOAWAY", |_, client| client.go_away == Some(4));
+    assert!(world.now - begin >= Duration::from_millis(25), "after a round trip");
     let stream = StreamId::from(VarInt::from_u32(open as u32));
     client.send(stream, Bytes::new(), true);
     world.run(&mut client, "rest", |_, client| client.responses.get(&open).is_some_and(|answer| answer.2));
@@ -517,6 +546,70 @@ fn shutdown_finishes_requests_and_accepts_no_more() {
     let mut late = other.connect(roots, "h3");
     other.run(&mut late, "refusal", |_, client| client.lost.is_some());
     assert!(late.lost.is_some_and(|lost| lost.contains("refused")), "not by a timeout");
+}
+
+/// RFC 9114 section 5.2.
+#[test]
+fn requests_that_cross_the_announced_end_are_served() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let first = client.ask(&target, b"first", true);
+    world.run(&mut client, "answer", |_, client| client.responses.get(&first).is_some_and(|answer| answer.2));
+    let Pair { server, app, now, .. } = &mut world;
+    server.shut_down(app, *now);
+    // The client sends before it receives.
+    let crossing = client.ask(&target, b"crossing", true);
+    world.run(&mut client, "answer", |_, client| {
+        client.responses.get(&crossing).is_some_and(|answer| answer.2)
+    });
+    assert_eq!(client.responses[&crossing].1, b"crossing");
+    let announced = client.go_away.expect("GOAWAY");
+    assert!(announced > u64::from(u32::MAX), "without a limit: {announced}");
+    world.run(&mut client, "GOAWAY", |_, client| client.go_away == Some(crossing + 4));
+    assert!(world.lend(|exchanges| exchanges.is_drained()));
+}
+
+/// A slow connection with many downloads: each gets its turn in the window of the connection.
+#[test]
+fn streams_take_turns_in_the_window_of_the_connection() {
+    const BODY: usize = 60_000;
+    let mut transport = TransportConfig::default();
+    transport.receive_window(20_000_u32.into());
+    let (mut world, mut client) = connected_with(QuicLimits::new(), transport);
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let streams: Vec<u64> = (0..12).map(|_| client.ask(&target, &[7; BODY], true)).collect();
+    let received = |client: &QuicClient| -> Vec<usize> {
+        streams.iter().map(|stream| client.responses.get(stream).map_or(0, |answer| answer.1.len())).collect()
+    };
+    let mut lens = Vec::new();
+    world.run_each(&mut client, |client| {
+        lens = received(client);
+        lens.contains(&BODY)
+    });
+    assert!(lens.iter().all(|len| *len >= BODY / 2), "{lens:?}");
+    world.run(&mut client, "all answers", |_, client| received(client) == [BODY; 12]);
+}
+
+/// A stream that the application does not read.
+#[test]
+fn resets_of_paused_streams_are_reported() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    world.app.pauses = true;
+    let target = RequestTarget::new("POST", "https", "localhost", "/");
+    let stream = client.ask(&target, b"body", false);
+    world.run(&mut client, "head", |_, client| client.responses.contains_key(&stream));
+    let id = StreamId::from(VarInt::from_u64(stream).expect("a stream"));
+    client.quic.send_stream(id).reset(0x10c_u32.into()).expect("an open stream");
+    world.run(&mut client, "reset", |world, _| world.app.resets == 1);
+    assert_eq!(world.server.requests(), 0);
+    // And one while no stream is read.
+    world.app.pauses = false;
+    let stream = client.ask(&target, b"body", false);
+    world.run(&mut client, "head", |_, client| client.responses.contains_key(&stream));
+    world.lend(|exchanges| exchanges.pause_all_reads(true));
+    let id = StreamId::from(VarInt::from_u64(stream).expect("a stream"));
+    client.quic.send_stream(id).reset(0x10c_u32.into()).expect("an open stream");
+    world.run(&mut client, "reset", |world, _| world.app.resets == 2);
 }
 
 #[test]

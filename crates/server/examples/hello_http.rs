@@ -1,4 +1,4 @@
-//! Answers `GET /hello` only, to measure the minimum cost of a request. `cargo run --release -p sinews-server
+//! Answers `GET /hello`, and echoes WebSocket messages at `/echo`, to measure the minimum cost of both. `cargo run --release -p sinews-server
 //! --example hello_http -- [PORT] [auto|poll|uring] [THREADS] [CERTIFICATE KEY [http3]]`. With a certificate it serves
 //! HTTPS, with HTTP/2, and on request with HTTP/3.
 //!
@@ -9,11 +9,25 @@
 
 use std::error::Error;
 
-use sinews_server::{Certificates, EngineConfig, HttpConfig, Response, Router, Server, TlsConfig};
+use sinews_server::{
+    Certificates, Context, EngineConfig, Handler, HttpConfig, Payload, Response, Router, Server, TlsConfig,
+    WebSocketRoute,
+};
+
+/// Returns each message.
+struct Mirror;
+
+impl Handler for Mirror {
+    fn message(&mut self, message: Payload<'_>, context: &mut Context<'_>) {
+        context.send_payload(message).ok();
+    }
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let argument = |at, default: &str| std::env::args().nth(at).unwrap_or_else(|| default.to_owned());
-    let router = Router::new().get("/hello", |_| Response::text("Hello, world!"));
+    let router = Router::new()
+        .get("/hello", |_| Response::text("Hello, world!"))
+        .websocket("/echo", WebSocketRoute::new(|_| Ok(Mirror)));
     let address = format!("127.0.0.1:{}", argument(1, "8080")).parse()?;
     let server = match (std::env::args().nth(4), std::env::args().nth(5)) {
         (Some(certificate), Some(key)) => {

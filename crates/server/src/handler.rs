@@ -202,18 +202,19 @@ impl<'a> Context<'a> {
         self.subscriber.reads_paused = false;
     }
 
-    /// Sends later publications of topics to this connection as datagrams, for values of which only the newest counts: QUIC
-    /// does not repeat a lost datagram, and while the network is busy, a newer publication replaces an earlier one of its topic.
-    /// A publication that is longer than a datagram (about 1,200 bytes, depending on the path), retained messages, keys and
-    /// presence use the stream. Returns `false`, without an effect, unless the connection is a session of WebTransport
-    /// ([`Request::has_datagrams`](crate::Request::has_datagrams)).
-    pub fn deliver_datagrams(&mut self) -> bool {
+    /// Sends later publications of a topic, or of all topics that match a pattern, to this connection as datagrams, for values of
+    /// which only the newest counts: QUIC does not repeat a lost datagram, and while the network is busy, a newer publication
+    /// replaces an earlier one of its topic. The connection gets them once it [subscribes](Self::subscribe). A publication that
+    /// is longer than a datagram (about 1,200 bytes, depending on the path), retained messages, keys and presence use the stream.
+    ///
+    /// Returns `false`, without an effect, unless the connection is a session of WebTransport
+    /// ([`Request::has_datagrams`](crate::Request::has_datagrams)), and beyond 64 topics and patterns.
+    pub fn deliver_datagrams(&mut self, topic: &str) -> bool {
         let has_datagrams = self.subscriber.has_datagrams;
-        if has_datagrams {
+        has_datagrams && {
             let backlog = self.subscriber.backlog.get_or_insert_default();
-            backlog.datagrams.get_or_insert_with(|| Box::new(DatagramQueue::new()));
+            backlog.datagrams.get_or_insert_with(|| Box::new(DatagramQueue::new())).add_topic(topic)
         }
-        has_datagrams
     }
 
     /// Subscribes this connection to a topic, or to all topics that match a pattern ([`Topics`]). Repeated

@@ -202,6 +202,7 @@ impl Worker {
         {
             end_body(&mut found.protocol, conn, &mut self.shared);
         }
+        let mut has_failed = false;
         let memory = match &mut found.protocol {
             _ if found.id != conn => return,
             ConnProtocol::WebSocket(websocket) => {
@@ -228,7 +229,8 @@ impl Worker {
                     http2.stop();
                 }
                 settle_http2(http2, io, conn, found.reads_paused, &mut self.shared);
-                ConnMemory::new(http2.outbound.len(), http2.incomplete())
+                has_failed = http2.has_failed() && !http2.sockets.is_empty();
+                ConnMemory::new(http2.queued(), http2.incomplete())
             }
             ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
         };
@@ -238,6 +240,9 @@ impl Worker {
         }
         let before = std::mem::replace(&mut found.memory, memory);
         self.update_memory(io, conn, before, memory);
+        if has_failed {
+            self.end_failed(io, conn);
+        }
     }
 
     /// Returns freed memory to the system, if it is much: the allocator would keep it between used blocks. It locks

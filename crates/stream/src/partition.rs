@@ -240,6 +240,20 @@ impl Partition {
         }
     }
 
+    /// Whether the write queue has space for all these batches now. Another append may take it. A partition that has failed or is
+    /// closed has space, so that the append reports the error.
+    pub fn has_queue_space<'a>(&self, batches: impl IntoIterator<Item = &'a Records>) -> bool {
+        let state = self.core.state();
+        let mut pending = state.pending;
+        state.rejection().is_some()
+            || batches.into_iter().all(|records| {
+                let before = pending;
+                pending += BatchHeader::of(records, 0, 0).length as usize;
+                // One batch may always wait.
+                before == 0 || pending <= self.core.limits.max_pending
+            })
+    }
+
     /// Returns whether the event has happened. If not, the waker is called once when it has, or when the partition
     /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
     /// [`PartitionEvent::QueueSpace`], so that the caller's next append reports the error.

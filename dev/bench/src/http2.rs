@@ -29,7 +29,7 @@ pub(crate) enum Http2Part {
 
 /// Runs the measurement of the arguments, and prints a table for each part.
 pub(crate) fn run(args: &Http2Args) -> Result<(), Error> {
-    let programs = TlsPrograms::build(&args.programs)?;
+    let programs = TlsPrograms::build(&args.programs, &["--features", "peers"])?;
     crate::prepare_load()?;
     let mut bars = Vec::new();
     for part in args.parts() {

@@ -13,7 +13,7 @@ use crate::args::Http3Args;
 use crate::generator::Generator;
 use crate::process::{SERVER_CORE, Server};
 use crate::round::{Measure, Rounds, Work as _};
-use crate::tls::{BACKENDS, EchoContender, PartResult, TlsPrograms, short};
+use crate::tls::{BACKENDS, EchoContender, PartResult, TlsPrograms, short, start};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,7 +28,8 @@ pub(crate) enum Http3Part {
 
 /// Runs the measurement of the arguments, and prints a table for each part.
 pub(crate) fn run(args: &Http3Args) -> Result<(), Error> {
-    let programs = TlsPrograms::build(&args.programs)?;
+    let programs =
+        TlsPrograms::build(&args.programs, &["--bin", "sinews-peers-http3", "--features", "http3"])?;
     crate::prepare_load()?;
     let mut results = Vec::new();
     for part in args.parts() {
@@ -55,6 +56,12 @@ struct Http3Server {
 }
 
 impl TlsPrograms {
+    /// A server on another library in Rust.
+    fn http3_peer(&self, name: &str) -> Result<Server, Error> {
+        let program = self.peers.with_file_name("sinews-peers-http3");
+        start(&program, &[name, "--certificate", &self.certificate, "--key", &self.key])
+    }
+
     /// aioquic, unless its packages are not given.
     fn aioquic(&self, packages: Option<&PathBuf>) -> Result<Option<Http3Server>, Error> {
         let Some(packages) = packages else {
@@ -74,12 +81,12 @@ impl TlsPrograms {
     fn echo_http3(&self, args: &Http3Args, in_flight: usize) -> Result<PartResult, Error> {
         let mut servers = Vec::new();
         for backend in BACKENDS {
-            let server = self.serve(backend, &["--http-http3"])?;
+            let server = self.hello(backend, &["http3"])?;
             servers.push(Http3Server { name: format!("sinews, {}", short(backend)), server, options: &[] });
         }
         servers.push(Http3Server {
             name: "sockudo-ws".to_owned(),
-            server: self.peer("sockudo-http3")?,
+            server: self.http3_peer("sockudo")?,
             // h3 rejects `websocket`.
             options: &["--http3-protocol", "webtransport"],
         });
@@ -130,7 +137,7 @@ impl TlsPrograms {
         for backend in BACKENDS {
             servers.push((format!("sinews, {}", short(backend)), self.hello(backend, &["http3"])?));
         }
-        servers.push(("h3 on quinn".to_owned(), self.peer("h3-quinn")?));
+        servers.push(("h3 on quinn".to_owned(), self.http3_peer("h3-quinn")?));
         let aioquic = self.aioquic(args.python_packages.as_ref())?;
         servers.extend(aioquic.map(|aioquic| (aioquic.name, aioquic.server)));
         let mut loads = Vec::new();

@@ -17,15 +17,15 @@ use crate::target::cargo_build;
 pub(crate) struct TlsPrograms {
     pub(crate) sinews: PathBuf,
     hello: PathBuf,
-    peers: PathBuf,
+    pub(crate) peers: PathBuf,
     pub(crate) folder: Scratch,
     pub(crate) certificate: String,
     pub(crate) key: String,
 }
 
 impl TlsPrograms {
-    /// Builds the missing programs: paths in the arguments take precedence.
-    pub(crate) fn build(args: &TlsProgramArgs) -> Result<Self, Error> {
+    /// Builds the missing programs: paths in the arguments take precedence. `peers`: which servers on other libraries.
+    pub(crate) fn build(args: &TlsProgramArgs, peers: &[&str]) -> Result<Self, Error> {
         let this = std::env::current_exe()?;
         let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
         let built = |given: &Option<PathBuf>, what: &[&str], built: &str| {
@@ -49,7 +49,7 @@ impl TlsPrograms {
             )?,
             peers: built(
                 &args.sinews_peers,
-                &["--package", "sinews-peers", "--features", "peers"],
+                &[&["--package", "sinews-peers"], peers].concat(),
                 "release/sinews-peers",
             )?,
             certificate: text(&folder.file)?,
@@ -66,7 +66,7 @@ impl TlsPrograms {
         start(&self.sinews, &[&arguments[..], &more, &tls, options].concat())
     }
 
-    /// The example of the server that answers `GET /hello` only.
+    /// The example of the server that answers `GET /hello` and echoes at `/echo`.
     pub(crate) fn hello(&self, backend: &str, options: &[&str]) -> Result<Server, Error> {
         let arguments = ["0", backend, "1", &self.certificate, &self.key];
         start(&self.hello, &[&arguments, options].concat())

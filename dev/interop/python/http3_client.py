@@ -202,7 +202,7 @@ async def datagrams_of_a_topic(client):
 
 
 async def protocol_in_a_session(client):
-    opened = await Session.open(client, b"/ws?datagrams=true")
+    opened = await Session.open(client, b"/ws?datagrams=news&datagrams=prices.*")
     assert json.loads((await opened.next())[1])["op"] == "welcome"
     opened.send(1, b'{"op":"subscribe","topic":"news","id":1}')
     assert json.loads((await opened.next())[1])["id"] == 1
@@ -211,6 +211,12 @@ async def protocol_in_a_session(client):
     message = json.loads(datagram[1:])
     assert (datagram[0], message["topic"], message["data"]) == (1, "news", {"a": 1}), message
     assert json.loads((await opened.next())[1])["id"] == 2
+    # Of another topic: by the stream.
+    opened.send(1, b'{"op":"subscribe","topic":"orders","id":3}')
+    assert json.loads((await opened.next())[1])["id"] == 3
+    opened.send(1, b'{"op":"publish","topic":"orders","data":7}')
+    message = json.loads((await opened.next())[1])
+    assert (message["topic"], message["data"]) == ("orders", 7), message
 
 
 async def rejected_sessions(client):

@@ -3,6 +3,7 @@
 `pusher` is the server library, `pysher` a client. Each check prints `ok NAME` or `FAIL NAME: why`.
 """
 
+import json
 import os
 import queue
 import sys
@@ -81,9 +82,33 @@ def batch_of_events():
     expect([events.get(timeout=LIMIT_SECONDS) for _ in range(3)], ["0", "1", "2"], "the events")
 
 
-def users():
-    expect(server().terminate_user_connections("nobody"), {}, "the answer")
-    expect(server().send_to_user("nobody", "news", {}), {}, "the answer")
+def signed_in(user):
+    """A client of a user, and queues of the user's events and of errors. The client has no call for a sign-in."""
+    made = client()
+    answers, events, errors = queue.Queue(), queue.Queue(), queue.Queue()
+    made.connection.bind("pusher:signin_success", answers.put)
+    made.connection.bind("pusher:error", errors.put)
+    made.connection.send_event("pusher:signin", server().authenticate_user(made.connection.socket_id, {"id": user}))
+    expect(json.loads(answers.get(timeout=LIMIT_SECONDS)["user_data"]), {"id": user}, "the user")
+    made.subscribe(f"#server-to-user-{user}", auth="").bind("news", events.put)
+    return made, events, errors
+
+
+def events_and_termination_of_users():
+    _, events, errors = signed_in("python")
+    _, other_events, _ = signed_in("other")
+
+    def send_until_received(user, queue_of_user):
+        # The client does not tell when it has subscribed.
+        end = time.monotonic() + LIMIT_SECONDS
+        while queue_of_user.empty() and time.monotonic() < end:
+            expect(server().send_to_user(user, "news", {"to": user}), {}, "the answer")
+        expect(queue_of_user.get(timeout=1), '{"to": "%s"}' % user, "the data")
+
+    send_until_received("python", events)
+    expect(server().terminate_user_connections("python"), {}, "the answer")
+    expect(errors.get(timeout=LIMIT_SECONDS)["code"], 4009, "the code")
+    send_until_received("other", other_events)
 
 
 def signature_is_checked():
@@ -96,7 +121,10 @@ def signature_is_checked():
 
 
 FAILED = False
-for check in [trigger_reaches_a_client, private_and_presence_channels, batch_of_events, users, signature_is_checked]:
+for check in [
+    trigger_reaches_a_client, private_and_presence_channels, batch_of_events, events_and_termination_of_users,
+    signature_is_checked,
+]:
     name = check.__name__.replace("_", " ")
     try:
         check()

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::Outcome;
 use crate::count::Count;
+use crate::image;
 use crate::process::{self, COMMAND_LIMIT, find_program, output_of};
 use crate::tools::{self, Missing};
 
@@ -45,6 +46,7 @@ pub(crate) fn run() -> Outcome {
         + check_rules(&logs)
         + check_unit(&logs)?
         + check_compose(&logs)
+        + image::check_image(&logs)
         + run_files(&logs)?)
 }
 

@@ -189,7 +189,7 @@ fn try_archive(folder: &Path, name: &str) -> Outcome {
     Ok(Count::PASSED)
 }
 
-fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+pub(crate) fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(ANSWER_LIMIT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;

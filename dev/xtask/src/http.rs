@@ -42,20 +42,25 @@ fn run(programs: &Path, mut server: Server, which: &str, name: &str, out: &Path)
     count + outlived(&mut server)
 }
 
-/// Runs curl against the echo server: over TCP, a Unix socket and TLS.
+/// Runs curl against the echo server: over TCP, a Unix socket and TLS; and curl, nghttp and h2load over HTTP/2.
 pub(crate) fn run_curl(backend: Backend) -> Outcome {
-    let mut command = match tools::curl("http/suite.sh") {
-        Ok(command) => command,
-        Err(missing) => return Ok(missing.report("curl-suite")),
-    };
     let programs = server::build_all_debug(&["http-cases", "http-subject"])?;
-    let out = process::target().join(format!("xtask/http/curl-{}", backend.name()));
-    let mut subject = Subject::start(&programs, backend, &[], &out)?;
-    let tls = format!("https://localhost:{}", subject.tls_port);
-    let base = format!("http://{}", subject.server.address());
-    command.args([base, tls]).arg(&subject.directory);
-    let count = tools::run_checks("curl-suite", &mut command, &out.join("curl.log"));
-    Ok(count + outlived(&mut subject.server))
+    let suites = [("curl-suite", "suite", &[][..]), ("curl-suite, HTTP/2", "http2", &["http2"])];
+    let mut count = Count::default();
+    for (name, script, options) in suites {
+        let mut command = match tools::curl(&format!("http/{script}.sh")) {
+            Ok(command) => command,
+            Err(missing) => return Ok(missing.report(name)),
+        };
+        let out = process::target().join(format!("xtask/http/curl-{script}-{}", backend.name()));
+        let mut subject = Subject::start(&programs, backend, options, &out)?;
+        let tls = format!("https://localhost:{}", subject.tls_port);
+        let base = format!("http://{}", subject.server.address());
+        command.args([base, tls]).arg(&subject.directory);
+        count = count + tools::run_checks(name, &mut command, &out.join("curl.log"));
+        count = count + outlived(&mut subject.server);
+    }
+    Ok(count)
 }
 
 /// Runs h2spec against the echo server: in clear text and over TLS.
@@ -180,7 +185,7 @@ fn run_quic(out: &Path) -> Outcome {
     Ok(count + outlived(&mut server))
 }
 
-fn outlived(server: &mut Server) -> Count {
+pub(crate) fn outlived(server: &mut Server) -> Count {
     server.ended().map_or_else(Count::default, |how| {
         println!("FAIL {how}");
         Count::FAILED

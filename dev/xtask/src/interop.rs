@@ -17,6 +17,7 @@ use crate::library::{self, Runtime};
 use crate::process;
 use crate::server::{self, Server};
 use crate::tools::{self, Missing};
+use crate::webtransport;
 
 /// The message limit of the second server, in octets: the clients send messages of this length and longer
 /// messages.
@@ -30,7 +31,7 @@ pub(crate) struct Options {
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
     /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
-    /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, quic-go, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), client-js (the package `clients/js`) and openapi (a client generated from the
+    /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, quic-go, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), webtransport (Chromium and webtransport-go), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
@@ -104,6 +105,9 @@ const HTTP2: &str = "http2";
 /// The reader of aioquic, against the machine for HTTP/3 without a server.
 const HTTP3: &str = "http3";
 
+/// Sessions of WebTransport of Chromium and webtransport-go, against the program.
+const WEBTRANSPORT: &str = "webtransport";
+
 /// The tests of the package in `clients/js`, which start their own servers.
 const CLIENT_JS: &str = "client-js";
 
@@ -121,7 +125,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);
         clients
-            .chain([CURL_SUITE, H2SPEC, HTTP2, HTTP3, CLIENT_JS, OPENAPI])
+            .chain([CURL_SUITE, H2SPEC, HTTP2, HTTP3, WEBTRANSPORT, CLIENT_JS, OPENAPI])
             .chain(library::names())
             .chain(connect::names())
     };
@@ -140,7 +144,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
             count = count + http::run_curl(backend)?;
         }
     }
-    if [H2SPEC, HTTP2, HTTP3].into_iter().any(wants) {
+    if [H2SPEC, HTTP2, HTTP3, WEBTRANSPORT].into_iter().any(wants) {
         let binary = server::binary(options.binary.as_deref())?;
         let permitted = options.backend.permitted(&binary)?;
         count = count + permitted.print_skipped();
@@ -153,6 +157,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
             }
             if wants(HTTP3) {
                 count = count + http::run_http3(&binary, backend)?;
+            }
+            if wants(WEBTRANSPORT) {
+                count = count + webtransport::run(&binary, backend)?;
             }
         }
     }

@@ -23,6 +23,7 @@ mod floors;
 mod gates;
 mod hints;
 mod http;
+mod image;
 mod instructions;
 mod interop;
 mod library;
@@ -35,6 +36,7 @@ mod steps;
 mod suite;
 mod tidy;
 mod tools;
+mod webtransport;
 
 use std::process::ExitCode;
 
@@ -81,7 +83,7 @@ enum Task {
     Interop(interop::Options),
     /// The bridges to Kafka, Redis and NATS, against real brokers, which are started, killed and frozen
     Brokers(brokers::Options),
-    /// The files of `deploy/`, by the tools that read them
+    /// The files of `deploy/`, by the tools that read them; and their nodes and commands as processes on loopback
     Deploy,
     /// The tutorials in `examples/`, each by its own test against the server
     Examples(examples::Options),

@@ -213,6 +213,20 @@ pub(crate) fn go(program: &str) -> Result<Command, Missing> {
     Ok(Command::new(binary))
 }
 
+/// The program of a module of Go of its own.
+pub(crate) fn go_module(module: &str) -> Result<Command, Missing> {
+    need("go", "https://go.dev/dl")?;
+    let (dir, module) = (process::cache("interop").join(module), source(module));
+    let binary = dir.join("client");
+    let mut download = Command::new("go");
+    execute(download.args(["mod", "download"]).current_dir(&module), &dir.join("download.log"))
+        .map_err(Missing::Tool)?;
+    let mut build = Command::new("go");
+    build.args(["build", "-mod=readonly", "-o"]).arg(&binary).arg(".").current_dir(&module);
+    execute(&mut build, &dir.join("build.log")).map_err(Missing::Broken)?;
+    Ok(Command::new(binary))
+}
+
 /// Helm, which reads the chart: the program on the path, or one that is built from its module.
 pub(crate) fn helm() -> Result<PathBuf, Missing> {
     if let Some(found) = find_program("helm") {

@@ -103,23 +103,6 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
             connection.unix.is_some() && mode.publish_url.is_some(),
             "--unix is the one server of all connections and excludes --publish-url",
         ),
-        (connection.http2 && !is(TargetProtocol::WebSocket), "--http2 is for ws:// and wss:// URLs"),
-        (
-            connection.http3 && (is(TargetProtocol::Tcp) || !target.tls),
-            "--http3 is for wss:// and https:// URLs",
-        ),
-        (
-            of_each > 1 && !is(TargetProtocol::WebSocket),
-            "--sockets-per-connection is for WebSocket; --in-flight sets the requests of a connection",
-        ),
-        (
-            of_each > 1 && !connection.http2 && !connection.http3,
-            "--sockets-per-connection needs --http2 or --http3",
-        ),
-        (
-            connection.sockets_per_connection.get() > 1 && mode.publish_url.is_some(),
-            "--publish-url needs connections of its own and excludes --sockets-per-connection",
-        ),
         (connection.deflate && !is(TargetProtocol::WebSocket), "--deflate is for ws:// and wss:// URLs"),
         (
             !connection.subprotocol.is_empty() && !is(TargetProtocol::WebSocket),
@@ -143,10 +126,36 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
         ),
         (connection.unix.is_some() && !connection.source.is_empty(), "--source is not for Unix sockets"),
     ];
-    match wrong.into_iter().find(|(wrong, _)| *wrong) {
+    match wrong.into_iter().chain(wrong_versions(args, target)).find(|(wrong, _)| *wrong) {
         Some((_, why)) => Err(why.to_owned()),
         None => Ok(()),
     }
+}
+
+/// Options of HTTP/2 and HTTP/3 that conflict with others.
+fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str); 5] {
+    let LoadArgs { connection, mode, .. } = args;
+    let is = |protocol| target.protocol == protocol;
+    let is_shared = connection.sockets_per_connection.get() > 1;
+    [
+        (connection.http2 && !is(TargetProtocol::WebSocket), "--http2 is for ws:// and wss:// URLs"),
+        (
+            connection.http3 && (is(TargetProtocol::Tcp) || !target.tls),
+            "--http3 is for wss:// and https:// URLs",
+        ),
+        (
+            is_shared && !is(TargetProtocol::WebSocket),
+            "--sockets-per-connection is for WebSocket; --in-flight sets the requests of a connection",
+        ),
+        (
+            is_shared && !connection.http2 && !connection.http3,
+            "--sockets-per-connection needs --http2 or --http3",
+        ),
+        (
+            is_shared && mode.publish_url.is_some(),
+            "--publish-url needs connections of its own and excludes --sockets-per-connection",
+        ),
+    ]
 }
 
 fn tls(args: &ConnectionArgs) -> Result<Arc<rustls::ClientConfig>, String> {

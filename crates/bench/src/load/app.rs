@@ -1,5 +1,6 @@
 //! The load of one thread: an application of the engine that connects, sends and compares.
 
+mod closing;
 mod http3;
 mod window;
 
@@ -15,22 +16,18 @@ use smallvec::SmallVec;
 use super::super::plan::{FanOut, LoadMode, LoadPlan};
 use super::super::process::{self, CpuTime};
 use super::super::tally::{FailureKind, LiveCounters, LoadFigures, record};
-use super::super::target::{LoadTarget, TargetProtocol};
 use super::chain::SessionChain;
-use super::connection::{LoadConnection, SocketTraffic};
+use super::connection::LoadConnection;
 use super::failure::ConnectionFailure;
-use super::http::HttpLoad;
-use super::http2::Http2Load;
-use super::http3::{Http3Load, Http3Requests, Http3Sockets};
 use super::protocol::LoadProtocol;
 use super::quic::LoadEndpoints;
-use super::random::{key, masks};
+use super::random::masks;
 use super::role::ConnectionRole;
 use super::schedule::SendSchedule;
-use super::tcp::TcpLoad;
 use super::tls::TlsLayer;
 use super::tracker::{MessageTracker, Nanos, RunWindow, ThreadState};
-use super::websocket::{self, WebSocketLoad};
+use super::traffic::SocketTraffic;
+use super::websocket;
 
 /// Orders of the watching thread to the load threads.
 #[derive(Clone, Copy, Debug)]
@@ -119,13 +116,6 @@ impl LoadApp {
         }
     }
 
-    /// Stops the loop once the run has ended, and all connections with it. Those of HTTP/3 end at the end of a turn.
-    fn stop_if_over(&self, io: &mut Io) {
-        if self.ending && self.quic.is_none() && io.connections() == 0 {
-            io.stop();
-        }
-    }
-
     fn open_replacements(&mut self, io: &mut Io) {
         if !self.ending {
             for (ordinal, waiting) in std::mem::take(&mut self.replacements) {
@@ -183,7 +173,7 @@ impl LoadApp {
             options = options.with_local((plan.sources[self.next_source % plan.sources.len()], 0).into());
         }
         let traffic = self.traffic(ordinal, waiting);
-        let Some((target, protocol)) = protocol_of(&plan, &traffic) else { return };
+        let Some((target, protocol)) = LoadProtocol::of(&plan, &traffic) else { return };
         let tls = plan.tls.as_ref().map(|config| TlsLayer::new(config, &target.name));
         let tls = match tls.transpose() {
             Ok(tls) => tls.map(Box::new),
@@ -358,55 +348,6 @@ impl LoadApp {
             io.set_app_timer([due, open].into_iter().flatten().fold(tick, Instant::min));
         }
     }
-
-    fn end(&mut self, io: &mut Io) {
-        self.ending = true;
-        self.thread_state.stopped = true;
-        self.schedule = None;
-        self.thread_state.at(Instant::now());
-        for index in 0..self.conns.len() {
-            let Self { conns, thread_state, resources, .. } = self;
-            let Some(conn) = &mut conns[index] else { continue };
-            conn.traffic.iter_mut().for_each(|traffic| traffic.tracker.abandon(thread_state));
-            conn.closing = true;
-            let id = conn.id;
-            if conn.open && conn.protocol.close(thread_state, resources) {
-                self.request_send(io, id);
-            } else {
-                self.request_close(io, id);
-            }
-        }
-        // Connections whose peer does not answer Close in time are abandoned.
-        io.set_app_timer(self.thread_state.now + CLOSE_TIMEOUT);
-    }
-
-    /// Handles a closed connection: counts the failure if it is unexpected, and opens a replacement if needed.
-    fn handle_closed(&mut self, (failure, text): (FailureKind, String), conn: LoadConnection) {
-        let Self { thread_state, replacements, ending, .. } = self;
-        let LoadConnection { ordinal, mut traffic, open, closing, .. } = conn;
-        if open {
-            thread_state.live.open.set(thread_state.live.open.get().saturating_sub(1));
-        }
-        let unexpected = !closing && !*ending;
-        if unexpected {
-            thread_state.fail(failure, 1, || text);
-            if !open {
-                thread_state.live.settled.add(1);
-            }
-        }
-        let another = match thread_state.plan.mode {
-            LoadMode::Storm => !thread_state.stopped && thread_state.budget.is_none_or(|left| left > 0),
-            // A server may close a connection after any answer (RFC 9112 section 9.6).
-            LoadMode::Echo => !unexpected && thread_state.plan.target.protocol == TargetProtocol::Http,
-            LoadMode::Idle | LoadMode::FanOut => false,
-        };
-        if another && !*ending {
-            let unanswered = traffic.iter_mut().flat_map(|traffic| traffic.tracker.take_unanswered());
-            replacements.push((ordinal, unanswered.collect()));
-        } else {
-            traffic.iter_mut().for_each(|traffic| traffic.tracker.abandon(thread_state));
-        }
-    }
 }
 
 impl App for LoadApp {
@@ -519,7 +460,7 @@ impl App for LoadApp {
         self.thread_state.at(Instant::now());
         let Some(conn) = self.conns.get_mut(slot(id)).and_then(Option::take) else { return };
         let failed = !conn.open;
-        self.handle_closed(failure_of(&why, conn.open), conn);
+        self.handle_closed(closing::failure_of(&why, conn.open), conn);
         // Failed connections are retried with the next tick, successful connections are replaced immediately.
         if !failed {
             self.open_replacements(io);
@@ -579,55 +520,6 @@ fn slot(id: ConnId) -> usize {
     id.stream_slot().unwrap_or_else(|| id.index())
 }
 
-/// The failure of a connection that closed unexpectedly.
-fn failure_of(why: &CloseReason, open: bool) -> (FailureKind, String) {
-    let text = match why {
-        CloseReason::Error(error) => error.to_string(),
-        CloseReason::Reset => "reset".to_owned(),
-        _ => "closed unexpectedly".to_owned(),
-    };
-    let failure = match why {
-        CloseReason::Error(error) if !open => match error.kind() {
-            std::io::ErrorKind::ConnectionRefused => FailureKind::Refused,
-            std::io::ErrorKind::TimedOut => FailureKind::ConnectTimeout,
-            _ => FailureKind::Unreachable,
-        },
-        CloseReason::Reset => FailureKind::Reset,
-        CloseReason::Error(_) => FailureKind::Io,
-        _ => FailureKind::Closed,
-    };
-    (failure, text)
-}
-
-/// Target and protocol of a connection with these sockets.
-fn protocol_of<'p>(plan: &'p LoadPlan, traffic: &[SocketTraffic]) -> Option<(&'p LoadTarget, LoadProtocol)> {
-    let endpoint = |traffic: &SocketTraffic| match traffic.role {
-        ConnectionRole::Echo => plan.endpoint(false, 0),
-        ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
-        ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
-    };
-    let (target, handshake) = endpoint(traffic.first()?);
-    let protocol = match target.protocol {
-        TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
-        TargetProtocol::Http if plan.http3 => {
-            LoadProtocol::Http3(Box::new(Http3Load::Requests(Http3Requests::default())))
-        }
-        TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
-        TargetProtocol::WebSocket if plan.http3 => {
-            let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
-            // The plan has checked the headers.
-            LoadProtocol::Http3(Box::new(Http3Load::WebSockets(Http3Sockets::new(requests).ok()?)))
-        }
-        TargetProtocol::WebSocket if plan.http2 => {
-            let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
-            // The plan has checked the headers.
-            LoadProtocol::Http2(Box::new(Http2Load::new(requests, target.tls).ok()?))
-        }
-        TargetProtocol::WebSocket => LoadProtocol::WebSocket(WebSocketLoad::new(handshake?, key())),
-    };
-    Some((target, protocol))
-}
-
 /// Interval of the timer tick.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -636,6 +528,3 @@ const IDLE_TICK: Duration = Duration::from_secs(1);
 
 /// Wait before another try of a send whose buffer was full.
 const RETRY: Duration = Duration::from_micros(100);
-
-/// Timeout of the server's answer to Close.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

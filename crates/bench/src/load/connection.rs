@@ -7,16 +7,8 @@ use sinews_quic::ConnectionKey;
 use smallvec::SmallVec;
 
 use super::protocol::LoadProtocol;
-use super::role::ConnectionRole;
 use super::tls::TlsLayer;
-use super::tracker::MessageTracker;
-
-/// The messages of one socket: of a connection, or of one of its WebSockets over HTTP/2 or HTTP/3.
-#[derive(Debug)]
-pub(super) struct SocketTraffic {
-    pub(super) role: ConnectionRole,
-    pub(super) tracker: MessageTracker,
-}
+use super::traffic::SocketTraffic;
 
 /// One connection.
 pub(super) struct LoadConnection {

@@ -11,10 +11,10 @@ use sinews_proto::{CloseCode, Config, Time};
 use sinews_session::{Chain, Outbound, Resources, Session};
 
 use super::super::tally::FailureKind;
-use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
-use super::stream_socket::StreamSocket;
+use super::stream_socket::StreamedWebSocket;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 use super::websocket::{receive, send_messages, time};
 
 /// One connection, and the WebSockets on it.
@@ -38,7 +38,7 @@ pub(super) struct Http2Load {
 /// A WebSocket on a stream.
 #[derive(Debug)]
 struct Http2Socket {
-    socket: StreamSocket,
+    socket: StreamedWebSocket,
     stream: Option<StreamId>,
     is_ready: bool,
     /// A window is closed.
@@ -47,7 +47,7 @@ struct Http2Socket {
 
 impl Http2Socket {
     fn new(request: ExtendedConnect) -> Self {
-        Self { socket: StreamSocket::new(request), stream: None, is_ready: false, is_blocked: false }
+        Self { socket: StreamedWebSocket::new(request), stream: None, is_ready: false, is_blocked: false }
     }
 }
 

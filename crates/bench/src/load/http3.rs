@@ -11,9 +11,9 @@ use sinews_quic::Exchanges;
 use sinews_session::Resources;
 
 use super::super::tally::FailureKind;
-use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 
 pub(super) use self::requests::Http3Requests;
 pub(super) use self::sockets::Http3Sockets;

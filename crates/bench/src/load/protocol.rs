@@ -5,13 +5,17 @@ use std::sync::Arc;
 use sinews_proto::Config;
 use sinews_session::{Chain, Resources};
 
-use super::connection::SocketTraffic;
+use super::super::plan::LoadPlan;
+use super::super::target::{LoadTarget, TargetProtocol};
 use super::failure::ConnectionFailure;
 use super::http::HttpLoad;
 use super::http2::Http2Load;
-use super::http3::Http3Load;
+use super::http3::{Http3Load, Http3Requests, Http3Sockets};
+use super::random::key;
+use super::role::ConnectionRole;
 use super::tcp::TcpLoad;
 use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
 use super::websocket::WebSocketLoad;
 
 #[derive(Debug)]
@@ -25,6 +29,35 @@ pub(super) enum LoadProtocol {
 }
 
 impl LoadProtocol {
+    /// Target and protocol of a connection with these sockets.
+    pub(super) fn of<'p>(plan: &'p LoadPlan, traffic: &[SocketTraffic]) -> Option<(&'p LoadTarget, Self)> {
+        let endpoint = |traffic: &SocketTraffic| match traffic.role {
+            ConnectionRole::Echo => plan.endpoint(false, 0),
+            ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
+            ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
+        };
+        let (target, handshake) = endpoint(traffic.first()?);
+        let protocol = match target.protocol {
+            TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
+            TargetProtocol::Http if plan.http3 => {
+                LoadProtocol::Http3(Box::new(Http3Load::Requests(Http3Requests::default())))
+            }
+            TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
+            TargetProtocol::WebSocket if plan.http3 => {
+                let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
+                // The plan has checked the headers.
+                LoadProtocol::Http3(Box::new(Http3Load::WebSockets(Http3Sockets::new(requests).ok()?)))
+            }
+            TargetProtocol::WebSocket if plan.http2 => {
+                let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
+                // The plan has checked the headers.
+                LoadProtocol::Http2(Box::new(Http2Load::new(requests, target.tls).ok()?))
+            }
+            TargetProtocol::WebSocket => LoadProtocol::WebSocket(WebSocketLoad::new(handshake?, key())),
+        };
+        Some((target, protocol))
+    }
+
     /// Starts the protocol on an open transport.
     pub(super) fn begin(&mut self, resources: &mut Resources) {
         if let Self::WebSocket(websocket) = self {

@@ -12,7 +12,7 @@ use super::failure::ConnectionFailure;
 
 /// The request of a WebSocket, and its session once it is open.
 #[derive(Debug)]
-pub(super) struct StreamSocket {
+pub(super) struct StreamedWebSocket {
     pub(super) request: ExtendedConnect,
     pub(super) session: Option<Box<Session>>,
     /// Output that moves to the connection as the windows permit.
@@ -21,7 +21,7 @@ pub(super) struct StreamSocket {
     pub(super) has_ended: bool,
 }
 
-impl StreamSocket {
+impl StreamedWebSocket {
     pub(super) fn new(request: ExtendedConnect) -> Self {
         Self { request, session: None, chain: None, has_ended: false }
     }

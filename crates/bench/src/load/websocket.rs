@@ -8,10 +8,10 @@ use sinews_proto::{CloseCode, Config, PingRate, Time};
 use sinews_session::{Cause, Chain, Events, Outbound, Payload, Resources, Session, TransportAction, Tx};
 
 use super::super::tally::FailureKind;
-use super::connection::SocketTraffic;
 use super::failure::ConnectionFailure;
 use super::role::ConnectionRole;
 use super::tracker::{MessageTracker, ThreadState, delivered};
+use super::traffic::SocketTraffic;
 
 #[derive(Debug)]
 pub(super) enum WebSocketLoad {

@@ -48,6 +48,7 @@ fn hub_builder(settings: &ServeSettings, access: AccessPolicy) -> Result<HubBuil
     if let Some(prefix) = settings.pusher.path_prefix() {
         builder = builder.pusher_path_prefix(prefix);
     }
+    builder = builder.pusher_recovery_bytes(settings.pusher.max_recovery_bytes());
     if let Some(streams) = settings.streams.options()? {
         builder = builder.streams(streams);
     }

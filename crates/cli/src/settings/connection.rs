@@ -47,8 +47,8 @@ settings! {
         http2_ping_timeout: PositiveDuration { default: "20s" }
 
         /// Serve HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port, which answers of
-        /// earlier versions announce. Requests, WebSockets (RFC 9220) and Server-Sent Events share its connections. Requires
-        /// {tls.certificate}; listen addresses that expect a PROXY header have no HTTP/3.
+        /// earlier versions announce. Requests, WebSockets (RFC 9220), Server-Sent Events and sessions of WebTransport share its
+        /// connections. Requires {tls.certificate}; listen addresses that expect a PROXY header have no HTTP/3.
         http3: bool { default: "false" }
 
         /// Port that answers of earlier versions announce for HTTP/3, where it is another for clients, such as that of a container's

@@ -74,8 +74,7 @@ settings! {
             reloads: true,
         }
 
-        /// Whether the keys of the topics are durable, as {streams.keyed_topics}. Needs {streams.directory} without
-        /// {streams.store}.
+        /// Whether the keys of the topics are durable, as {streams.keyed_topics}. Needs {streams.directory}.
         durable_keys: Option<bool> { unset: "{streams.keyed_topics}", example: "true" }
 
         /// Maximum number of keys of each topic, at most 10,000. Further keys are rejected with 429, also for the HTTP API.
@@ -280,13 +279,8 @@ impl ServeSettings {
     /// What is wrong with the options of keys, if anything is.
     fn fault_of_keys(&self, keys: &NamespaceKeys) -> Option<(&'static str, String)> {
         let fault = |key, text: &str| Some((key, text.to_owned()));
-        if keys.durable_keys == Some(true)
-            && (self.streams.directory.is_none() || self.streams.store.is_some())
-        {
-            return fault(
-                "namespace.*.durable_keys",
-                "needs streams.directory (--streams) without streams.store",
-            );
+        if keys.durable_keys == Some(true) && self.streams.directory.is_none() {
+            return fault("namespace.*.durable_keys", "needs streams.directory (--streams)");
         }
         if let Some(interval) = keys.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
             let (millis, max) = (interval.as_millis(), KeySubscription::INTERVAL_MAX.as_secs());
@@ -520,8 +514,8 @@ mod tests {
                 "sinews.toml:2: namespace.\"a\".key_interval: 60001 ms exceed the limit of 60 s",
             ),
             (
-                "[namespace.a]\ndurable_keys = true\n[streams]\ndirectory = \"d\"\nstore = \"redis://a\"",
-                "sinews.toml:2: namespace.\"a\".durable_keys: needs streams.directory (--streams) without streams.store",
+                "[namespace.a]\ndurable_keys = true\n[streams]\nstore = \"redis://a\"",
+                "sinews.toml:2: namespace.\"a\".durable_keys: needs streams.directory (--streams)",
             ),
             (
                 "[namespace.a]\nmax_keys = 10001",

@@ -38,6 +38,10 @@ settings! {
             expected: "a path such as \"/broadcast\"",
             example: "/broadcast",
         }
+
+        /// Memory that recoveries reserve while they read missed events of durable topics, 1 MiB each. Further recoveries wait;
+        /// a recovery that has waited and read for 5 seconds is answered with `"recovered": false`.
+        max_recovery_bytes: ByteSize { default: "64m" }
     }
 }
 
@@ -253,6 +257,11 @@ impl SettingGroup for PusherSettings {
 }
 
 impl PusherSettings {
+    /// Memory of recoveries.
+    pub(crate) fn max_recovery_bytes(&self) -> usize {
+        self.keys.max_recovery_bytes
+    }
+
     /// Prefix of paths.
     pub(crate) fn path_prefix(&self) -> Option<&str> {
         self.keys.path_prefix.as_deref()

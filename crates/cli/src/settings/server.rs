@@ -10,7 +10,8 @@ use crate::config::units::{ByteSize, DurationSetting, MemoryLimit};
 use crate::config::value::choice;
 
 settings! {
-    /// Limits of the server. Excess is rejected with an HTTP status, counted at /metrics and logged.
+    /// Limits of the server. Excess is rejected with an HTTP status, and clients of the Pusher protocol with the close code
+    /// 4100. It is counted at /metrics, and logged.
     pub(crate) struct LimitSettings in "limits", "Limits of the server" {
         /// Maximum number of connections; further connections are rejected with 503.
         max_connections: Option<NonZeroUsize> {

@@ -40,7 +40,8 @@ settings! {
         /// Topics with durable keys, as a name or a pattern: `prices.>`. The keys of a topic are stored in a compacted
         /// stream, so that they survive a restart; a write is acknowledged once it is on disk. In a cluster
         /// ({cluster.url}), each node stores all durable keys, and a write is acknowledged once it is on the disk of the
-        /// node that owns the topic; give all nodes the same patterns. Needs {streams.directory}, and no {streams.store}.
+        /// node that owns the topic; give all nodes the same patterns. Needs {streams.directory}; with {streams.store}, too,
+        /// since a broker stores no keys: then the keys are in its folder `keys`, always synced as `batch`.
         keyed_topics: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"prices.>\"" }
 
         /// Streams that are compacted, as a name or a pattern: the newest record of each key is retained, and older
@@ -113,8 +114,12 @@ impl StreamSettings {
             if let Some(wrong) = patterns.iter().find(is_wrong) {
                 return Err(format!("{}: {wrong:?} is not a valid topic pattern", names.of(name)));
             }
-            if name != TOPICS && !patterns.is_empty() && self.store.is_some() {
+            if name == COMPACT && !patterns.is_empty() && self.store.is_some() {
                 return Err(format!("{}: needs streams.directory without streams.store", names.of(name)));
+            }
+            if name == KEYED_TOPICS && !patterns.is_empty() && self.directory.is_none() {
+                let text = "needs streams.directory (--streams-directory): a broker stores no keys";
+                return Err(format!("{}: {text}", names.of(name)));
             }
         }
         Ok(())
@@ -227,12 +232,17 @@ mod tests {
         assert!(alone.contains("--streams-topics") && alone.contains("streams.directory"), "{alone}");
         let wrong = settings(&["--streams", "d", "--streams-topics", "a.>.b"], "").unwrap_err();
         assert!(wrong.contains("--streams-topics") && wrong.contains("a.>.b"), "{wrong}");
-        for flag in ["--streams-keyed-topics", "--streams-compact"] {
+        for (flag, needed) in [
+            ("--streams-keyed-topics", "needs streams.directory"),
+            ("--streams-compact", "without streams.store"),
+        ] {
             let wrong = settings(&["--streams", "d", flag, "a.>.b"], "").unwrap_err();
             assert!(wrong.contains(flag) && wrong.contains("a.>.b"), "{wrong}");
             let at_broker = settings(&["--store", "redis://a", flag, "a"], "").unwrap_err();
-            assert!(at_broker.contains(flag) && at_broker.contains("streams.store"), "{at_broker}");
+            assert!(at_broker.contains(flag) && at_broker.contains(needed), "{at_broker}");
         }
+        let both = ["--store", "redis://a", "--streams", "d", "--streams-keyed-topics", "a"];
+        assert_eq!(settings(&both, "").unwrap().streams.keyed_topics, ["a"]);
     }
 
     #[test]

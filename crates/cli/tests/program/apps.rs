@@ -229,3 +229,30 @@ fn new_app_is_written_into_the_directory_and_served() {
     assert!(message.starts_with(&format!("sinews: --directory: {path}: ")), "{message}");
     assert_eq!(fs::read(&path).unwrap(), written);
 }
+
+#[test]
+fn features_are_those_of_the_file() {
+    let directory = Directory::new();
+    let features = "presence_channels = false\ncache_channels = false\nusers = false\n";
+    directory.write("all.toml", &app("1", "all"));
+    directory.write("none.toml", &(app("2", "none") + features));
+    let (server, _log) = serve(&directory, &[]);
+    let answer = |key: &str, event: &str, data: &str| {
+        let mut socket = connect(&server, key).unwrap();
+        socket.send(&Frame::text(format!("{{\"event\":\"pusher:{event}\",\"data\":{data}}}")));
+        match socket.next() {
+            Some(Reply::Message(_, text)) => String::from_utf8(text).unwrap(),
+            reply => panic!("{reply:?}"),
+        }
+    };
+    for (event, data, with, without) in [
+        ("subscribe", r#"{"channel":"presence-a"}"#, "AuthError", "FeatureDisabled"),
+        ("subscribe", r#"{"channel":"cache-a"}"#, "subscription_succeeded", "FeatureDisabled"),
+        ("signin", r#"{"auth":"","user_data":"{}"}"#, "the signature of the user", "the app has no users"),
+    ] {
+        for (key, expected) in [("all", with), ("none", without)] {
+            let answer = answer(key, event, data);
+            assert!(answer.contains(expected), "{key}: {answer}");
+        }
+    }
+}

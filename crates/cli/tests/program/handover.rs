@@ -5,6 +5,7 @@ mod event_stream;
 mod http2;
 mod keys;
 mod many_streams;
+mod pusher;
 mod revocations;
 mod webhooks;
 

@@ -266,9 +266,20 @@ fn tokens_name_the_keys_that_a_client_may_write() {
 
 #[test]
 fn acknowledged_durable_keys_survive_a_killed_server() {
+    durable_keys_survive_a_killed_server(&[]);
+}
+
+/// A broker stores no keys, and need not be reachable for them.
+#[cfg(feature = "nats")]
+#[test]
+fn acknowledged_durable_keys_beside_a_broker_survive_a_killed_server() {
+    durable_keys_survive_a_killed_server(&["--store", "nats://127.0.0.1:1", "--streams-topics", "stored.>"]);
+}
+
+fn durable_keys_survive_a_killed_server(more: &[&str]) {
     let directory = Directory::new();
     let streams = directory.path("streams");
-    let options = ["--streams", &streams, "--streams-keyed-topics", "game"];
+    let options = [&["--streams", &streams, "--streams-keyed-topics", "game"][..], more].concat();
     let server = Running::serve(&options);
     let mut writer = Client::connect(&server, "/ws");
     let ack = writer.request(json!({"op": "set", "id": 1, "topic": "game", "key": "anna", "data": {"x": 1}}));

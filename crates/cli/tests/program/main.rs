@@ -24,5 +24,6 @@ mod streams;
 mod support;
 mod tls;
 mod usage;
+mod versions;
 mod waits;
 mod webhooks;

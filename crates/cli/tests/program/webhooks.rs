@@ -4,15 +4,17 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use ring::hmac;
 use serde_json::{Value, json};
-use sinews_testkit::Frame;
+use sinews_testkit::{Frame, Reply};
 
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::hooks::{AppAnswer, AppRequest, Application, is_signed, serve};
 use crate::protocol::Client;
-use crate::support::{Running, unused_address};
+use crate::support::{Running, Socket, unused_address};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -396,5 +398,81 @@ fn members_of_a_dead_node_are_reported_by_the_others() {
             let is_repeated = name.starts_with("member_joined ") || name.starts_with("topic_occupied ");
             assert!(expected.remove(&name) || is_repeated, "{name} is sent twice");
         }
+    }
+}
+
+const APP: &str = "[[pusher.app]]\nid = \"3\"\nkey = \"key\"\nsecret = \"secret\"\nwebhook_private = true\n\
+                   webhook_grace = \"0s\"\nwebhook_channel_suffixes = \"-eu\"\n";
+
+fn app_signature(text: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"secret");
+    hmac::sign(&key, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Connects a user of the app, and subscribes it to presence channels.
+fn join_channels(server: &Running, user: &str, channels: &[String]) -> Socket {
+    let mut socket = server.websocket("/app/key?protocol=7");
+    let message = |socket: &mut Socket| -> Value {
+        let Some(Reply::Message(_, text)) = socket.next() else { panic!("a message") };
+        serde_json::from_slice(&text).unwrap()
+    };
+    let established = message(&mut socket)["data"].as_str().unwrap().to_owned();
+    let established: Value = serde_json::from_str(&established).unwrap();
+    let socket_id = established["socket_id"].as_str().unwrap();
+    let member = json!({ "user_id": user }).to_string();
+    for channel in channels {
+        let auth = format!("key:{}", app_signature(&format!("{socket_id}:{channel}:{member}")));
+        let data = json!({ "channel": channel, "auth": auth, "channel_data": member });
+        socket.send(&Frame::text(json!({ "event": "pusher:subscribe", "data": data }).to_string()));
+        assert_eq!(message(&mut socket)["event"], "pusher_internal:subscription_succeeded");
+    }
+    socket
+}
+
+/// The answer to a signed request for the users of a channel.
+fn users(server: &Running, channel: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let path = format!("/apps/3/channels/{channel}/users");
+    let query = format!("auth_key=key&auth_timestamp={now}&auth_version=1.0");
+    let signature = app_signature(&format!("GET\n{path}\n{query}"));
+    server.get(&format!("{path}?{query}&auth_signature={signature}"))
+}
+
+#[test]
+fn members_of_a_dead_node_are_reported_by_the_others_to_an_app() {
+    let broker = FakeBroker::start(WireProtocol::Redis);
+    let directory = Directory::new();
+    let backend = accepting();
+    let [dead, living] = ["a", "b"].map(|name| {
+        let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
+        serve(&directory, &format!("{cluster}{APP}webhooks = [{:?}]\n", backend.url("/")))
+    });
+    for node in [&dead, &living] {
+        wait_for_metric(node, "sinews_webhook_reporters", "2");
+    }
+    let channels: Vec<String> = (0..10).map(|number| format!("presence-{number}-eu")).collect();
+    let _others = join_channels(&dead, "anna", &["presence-us".to_owned()]);
+    let _client = join_channels(&dead, "anna", &channels);
+    let next = || {
+        let request = backend.request();
+        let signature = request.header("x-pusher-signature").unwrap();
+        assert_eq!(signature, app_signature(&request.body));
+        let event = &request.json()["events"][0];
+        format!("{} {}", event["name"].as_str().unwrap(), event["channel"].as_str().unwrap())
+    };
+    let of = |names: [&str; 2]| -> BTreeSet<String> {
+        channels.iter().flat_map(|channel| names.map(|name| format!("{name} {channel}"))).collect()
+    };
+    let begin = of(["channel_occupied", "member_added"]);
+    assert_eq!((0..begin.len()).map(|_| next()).collect::<BTreeSet<_>>(), begin);
+    for channel in &channels {
+        while !users(&living, channel).contains("anna") {}
+    }
+    dead.signal("KILL");
+    let mut expected = of(["member_removed", "channel_vacated"]);
+    while !expected.is_empty() {
+        let event = next();
+        // As above: the last reports of the dead node may be repeated.
+        assert!(expected.remove(&event) || begin.contains(&event), "{event} is sent twice");
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::HeadError;
 use crate::limits::HeadLimits;
 use crate::lines::{HeaderLine, HeaderSlots};
-use crate::text::{ByteClass, skip, value_len};
+use crate::text::{ByteClass, skip, target_len, value_len};
 use crate::version::Version;
 
 use ParseError::{Incomplete, Invalid};
@@ -61,7 +61,7 @@ pub(crate) fn parse_request(
         None => return Err(Incomplete),
     }
     let target_start = method_end + 1;
-    let target_end = skip(bytes, target_start, ByteClass::Target);
+    let target_end = target_start + target_len(&bytes[target_start..]);
     match bytes.get(target_end) {
         Some(b' ') if target_end > target_start => {}
         Some(b'#' | 0x80..) => return Err(Invalid(HeadError::Target)),

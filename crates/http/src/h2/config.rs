@@ -30,7 +30,8 @@ impl Config {
     /// CONTINUATION frames of one header block. Blocks within the limit of their bytes need at most four.
     pub const CONTINUATIONS_MAX: u32 = 16;
 
-    /// Queued bytes of control frames for a peer that does not receive them: more than a thousand acknowledgements.
+    /// Queued bytes of control frames for a peer that does not receive them: more than a thousand acknowledgements. Beyond
+    /// 1,024 streams the limit grows by 32 bytes a stream, a WINDOW_UPDATE and an RST_STREAM of each.
     pub const CONTROL_QUEUE_MAX: usize = 32 << 10;
 
     /// Remembered identifiers of streams that we reset, and as many of streams that ended otherwise. Late frames on the former
@@ -74,6 +75,10 @@ impl Config {
     #[must_use]
     pub const fn max_streams(&self) -> u32 {
         self.max_streams
+    }
+
+    pub(super) fn max_control_queue(&self) -> usize {
+        Self::CONTROL_QUEUE_MAX.max((self.max_streams as usize).saturating_mul(32))
     }
 
     /// Sets the bytes that the peer may send on a stream before the application consumes them, clamped to 2^31-1.

@@ -291,7 +291,7 @@ impl H2Connection {
     /// Queues a frame; a full queue ends the connection.
     pub(super) fn queue(&mut self, header: FrameHeader, payload: &[u8]) {
         let len = header.bytes().len() + payload.len();
-        if self.control.len() + len > Config::CONTROL_QUEUE_MAX {
+        if self.control.len() + len > self.config.max_control_queue() {
             return self.fail(Error::calm("peer does not read answers: control queue is full"));
         }
         header.write(payload, &mut self.control);

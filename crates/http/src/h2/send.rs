@@ -158,6 +158,12 @@ impl H2Connection {
         entry.map_or(0, |entry| entry.send.available().min(self.send.available()) as usize)
     }
 
+    /// Returns the bytes that the window of a stream permits, whatever that of the connection does; 0 for a closed stream.
+    #[must_use]
+    pub fn stream_window(&self, stream: StreamId) -> usize {
+        self.streams.get_ref(stream.get()).map_or(0, |entry| entry.send.available() as usize)
+    }
+
     /// Returns consumed bytes of [`Event::Data`](super::Event::Data) to the window of their stream. A stream whose bytes
     /// are not returned is paused, and no other stream.
     pub fn release(&mut self, stream: StreamId, bytes: usize) {

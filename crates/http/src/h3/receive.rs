@@ -321,7 +321,8 @@ impl H3Connection {
         self.checked(|connection| connection.cancel(stream, code, true, now))
     }
 
-    /// Handles STOP_SENDING of the peer: a message whose peer does not read it ends.
+    /// Handles STOP_SENDING of the peer: a message whose peer does not read it ends. A response continues if the server needs no
+    /// more of its request ([`H3Code::H3_NO_ERROR`], RFC 9114 section 4.1).
     ///
     /// # Errors
     /// [`Error`] ends the connection.
@@ -340,6 +341,10 @@ impl H3Connection {
             // A complete message was sent. The application owns unidirectional streams of WebTransport.
             let is_sender = |role| matches!(role, StreamRole::Message | StreamRole::Session);
             if sends.is_none_or(|stream| !is_sender(stream.role) || stream.local_closed) {
+                return Ok(None);
+            }
+            if !connection.is_server && code == H3Code::H3_NO_ERROR {
+                connection.finish(stream);
                 return Ok(None);
             }
             connection.cancel(stream, code, false, now)

@@ -209,6 +209,7 @@ impl QuicStreams {
 
     /// Adds a stream that begins with a head.
     pub(super) fn insert_at(&mut self, stream: H3Stream, now: Duration) {
+        self.first_head();
         if self.heads.len() >= 2 * self.open.len() + HEADS_MIN {
             let mut heads = mem::take(&mut self.heads);
             heads.retain(|(id, _)| self.awaits_head(*id));

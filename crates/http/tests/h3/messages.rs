@@ -262,3 +262,27 @@ fn client_waits_for_the_setting_of_extended_connect() {
     let request = SeenEvent::Request(0, "CONNECT".into(), "/chat".into());
     assert_eq!(server.receive(0, &client.sent()), Ok(vec![request]));
 }
+
+/// RFC 9114 section 4.1: a client does not discard the response to a request that the server needs no more of.
+#[test]
+fn response_continues_after_the_server_stops_its_request() {
+    let stop = |code| {
+        let mut client = Side::client(Config::new());
+        let target = RequestTarget::new("POST", "https", "example.com", "/");
+        client.connection.send_request(id(0), &target, [], false, &mut client.out).expect("a new stream");
+        let stopped = client.connection.receive_stop(id(0), code, client.now);
+        let stopped = stopped.expect("no connection error").map(copied);
+        let rest = client.connection.send_data(id(0), b"rest", true, &mut client.out);
+        assert!(rest.is_err(), "the request is stopped");
+        (stopped, client)
+    };
+    let (stopped, mut client) = stop(H3Code::H3_NO_ERROR);
+    assert_eq!(stopped, None);
+    let response = [headers(&[(":status", "404")]), frame(0, b"gone")].concat();
+    let seen = client.receive_last(0, &response).expect("a valid response");
+    assert_eq!(seen[0], SeenEvent::Response(0, 404));
+    assert_eq!((seen.last(), client.connection.requests()), (Some(&SeenEvent::End(0)), 0));
+    let (stopped, client) = stop(H3Code::H3_REQUEST_CANCELLED);
+    assert!(matches!(stopped, Some(SeenEvent::Reset(..))), "{stopped:?}");
+    assert_eq!(client.connection.requests(), 0);
+}

@@ -30,7 +30,7 @@ use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
 use self::members::{JoinedTopics, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
-use crate::admission::{HandshakeRejection, wants_datagrams};
+use crate::admission::{HandshakeRejection, datagram_topics, deliver_datagrams};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::client_message;
@@ -62,8 +62,8 @@ pub(crate) struct JsonClient {
     streams: JsonStreams,
     /// The client gets an acknowledgement of each subscription, with an id or without.
     acknowledges_all: bool,
-    /// Publications leave as datagrams.
-    uses_datagrams: bool,
+    /// Topics whose publications leave as datagrams, until the connection is open.
+    datagram_topics: Vec<String>,
     /// The client of a response with events wants the topics that the server assigns to it.
     accepts_assigned: bool,
     /// Set while the connection is open.
@@ -92,9 +92,9 @@ impl JsonClient {
         streams: JsonStreams,
     ) -> Result<Self, HandshakeRejection> {
         let policy = live.policy();
-        let uses_datagrams = wants_datagrams(request)?;
+        let datagram_topics = datagram_topics(request)?;
         let client = Self::with_rights(policy.rights(request)?, live, hub, max_message, streams);
-        Ok(Self { hooks: ConnectionHooks::of(request, &policy), uses_datagrams, ..client })
+        Ok(Self { hooks: ConnectionHooks::of(request, &policy), datagram_topics, ..client })
     }
 
     /// Creates the handler of a client whose rights are known.
@@ -115,7 +115,7 @@ impl JsonClient {
             keys: ConnectionKeys::default(),
             streams,
             acknowledges_all: false,
-            uses_datagrams: false,
+            datagram_topics: Vec::new(),
             accepts_assigned: false,
             connection: None,
             rates: ConnectionRates::default(),
@@ -473,9 +473,7 @@ impl Handler for JsonClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let path = if self.streams.has_default() { ConnectionPath::Stream } else { ConnectionPath::Protocol };
         self.register(path, cx);
-        if self.uses_datagrams {
-            cx.deliver_datagrams();
-        }
+        deliver_datagrams(TopicForm::Framed, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(path.as_str(), cx) {
             self.send_welcome(None, cx);
             self.subscribe_to_assigned(cx);

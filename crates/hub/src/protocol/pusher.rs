@@ -3,6 +3,7 @@
 
 mod api;
 mod app;
+mod budget;
 mod cache;
 mod channel;
 mod client;
@@ -56,6 +57,9 @@ pub(crate) fn add_to(
     (store, cluster, check): (Option<&Arc<StreamService>>, Option<&Arc<Cluster>>, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
+    if let Some(bytes) = options.pusher_recovery_bytes {
+        apps.recoveries.set_max(bytes);
+    }
     let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: store.cloned() });
     let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {

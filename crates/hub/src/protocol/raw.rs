@@ -10,7 +10,7 @@ use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 
 use self::appender::TopicAppender;
 use self::hooks::RawHooks;
-use crate::admission::{HandshakeRejection, wants_datagrams};
+use crate::admission::{HandshakeRejection, datagram_topics, deliver_datagrams};
 use crate::auth::{Action, Rights, RightsChange};
 use crate::client_message;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
@@ -33,8 +33,8 @@ pub(crate) struct TopicClient {
     is_pattern: bool,
     /// The sender receives its own messages too.
     include_self: bool,
-    /// Publications leave as datagrams.
-    uses_datagrams: bool,
+    /// Topics whose publications leave as datagrams, until the connection is open.
+    datagram_topics: Vec<String>,
     rights: Rights,
     live: LivePolicy,
     hub: Arc<HubTopics>,
@@ -72,7 +72,7 @@ impl TopicClient {
                 return Err(HandshakeRejection::request(400, "query parameter `self` must be true or false"));
             }
         };
-        let uses_datagrams = wants_datagrams(request)?;
+        let datagram_topics = datagram_topics(request)?;
         let is_pattern = topics::is_pattern(&topic);
         let store = store.filter(|store| match is_pattern {
             true => store.discovers(&topic),
@@ -93,7 +93,7 @@ impl TopicClient {
             topic,
             is_pattern,
             include_self,
-            uses_datagrams,
+            datagram_topics,
             rights,
             live: live.clone(),
             hub,
@@ -185,9 +185,7 @@ impl Handler for TopicClient {
         let registry = self.hub.connections();
         self.connection = Some(registry.register(ConnectionPath::Topic, &self.rights, cx.waker()));
         self.live.policy().close_if_revoked(&self.rights, cx);
-        if self.uses_datagrams {
-            cx.deliver_datagrams();
-        }
+        deliver_datagrams(TopicForm::Plain, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(cx) {
             self.begin(cx);
         }

@@ -167,6 +167,15 @@ impl StreamStore for BrokerStore {
         if self.broker.deduplicates() { Deduplication::Store } else { Deduplication::ReadAlways }
     }
 
+    fn fits(&self, appends: &[(&Stream, &Records)]) -> bool {
+        let batches: Vec<&Records> = appends.iter().map(|(_, records)| *records).collect();
+        let fits = self.broker.has_queue_space(&batches);
+        if !fits {
+            self.count_rejected();
+        }
+        fits
+    }
+
     fn has_capacity(&self, _: &Stream, _: u32, waker: &Waker) -> bool {
         self.broker.watch_queue_space(waker)
     }

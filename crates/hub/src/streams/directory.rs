@@ -42,6 +42,19 @@ impl fmt::Display for OpenDirectoryError {
 /// # Errors
 /// The reason why the directory cannot be opened.
 pub(crate) fn open(
+    mut options: StreamOptions,
+    max_message: usize,
+    has_predecessor: bool,
+) -> Result<Arc<StreamService>, String> {
+    let of_keys = options.take_keys();
+    let store = open_one(options, max_message, has_predecessor)?;
+    if let Some(of_keys) = of_keys {
+        store.set_keys(open_one(of_keys, max_message, has_predecessor)?);
+    }
+    Ok(store)
+}
+
+fn open_one(
     options: StreamOptions,
     max_message: usize,
     has_predecessor: bool,

@@ -21,13 +21,12 @@ use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
 use sinews_server::{Position, Publisher, TopicName};
-use sinews_stream::record::{IDEMPOTENCY_PREFIX, Record, RecordBuilder, RecordLimits, Records, ValueKind};
+use sinews_stream::record::{RecordBuilder, RecordLimits, Records, ValueKind};
 use sinews_stream::{Partition, PartitionEvent, ReadError, Stream};
 
 use super::errors::malformed;
+use super::event_records::sealed_content_of;
 use super::pattern_state::TopicDiscovery;
 use super::records_from::records_from;
 use super::request::now;
@@ -398,7 +397,8 @@ impl TopicRelay {
                             continue;
                         }
                         let position = self.position(record.offset + 1);
-                        hub.relay(publisher, self.name(), &content_of(&record), position);
+                        let content = sealed_content_of(&record, self.name(), hub.apps());
+                        hub.relay(publisher, self.name(), &content, position);
                         *relayed = position.sequence;
                     }
                     // Delayed workers may need the lock.
@@ -457,17 +457,12 @@ pub(super) fn single_partition(stream: &Stream) -> Result<Partition, Problem> {
     })
 }
 
-/// Encodes a publication as one record, with its idempotency key if it has one.
+/// Encodes a publication as one record with a key, which may be empty.
 pub(super) fn record_of(
     content: &MessageContent,
-    idempotency_key: Option<&str>,
+    key: &[u8],
     limits: &RecordLimits,
 ) -> Result<Records, Problem> {
-    let key = match (content, idempotency_key) {
-        (MessageContent::Event(_), _) => EVENT_KEY.to_vec(),
-        (_, Some(key)) => [IDEMPOTENCY_PREFIX, key.as_bytes()].concat(),
-        (_, None) => Vec::new(),
-    };
     let (value, kind) = match content {
         MessageContent::Text(bytes) => (Cow::Borrowed(&**bytes), ValueKind::Text),
         MessageContent::Binary(bytes) => (Cow::Borrowed(&**bytes), ValueKind::Bytes),
@@ -478,22 +473,6 @@ pub(super) fn record_of(
         },
     };
     let mut builder = RecordBuilder::with_limits(*limits);
-    builder.push(now(), &key, &value, kind).map_err(malformed)?;
+    builder.push(now(), key, &value, kind).map_err(malformed)?;
     builder.finish().ok_or_else(|| problem(code::MALFORMED, "the publication is empty"))
-}
-
-/// The key of a record that is an event of an app's server. No client can append a record with this key to a durable topic,
-/// so that the fields of its event can be relied on.
-pub(super) const EVENT_KEY: &[u8] = b"sinews-channel-event";
-
-/// The content of a record. Its declared kind was not checked.
-pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {
-    let bytes = Bytes::copy_from_slice(record.value);
-    match (record.kind, std::str::from_utf8(record.value)) {
-        (ValueKind::Text, Ok(_)) => MessageContent::Text(bytes),
-        (ValueKind::Json, Ok(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
-            if record.key == EVENT_KEY { MessageContent::Event(bytes) } else { MessageContent::Json(bytes) }
-        }
-        _ => MessageContent::Binary(bytes),
-    }
 }

@@ -1,5 +1,6 @@
 //! Streams in the log of this node alone.
 
+use std::collections::BTreeMap;
 use std::future;
 use std::sync::Arc;
 use std::task::Waker;
@@ -93,6 +94,17 @@ impl StreamStore for LocalStore {
 
     fn deduplication(&self) -> Deduplication {
         Deduplication::ReadOnce
+    }
+
+    fn fits(&self, appends: &[(&Stream, &Records)]) -> bool {
+        let mut streams: BTreeMap<&str, (&Stream, Vec<&Records>)> = BTreeMap::new();
+        for (stream, records) in appends {
+            streams.entry(stream.name()).or_insert((stream, Vec::new())).1.push(records);
+        }
+        let has_space = |(stream, batches): (&Stream, Vec<&Records>)| {
+            stream.partition(0).is_none_or(|found| found.has_queue_space(batches))
+        };
+        streams.into_values().all(has_space)
     }
 
     fn has_capacity(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool {

@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use sinews_server::{Context, InvalidTopic, Position, ReplayFrom};
 
-use super::durable_topics::{TopicRelay, content_of};
+use super::durable_topics::TopicRelay;
+use super::event_records::sealed_content_of;
 use super::fetch::READ_BYTES;
 use super::follow::ready;
 use super::records_from::records_from;
 use super::service::StreamService;
 use super::store::ReadFailure;
 use crate::problem::Problem;
-use crate::topics::MessageContent;
+use crate::topics::{HubTopics, MessageContent};
 
 /// The records behind a position.
 pub(crate) struct MissedRecords {
+    hub: Arc<HubTopics>,
     relay: Arc<TopicRelay>,
     /// The first offset that was not read.
     next: u64,
@@ -31,7 +33,7 @@ impl MissedRecords {
     /// Reads the records behind a position, at most as many as the limits of messages and bytes, when this node has reached
     /// the position. `None` if the topic has no stream yet.
     pub(crate) async fn read(
-        store: Arc<StreamService>,
+        (store, hub): (Arc<StreamService>, Arc<HubTopics>),
         topic: String,
         after: Option<Position>,
         limits: (usize, usize),
@@ -41,6 +43,7 @@ impl MissedRecords {
         // A position without a message is that before the first one.
         let after = after.filter(|after| after.epoch == relay.epoch() || after.sequence == 0);
         let missed = Self {
+            hub,
             relay,
             next: after.map_or(0, |after| after.sequence),
             records: Vec::new(),
@@ -65,7 +68,8 @@ impl MissedRecords {
                     let mut records = records_from(&read.batches, self.next);
                     for record in records.by_ref().take_while(|record| record.offset < end) {
                         self.bytes += record.value.len();
-                        self.records.push((self.relay.position(record.offset + 1), content_of(&record)));
+                        let content = sealed_content_of(&record, self.relay.name(), self.hub.apps());
+                        self.records.push((self.relay.position(record.offset + 1), content));
                     }
                     self.is_complete =
                         records.damaged().is_none() && self.records.len() <= most && self.bytes <= most_bytes;

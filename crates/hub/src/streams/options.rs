@@ -57,6 +57,9 @@ const STREAMS_MAX: usize = 10_000;
 /// Default size of a node's copy of each partition, in bytes. The broker has the rest.
 const COPY_BYTES: u64 = 1 << 30;
 
+/// Folder of the streams of durable keys in a directory with the copy of a broker's streams.
+const KEYS_DIRECTORY: &str = "keys";
+
 /// Why a cluster rejects durable topics on the disk of one node.
 const LOCAL_TOPICS: &str = "the nodes do not share durable topics in a directory: store the streams at a broker \
                             (streams.store)";
@@ -128,8 +131,8 @@ impl StreamOptions {
     }
 
     /// Sets the patterns of topics whose keys are durable. The keys of a topic are stored in a compacted stream of its
-    /// own, which clients cannot name. Default: none; keys are in memory. Streams at a broker store no keys, and the nodes
-    /// of a cluster do not share them: [`HubBuilder::build`](crate::HubBuilder::build) rejects both.
+    /// own, which clients cannot name. Default: none; keys are in memory. A broker stores no keys: beside it, the keys are
+    /// in the folder `keys` of the [directory](Self::with_directory), synced before each acknowledgement.
     #[must_use]
     pub fn with_keyed_topics(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.keyed_topics = patterns.into_iter().collect();
@@ -173,6 +176,24 @@ impl StreamOptions {
     pub fn with_expiry_of_unused(mut self, time: Option<Duration>) -> Self {
         self.rules.expire_unused = time;
         self
+    }
+
+    /// Takes the options of a directory of this machine for durable keys, if a broker stores the other streams.
+    pub(super) fn take_keys(&mut self) -> Option<Self> {
+        let directory = self.directory.as_ref().filter(|_| self.broker.is_some())?.join(KEYS_DIRECTORY);
+        if self.keyed_topics.is_empty() {
+            return None;
+        }
+        Some(Self {
+            keyed_topics: std::mem::take(&mut self.keyed_topics),
+            keyed_exceptions: std::mem::take(&mut self.keyed_exceptions),
+            shares_keys: self.shares_keys,
+            // No broker has the keys.
+            config: self.config.clone().with_fsync(Fsync::Batch),
+            max_streams: self.max_streams,
+            rules: CreationRules { expire_unused: None, ..self.rules },
+            ..Self::in_directory(directory)
+        })
     }
 
     /// The durable topics.

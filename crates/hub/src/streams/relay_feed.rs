@@ -15,7 +15,8 @@ use sinews_server::Publisher;
 use sinews_stream::broker::CopyObserver;
 use sinews_stream::record::Records;
 
-use super::durable_topics::{DurableTopics, RELAY_RECORDS, TopicRelay, content_of};
+use super::durable_topics::{DurableTopics, RELAY_RECORDS, TopicRelay};
+use super::event_records::sealed_content_of;
 use crate::topics::HubTopics;
 
 /// Observes the copy of one stream.
@@ -74,7 +75,8 @@ fn publish(
             break;
         }
         let position = relay.position(offset + 1);
-        hub.relay(publisher, relay.name(), &content_of(&record), position);
+        let content = sealed_content_of(&record, relay.name(), hub.apps());
+        hub.relay(publisher, relay.name(), &content, position);
         relayed = position.sequence;
     }
     relayed

@@ -1,8 +1,9 @@
 //! The streams of this server: the entry of all client protocols.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use futures_util::FutureExt;
 use sinews_server::{Appender, KeyLog as _, KeyWrite, KeyWritten, Publisher};
@@ -17,8 +18,9 @@ use tempfile::TempDir;
 use super::broker::BrokerStore;
 use super::carrier::WorkerCarrier;
 use super::durable_keys::{DurableKeys, STREAM_PREFIX};
-use super::durable_topics::{self, DurableTopics, EVENT_KEY, TopicRelay};
+use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
+use super::event_records::{EVENT_KEY, event_key};
 use super::groups::ActiveGroups;
 use super::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use super::key_replicas::{KeyReplicas, REPLICAS_NAME};
@@ -55,6 +57,8 @@ pub(crate) struct StreamService {
     rejected_writes: Arc<RejectedWrites>,
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
+    /// The streams of durable keys beside those of a broker, which stores no keys.
+    of_keys: OnceLock<Arc<StreamService>>,
     /// A temporary directory, removed on shutdown.
     temporary_directory: Mutex<Option<TempDir>>,
     closed: AtomicBool,
@@ -97,9 +101,21 @@ impl StreamService {
             replicas,
             rejected_writes: rejected,
             store,
+            of_keys: OnceLock::new(),
             temporary_directory: Mutex::new(None),
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// Stores durable keys in the streams of another service, which this one closes.
+    pub(super) fn set_keys(&self, keys: Arc<Self>) {
+        // Called once.
+        let _ = self.of_keys.set(keys);
+    }
+
+    /// The service whose streams have the durable keys.
+    pub(crate) fn of_keys(self: &Arc<Self>) -> &Arc<Self> {
+        self.of_keys.get().unwrap_or(self)
     }
 
     /// Takes ownership of a directory that is removed on close.
@@ -247,8 +263,28 @@ impl StreamService {
         (content, idempotency_key): (&MessageContent, Option<&str>),
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
+        let key = idempotency_key.map(|key| [IDEMPOTENCY_PREFIX, key.as_bytes()].concat());
+        self.prepare_record(topic, (content, &key.unwrap_or_default()), rights)
+    }
+
+    /// The relay of a durable topic, and the record of an event of an app's server with its seal.
+    pub(crate) fn prepare_event(
+        &self,
+        topic: &str,
+        (content, seal): (&MessageContent, &str),
+        rights: &Rights,
+    ) -> Result<(Arc<TopicRelay>, Records), Problem> {
+        self.prepare_record(topic, (content, &event_key(seal)), rights)
+    }
+
+    fn prepare_record(
+        &self,
+        topic: &str,
+        (content, key): (&MessageContent, &[u8]),
+        rights: &Rights,
+    ) -> Result<(Arc<TopicRelay>, Records), Problem> {
         let relay = self.topics.relay(&self.stream_of_topic(topic, rights)?)?;
-        Ok((relay, durable_topics::record_of(content, idempotency_key, self.limits())?))
+        Ok((relay, durable_topics::record_of(content, key, self.limits())?))
     }
 
     /// The relay of a durable topic, if its stream exists.
@@ -295,7 +331,8 @@ impl StreamService {
 
     /// Why no stream accepts appends, if the directory has failed.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
-        self.streams.get()?.failure()
+        let of_keys = || self.of_keys.get().and_then(|keys| keys.failure());
+        self.streams.get().and_then(Streams::failure).or_else(of_keys)
     }
 
     pub(crate) fn limits(&self) -> &RecordLimits {
@@ -312,6 +349,9 @@ impl StreamService {
     pub(crate) fn close(&self) {
         // Before waiting tasks are woken.
         self.closed.store(true, Ordering::Release);
+        if let Some(keys) = self.of_keys.get() {
+            keys.close();
+        }
         self.store.close();
         self.topics.wake_all();
         self.topics.discovery.close();
@@ -354,13 +394,16 @@ impl StreamService {
 
     /// The streams that cannot be opened, and the reasons.
     pub(crate) fn damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        self.streams.get().map(Streams::list_damaged).unwrap_or_default()
+        let mut damaged = self.streams.get().map(Streams::list_damaged).unwrap_or_default();
+        damaged.extend(self.of_keys.get().into_iter().flat_map(|keys| keys.damaged()));
+        damaged
     }
 
     /// The open streams that reject appends or commits after an error of the disk, and the reasons.
     pub(crate) fn failed(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let all = self.open();
-        all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?))).collect()
+        let failed = all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?)));
+        failed.chain(self.of_keys.get().into_iter().flat_map(|keys| keys.failed())).collect()
     }
 
     /// The streams that may be read with these rights, by name.
@@ -489,11 +532,34 @@ impl StreamService {
             let prefix = String::from_utf8_lossy(IDEMPOTENCY_PREFIX);
             return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
         }
-        if records.iter().flatten().any(|record| record.key == EVENT_KEY) {
-            let key = String::from_utf8_lossy(EVENT_KEY);
-            return Err(problem(code::TOPIC, format!("the key {key} of records is reserved")));
+        if records.iter().flatten().any(|record| record.key.starts_with(EVENT_KEY)) {
+            let prefix = String::from_utf8_lossy(EVENT_KEY);
+            return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
         }
         Ok(())
+    }
+
+    /// Appends records to the first partitions of streams, in order. The queues have space for all of them, or none is appended.
+    /// If another append takes the space meanwhile, the next one waits.
+    pub(crate) async fn append_all(
+        &self,
+        appends: &[(&Stream, &Records)],
+    ) -> Result<Vec<Pending>, AppendError> {
+        if appends.len() > 1 && !self.store.fits(appends) {
+            return Err(AppendError::Busy);
+        }
+        let mut appended = Vec::with_capacity(appends.len());
+        for (stream, records) in appends {
+            let is_first = appended.is_empty();
+            let append = poll_fn(|cx| match self.append(stream, 0, Records::clone(records)) {
+                Err(AppendError::Busy) if !is_first && !self.has_capacity(stream, 0, cx.waker()) => {
+                    Poll::Pending
+                }
+                result => Poll::Ready(result),
+            });
+            appended.push(append.await?);
+        }
+        Ok(appended)
     }
 
     /// Whether a rejected append may fit now. Otherwise the waker is called when it may.

@@ -73,6 +73,9 @@ pub(crate) trait StreamStore: Send + Sync {
     /// How repeated publications with an idempotency key are found.
     fn deduplication(&self) -> Deduplication;
 
+    /// Whether appends of all these records, to the first partitions, fit now.
+    fn fits(&self, appends: &[(&Stream, &Records)]) -> bool;
+
     /// Whether a rejected append may fit now. Otherwise the waker is called when it may.
     fn has_capacity(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool;
 

@@ -43,11 +43,15 @@ impl MessageContent {
         }
     }
 
+    pub(crate) fn bytes(&self) -> &Bytes {
+        match self {
+            Self::Text(bytes) | Self::Json(bytes) | Self::Binary(bytes) | Self::Event(bytes) => bytes,
+        }
+    }
+
     /// Size in bytes.
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Text(bytes) | Self::Json(bytes) | Self::Binary(bytes) | Self::Event(bytes) => bytes.len(),
-        }
+        self.bytes().len()
     }
 
     pub(crate) fn plain(&self) -> Prepared {

@@ -6,7 +6,7 @@ use sinews_server::{Position, ReplayFrom, Topics};
 use super::{HubTopics, TopicForm};
 use crate::brief::brief;
 use crate::problem::{Problem, code, problem};
-use crate::streams::durable_topics::content_of;
+use crate::streams::event_records::content_of;
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::records_from::records_from;
 

@@ -13,6 +13,7 @@ use sinews::blocking::{WebSocket, connect};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, observe_nodes};
 use sinews_server::{BackendChoice, EngineConfig, Router, Server, StopHandle};
+use sinews_testkit::BodyReader;
 
 use self::broker::{FakeBroker, TIMEOUT, WireProtocol};
 
@@ -293,6 +294,40 @@ fn subscriptions_at_the_broker_end_with_the_last_subscriber() {
         broker.wait_for("sinews.t.a.b", 1);
         drop(subscribers);
         broker.wait_for("sinews.t.a.b", 0);
+    });
+}
+
+#[test]
+fn event_streams_are_notified_of_an_outage_and_long_polls_are_not() {
+    for_both(|broker| {
+        let node = TestPeer::start(&broker);
+        node.until("ready", TestPeer::is_ready);
+        let open = |accept: &str| {
+            let mut stream = node.connect();
+            let (address, query) = (node.address, if accept.ends_with("/json") { "?wait=55" } else { "" });
+            write!(stream, "GET /topics/news{query} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n")
+                .unwrap();
+            BodyReader::new(stream)
+        };
+        let mut events = open("text/event-stream");
+        let mut next = |kind: &str| {
+            let event = events.event().unwrap();
+            assert_eq!(event.kind, kind);
+            serde_json::from_str::<Value>(&event.data).unwrap()
+        };
+        assert_eq!(next("welcome").get("cluster"), None);
+        next("subscribed");
+        let mut poll = open("application/json");
+        poll.until("\"op\":\"ack\"").unwrap();
+        broker.go_down();
+        assert_eq!(next("cluster"), json!({ "op": "cluster", "connected": false }));
+        let welcome: Value = serde_json::from_str(&open("application/x-ndjson").line().unwrap()).unwrap();
+        assert_eq!((&welcome["op"], &welcome["cluster"]), (&json!("welcome"), &json!(false)));
+        broker.come_up();
+        assert_eq!(next("cluster"), json!({ "op": "cluster", "connected": true }));
+        node.publish("news", "x");
+        let rest = poll.rest();
+        assert!(rest.contains("\"data\":\"x\"") && !rest.contains("cluster"), "{rest}");
     });
 }
 

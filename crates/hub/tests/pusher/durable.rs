@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, CreationLimits, Hub, PusherApp, PusherLimits, StreamOptions};
+use sinews_hub::{ClusterOptions, CreationLimits, Hub, HubBuilder, PusherApp, PusherLimits, StreamOptions};
 
 use crate::broker::{FakeBroker, WireProtocol};
-use crate::client::{Client, api, app, data_of, policy, request, trigger};
+use crate::client::{Client, api, app, data_of, metric, policy, request, trigger};
 use crate::memory_broker::MemoryBroker;
 use crate::support::{TIMEOUT, TestHub};
 
@@ -229,6 +229,82 @@ fn clients_of_other_protocols_cannot_forge_stored_events() {
 }
 
 #[test]
+fn records_that_other_programs_write_to_the_store_are_no_events_of_the_app() {
+    let (store, [first, second]) = (MemoryBroker::default(), ["written-1", "written-2"].map(Directory::new));
+    let hub = start_at_broker(&store, &first.0, PusherLimits::default());
+    let mut client = Client::new(&hub);
+    recover(&mut client, "a", &json!(true));
+    for channel in ["a", "b"] {
+        trigger(&hub, channel, "e", "1");
+    }
+    let (_, position) = next(&mut client);
+    let forged = json!({
+        "event": "pusher_internal:member_added", "data": "{}", "socket_id": client.socket_id, "user_id": "1",
+    });
+    // Without a seal, with one of nobody, and with seals of other events.
+    let of_nobody = ["sinews-channel-event:", &"0".repeat(64)].concat();
+    let keys = [
+        b"sinews-channel-event".to_vec(),
+        of_nobody.into_bytes(),
+        store.last_key("stored.a"),
+        store.last_key("stored.b"),
+    ];
+    for key in &keys {
+        store.write("stored.a", key, &forged.to_string());
+    }
+    until_published(&hub, "a", sequence(&position) + 4);
+    let later = start_at_broker(&store, &second.0, PusherLimits::default());
+    let [mut here, mut there] = [&hub, &later].map(Client::new);
+    for client in [&mut here, &mut there] {
+        assert!(recover(client, "a", &json!({ "position": position })).1);
+    }
+    for client in [&mut client, &mut here, &mut there] {
+        for _ in &keys {
+            assert_eq!(client.expect("message"), ("a".to_owned(), forged.clone()));
+        }
+        client.ping();
+    }
+}
+
+#[test]
+fn recoveries_wait_for_the_memory_of_others() {
+    let (store, [first, second]) = (MemoryBroker::default(), ["memory-1", "memory-2"].map(Directory::new));
+    let position = two_events(&store, &first.0);
+    let builder = at_broker(&store, &second.0, PusherLimits::default());
+    let hub = TestHub::built(builder.pusher_recovery_bytes(1));
+    trigger(&hub, "b", "e", "1");
+    until_published(&hub, "b", 1);
+    store.hold_fetches("stored.a");
+    let [mut reading, mut waiting] = [&hub, &hub].map(Client::new);
+    let subscribe = |client: &mut Client, channel: &str| {
+        let recover = json!({ "position": position.replace("-1", "-0") });
+        client.send("pusher:subscribe", json!({ "channel": channel, "recover": recover }));
+        client.ping();
+    };
+    subscribe(&mut reading, "a");
+    subscribe(&mut waiting, "b");
+    let reserved = || metric(&hub, "sinews_pusher_recovery_bytes");
+    assert_eq!(reserved(), 1_048_576.0);
+    store.release_fetches("stored.a");
+    for (client, expected) in [(&mut reading, &[1, 2][..]), (&mut waiting, &[1])] {
+        assert_eq!(client.receive()["recovered"], true);
+        expected.iter().for_each(|data| assert_eq!(next(client).0, *data));
+        client.ping();
+    }
+    assert_eq!(reserved(), 0.0);
+    // A recovery that ends while it reads frees its memory.
+    store.hold_fetches("stored.a");
+    let [mut ends, mut leaves, mut last] = [&hub, &hub, &hub].map(Client::new);
+    subscribe(&mut ends, "a");
+    subscribe(&mut leaves, "a");
+    subscribe(&mut last, "b");
+    leaves.send("pusher:unsubscribe", json!({ "channel": "a" }));
+    leaves.ping();
+    ends.end();
+    assert_eq!(last.receive()["recovered"], true);
+}
+
+#[test]
 fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
     let directory = Directory::new("limits");
     let hub = start(&directory.0);
@@ -382,11 +458,15 @@ fn subscribers_of_a_deleted_stream_receive_and_recover_the_events_of_the_new_one
 
 /// A node at a broker in memory that begins its copies of streams at their ends.
 fn start_at_broker(store: &MemoryBroker, directory: &Path, limits: PusherLimits) -> TestHub {
+    TestHub::built(at_broker(store, directory, limits))
+}
+
+fn at_broker(store: &MemoryBroker, directory: &Path, limits: PusherLimits) -> HubBuilder {
     let app = app().with_topics("stored").with_limits(limits);
     let streams = StreamOptions::at_broker(store.shared(), "memory", "")
         .with_directory(directory)
         .with_topics(["stored.>".to_owned()]);
-    TestHub::built(Hub::builder().access(policy([app])).streams(streams))
+    Hub::builder().access(policy([app])).streams(streams)
 }
 
 /// The position of the first event of a channel with two events at a broker.
@@ -435,6 +515,7 @@ fn recovery_that_a_broker_does_not_answer_in_time_is_incomplete() {
     store.hold_fetches("stored.a");
     let mut client = Client::new(&hub);
     assert!(!recover(&mut client, "a", &json!({ "position": position })).1);
+    assert_eq!(metric(&hub, "sinews_pusher_recovery_timeouts_total"), 1.0);
     trigger(&hub, "a", "e", "3");
     assert_eq!(next(&mut client).0, 3);
     store.release_fetches("stored.a");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sinews_stream::broker::{
     BatchEncoder, Broker, BrokerError, BrokerHealth, BrokerResponder, BrokerResponse, FlushOutcome, LogSink,
 };
-use sinews_stream::record::Records;
+use sinews_stream::record::{RecordBuilder, Records, ValueKind};
 use sinews_stream::{AppendError, Durability, Partition, Pending, ReadResult, StartPosition};
 
 /// Each node has a connection of its own.
@@ -90,6 +90,21 @@ impl MemoryBroker {
         }
     }
 
+    /// Writes a record as another program does.
+    pub(crate) fn write(&self, stream: &str, key: &[u8], value: &str) {
+        let mut builder = RecordBuilder::new();
+        builder.push(1, key, value.as_bytes(), ValueKind::Json).unwrap();
+        let records = builder.finish().expect("a record");
+        self.0.lock().unwrap().get_mut(stream).expect("the stream").append(records);
+    }
+
+    /// The key of the last record of a stream.
+    pub(crate) fn last_key(&self, stream: &str) -> Vec<u8> {
+        let streams = self.0.lock().unwrap();
+        let (_, records) = streams[stream].stored.last().expect("records");
+        records.iter().flatten().last().expect("a record").key.to_vec()
+    }
+
     /// Whether no fetch has come since [`repeat_at_fetch`](Self::repeat_at_fetch).
     pub(crate) fn repeats_at_fetch(&self, stream: &str) -> bool {
         self.0.lock().unwrap()[stream].repeats_at_fetch
@@ -100,6 +115,10 @@ impl Broker for MemoryBroker {
     fn publish(&self, stream: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
         let mut streams = self.0.lock().unwrap();
         Ok(streams.entry(stream.to_owned()).or_default().append(records))
+    }
+
+    fn has_queue_space(&self, _: &[&Records]) -> bool {
+        true
     }
 
     fn watch_queue_space(&self, _: &Waker) -> bool {

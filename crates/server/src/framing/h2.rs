@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 
 use bytes::{Buf, BytesMut};
 use sinews_engine::ConnId;
-use sinews_http::h2::{AbuseLimits, Config, ErrorCode, H2Connection, StreamId};
+use sinews_http::h2::{AbuseLimits, Config, Error, ErrorCode, H2Connection, StreamId};
 use sinews_proto::Time;
 use sinews_session::{Flow, Outbound};
 
@@ -49,6 +49,8 @@ pub(crate) struct H2Conn {
     keepalive: PingState,
     /// Time when output was queued, or bytes of it left.
     last_progress: Time,
+    /// Time when DATA was queued.
+    last_data: Time,
     /// When the loop's timer fires.
     pub(crate) armed: Time,
 }
@@ -74,8 +76,14 @@ impl H2Conn {
             block_since: None,
             keepalive: PingState::new(now),
             last_progress: now,
+            last_data: now,
             armed: NEVER,
         }
+    }
+
+    /// Returns the bytes of queued output, and of bodies that wait for windows.
+    pub(crate) fn queued(&self) -> usize {
+        self.outbound.len() + self.table.outgoing()
     }
 
     /// Returns the bytes of incomplete requests, and of the state of the connection.
@@ -146,7 +154,7 @@ impl H2Conn {
         if self.is_idle() && self.block_since.is_none() {
             return first.min(self.table.idle_deadline(config));
         }
-        first.min(self.table.deadline(config))
+        first.min(self.table.deadline(config, |stream| self.shared_progress(stream)))
     }
 
     /// Returns the deadline of an incomplete header block.
@@ -201,6 +209,21 @@ impl H2Conn {
             self.time_out_streams(shared);
         }
         false
+    }
+
+    /// Ends the connection if its machine has failed outside of input: a call found the queue of control frames full.
+    pub(crate) fn note_failure(&mut self, shared: &WorkerShared) {
+        if let Some(error) = self.machine.error().filter(|_| !self.closing) {
+            self.fail(error, shared);
+        }
+    }
+
+    /// Ends the connection after an error of its machine, which has queued GOAWAY. Its streams exist no longer.
+    fn fail(&mut self, error: Error, shared: &WorkerShared) {
+        tracing::debug!(peer = %self.table.peer, %error, "HTTP/2 connection failed");
+        shared.services.counters.http2_failed.add(error.code().into());
+        self.table.exchanges.clear();
+        (self.closing, self.last_progress) = (true, shared.services.now);
     }
 
     /// Ends the connection with GOAWAY.

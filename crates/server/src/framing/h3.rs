@@ -119,7 +119,7 @@ impl H3Conn {
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
         let first = self.head_deadline(config).min(self.sockets.due);
         if !self.is_idle() {
-            return first.min(self.table.deadline(config));
+            return first.min(self.table.deadline(config, |_| Time::ZERO));
         }
         let rest = if self.is_finished() {
             self.table.idle_deadline(config)
@@ -152,6 +152,16 @@ impl H3Conn {
     /// Returns consumed bytes of a socket to the window of its stream.
     pub(crate) fn resume_stream(&mut self, stream: QuicStreamId) {
         self.changes.push(SocketChange::Resume(stream));
+    }
+
+    /// Notes that the client has taken bytes of a stream, of which `is_blocked` says whether others wait.
+    pub(crate) fn note_writable(&mut self, stream: QuicStreamId, is_blocked: bool, now: Time) {
+        if !is_blocked {
+            self.sockets.unblock(Some(stream));
+        }
+        if let Some(at) = self.table.position(stream) {
+            self.table.exchanges[at].progress = now;
+        }
     }
 
     /// Keeps the window of a socket closed.
@@ -284,7 +294,8 @@ impl H3Streams<'_, '_> {
             if !std::mem::replace(&mut conn.is_going_away, true) {
                 exchanges.shut_down();
             }
-            if conn.is_finished() {
+            // Requests that cross the announcement are served.
+            if conn.is_finished() && exchanges.is_drained() {
                 conn.close(H3Code::H3_NO_ERROR, "server stops");
             }
         }
@@ -292,6 +303,6 @@ impl H3Streams<'_, '_> {
             exchanges.close(code, reason);
         }
         let state = exchanges.memory() + conn.sockets.memory() + conn.table.incomplete();
-        conn.memory = (exchanges.retained(), state);
+        conn.memory = (exchanges.retained() + conn.table.outgoing(), state);
     }
 }

@@ -93,8 +93,14 @@ pub(super) enum StreamStage {
     Answering,
     Upload(Box<StreamUpload>),
     Pending(Box<PendingAnswer>),
-    /// The rest of the body of the answer.
-    Sending(ResponseBody),
+    Sending(OutgoingBody),
+}
+
+/// The rest of the body of an answer.
+pub(super) struct OutgoingBody {
+    pub(super) body: ResponseBody,
+    /// Bytes of memory that the answer holds until its end; 0 for a file, and for bytes that others hold too.
+    pub(super) memory: usize,
 }
 
 /// A request with the received part of its body.
@@ -129,6 +135,15 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         self.idle_since = now;
     }
 
+    /// Returns the bytes of memory of bodies that are being sent. A client with closed windows holds them.
+    pub(super) fn outgoing(&self) -> usize {
+        let bodies = self.exchanges.iter().map(|exchange| match &exchange.stage {
+            StreamStage::Sending(outgoing) => outgoing.memory,
+            _ => 0,
+        });
+        bodies.sum()
+    }
+
     /// Returns the bytes of incomplete requests.
     pub(super) fn incomplete(&self) -> usize {
         let uploads = self.exchanges.iter().map(|exchange| match &exchange.stage {
@@ -138,9 +153,11 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         uploads.sum()
     }
 
-    /// Returns the first deadline of an exchange.
-    pub(super) fn deadline(&self, config: &HttpConfig) -> Time {
-        self.exchanges.iter().map(|exchange| exchange.deadline(config)).fold(NEVER, Time::min)
+    /// Returns the first deadline of an exchange. `shared`: when the output last progressed for which the body of a stream
+    /// waits, beside its own.
+    pub(super) fn deadline(&self, config: &HttpConfig, shared: impl Fn(I) -> Time) -> Time {
+        let deadlines = self.exchanges.iter().map(|exchange| exchange.deadline(config, &shared));
+        deadlines.fold(NEVER, Time::min)
     }
 
     /// Returns the deadline of a connection without exchanges and sockets.
@@ -149,18 +166,28 @@ impl<I: Copy + Ord> ExchangeTable<I> {
     }
 }
 
-impl<I> StreamExchange<I> {
-    fn deadline(&self, config: &HttpConfig) -> Time {
+impl<I: Copy> StreamExchange<I> {
+    fn deadline(&self, config: &HttpConfig, shared: impl Fn(I) -> Time) -> Time {
         match &self.stage {
             StreamStage::Answering => NEVER,
             StreamStage::Pending(pending) => pending.since + config.handler_timeout,
-            StreamStage::Sending(_) => self.progress + config.write_timeout,
+            StreamStage::Sending(_) => self.progress.max(shared(self.stream)) + config.write_timeout,
             StreamStage::Upload(upload) => {
                 let whole = config.upload_deadline(self.started, upload.body.len());
                 // A peer whose window is closed by this side cannot send.
                 if upload.held > 0 { whole } else { whole.min(self.progress + config.body_idle_timeout) }
             }
         }
+    }
+}
+
+impl OutgoingBody {
+    fn new(body: ResponseBody) -> Self {
+        let memory = match &body {
+            ResponseBody::Bytes(bytes) if bytes.is_unique() => bytes.len(),
+            ResponseBody::Bytes(_) | ResponseBody::File(_) => 0,
+        };
+        Self { body, memory }
     }
 }
 

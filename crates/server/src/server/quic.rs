@@ -62,8 +62,8 @@ impl Server {
         let config = h3::Config::new()
             .with_head(http.head)
             .with_max_streams(http.http3_limits.max_streams)
-            .with_extended_connect(true)
-            .with_max_sessions(SESSIONS_MAX);
+            .with_max_sessions(SESSIONS_MAX)
+            .with_extended_connect(true);
         let worker = u8::try_from(thread).map_err(|_| io::Error::other("HTTP/3 permits 256 threads"))?;
         let route = WorkerRoute::new(worker, 0);
         QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), route)

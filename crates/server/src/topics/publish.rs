@@ -108,7 +108,7 @@ impl Topics {
         }
         self.counters.published += 1;
         let exact = self.directory.find(name);
-        let route = topic.and_then(|topic| self.topics[topic].route.as_ref());
+        let route = topic.and_then(|topic| self.topics[topic].route());
         let patterns = route.map_or(&[][..], |route| &route.all);
         let name = exact.as_ref().map_or_else(|| name.into(), |entry| entry.name.clone());
         let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns };
@@ -173,7 +173,7 @@ impl Topics {
         } else {
             Some(&*found.entry)
         };
-        let patterns = found.route.as_ref().map_or(&[][..], |route| &route.all);
+        let patterns = found.route().map_or(&[][..], |route| &route.all);
         let recipients = Recipients { name: &found.entry.name, exact, patterns };
         let (mut reached, lost) = self.post(recipients, (message, 0), Some(self.shard), except);
         reached += found.subscribers.len();
@@ -316,7 +316,7 @@ impl Topics {
         self.route(topic);
         let Some(found) = self.topics.get(topic) else { return false };
         // Late subscribers get one message from the history and the next one live.
-        if sequence > 0 && found.progress.as_ref().is_some_and(|progress| !progress.joined.is_empty()) {
+        if sequence > 0 && found.progress().is_some_and(|progress| !progress.joined.is_empty()) {
             return false;
         }
         if self.local(topic).is_empty() {

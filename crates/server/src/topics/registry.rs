@@ -84,10 +84,56 @@ pub(super) struct Topic {
     pub(super) references: u32,
     pub(super) rule: RuleId,
     pub(super) is_pattern: bool,
+    /// One pointer, since there may be a topic for each connection.
+    extension: Option<Box<TopicExtension>>,
+}
+
+/// What topics with publications or with a history have.
+#[derive(Debug, Default)]
+struct TopicExtension {
     /// Cached patterns that match it, if it was published to recently.
-    pub(super) route: Option<Box<Route>>,
+    route: Option<Route>,
     /// Progress of its history, if it has one and a local subscriber by name.
-    pub(super) progress: Option<Box<TopicProgress>>,
+    progress: Option<TopicProgress>,
+}
+
+impl Topic {
+    pub(super) fn route(&self) -> Option<&Route> {
+        self.extension.as_ref()?.route.as_ref()
+    }
+
+    pub(super) fn set_route(&mut self, route: Option<Route>) {
+        self.extend(|extension| extension.route = route);
+    }
+
+    pub(super) fn progress(&self) -> Option<&TopicProgress> {
+        self.extension.as_ref()?.progress.as_ref()
+    }
+
+    pub(super) fn progress_mut(&mut self) -> Option<&mut TopicProgress> {
+        self.extension.as_mut()?.progress.as_mut()
+    }
+
+    /// The progress and the entry, which are used together.
+    pub(super) fn entry_and_progress(&mut self) -> (&Arc<TopicEntry>, Option<&mut TopicProgress>) {
+        (&self.entry, self.extension.as_mut().and_then(|extension| extension.progress.as_mut()))
+    }
+
+    pub(super) fn progress_or_default(&mut self) -> &mut TopicProgress {
+        self.extension.get_or_insert_default().progress.get_or_insert_default()
+    }
+
+    pub(super) fn set_progress(&mut self, progress: Option<TopicProgress>) {
+        self.extend(|extension| extension.progress = progress);
+    }
+
+    /// Changes the extension, and frees an empty one.
+    fn extend(&mut self, change: impl FnOnce(&mut TopicExtension)) {
+        let mut extension = self.extension.take().unwrap_or_default();
+        change(&mut extension);
+        let is_empty = extension.route.is_none() && extension.progress.is_none();
+        self.extension = Some(extension).filter(|_| !is_empty);
+    }
 }
 
 /// Patterns that match a topic.
@@ -262,8 +308,7 @@ impl Topics {
             references: 0,
             rule,
             is_pattern,
-            route: None,
-            progress: None,
+            extension: None,
         });
         self.names.insert(topic, name_in(&self.topics));
         topic

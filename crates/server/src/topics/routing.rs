@@ -6,7 +6,7 @@ use sinews_engine::ConnId;
 
 use super::entry::TopicEntry;
 use super::name::{self, InvalidTopic};
-use super::registry::{Route, SubscriberIndex, Topics};
+use super::registry::{Route, SubscriberIndex, Topic, Topics};
 
 /// Maximum number of topics per thread with cached patterns; for further topics, patterns are matched again.
 const ROUTES_MAX: usize = 4_096;
@@ -47,7 +47,7 @@ impl Topics {
     /// Computes the patterns that match a topic, unless cached or without patterns.
     #[inline]
     pub(super) fn route(&mut self, topic: usize) {
-        if self.any_patterns && self.topics.get(topic).is_some_and(|topic| topic.route.is_none()) {
+        if self.any_patterns && self.topics.get(topic).is_some_and(|topic| topic.route().is_none()) {
             let all = self.directory.matching(&self.topics[topic].entry.name);
             self.set_route(topic, all);
         }
@@ -62,13 +62,13 @@ impl Topics {
         }
         let mut local: Box<[usize]> = all.iter().filter_map(|pattern| self.index_of(&pattern.name)).collect();
         local.sort_unstable();
-        self.topics[topic].route = Some(Box::new(Route { local, all }));
+        self.topics[topic].set_route(Some(Route { local, all }));
         self.routed.push(topic);
     }
 
     pub(super) fn clear_routes(&mut self) {
         for topic in std::mem::take(&mut self.routed) {
-            self.topics[topic].route = None;
+            self.topics[topic].set_route(None);
             self.topics[topic].references -= 1;
             self.prune(topic);
         }
@@ -85,7 +85,7 @@ impl Topics {
 
     /// Returns the patterns of this thread that match a topic.
     pub(super) fn local(&self, topic: usize) -> &[usize] {
-        let route = self.topics.get(topic).and_then(|topic| topic.route.as_ref());
+        let route = self.topics.get(topic).and_then(Topic::route);
         route.map_or(&[], |route| &*route.local)
     }
 

@@ -35,7 +35,7 @@ impl Topics {
         self.subscribe_unchecked(name, conn)?;
         if let Some(topic) = is_subscribed(self).filter(|topic| self.topics[*topic].entry.history().is_none())
         {
-            let progress = self.topics[topic].progress.get_or_insert_default();
+            let progress = self.topics[topic].progress_or_default();
             progress.joined.insert(conn, version.saturating_add(1));
         }
         Ok(())
@@ -120,11 +120,11 @@ impl Topics {
         let (index, at) = (subscription.topic(), subscription.at());
         let topic = &mut self.topics[index];
         let removed = topic.subscribers.swap_remove(at);
-        if let Some(progress) = &mut topic.progress {
+        if let Some(progress) = topic.progress_mut() {
             progress.joined.remove(&removed);
         }
         if topic.subscribers.is_empty() {
-            topic.progress = None;
+            topic.set_progress(None);
         }
         if let Some(&moved) = topic.subscribers.get(at) {
             let indices = self.subscriptions.get_mut(moved).into_iter().flatten();

@@ -152,6 +152,7 @@ pub(super) fn settle_http2(
     reads_paused: bool,
     shared: &mut WorkerShared,
 ) {
+    http2.note_failure(shared);
     http2.queue_control(shared);
     if http2.outbound.wants_send() || http2.sockets.has_ready() {
         io.send(conn);

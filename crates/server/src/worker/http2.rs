@@ -75,11 +75,12 @@ impl Worker {
     }
 
     /// Ends the sockets of a connection that ends without its streams.
-    fn end_failed(&mut self, io: &mut Io, conn: ConnId) {
+    pub(super) fn end_failed(&mut self, io: &mut Io, conn: ConnId) {
         if let Some((http2, _)) = self.lend_http2(conn)
             && http2.has_failed()
         {
-            let sockets = http2.sockets.list();
+            // The end of each settles the connection, which must not end the others meanwhile.
+            let sockets = http2.sockets.take();
             self.remove_sockets(io, sockets);
         }
     }

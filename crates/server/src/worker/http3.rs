@@ -48,11 +48,10 @@ impl Http3App for Http3Events<'_> {
     }
 
     fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
+        let now = self.worker.time(self.io);
         let conn = self.worker.quic.conns.find(self.listener, exchanges.connection());
-        if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn))
-            && !exchanges.is_blocked(stream)
-        {
-            http3.sockets.unblock(Some(stream));
+        if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn)) {
+            http3.note_writable(stream, exchanges.is_blocked(stream), now);
         }
     }
 

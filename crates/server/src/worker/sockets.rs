@@ -334,6 +334,9 @@ impl Worker {
         let (ended, held) = (found.ended, found.input.capacity());
         match parent {
             SocketParent::Http2(http2) => {
+                if http2.has_failed_outside_of_input() {
+                    return self.settle_one(io, parent_id);
+                }
                 if http2.sockets.has_ready() || http2.wants_control() {
                     io.send(parent_id);
                 }

@@ -100,6 +100,7 @@ impl TestServer {
                     Poll::Pending
                 }))
             })
+            .get("/large", |_| Response::text(vec![b'x'; LARGE]))
             .websocket("/hear", member(true).with_config(patient()))
             .websocket("/tell", member(false))
             .websocket("/idle", member(false).with_config(idle()))
@@ -191,6 +192,9 @@ impl TestServer {
         self.worker.delivery.partial.is_some()
     }
 }
+
+/// More than the kernel takes.
+const LARGE: usize = 24 << 20;
 
 /// Keeps connections that read nothing for a long time.
 fn patient() -> sinews_proto::Config {

@@ -1,6 +1,7 @@
 //! HTTP/2 in clear text, with frames written by hand.
 
 mod content;
+mod limits;
 mod socket_attacks;
 mod sockets;
 

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod content;
+mod limits;
 #[path = "../../../quic/tests/support/client.rs"]
 mod quic_client;
 mod rules;

@@ -74,6 +74,10 @@ pub trait Broker: Send + Sync {
         false
     }
 
+    /// Whether the queue to the broker has space for all these records now, as far as that is known. Another publication may
+    /// take it.
+    fn has_queue_space(&self, batches: &[&Records]) -> bool;
+
     /// Whether records can be published again after [`AppendError::Busy`]; otherwise the waker is called once when they
     /// can.
     fn watch_queue_space(&self, waker: &Waker) -> bool;

@@ -1,12 +1,17 @@
 //! Servers of HTTP/3 on quinn. hyper has no HTTP/3: its project has the crate `h3`, which `h3-quinn` joins with quinn.
 //!
-//! `h3` rejects `:protocol` `websocket`. sockudo-ws, which uses it, therefore takes `webtransport` in its place.
+//! `h3` rejects `:protocol` `websocket`. sockudo-ws, which uses it, therefore takes `webtransport` in its place. Each runs on one
+//! thread, prints its address, and serves until its standard input is closed.
+#![forbid(unsafe_code)]
 
+use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use bytes::Bytes;
+use clap::{Parser, ValueEnum};
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::header::CONTENT_TYPE;
 use http::{Response, StatusCode};
@@ -15,15 +20,60 @@ use quinn::{Endpoint, ServerConfig};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sockudo_ws::{Config, Http3, Message, WebSocketServer};
+use tokio::runtime::{Builder, Runtime};
 
-use crate::http2::TlsFiles;
-use crate::tokio::runtime;
-use crate::{Error, HELLO, MESSAGE_MAX, Threads, announce};
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// A server of HTTP/3 on another library.
+#[derive(Debug, Parser)]
+#[command(name = "sinews-peers-http3")]
+struct Cli {
+    peer: Peer,
+
+    /// Certificate in PEM
+    #[arg(long)]
+    certificate: PathBuf,
+
+    /// Its key
+    #[arg(long)]
+    key: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Peer {
+    /// `GET /hello` on h3 and quinn
+    H3Quinn,
+    /// WebSockets of sockudo-ws, on h3 and quinn
+    Sockudo,
+}
+
+fn main() -> Result<(), Error> {
+    let Cli { peer, certificate, key } = Cli::parse();
+    thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    match peer {
+        Peer::H3Quinn => requests(address, (&certificate, &key)),
+        Peer::Sockudo => sockudo(address, (&certificate, &key)),
+    }
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// Prints the listen address.
+fn announce(address: SocketAddr) -> Result<(), Error> {
+    println!("{address}");
+    Ok(io::stdout().flush()?)
+}
 
 /// `GET /hello` on h3-quinn, as in the examples of `h3`.
-pub(crate) fn requests(address: SocketAddr, threads: Threads, files: TlsFiles<'_>) -> Result<(), Error> {
+fn requests(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
     let tls = QuicServerConfig::try_from(tls(files)?)?;
-    runtime(threads)?.block_on(async {
+    runtime()?.block_on(async {
         let endpoint = Endpoint::server(ServerConfig::with_crypto(Arc::new(tls)), address)?;
         announce(endpoint.local_addr()?)?;
         while let Some(incoming) = endpoint.accept().await {
@@ -55,12 +105,12 @@ async fn serve(incoming: quinn::Incoming) -> Result<(), Error> {
 }
 
 /// WebSockets on sockudo-ws, as in its example.
-pub(crate) fn sockudo(address: SocketAddr, threads: Threads, files: TlsFiles<'_>) -> Result<(), Error> {
+fn sockudo(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
     // It takes a configuration only, and quinn needs the provider of the process.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = Config::builder().max_payload_length(MESSAGE_MAX).build();
     let tls = tls(files)?;
-    runtime(threads)?.block_on(async {
+    runtime()?.block_on(async {
         let server = WebSocketServer::<Http3>::bind(address, tls, config).await?;
         announce(server.local_addr()?)?;
         let serve = server.serve(|mut socket, _| async move {
@@ -85,3 +135,9 @@ fn tls((certificate, key): (&Path, &Path)) -> Result<rustls::ServerConfig, Error
     config.alpn_protocols = vec![b"h3".to_vec()];
     Ok(config)
 }
+
+/// Body of the answer to `GET /hello`, as plain text.
+const HELLO: &str = "Hello, world!";
+
+/// Exceeds the largest message of all loads.
+const MESSAGE_MAX: usize = 64 << 20;

@@ -14,7 +14,6 @@ mod axum;
 mod compio;
 mod feed;
 mod http2;
-mod http3;
 mod hyper;
 mod ingest;
 mod tokio;
@@ -112,12 +111,6 @@ enum Peer {
     AxumHttp2,
     /// hyper over HTTP/2 with TLS
     HyperHttp2,
-    /// `GET /hello` on h3 and quinn
-    #[value(name = "h3-quinn")]
-    H3Quinn,
-    /// sockudo-ws over HTTP/3, on h3 and quinn
-    #[value(name = "sockudo-http3")]
-    SockudoHttp3,
     /// hyper on Tokio: each `POST` becomes one message of Kafka
     KafkaHyper,
     /// hyper on compio: each `POST` becomes one message of Kafka
@@ -161,8 +154,6 @@ fn main() -> Result<(), Error> {
         Peer::ActixWeb => actix::run(address, threads),
         Peer::AxumHttp2 => http2::axum(address, threads, (&certificate, &key)),
         Peer::HyperHttp2 => http2::hyper(address, threads, (&certificate, &key)),
-        Peer::H3Quinn => http3::requests(address, threads, (&certificate, &key)),
-        Peer::SockudoHttp3 => http3::sockudo(address, threads, (&certificate, &key)),
         Peer::KafkaHyper => tokio::run(address, threads, ingest::tokio),
         Peer::KafkaHyperCompio => compio::run(address, compio::Ring::Tuned, ingest::compio),
     }

@@ -13,7 +13,10 @@ const HPACK: &str = "crates/http/src/h2/hpack/tests.rs";
 const SERVER: &str = "crates/server/tests/loopback/http2.rs";
 const CONTENT: &str = "crates/server/tests/loopback/http2/content.rs";
 pub(super) const SOCKETS: &str = "crates/server/tests/loopback/http2/sockets.rs";
+const LIMITS: &str = "crates/server/tests/loopback/http2/limits.rs";
+const WORKER: &str = "crates/server/src/worker/tests/http2.rs";
 const SOCKET_ATTACKS: &str = "crates/server/tests/loopback/http2/socket_attacks.rs";
+const VERSIONS: &str = "crates/cli/tests/program/versions.rs";
 const TLS: &str = "crates/server/tests/loopback/tls.rs";
 
 pub(super) const HTTP_2: &[Line] = &[
@@ -69,6 +72,9 @@ pub(super) const HTTP_2: &[Line] = &[
             (FRAMES, "frames_on_idle_streams_are_errors"),
             (FRAMES, "frames_after_the_end_of_a_stream_are_errors"),
             (FRAMES, "frames_that_cross_our_reset_are_ignored_and_counted_for_flow_control"),
+            (FRAMES, "frames_that_cross_our_reset_are_ignored_however_many_streams_close_after_it"),
+            (LIMITS, "late_bodies_of_answered_requests_are_ignored_however_many_streams_end"),
+            (LIMITS, "late_messages_of_a_socket_that_was_reset_are_ignored"),
         ]),
     ),
     line(
@@ -222,6 +228,24 @@ pub(super) const HTTP_2: &[Line] = &[
         ]),
     ),
     line(
+        "resets",
+        "All users of a proxy may leave at once: the permitted burst grows with the maximum of streams",
+        By(&[
+            (ATTACKS, "bursts_of_resets_grow_with_the_maximum_of_streams"),
+            (LIMITS, "sockets_of_a_proxy_that_end_at_once_leave_the_others_open"),
+        ]),
+    ),
+    line(
+        "head timeout",
+        "Each header block has the head timeout, and reads that are paused extend it",
+        By(&[
+            (FRAMES, "partial_blocks_are_told_apart"),
+            (WORKER, "head_timeout_begins_with_each_header_block"),
+            (LIMITS, "busy_clients_outlive_the_head_timeout"),
+            (SERVER, "silent_clients_and_closed_windows_time_out"),
+        ]),
+    ),
+    line(
         "CVE-2024-27316",
         "Header blocks without an end",
         By(&[(ATTACKS, "continuation_floods_end_the_connection")]),
@@ -244,6 +268,18 @@ pub(super) const HTTP_2: &[Line] = &[
             (SOCKET_ATTACKS, "frames_without_content_end_the_connection_of_a_socket"),
             (SOCKET_ATTACKS, "closed_windows_hold_a_bounded_queue"),
             (SOCKET_ATTACKS, "closed_window_ends_its_stream_at_the_write_timeout"),
+            (LIMITS, "answers_to_closed_windows_count_as_memory"),
+            (WORKER, "bodies_behind_their_own_window_time_out_alone"),
+            (WORKER, "bodies_behind_a_full_queue_time_out_with_the_connection"),
+            (WORKER, "failure_outside_of_input_ends_the_connection_and_its_sockets"),
+        ]),
+    ),
+    line(
+        "one server",
+        "Access log, tokens, readiness, the dashboard, and limits of messages and memory over each version",
+        By(&[
+            (VERSIONS, "access_log_tokens_readiness_and_dashboard_hold_over_each_version"),
+            (VERSIONS, "rates_of_messages_and_memory_are_limited_over_each_version"),
         ]),
     ),
 ];

@@ -19,6 +19,8 @@ const ERROR: &str = "crates/http/src/h3/error.rs";
 const SERVER: &str = "crates/server/tests/loopback/http3.rs";
 const SERVER_CONTENT: &str = "crates/server/tests/loopback/http3/content.rs";
 pub(super) const SERVER_SOCKETS: &str = "crates/server/tests/loopback/http3/sockets.rs";
+const SERVER_SESSIONS: &str = "crates/server/tests/loopback/http3/sessions.rs";
+const LIMITS: &str = "crates/server/tests/loopback/http3/limits.rs";
 const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
 const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
@@ -210,6 +212,8 @@ pub(super) const HTTP_3: &[Line] = &[
             (STREAMS, "goaway_names_a_request_and_never_grows"),
             (STREAMS, "graceful_shutdown_announces_then_rejects_new_requests"),
             (EXCHANGE, "shutdown_finishes_requests_and_accepts_no_more"),
+            (EXCHANGE, "requests_that_cross_the_announced_end_are_served"),
+            (LIMITS, "requests_that_cross_the_end_of_the_server_are_served"),
             (SERVER, "graceful_stop_finishes_answers_and_accepts_no_more"),
             (SERVER_SOCKETS, "graceful_stop_closes_sockets_in_order"),
         ]),
@@ -311,9 +315,32 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[(ERROR, "codes_of_sessions_are_mapped_around_reserved_codes")]),
     ),
     line(
-        "webtrans-http3 4.5",
-        "Streams before their session wait within a limit",
-        By(&[(SESSIONS, "streams_wait_for_their_session"), (ATTACKS, "held_streams_are_limited")]),
+        "webtrans-http3 4.6",
+        "Streams and datagrams before their session wait within limits",
+        By(&[
+            (SESSIONS, "streams_wait_for_their_session"),
+            (SESSIONS, "datagrams_wait_for_their_session_within_limits"),
+            (ATTACKS, "held_streams_are_limited"),
+            (EXCHANGE, "stream_before_its_session_continues_once_it_is_open"),
+            (EXCHANGE, "datagram_before_its_session_is_delivered_once_it_is_open"),
+        ]),
+    ),
+    line(
+        "webtrans-http3 3.1, 5.1",
+        "Sessions of clients with datagrams, one at a time without flow control of sessions; origins are checked",
+        By(&[
+            (SESSIONS, "sessions_of_clients_without_datagrams_are_malformed"),
+            (SESSIONS, "requests_for_a_session_wait_for_settings"),
+            (SERVER_SESSIONS, "requests_for_sessions_are_decided_as_handshakes"),
+        ]),
+    ),
+    line(
+        "9221 5.3",
+        "Datagrams are subject to congestion control; the newest value of each topic waits",
+        By(&[
+            (EXCHANGE, "datagrams_beyond_the_congestion_window_stay_with_the_application"),
+            (SERVER_SESSIONS, "newest_publication_of_each_topic_leaves_when_the_network_is_free_again"),
+        ]),
     ),
     line(
         "webtrans-http3 5, 6",
@@ -351,6 +378,25 @@ pub(super) const HTTP_3: &[Line] = &[
             (ATTACKS, "long_settings_end_the_connection"),
             (SERVER_ATTACKS, "floods_of_frames_without_content_end_the_connection"),
             (SERVER_ATTACKS, "floods_of_pings_stop_no_other_client"),
+        ]),
+    ),
+    line(
+        "head timeout",
+        "Each stream has the head timeout for its head, and is reset alone",
+        By(&[
+            (ATTACKS, "heads_that_do_not_arrive_expire_and_no_others"),
+            (LIMITS, "requests_without_heads_are_reset_alone"),
+            (LIMITS, "busy_clients_outlive_the_head_timeout"),
+        ]),
+    ),
+    line(
+        "CVE-2019-9517",
+        "Closed windows: answers count as memory, and streams take turns in the window of the connection",
+        By(&[
+            (LIMITS, "answers_to_closed_windows_count_as_memory"),
+            (SERVER_ATTACKS, "closed_windows_hold_a_piece_of_each_answer"),
+            (EXCHANGE, "streams_take_turns_in_the_window_of_the_connection"),
+            (EXCHANGE, "resets_of_paused_streams_are_reported"),
         ]),
     ),
     line(

@@ -8,28 +8,29 @@ use sinews_engine::{ConnId, DatagramBatch, DatagramSocket, Io, Remote};
 use sinews_http::h3::{Event, H3Code, QuicStreamId};
 use sinews_quic::{ConnectionKey, Exchanges, Http3App, LinkEnd, QuicEndpoint};
 
-use super::{LoadApp, RETRY, protocol_of, slot};
-use crate::load::connection::{LoadConnection, SocketTraffic};
+use super::{LoadApp, RETRY, slot};
+use crate::load::connection::LoadConnection;
 use crate::load::failure::ConnectionFailure;
 use crate::load::protocol::LoadProtocol;
 use crate::load::quic::LoadEndpoints;
 use crate::load::tracker::Nanos;
+use crate::load::traffic::SocketTraffic;
 use crate::tally::FailureKind;
 
 /// The load as the application of an endpoint, which is lent.
-struct Http3Events<'a> {
+struct LoadEvents<'a> {
     load: &'a mut LoadApp,
     io: &'a mut Io,
     endpoint: usize,
 }
 
-impl Http3Events<'_> {
+impl LoadEvents<'_> {
     fn id(&self, connection: ConnectionKey) -> Option<ConnId> {
         self.load.quic.as_ref()?.find(self.endpoint, connection)
     }
 }
 
-impl Http3App for Http3Events<'_> {
+impl Http3App for LoadEvents<'_> {
     fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>) {
         let Some(id) = self.id(exchanges.connection()) else { return };
         let LoadApp { conns, thread_state, resources, config, .. } = &mut *self.load;
@@ -88,10 +89,10 @@ impl LoadApp {
         &mut self,
         io: &mut Io,
         endpoint: usize,
-        call: impl FnOnce(&mut QuicEndpoint, &mut Http3Events<'_>) -> T,
+        call: impl FnOnce(&mut QuicEndpoint, &mut LoadEvents<'_>) -> T,
     ) -> Option<T> {
         let mut lent = self.quic.as_mut()?.endpoints.get_mut(endpoint)?.endpoint.take()?;
-        let result = call(&mut lent, &mut Http3Events { load: self, io, endpoint });
+        let result = call(&mut lent, &mut LoadEvents { load: self, io, endpoint });
         self.quic.as_mut()?.endpoints.get_mut(endpoint)?.endpoint = Some(lent);
         Some(result)
     }
@@ -100,7 +101,7 @@ impl LoadApp {
     pub(super) fn open_http3(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Nanos>) {
         let plan = self.thread_state.plan.clone();
         let traffic = self.traffic(ordinal, waiting);
-        let Some((target, protocol)) = protocol_of(&plan, &traffic) else { return };
+        let Some((target, protocol)) = LoadProtocol::of(&plan, &traffic) else { return };
         let (Some(quic), Remote::Tcp(remote)) = (&mut self.quic, &target.remote) else { return };
         let endpoint = quic.next_endpoint();
         let now = self.thread_state.now;

@@ -8,15 +8,15 @@ use sinews_http::h3::{Event, QuicStreamId, RequestTarget};
 use sinews_quic::Exchanges;
 
 use super::reset;
-use crate::load::connection::SocketTraffic;
 use crate::load::failure::ConnectionFailure;
 use crate::load::tracker::{MessageTracker, ThreadState};
+use crate::load::traffic::SocketTraffic;
 use crate::plan::{ExpectedBody, LoadPlan};
 use crate::tally::FailureKind;
 
 /// The requests of one connection.
 #[derive(Debug, Default)]
-pub(in crate::load) struct Http3Requests {
+pub(crate) struct Http3Requests {
     /// SETTINGS of the server have arrived.
     is_connected: bool,
     /// Numbers of messages whose requests are to be sent.

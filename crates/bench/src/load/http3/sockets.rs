@@ -10,16 +10,16 @@ use sinews_quic::Exchanges;
 use sinews_session::Resources;
 
 use super::{index_of, reset};
-use crate::load::connection::SocketTraffic;
 use crate::load::failure::ConnectionFailure;
-use crate::load::stream_socket::StreamSocket;
+use crate::load::stream_socket::StreamedWebSocket;
 use crate::load::tracker::ThreadState;
+use crate::load::traffic::SocketTraffic;
 use crate::load::websocket::{self, receive, send_messages, time};
 use crate::tally::FailureKind;
 
 /// The WebSockets of one connection.
 #[derive(Debug)]
-pub(in crate::load) struct Http3Sockets {
+pub(crate) struct Http3Sockets {
     /// In the order of their streams.
     sockets: Vec<Http3Socket>,
     /// Sockets with output, in turns.
@@ -36,7 +36,7 @@ pub(in crate::load) struct Http3Sockets {
 
 #[derive(Debug)]
 struct Http3Socket {
-    socket: StreamSocket,
+    socket: StreamedWebSocket,
     stream: Option<QuicStreamId>,
     is_ready: bool,
 }
@@ -45,11 +45,11 @@ impl Http3Sockets {
     /// # Errors
     ///
     /// Returns an error if a header of a request belongs to connections of HTTP/1.1.
-    pub(in crate::load) fn new<'a>(
+    pub(crate) fn new<'a>(
         requests: impl Iterator<Item = &'a ClientRequest>,
     ) -> Result<Self, HandshakeMisuse> {
         let sockets = requests.map(|request| {
-            let socket = StreamSocket::new(request.clone().extended_connect()?);
+            let socket = StreamedWebSocket::new(request.clone().extended_connect()?);
             Ok(Http3Socket { socket, stream: None, is_ready: false })
         });
         Ok(Self {

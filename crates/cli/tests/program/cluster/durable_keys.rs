@@ -18,12 +18,18 @@ struct DurableNodes {
     url: String,
     directory: Directory,
     nodes: Vec<Option<Running>>,
+    /// Options of all nodes.
+    more: Vec<&'static str>,
 }
 
 impl DurableNodes {
     fn start(url: String, count: usize) -> Self {
+        Self::start_with(url, count, &[])
+    }
+
+    fn start_with(url: String, count: usize, more: &[&'static str]) -> Self {
         let nodes = (0..count).map(|_| None).collect();
-        let mut all = Self { url, directory: Directory::new(), nodes };
+        let mut all = Self { url, directory: Directory::new(), nodes, more: more.to_vec() };
         (0..count).for_each(|at| all.start_node(at));
         all.wait_until_known();
         all
@@ -40,7 +46,7 @@ impl DurableNodes {
         let streams = self.directory.path(&format!("streams{at}"));
         let arguments = ["--cluster", &self.url, "--streams", &streams, "--log", "error"];
         let keyed = ["--streams-keyed-topics", "t.>"];
-        self.nodes[at] = Some(Running::serve(&[&arguments[..], &keyed].concat()));
+        self.nodes[at] = Some(Running::serve(&[&arguments[..], &keyed, &self.more].concat()));
     }
 
     fn node(&self, at: usize) -> &Running {
@@ -97,9 +103,9 @@ fn keys(node: &Running, topic: &str) -> Option<Vec<(String, Value)>> {
     Some(keys.iter().map(|key| (key["key"].as_str().unwrap().to_owned(), key["data"].clone())).collect())
 }
 
-fn restart_of_all_nodes(protocol: WireProtocol, order: [usize; 2]) {
+fn restart_of_all_nodes(protocol: WireProtocol, order: [usize; 2], more: &[&'static str]) {
     let broker = FakeBroker::start(protocol);
-    let mut nodes = DurableNodes::start(broker.url(), 2);
+    let mut nodes = DurableNodes::start_with(broker.url(), 2, more);
     let lock = nodes.put_when_owned(0, "t.a/keys/lock", "\"anna\"");
     let counter = nodes.put_when_owned(1, "t.a/keys/counter", "1");
     nodes.put_when_owned(1, "t.a/keys/gone", "1");
@@ -145,12 +151,20 @@ fn restart_of_all_nodes(protocol: WireProtocol, order: [usize; 2]) {
 
 #[test]
 fn durable_keys_survive_sigkill_of_all_nodes_at_nats() {
-    restart_of_all_nodes(WireProtocol::Nats, [0, 1]);
+    restart_of_all_nodes(WireProtocol::Nats, [0, 1], &[]);
+}
+
+/// One cluster has durable keys, and durable topics at a broker.
+#[cfg(feature = "nats")]
+#[test]
+fn durable_keys_survive_sigkill_of_all_nodes_beside_durable_topics_at_a_broker() {
+    let topics = ["--store", "nats://127.0.0.1:1", "--streams-topics", "stored.>"];
+    restart_of_all_nodes(WireProtocol::Nats, [1, 0], &topics);
 }
 
 #[test]
 fn durable_keys_survive_sigkill_of_all_nodes_at_redis() {
-    restart_of_all_nodes(WireProtocol::Redis, [1, 0]);
+    restart_of_all_nodes(WireProtocol::Redis, [1, 0], &[]);
 }
 
 /// Each acknowledged write survives, also the one after which the owner is killed at once.

@@ -85,8 +85,22 @@ fn keys_survive_a_handover_and_subscribers_continue() {
 
 #[test]
 fn durable_keys_are_read_by_the_successor() {
-    let mut service = Service::start_with("durable-keys", "threads = 2", |command, directory| {
-        command.arg("--streams").arg(directory.file("streams")).args(["--streams-keyed-topics", "t"]);
+    successor_reads_durable_keys("durable-keys", &[]);
+}
+
+#[cfg(feature = "nats")]
+#[test]
+fn durable_keys_beside_a_broker_are_read_by_the_successor() {
+    successor_reads_durable_keys("stored-keys", &["--store", "nats://127.0.0.1:1"]);
+}
+
+fn successor_reads_durable_keys(name: &str, more: &[&str]) {
+    let mut service = Service::start_with(name, "threads = 2", |command, directory| {
+        command
+            .arg("--streams")
+            .arg(directory.file("streams"))
+            .args(["--streams-keyed-topics", "t"])
+            .args(more);
     });
     let address = service.address;
     let set = |socket: &mut Socket, key: &str, value: u64| {

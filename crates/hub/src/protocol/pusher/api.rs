@@ -51,6 +51,11 @@ fn success(value: &Value) -> Response {
     Response::json(crate::json::encode(value))
 }
 
+/// An answer without a value.
+fn accepted() -> Response {
+    Response::json("{}")
+}
+
 /// Adds the routes.
 pub(super) fn add_to(
     router: Router,
@@ -125,7 +130,7 @@ impl AppApi {
         let find = |name: &str| app.options.keys.iter().find(|key| key.name == name);
         signed.verify(find, now).map_err(|text| ApiError::new(401, text))?;
         // Only signed requests count: others cannot use up the rate of the app.
-        if !app.take_request(self.apps.now()) {
+        if !app.take_request(|| self.apps.now()) {
             return Err(ApiError::new(429, "the app has exceeded its rate of requests"));
         }
         Ok(())

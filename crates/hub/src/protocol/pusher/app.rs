@@ -288,6 +288,11 @@ impl PusherApp {
         u8::try_from(index).ok()
     }
 
+    /// Seals an event for the topic of one of its channels: another program cannot, unless it has the secret.
+    pub(crate) fn seal(&self, topic: &str, event: &[u8]) -> String {
+        self.keys.first().map_or_else(String::new, |key| key.seal(topic, event))
+    }
+
     /// The rate of client events.
     pub(super) fn client_event_rate(&self) -> PublishRate {
         PublishRate::new(self.limits.client_events_per_second)

@@ -48,22 +48,23 @@ pub(super) struct PusherConnection {
     /// Number of channels.
     pub(super) channels: u16,
     socket_id: [u8; 16],
-    pub(super) former: Option<Box<FormerConfiguration>>,
     pub(super) user: Option<Box<SignedInUser>>,
     pub(super) client_events: ClientEventRate,
     pub(super) liveness: Liveness,
-    /// Subscriptions that wait for the events that the client has missed: at most one for each channel.
-    #[allow(clippy::box_collection, reason = "few connections have any")]
-    pub(super) recoveries: Option<Box<Vec<PendingRecovery>>>,
+    /// One pointer, since there are many idle connections.
+    pub(super) rare: Option<Box<RareState>>,
 }
 
-/// What the present configuration of the app lacks. Few connections outlive a configuration.
+/// State that few connections have.
 #[derive(Default)]
-pub(super) struct FormerConfiguration {
-    /// The name of the key with which the client has connected: a later configuration may have it again.
+pub(super) struct RareState {
+    /// The name of the key with which the client has connected, if the present configuration of the app lacks it: a later
+    /// configuration may have it again.
     key: Option<Box<str>>,
     /// Channels with the topics of a former configuration.
     pub(super) topics: Vec<FormerTopic>,
+    /// Subscriptions that wait for the events that the client has missed: at most one for each channel.
+    pub(super) recoveries: Vec<PendingRecovery>,
 }
 
 impl PusherClient {
@@ -123,11 +124,10 @@ impl PusherClient {
             app,
             channels: 0,
             socket_id: socket_id.to_ne_bytes(),
-            former: None,
+            rare: None,
             user: None,
             client_events: ClientEventRate::default(),
             liveness: Liveness::new(self.apps().now()),
-            recoveries: None,
         })
     }
 
@@ -210,12 +210,19 @@ impl PusherConnection {
 
     /// Finds the key of the client in a new configuration of its app.
     fn find_key(&mut self, app: &PusherApp) {
-        let former = self.former.as_mut().and_then(|former| former.key.take());
+        let former = self.rare.as_mut().and_then(|rare| rare.key.take());
         let name = former.or_else(|| self.key().map(|key| (*key.name).into()));
         self.key = name.as_ref().and_then(|name| app.key_index(name));
         if self.key.is_none() {
-            self.former.get_or_insert_default().key = name;
+            self.rare.get_or_insert_default().key = name;
         }
+    }
+
+    /// Frees the rare state if there is none.
+    pub(super) fn prune_rare(&mut self) {
+        let is_empty =
+            |rare: &RareState| rare.key.is_none() && rare.topics.is_empty() && rare.recoveries.is_empty();
+        self.rare = self.rare.take().filter(|rare| !is_empty(rare));
     }
 
     /// The presence of a channel with a subscription, and the id of this client as its member.
@@ -235,8 +242,7 @@ impl PusherConnection {
 
     /// Notes the topics of its channels before the configuration of the app changes them.
     fn keep_topics(&mut self, cx: &Context<'_>) {
-        let mut topics =
-            self.former.as_mut().map(|former| std::mem::take(&mut former.topics)).unwrap_or_default();
+        let mut topics = self.rare.as_mut().map(|rare| std::mem::take(&mut rare.topics)).unwrap_or_default();
         for (presence, _) in cx.joined() {
             let Some(PusherTopic::Channel { channel, .. }) = channel_of_topic(presence) else { continue };
             if topics.iter().all(|known| *known.channel != *channel) {
@@ -245,7 +251,7 @@ impl PusherConnection {
             }
         }
         if !topics.is_empty() {
-            self.former.get_or_insert_default().topics = topics;
+            self.rare.get_or_insert_default().topics = topics;
         }
     }
 }
@@ -328,7 +334,7 @@ impl Handler for PusherClient {
         match &self.state {
             ClientState::Open(connection) => {
                 let liveness = connection.liveness.deadline(&connection.app.options);
-                let recoveries = connection.recoveries.iter().flat_map(|recoveries| recoveries.iter());
+                let recoveries = connection.rare.iter().flat_map(|rare| &rare.recoveries);
                 let deadline = recoveries.filter_map(|pending| pending.deadline).fold(liveness, u64::min);
                 Some(self.apps().instant(deadline))
             }

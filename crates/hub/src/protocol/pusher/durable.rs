@@ -4,18 +4,21 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{self, Poll};
 
 use sinews_server::{Context, InvalidTopic, Prepared, ReplayFrom};
 
+use super::budget::ReservedMemory;
 use super::encode::ChannelPublication;
+use super::live::LiveApps;
 use super::recovery::{ChannelRecovery, RecoverRequest};
 use crate::brief::brief;
 use crate::problem::Problem;
 use crate::streams::missed::MissedRecords;
 use crate::streams::service::StreamService;
-use crate::topics::TopicForm;
 use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX};
+use crate::topics::{HubTopics, TopicForm};
 
 /// A subscription that waits for the events that its client has missed.
 pub(super) struct PendingRecovery {
@@ -31,7 +34,8 @@ pub(super) struct PendingRecovery {
     pub(super) deadline: Option<u64>,
 }
 
-type Reading = Pin<Box<dyn Future<Output = Result<Option<MissedRecords>, Problem>>>>;
+/// The missed records, with the memory that is reserved for them.
+type Reading = Pin<Box<dyn Future<Output = Result<Option<(MissedRecords, ReservedMemory)>, Problem>>>>;
 
 /// Limits of the missed events, in events and in bytes.
 const LIMITS: (usize, usize) = (HISTORY_MAX, HISTORY_BYTES_MAX);
@@ -44,22 +48,32 @@ impl PendingRecovery {
     pub(super) fn new(
         (channel, topic): (&str, &str),
         request: RecoverRequest,
-        store: &Arc<StreamService>,
+        (store, hub): (&Arc<StreamService>, &Arc<HubTopics>),
     ) -> Self {
         let after = match request {
             RecoverRequest::Live => None,
             RecoverRequest::After { position, .. } => Some(position),
         };
-        let reading = MissedRecords::read(Arc::clone(store), topic.to_owned(), after, LIMITS);
+        let (topics, budget) = (Arc::clone(hub), hub.apps().recoveries.clone());
+        let (store, name) = (Arc::clone(store), topic.to_owned());
+        let reading = {
+            let store = Arc::clone(&store);
+            async move {
+                let reserved = budget.reserve().await;
+                let missed = MissedRecords::read((store, topics), name, after, LIMITS).await?;
+                Ok(missed.map(|missed| (missed, reserved)))
+            }
+        };
         let (channel, topic) = (channel.into(), topic.into());
         let reading: Reading = Box::pin(reading);
-        Self { channel, topic, request, store: Arc::clone(store), reading, reads: 1, deadline: None }
+        Self { channel, topic, request, store, reading, reads: 1, deadline: None }
     }
 
     /// Begins or continues at a time, with a deadline of the reading.
     pub(super) fn poll_at(
         &mut self,
         (now, deadline): (u64, u64),
+        apps: &LiveApps,
         cx: &mut Context<'_>,
     ) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
         let is_over = self.deadline.is_some_and(|deadline| now >= deadline);
@@ -70,6 +84,7 @@ impl PendingRecovery {
         if is_over {
             let topic = brief(&self.topic);
             tracing::warn!(topic, "the missed events of a channel were not read in time");
+            apps.counters.late_recoveries.fetch_add(1, Ordering::Relaxed);
             return Poll::Ready(self.subscribe_to_new_events(cx));
         }
         if self.deadline.replace(self.deadline.unwrap_or(deadline)).is_none() {
@@ -86,7 +101,7 @@ impl PendingRecovery {
         loop {
             let read = self.reading.as_mut().poll(&mut task::Context::from_waker(&waker));
             let Poll::Ready(read) = read else { return Poll::Pending };
-            let missed = match read {
+            let (missed, reserved) = match read {
                 Ok(Some(missed)) => missed,
                 Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&form, cx)),
                 Err(problem) => {
@@ -109,7 +124,10 @@ impl PendingRecovery {
                 Ok(None) => {
                     self.reads += 1;
                     let store = Arc::clone(&self.store);
-                    self.reading = Box::pin(async move { missed.read_on(&store, LIMITS).await.map(Some) });
+                    self.reading = Box::pin(async move {
+                        let missed = missed.read_on(&store, LIMITS).await?;
+                        Ok(Some((missed, reserved)))
+                    });
                 }
             }
         }

@@ -97,82 +97,82 @@ impl EncodedEvent {
     }
 }
 
-/// A publication to one or more topics, with its event, which is made once for all channels.
-pub(crate) struct ChannelPublication<'a> {
-    content: Cow<'a, MessageContent>,
-    event: OnceCell<EventParts>,
+/// A publication to one or more topics.
+pub(crate) enum ChannelPublication<'a> {
+    /// Any content, and its event, which is read once for all channels.
+    Content(&'a MessageContent, OnceCell<EventParts<'a>>),
+    /// An event of an app's server, and its content, which other nodes and other protocols need.
+    OfServer(EventParts<'a>, OnceCell<MessageContent>),
 }
 
 /// An event without its channel.
-struct EventParts {
-    /// The JSON object, without a channel.
-    text: String,
-    /// Where the field of the channel begins.
-    channel_at: usize,
+pub(crate) struct EventParts<'a> {
+    name: Cow<'a, str>,
+    /// The JSON of the data, empty for none.
+    data: Cow<'a, str>,
+    /// The JSON of the id of the sender.
+    user_id: Option<&'a str>,
     socket_id: Option<u128>,
-    is_of_client: bool,
 }
 
 impl<'a> ChannelPublication<'a> {
     pub(crate) fn new(content: &'a MessageContent) -> Self {
-        Self { content: Cow::Borrowed(content), event: OnceCell::new() }
+        Self::Content(content, OnceCell::new())
     }
 
     /// An event of an app's server: its data is the JSON of a string, as received.
-    pub(super) fn of_server(name: &str, data: &str, socket_id: Option<&str>) -> Self {
-        let content = event_content(name, Some(data), None, socket_id);
-        let parts = EventParts {
-            socket_id: socket_id.and_then(parse_socket_id),
-            is_of_client: name.starts_with(CLIENT_EVENT),
-            ..EventParts::new(name, data, None)
-        };
-        Self { content: Cow::Owned(content), event: parts.into() }
+    pub(super) fn of_server(name: &'a str, data: &'a str, socket_id: Option<&str>) -> Self {
+        let socket_id = socket_id.and_then(parse_socket_id);
+        Self::OfServer(EventParts { socket_id, ..EventParts::new(name, data) }, OnceCell::new())
     }
 
     pub(crate) fn content(&self) -> &MessageContent {
-        &self.content
+        match self {
+            Self::Content(content, _) => content,
+            Self::OfServer(event, content) => content.get_or_init(|| {
+                let socket_id = event.socket_id.map(socket_id_text);
+                event_content(&event.name, Some(&event.data), None, socket_id.as_deref())
+            }),
+        }
     }
 
     /// Encodes the event for a channel.
     pub(crate) fn encode(&self, channel: &str) -> EncodedEvent {
-        let EventParts { text, channel_at, socket_id, is_of_client } =
-            self.event.get_or_init(|| EventParts::of(&self.content));
-        let (head, tail) = text.split_at(*channel_at);
-        let mut text = String::with_capacity(text.len() + CHANNEL_FIELD.len() + channel.len() + 2);
-        text.push_str(head);
-        push_channel(&mut text, channel);
-        text.push_str(tail);
-        EncodedEvent { message: Prepared::text(text), socket_id: *socket_id, is_of_client: *is_of_client }
+        let event = match self {
+            Self::Content(content, event) => event.get_or_init(|| EventParts::of(content)),
+            Self::OfServer(event, _) => event,
+        };
+        EncodedEvent {
+            message: Prepared::text(event_text(&event.name, Some(channel), &event.data, event.user_id)),
+            socket_id: event.socket_id,
+            is_of_client: event.name.starts_with(CLIENT_EVENT),
+        }
     }
 }
 
-const CHANNEL_FIELD: &str = ",\"channel\":";
-
-impl EventParts {
+impl<'a> EventParts<'a> {
     /// Parses a publication. Publications of other protocols are events if they are objects with an `event`, and
     /// otherwise events with the name `message`.
-    fn of(content: &MessageContent) -> Self {
+    fn of(content: &'a MessageContent) -> Self {
         let (bytes, is_trusted) = match content {
             MessageContent::Event(bytes) => (bytes, true),
             MessageContent::Json(bytes) => (bytes, false),
             MessageContent::Text(_) | MessageContent::Binary(_) => return Self::unnamed(content),
         };
-        let Ok(mut fields) = read_object::<EventFields<'_>>(bytes) else {
+        let Ok(fields) = read_object::<EventFields<'_>>(bytes) else {
             return Self::unnamed(content);
         };
-        if !is_trusted {
-            if fields.event.starts_with("pusher") {
-                return Self::unnamed(content);
-            }
-            (fields.user_id, fields.socket_id) = (None, None);
-        }
         let data = fields.data.map_or("", RawValue::get);
-        let user_id = fields.user_id.map(RawValue::get);
-        let socket_id = fields.socket_id.and_then(|id| parse_socket_id(&id));
+        if !is_trusted {
+            return match fields.event.starts_with("pusher") {
+                true => Self::unnamed(content),
+                false => Self::new(fields.event, data),
+            };
+        }
         Self {
-            socket_id,
-            is_of_client: fields.event.starts_with(CLIENT_EVENT),
-            ..Self::new(&fields.event, data, user_id)
+            user_id: fields.user_id.map(RawValue::get),
+            socket_id: fields.socket_id.and_then(|id| parse_socket_id(&id)),
+            ..Self::new(fields.event, data)
         }
     }
 
@@ -188,43 +188,25 @@ impl EventParts {
         };
         let mut data = String::with_capacity(text.len() + 2);
         push_json(&mut data, &text);
-        Self::new(UNNAMED, &data, None)
+        Self::new(UNNAMED, data)
     }
 
-    /// An event with the JSON of its data, empty for none, and of the id of its sender.
-    fn new(event: &str, data: &str, user_id: Option<&str>) -> Self {
-        let mut text = String::with_capacity(48 + event.len() + data.len());
-        push_name(&mut text, event);
-        let channel_at = text.len();
-        push_data(&mut text, data, user_id);
-        Self { text, channel_at, socket_id: None, is_of_client: false }
+    /// An event with the JSON of its data, empty for none.
+    fn new(name: impl Into<Cow<'a, str>>, data: impl Into<Cow<'a, str>>) -> Self {
+        Self { name: name.into(), data: data.into(), user_id: None, socket_id: None }
     }
 }
 
-/// Encodes an event of the protocol with the JSON of its data; empty for none.
-fn event_text(event: &str, channel: Option<&str>, data: &str) -> String {
-    let mut text = String::with_capacity(48 + event.len() + channel.map_or(0, str::len) + data.len());
-    push_name(&mut text, event);
-    if let Some(channel) = channel {
-        push_channel(&mut text, channel);
-    }
-    push_data(&mut text, data, None);
-    text
-}
-
-/// Begins an event.
-fn push_name(text: &mut String, event: &str) {
+/// Encodes an event with the JSON of its data, empty for none, and of the id of its sender.
+fn event_text(event: &str, channel: Option<&str>, data: &str, user_id: Option<&str>) -> String {
+    let fields_len = [channel, Some(data), user_id].into_iter().flatten().map(str::len).sum::<usize>();
+    let mut text = String::with_capacity(48 + event.len() + fields_len);
     text.push_str("{\"event\":");
-    push_json(text, event);
-}
-
-fn push_channel(text: &mut String, channel: &str) {
-    text.push_str(CHANNEL_FIELD);
-    push_json(text, channel);
-}
-
-/// Ends an event, with the JSON of its data, empty for none, and of the id of its sender.
-fn push_data(text: &mut String, data: &str, user_id: Option<&str>) {
+    push_json(&mut text, event);
+    if let Some(channel) = channel {
+        text.push_str(",\"channel\":");
+        push_json(&mut text, channel);
+    }
     if !data.is_empty() {
         text.push_str(",\"data\":");
         text.push_str(data);
@@ -234,6 +216,7 @@ fn push_data(text: &mut String, data: &str, user_id: Option<&str>) {
         text.push_str(user_id);
     }
     text.push('}');
+    text
 }
 
 /// Encodes an event whose data is a string of JSON.
@@ -245,12 +228,12 @@ pub(super) fn nested(event: &str, channel: Option<&str>, data: &Value) -> String
 pub(super) fn nested_text(event: &str, channel: Option<&str>, data: &str) -> String {
     let mut quoted = String::with_capacity(data.len() + data.len() / 8 + 2);
     push_json(&mut quoted, data);
-    event_text(event, channel, &quoted)
+    event_text(event, channel, &quoted, None)
 }
 
 /// Encodes an event whose data is an object.
 pub(super) fn object(event: &str, channel: Option<&str>, data: &Value) -> String {
-    event_text(event, channel, &data.to_string())
+    event_text(event, channel, &data.to_string(), None)
 }
 
 /// Encodes `pusher:error`.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{Prepared, SubscriberId};
 
 use super::app::{PusherApp, PusherApps};
+use super::budget::RecoveryBudget;
 use super::cache::{CacheBounds, CachedEvent, EventCache};
 use super::channel::{self, ChannelKind, PusherTopic, channel_of_topic};
 use super::metrics::PusherCounters;
@@ -28,6 +29,7 @@ pub(crate) struct LiveApps {
     /// The last version of an event of any cache channel: the channels of an app that is removed and added again go on.
     versions: AtomicU64,
     pub(super) counters: PusherCounters,
+    pub(crate) recoveries: RecoveryBudget,
     start: Instant,
 }
 
@@ -59,8 +61,8 @@ pub(super) struct AppLoad {
 
 /// An app with its state.
 #[derive(Clone, Debug)]
-pub(super) struct LiveApp {
-    pub(super) options: Arc<PusherApp>,
+pub(crate) struct LiveApp {
+    pub(crate) options: Arc<PusherApp>,
     pub(super) state: Arc<AppState>,
     /// The table from which it comes.
     pub(super) generation: u64,
@@ -75,6 +77,7 @@ impl Default for LiveApps {
             socket_ids: SocketIds::default(),
             versions: AtomicU64::new(0),
             counters: PusherCounters::default(),
+            recoveries: RecoveryBudget::default(),
             start: Instant::now(),
         }
     }
@@ -112,7 +115,7 @@ impl LiveApps {
     }
 
     /// The app with an id.
-    pub(super) fn app(&self, id: &str) -> Option<Arc<LiveApp>> {
+    pub(crate) fn app(&self, id: &str) -> Option<Arc<LiveApp>> {
         self.read(|table| table.live.get(id).cloned())
     }
 
@@ -194,6 +197,12 @@ impl LiveApps {
         Some(EventTarget { app, is_cache, channel })
     }
 
+    /// Whether a key of the app of a topic has [sealed](PusherApp::seal) an event.
+    pub(crate) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
+        let app = self.channel_of(topic).map(|(app, _)| app);
+        app.is_some_and(|app| app.options.keys.iter().any(|key| key.has_sealed(topic, event, seal)))
+    }
+
     /// The id of a connection, which nobody can guess. `None` without random numbers.
     pub(super) fn socket_id(&self, subscriber: SubscriberId) -> Option<u128> {
         self.socket_ids.seal(subscriber)
@@ -242,10 +251,10 @@ impl LiveApp {
     }
 
     /// Takes one request of the app's rate.
-    pub(super) fn take_request(&self, now: u64) -> bool {
+    pub(super) fn take_request(&self, now: impl FnOnce() -> u64) -> bool {
         let Some(per_second) = self.options.limits.requests_per_second else { return true };
         let mut due = self.state.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        match PublishRate::new(per_second).take(*due, now) {
+        match PublishRate::new(per_second).take(*due, now()) {
             Some(next) => {
                 *due = next;
                 true
@@ -327,7 +336,7 @@ mod tests {
         assert_ne!(live.generation(), first.generation);
         let second = live.app("1").unwrap();
         assert!(second.add_connection() && !second.add_connection(), "the first connection counts");
-        assert_eq!([0, 0, 0].map(|now| second.take_request(now)), [true, true, false]);
+        assert_eq!([0, 0, 0].map(|now| second.take_request(|| now)), [true, true, false]);
         let channel = |topic| live.target(topic).map(|target| (target.channel, target.is_cache));
         assert_eq!(channel("chat.cache-a"), Some(("cache-a".into(), true)));
         assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".into(), false)));

@@ -47,6 +47,8 @@ pub(super) struct PusherCounters {
     pub(super) connections: AtomicU64,
     pub(super) open: AtomicU64,
     pub(super) requests: AtomicU64,
+    /// Recoveries whose missed events were not read in time.
+    pub(super) late_recoveries: AtomicU64,
     rejected: [AtomicU64; PusherRejection::ALL.len()],
 }
 
@@ -71,6 +73,14 @@ impl Collector for PusherMetrics {
         let help = "Requests to the HTTP API of the Pusher protocol";
         let counter = encoder.encode_descriptor("sinews_pusher_requests", help, None, MetricType::Counter)?;
         ConstCounter::new(read(&counters.requests)).encode(counter)?;
+        let help = "Memory reserved for recoveries that read missed events of durable topics";
+        let name = "sinews_pusher_recovery_bytes";
+        let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(self.0.recoveries.reserved()).unwrap_or(i64::MAX)).encode(gauge)?;
+        let help = "Recoveries of durable topics whose missed events were not read in time";
+        let name = "sinews_pusher_recovery_timeouts";
+        let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(read(&counters.late_recoveries)).encode(counter)?;
         let help = "Rejected connections, subscriptions, events and requests of the Pusher protocol";
         let mut family =
             encoder.encode_descriptor("sinews_pusher_rejections", help, None, MetricType::Counter)?;

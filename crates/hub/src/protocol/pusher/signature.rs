@@ -13,12 +13,18 @@ use crate::brief::brief;
 pub(super) struct AppKey {
     pub(super) name: String,
     secret: Option<hmac::Key>,
+    /// Seals events in streams. Derived from the secret by a text that no library has signed.
+    events: Option<hmac::Key>,
 }
+
+/// From it and a secret, the key of seals is derived.
+const EVENTS_LABEL: &[u8] = b"\0sinews-channel-event";
 
 impl AppKey {
     pub(super) fn new(name: String, secret: &str) -> Self {
         let secret = (!secret.is_empty()).then(|| hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()));
-        Self { name, secret }
+        let derive = |secret| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(secret, EVENTS_LABEL).as_ref());
+        Self { name, events: secret.as_ref().map(derive), secret }
     }
 
     /// Whether the key has a name that can stand before a colon, and a secret.
@@ -29,7 +35,9 @@ impl AppKey {
 
     /// Whether a signature is that of a text.
     pub(super) fn verifies(&self, text: &[u8], signature: &str) -> bool {
-        let (Some(secret), Some(signature)) = (&self.secret, of_hex(signature)) else { return false };
+        let (Some(secret), Some(signature)) = (&self.secret, of_hex::<SIGNATURE_LEN>(signature)) else {
+            return false;
+        };
         hmac::verify(secret, text, &signature).is_ok()
     }
 
@@ -39,17 +47,37 @@ impl AppKey {
     }
 }
 
+impl AppKey {
+    /// Seals an event of a topic.
+    pub(super) fn seal(&self, topic: &str, event: &[u8]) -> String {
+        let seal = |key| to_hex(hmac::sign(key, &sealed_text(topic, event)).as_ref());
+        self.events.as_ref().map_or_else(String::new, seal)
+    }
+
+    /// Whether this key has sealed the event of the topic.
+    pub(super) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
+        let (Some(key), Some(seal)) = (&self.events, of_hex::<SIGNATURE_LEN>(seal)) else { return false };
+        hmac::verify(key, &sealed_text(topic, event), &seal).is_ok()
+    }
+}
+
+fn sealed_text(topic: &str, event: &[u8]) -> Vec<u8> {
+    // No topic has a zero.
+    [topic.as_bytes(), b"\0", event].concat()
+}
+
 /// Length of a signature in bytes.
 const SIGNATURE_LEN: usize = 32;
 
-fn of_hex(text: &str) -> Option<[u8; SIGNATURE_LEN]> {
+/// Bytes of lower-case hexadecimal digits.
+fn of_hex<const LEN: usize>(text: &str) -> Option<[u8; LEN]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
         _ => None,
     };
-    let mut bytes = [0; SIGNATURE_LEN];
-    if text.len() != 2 * SIGNATURE_LEN {
+    let mut bytes = [0; LEN];
+    if text.len() != 2 * LEN {
         return None;
     }
     for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
@@ -91,7 +119,38 @@ pub(super) struct SignedRequest<'a> {
     pub(super) prefix: &'a str,
 }
 
-impl SignedRequest<'_> {
+/// The fields of a query that sign a request.
+#[derive(Clone, Copy, Debug, Default)]
+struct RequestCredentials<'a> {
+    key: Option<&'a str>,
+    timestamp: Option<&'a str>,
+    version: Option<&'a str>,
+    body_md5: Option<&'a str>,
+    signature: Option<&'a str>,
+}
+
+impl<'a> RequestCredentials<'a> {
+    fn set(&mut self, field: &str, value: &'a str) {
+        let known = match field {
+            "auth_key" => &mut self.key,
+            "auth_timestamp" => &mut self.timestamp,
+            "auth_version" => &mut self.version,
+            "body_md5" => &mut self.body_md5,
+            SIGNATURE => &mut self.signature,
+            _ => return,
+        };
+        *known = Some(value);
+    }
+}
+
+/// The field with the signature, which does not sign itself.
+const SIGNATURE: &str = "auth_signature";
+
+fn required<'a>(value: Option<&'a str>, field: &str) -> Result<&'a str, String> {
+    value.ok_or_else(|| format!("the query has no {field}, which signs the request"))
+}
+
+impl<'a> SignedRequest<'a> {
     /// Checks the signature at a time in seconds since 1970; `find` has the key of a name.
     ///
     /// # Errors
@@ -101,76 +160,77 @@ impl SignedRequest<'_> {
         find: impl Fn(&str) -> Option<&'k AppKey>,
         now: u64,
     ) -> Result<(), String> {
-        let fields = self.fields(false)?;
-        let field = |name: &str| {
-            fields.get(name).ok_or_else(|| format!("the query has no {name}, which signs the request"))
-        };
-        let key = field("auth_key")?;
-        let key = find(key).ok_or("auth_key is not a key of this app")?;
-        if field("auth_version")? != "1.0" {
-            return Err("auth_version must be 1.0".to_owned());
-        }
-        let timestamp: u64 =
-            field("auth_timestamp")?.parse().map_err(|_| "auth_timestamp is not a number of seconds")?;
-        if now.abs_diff(timestamp) > REQUEST_VALID {
-            return Err(format!(
-                "auth_timestamp {timestamp} differs from the time of the server, {now}, by more than {REQUEST_VALID} seconds"
-            ));
-        }
-        match fields.get("body_md5") {
-            Some(digest) if digest != to_hex(&Md5::digest(self.body)) => {
-                return Err("body_md5 is not the MD5 of the body".to_owned());
+        let is_signed = match SortedQuery::of(self.query) {
+            Some(query) => {
+                let (key, signature) = self.check(&query.credentials, find, now)?;
+                self.is_signed(key, &query.signed, signature)
             }
-            None if !self.body.is_empty() => return Err("the query has no body_md5".to_owned()),
-            _ => {}
-        }
-        let signature = field("auth_signature")?;
-        // Some libraries write spaces as `+`.
-        let is_signed = self.signs(key, &fields, signature)
-            || self.query.contains('+')
-                && self.fields(true).is_ok_and(|fields| self.signs(key, &fields, signature));
+            None => {
+                let fields = self.fields(false)?;
+                let (key, signature) = self.check(&fields.credentials(), find, now)?;
+                let with_spaces = || {
+                    let fields = self.fields(true);
+                    fields.is_ok_and(|fields| self.is_signed(key, &fields.signed(), signature))
+                };
+                // Some libraries write spaces as `+`.
+                self.is_signed(key, &fields.signed(), signature) || self.query.contains('+') && with_spaces()
+            }
+        };
         match is_signed {
             true => Ok(()),
             false => Err("auth_signature is not the signature of this request".to_owned()),
         }
     }
 
-    /// Whether a signature is that of the request with these fields.
-    fn signs(&self, key: &AppKey, fields: &QueryFields<'_>, signature: &str) -> bool {
-        self.paths().iter().any(|path| key.verifies(self.text(path, fields).as_bytes(), signature))
-    }
-
-    /// The text that is signed. The signature is not part of it, and values are not escaped.
-    fn text(&self, path: &str, fields: &QueryFields<'_>) -> String {
-        let mut text = String::with_capacity(self.method.len() + path.len() + self.query.len() + 2);
-        for part in [self.method, "\n", path, "\n"] {
-            text.push_str(part);
+    /// Checks everything but the signature. Returns the key and the signature.
+    fn check<'k, 'c>(
+        &self,
+        credentials: &RequestCredentials<'c>,
+        find: impl Fn(&str) -> Option<&'k AppKey>,
+        now: u64,
+    ) -> Result<(&'k AppKey, &'c str), String> {
+        let key = required(credentials.key, "auth_key")?;
+        let key = find(key).ok_or("auth_key is not a key of this app")?;
+        if required(credentials.version, "auth_version")? != "1.0" {
+            return Err("auth_version must be 1.0".to_owned());
         }
-        let mut separator = "";
-        for (key, value) in fields.0.iter().filter(|(key, _)| *key != "auth_signature") {
-            for part in [separator, key, "=", value] {
-                text.push_str(part);
+        let timestamp = required(credentials.timestamp, "auth_timestamp")?.parse();
+        let timestamp: u64 = timestamp.map_err(|_| "auth_timestamp is not a number of seconds")?;
+        if now.abs_diff(timestamp) > REQUEST_VALID {
+            return Err(format!(
+                "auth_timestamp {timestamp} differs from the time of the server, {now}, by more than {REQUEST_VALID} seconds"
+            ));
+        }
+        match credentials.body_md5 {
+            Some(digest) if of_hex(digest) != Some(Md5::digest(self.body).into()) => {
+                return Err("body_md5 is not the MD5 of the body".to_owned());
             }
-            separator = "&";
+            None if !self.body.is_empty() => return Err("the query has no body_md5".to_owned()),
+            _ => {}
         }
-        text
+        Ok((key, required(credentials.signature, SIGNATURE)?))
     }
 
-    /// The paths that a library may have signed: as received, or before it was escaped, and with or without the prefix.
-    fn paths(&self) -> Vec<Cow<'_, str>> {
-        let decoded = decoded(self.path, false);
-        let is_escaped = decoded != self.path;
-        let mut paths = vec![Cow::Borrowed(self.path)];
-        paths.extend(Some(decoded).filter(|_| is_escaped));
-        if !self.prefix.is_empty() {
-            let other = |path: &Cow<'_, str>| match path.strip_prefix(self.prefix) {
-                Some(rest) if rest.starts_with('/') => rest.to_owned().into(),
-                _ => format!("{}{path}", self.prefix).into(),
-            };
-            let others: Vec<Cow<'_, str>> = paths.iter().map(other).collect();
-            paths.extend(others);
-        }
-        paths
+    /// Whether a signature is that of the request with the parts of this query. A library may have signed the path as received, or
+    /// before it was escaped, and with or without the prefix.
+    fn is_signed(&self, key: &AppKey, query: &[&str], signature: &str) -> bool {
+        let mut text = String::with_capacity(
+            self.method.len() + self.path.len() + self.query.len() + 2 + self.prefix.len(),
+        );
+        let mut signs = |path: &[&str]| {
+            text.clear();
+            text.extend([self.method, "\n"].iter().chain(path).chain(&["\n"]).chain(query).copied());
+            key.verifies(text.as_bytes(), signature)
+        };
+        let mut signs_path = |path: &str| {
+            signs(&[path])
+                || !self.prefix.is_empty()
+                    && match path.strip_prefix(self.prefix) {
+                        Some(rest) if rest.starts_with('/') => signs(&[rest]),
+                        _ => signs(&[self.prefix, path]),
+                    }
+        };
+        signs_path(self.path) || self.path.contains('%') && signs_path(&decoded(self.path, false))
     }
 
     /// The decoded fields. The elements of an array, `a[]` or `a[0]`, are joined with a comma.
@@ -178,7 +238,7 @@ impl SignedRequest<'_> {
     /// # Errors
     /// A field is repeated, also in another case: the signature would cover one of the values, and the request could use
     /// the other one.
-    fn fields(&self, plus_is_space: bool) -> Result<QueryFields<'_>, String> {
+    fn fields(&self, plus_is_space: bool) -> Result<QueryFields<'a>, String> {
         let mut fields = QueryFields(Vec::with_capacity(6));
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -190,7 +250,7 @@ impl SignedRequest<'_> {
             if let Some(begin) = key.find('[').filter(|_| is_array) {
                 key = key[..begin].to_owned().into();
             }
-            match fields.find(&key) {
+            match fields.0.binary_search_by(|(known, _)| (**known).cmp(&*key)) {
                 Ok(at) if is_array => {
                     let known = &mut fields.0[at].1;
                     *known = [&**known, ",", &value].concat().into();
@@ -206,6 +266,50 @@ impl SignedRequest<'_> {
     }
 }
 
+/// A query as most libraries send it: its fields have no escapes and are in order, but for the signature. The signed text is
+/// the query without the signature.
+#[derive(Debug)]
+struct SortedQuery<'a> {
+    credentials: RequestCredentials<'a>,
+    /// The query before and after the signature.
+    signed: [&'a str; 2],
+}
+
+impl<'a> SortedQuery<'a> {
+    /// `None` for another query.
+    fn of(query: &'a str) -> Option<Self> {
+        let is_escape = |byte: u8| matches!(byte, b'%' | b'+');
+        let is_of_other_name = |byte: u8| matches!(byte, b'[' | b']' | b'A'..=b'Z') || !byte.is_ascii();
+        // Without an early end, the loop takes many bytes at once.
+        if query.bytes().fold(false, |found, byte| found | is_escape(byte)) {
+            return None;
+        }
+        let (mut credentials, mut signed) = (RequestCredentials::default(), [query, ""]);
+        let (mut previous, mut begin) = ("", 0);
+        for (count, pair) in query.split('&').enumerate() {
+            let (name, value) = pair.split_once('=')?;
+            let end = begin + pair.len();
+            if name == SIGNATURE {
+                if credentials.signature.is_some() {
+                    return None;
+                }
+                // One of the two separators remains.
+                signed = match query[end..].strip_prefix('&') {
+                    Some(after) => [&query[..begin], after],
+                    None => [query[..begin].strip_suffix('&').unwrap_or_default(), ""],
+                };
+            } else if name <= previous || name.bytes().any(is_of_other_name) || count == FIELDS_MAX {
+                return None;
+            } else {
+                previous = name;
+            }
+            credentials.set(name, value);
+            begin = end + 1;
+        }
+        Some(Self { credentials, signed })
+    }
+}
+
 /// Maximum number of fields of a query; the elements of an array are one.
 const FIELDS_MAX: usize = 100;
 
@@ -213,12 +317,16 @@ const FIELDS_MAX: usize = 100;
 struct QueryFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl QueryFields<'_> {
-    fn find(&self, key: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|(known, _)| (**known).cmp(key))
+    fn credentials(&self) -> RequestCredentials<'_> {
+        let mut credentials = RequestCredentials::default();
+        self.0.iter().for_each(|(name, value)| credentials.set(name, value));
+        credentials
     }
 
-    fn get(&self, key: &str) -> Option<&str> {
-        self.find(key).ok().map(|at| &*self.0[at].1)
+    /// The parts of the signed text, whose values have no escapes.
+    fn signed(&self) -> Vec<&str> {
+        let fields = self.0.iter().filter(|(name, _)| *name != SIGNATURE);
+        fields.flat_map(|(name, value)| ["&", &**name, "=", &**value]).skip(1).collect()
     }
 }
 
@@ -321,6 +429,45 @@ mod tests {
             [SignedRequest { method: "GET", ..request }, SignedRequest { path: "/apps/4/events", ..request }]
         {
             assert!(error(changed, NOW).contains("not the signature"));
+        }
+    }
+
+    #[test]
+    fn queries_in_order_have_the_same_text_and_credentials_as_their_decoded_fields() {
+        let in_order = [
+            "auth_key=k&auth_timestamp=1&auth_version=1.0&body_md5=m&auth_signature=s",
+            "auth_key=k&auth_signature=s&auth_timestamp=1&auth_version=1.0&info=a,b",
+            "auth_signature=s&b=1",
+            "auth_signature=s",
+            "a=&b==1&c=[A]",
+            "a=1",
+        ];
+        for query in in_order {
+            let request = SignedRequest { method: "GET", path: "/", query, body: b"", prefix: "" };
+            let (sorted, fields) = (SortedQuery::of(query).unwrap(), request.fields(false).unwrap());
+            assert_eq!(sorted.signed.concat(), fields.signed().concat(), "{query}");
+            let (sorted, fields) = (sorted.credentials, fields.credentials());
+            assert_eq!(format!("{sorted:?}"), format!("{fields:?}"), "{query}");
+        }
+        let long = (0..=FIELDS_MAX).map(|at| format!("f{at:03}=1")).collect::<Vec<_>>().join("&");
+        let others = [
+            "b=1&a=1",
+            "a=1&a=2",
+            "a=1&auth_signature=s&auth_signature=t",
+            "a=%41",
+            "a=1+2",
+            "A=1",
+            "a[]=1",
+            "a]=1",
+            "\u{e9}=1",
+            "a",
+            "a=1&&b=2",
+            "=1",
+            "",
+            &long,
+        ];
+        for query in others {
+            assert!(SortedQuery::of(query).is_none(), "{query}");
         }
     }
 

@@ -136,8 +136,9 @@ impl PusherClient {
                 (None, Some(request)) => {
                     drop(order);
                     if let Some(store) = &self.services.store {
-                        let pending = PendingRecovery::new((channel, &topic), request, store);
-                        connection.recoveries.get_or_insert_default().push(pending);
+                        let pending =
+                            PendingRecovery::new((channel, &topic), request, (store, &self.services.hub));
+                        connection.rare.get_or_insert_default().recoveries.push(pending);
                     }
                     self.continue_recoveries(connection, cx);
                     return Ok(());
@@ -152,7 +153,8 @@ impl PusherClient {
     /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
     /// While the client's queue is long, the others wait until it has drained.
     pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
-        let Some(mut recoveries) = connection.recoveries.take() else { return };
+        let Some(rare) = &mut connection.rare else { return };
+        let mut recoveries = std::mem::take(&mut rare.recoveries);
         let now = self.apps().now();
         let deadline = now.saturating_add(nanoseconds(connection.app.options.limits.recovery_time));
         let mut at = 0;
@@ -161,7 +163,7 @@ impl PusherClient {
                 recoveries.iter_mut().for_each(|pending| pending.deadline = None);
                 break;
             }
-            match recoveries[at].poll_at((now, deadline), cx) {
+            match recoveries[at].poll_at((now, deadline), self.apps(), cx) {
                 Poll::Pending => at += 1,
                 Poll::Ready(recovery) => {
                     let pending = recoveries.remove(at);
@@ -169,7 +171,8 @@ impl PusherClient {
                 }
             }
         }
-        connection.recoveries = Some(recoveries).filter(|recoveries| !recoveries.is_empty());
+        connection.rare.get_or_insert_default().recoveries = recoveries;
+        connection.prune_rare();
     }
 
     /// Answers a subscription that has waited for the events that the client has missed.
@@ -312,8 +315,8 @@ impl PusherClient {
         let Some((presence, _)) = connection.subscribed(channel, cx) else { return };
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&presence);
-        if let Some(recoveries) = &mut connection.recoveries {
-            recoveries.retain(|pending| *pending.channel != *channel);
+        if let Some(rare) = &mut connection.rare {
+            rare.recoveries.retain(|pending| *pending.channel != *channel);
         }
         // Before the end of the subscription, which stores the presence.
         cx.leave(&presence);
@@ -337,12 +340,13 @@ impl PusherClient {
 impl PusherConnection {
     /// Whether a subscription to the channel waits for the events that the client has missed.
     fn recovers(&self, channel: &str) -> bool {
-        self.recoveries.iter().any(|recoveries| recoveries.iter().any(|pending| *pending.channel == *channel))
+        let mut recoveries = self.rare.iter().flat_map(|rare| &rare.recoveries);
+        recoveries.any(|pending| *pending.channel == *channel)
     }
 
     /// The topic of a channel whose subscription ends.
     fn take_topic(&mut self, channel: &str) -> String {
-        let former = self.former.as_mut().and_then(|former| {
+        let former = self.rare.as_mut().and_then(|former| {
             let at = former.topics.iter().position(|former| *former.channel == *channel)?;
             Some(former.topics.swap_remove(at).topic.into())
         });

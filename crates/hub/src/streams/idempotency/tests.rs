@@ -37,6 +37,10 @@ impl Broker for SharedRecords {
         Ok(pending)
     }
 
+    fn has_queue_space(&self, _: &[&Records]) -> bool {
+        true
+    }
+
     fn watch_queue_space(&self, _: &Waker) -> bool {
         true
     }

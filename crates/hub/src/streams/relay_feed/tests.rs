@@ -32,6 +32,10 @@ impl Broker for PushedRecords {
         Err(AppendError::Busy)
     }
 
+    fn has_queue_space(&self, _: &[&Records]) -> bool {
+        true
+    }
+
     fn watch_queue_space(&self, _: &Waker) -> bool {
         true
     }

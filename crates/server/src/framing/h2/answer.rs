@@ -83,6 +83,18 @@ impl RequestStreams for H2Conn {
         false
     }
 
+    fn shared_progress(&self, stream: StreamId) -> Time {
+        if self.machine.stream_window(stream) == 0 {
+            // Only its own window stops it.
+            Time::ZERO
+        } else if self.machine.window(stream) == 0 {
+            // It takes turns in the window of the connection.
+            self.last_data
+        } else {
+            self.last_progress
+        }
+    }
+
     fn sockets(&mut self) -> &mut SocketTable<StreamId> {
         &mut self.sockets
     }
@@ -105,6 +117,7 @@ impl RequestStreams for H2Conn {
             self.sockets.mark_blocked(stream);
             return Ok(None);
         };
+        self.last_data = shared.services.now;
         if self.outbound.is_empty() {
             self.last_progress = shared.services.now;
         }
@@ -117,9 +130,10 @@ impl RequestStreams for H2Conn {
 
 impl H2Conn {
     fn send_piece(&mut self, at: usize, shared: &mut WorkerShared) -> SentPiece {
-        let Self { machine, outbound, table, last_progress, .. } = self;
+        let Self { machine, outbound, table, last_progress, last_data, .. } = self;
         let exchange = &mut table.exchanges[at];
-        let StreamStage::Sending(body) = &mut exchange.stage else { return SentPiece::None };
+        let StreamStage::Sending(outgoing) = &mut exchange.stage else { return SentPiece::None };
+        let body = &mut outgoing.body;
         let max = machine.window(exchange.stream).min(PIECE);
         if max == 0 {
             return SentPiece::None;
@@ -150,7 +164,7 @@ impl H2Conn {
         } else {
             chain.push_bytes(piece);
         }
-        exchange.progress = shared.services.now;
+        (exchange.progress, *last_data) = (shared.services.now, shared.services.now);
         if !ends {
             return SentPiece::Part;
         }

@@ -36,12 +36,7 @@ impl H2Conn {
             match received {
                 Ok(Some(event)) => found = self.handle_event(event, *at, shared),
                 Ok(None) => break,
-                Err(error) => {
-                    tracing::debug!(peer = %self.table.peer, %error, "HTTP/2 connection failed");
-                    shared.services.counters.http2_failed.add(error.code().into());
-                    self.table.exchanges.clear();
-                    (self.closing, self.last_progress) = (true, now);
-                }
+                Err(error) => self.fail(error, shared),
             }
         }
         shared.fields = fields;

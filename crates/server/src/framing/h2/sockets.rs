@@ -47,6 +47,19 @@ impl H2Conn {
         self.machine.wants_write()
     }
 
+    /// Returns whether a call has failed the machine, which the connection has not handled yet.
+    pub(crate) const fn has_failed_outside_of_input(&self) -> bool {
+        self.machine.error().is_some() && !self.closing
+    }
+
+    /// Fails the machine outside of input.
+    #[cfg(test)]
+    pub(crate) fn fill_control_queue(&mut self) {
+        while self.machine.error().is_none() {
+            self.machine.ping([0; 8]);
+        }
+    }
+
     /// Returns whether the connection ends without its streams.
     pub(crate) fn has_failed(&self) -> bool {
         self.closing

@@ -117,7 +117,8 @@ impl H3Streams<'_, '_> {
         let Self { conn, exchanges } = self;
         let exchange = &mut conn.table.exchanges[at];
         let stream = exchange.stream;
-        let StreamStage::Sending(body) = &mut exchange.stage else { return None };
+        let StreamStage::Sending(outgoing) = &mut exchange.stage else { return None };
+        let body = &mut outgoing.body;
         if exchanges.is_blocked(stream) {
             return None;
         }

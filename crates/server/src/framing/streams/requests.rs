@@ -10,7 +10,8 @@ use sinews_proto::{Negotiated, Time};
 use sinews_session::{Chain, Resources};
 
 use super::{
-    ExchangeTable, OpenedSocket, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage, StreamUpload,
+    ExchangeTable, OpenedSocket, OutgoingBody, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage,
+    StreamUpload,
 };
 use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, Outcome, SocketHandshake, admit};
@@ -73,6 +74,11 @@ pub(crate) trait RequestStreams: Sized {
 
     /// Queues a part of the next body. Returns `false` if windows stop all of them.
     fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool;
+
+    /// Returns when the output last progressed for which the body of a stream waits, beside its own.
+    fn shared_progress(&self, _: Self::Id) -> Time {
+        Time::ZERO
+    }
 
     /// Queues more of the bodies.
     fn send_pieces(&mut self, shared: &mut WorkerShared);
@@ -255,7 +261,7 @@ pub(crate) trait RequestStreams: Sized {
         exchange.progress = shared.services.now;
         let is_received = exchange.is_received;
         if written && has_body {
-            exchange.stage = StreamStage::Sending(response.body);
+            exchange.stage = StreamStage::Sending(OutgoingBody::new(response.body));
             return;
         }
         if !is_received {
@@ -351,8 +357,14 @@ pub(crate) trait RequestStreams: Sized {
     fn time_out_streams(&mut self, shared: &mut WorkerShared) {
         let now = shared.services.now;
         let config = &shared.services.http;
-        let late = self.table().exchanges.iter().filter(|exchange| exchange.deadline(config) <= now);
-        let late: Vec<Self::Id> = late.map(|exchange| exchange.stream).collect();
+        let mut late = Vec::new();
+        for at in 0..self.table().exchanges.len() {
+            let stream = self.table().exchanges[at].stream;
+            let shared = self.shared_progress(stream);
+            if self.table().exchanges[at].deadline(config, |_| shared) <= now {
+                late.push(stream);
+            }
+        }
         for stream in late {
             let Some(at) = self.table().position(stream) else { continue };
             match &self.table().exchanges[at].stage {

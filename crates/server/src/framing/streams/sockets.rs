@@ -57,6 +57,13 @@ impl<I: Copy + Ord> SocketTable<I> {
         self.sockets.iter().map(|socket| socket.socket).collect()
     }
 
+    /// Takes the sockets of a connection that ends without its streams.
+    pub(crate) fn take(&mut self) -> Vec<ConnId> {
+        let sockets = self.list();
+        (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
+        sockets
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.sockets.is_empty()
     }

@@ -35,7 +35,7 @@ impl Topics {
         let topic = self.index_of(name).ok_or(InvalidTopic::NoHistory)?;
         let entry = self.topics[topic].entry.clone();
         let history = entry.history().ok_or(InvalidTopic::NoHistory)?;
-        let progress = self.topics[topic].progress.as_mut().ok_or(InvalidTopic::NoHistory)?;
+        let progress = self.topics[topic].progress_mut().ok_or(InvalidTopic::NoHistory)?;
         let (next, joined) = {
             // The subscription is counted: later publications reach this thread.
             let ring = self.directory.lock_trimmed(history);
@@ -68,8 +68,8 @@ impl Topics {
         }
         self.subscribe(name, conn)?;
         let topic = self.index_of(name).ok_or(InvalidTopic::NoHistory)?;
-        let Topic { entry, progress, .. } = &mut self.topics[topic];
-        progress.as_mut().ok_or(InvalidTopic::NoHistory)?.joined.insert(conn, NOT_LIVE);
+        let (entry, progress) = self.topics[topic].entry_and_progress();
+        progress.ok_or(InvalidTopic::NoHistory)?.joined.insert(conn, NOT_LIVE);
         if let Some(backlog) = backlog {
             backlog.replays.retain(|replay| !Arc::ptr_eq(&replay.entry, entry));
         }
@@ -79,13 +79,14 @@ impl Topics {
     /// Handles the first subscription to a topic on this thread.
     pub(crate) fn start_progress(&mut self, topic: usize) {
         let topic = &mut self.topics[topic];
-        topic.progress = topic.entry.history().map(|history| {
+        let progress = topic.entry.history().map(|history| {
             let mut ring = history.lock();
             ring.subscribed();
             let position = ring.position();
             let (epoch, floor) = (position.epoch, position.sequence);
-            Box::new(TopicProgress { epoch, seen: 0, floor, joined: FxHashMap::default() })
+            TopicProgress { epoch, seen: 0, floor, joined: FxHashMap::default() }
         });
+        topic.set_progress(progress);
     }
 
     /// Publishes to a topic, if it has history.
@@ -96,7 +97,7 @@ impl Topics {
         make: impl FnOnce(Position) -> Prepared,
         except: Option<SubscriberId>,
     ) -> Option<usize> {
-        let patterns = match topic.and_then(|topic| self.topics.get(topic)?.route.as_ref()) {
+        let patterns = match topic.and_then(|topic| self.topics.get(topic)?.route()) {
             Some(route) => &*route.all,
             None => &[],
         };
@@ -111,7 +112,7 @@ impl Topics {
 
     /// Returns whether to publish a message from the mail here. Missed earlier messages are published first.
     pub(crate) fn accept_from_mail(&mut self, topic: usize, position: Position) -> bool {
-        let Topic { entry, progress, .. } = &mut self.topics[topic];
+        let (entry, progress) = self.topics[topic].entry_and_progress();
         let Some(progress) = progress else { return true };
         if progress.epoch != position.epoch && !progress.advance_epoch(entry, position.epoch) {
             return false;
@@ -122,7 +123,7 @@ impl Topics {
         if position.sequence > progress.seen.max(progress.floor) + 1 {
             self.publish_missed(topic, position.sequence);
         }
-        if let Some(progress) = &mut self.topics[topic].progress {
+        if let Some(progress) = self.topics[topic].progress_mut() {
             progress.seen = position.sequence;
         }
         true
@@ -131,7 +132,7 @@ impl Topics {
     /// Publishes missed messages from the history of a topic, up to a sequence.
     fn publish_missed(&mut self, topic: usize, end: u64) {
         let entry = self.topics[topic].entry.clone();
-        let (Some(history), Some(progress)) = (entry.history(), &mut self.topics[topic].progress) else {
+        let (Some(history), Some(progress)) = (entry.history(), self.topics[topic].progress_mut()) else {
             return;
         };
         let begin = progress.seen.max(progress.floor) + 1;
@@ -155,21 +156,25 @@ impl Topics {
         self.mailed = 0;
         let mailbox_overflowed = &self.directory.mailbox_overflowed[self.shard];
         if mailbox_overflowed.load(Ordering::Relaxed) && mailbox_overflowed.swap(false, Ordering::SeqCst) {
-            let progress: Vec<usize> =
-                self.topics.iter().filter(|(_, topic)| topic.progress.is_some()).map(|(at, _)| at).collect();
+            let progress: Vec<usize> = self
+                .topics
+                .iter()
+                .filter(|(_, topic)| topic.progress().is_some())
+                .map(|(at, _)| at)
+                .collect();
             progress.into_iter().for_each(|topic| self.publish_missed(topic, u64::MAX));
         }
     }
 
     /// Returns whether a subscriber gets a message live, and not from the topic's history.
     pub(crate) fn is_live(&self, topic: usize, sequence: u64, conn: ConnId) -> bool {
-        let progress = self.topics.get(topic).and_then(|topic| topic.progress.as_ref());
+        let progress = self.topics.get(topic).and_then(Topic::progress);
         progress.and_then(|progress| progress.joined.get(&conn)).is_none_or(|from| *from <= sequence)
     }
 
     /// Removes subscribers that get a message from the history.
     pub(crate) fn exclude_replaying(&mut self, topic: usize, sequence: u64, subscribers: &mut Vec<ConnId>) {
-        let progress = self.topics.get_mut(topic).and_then(|topic| topic.progress.as_mut());
+        let progress = self.topics.get_mut(topic).and_then(Topic::progress_mut);
         let Some(progress) = progress.filter(|progress| !progress.joined.is_empty()) else { return };
         subscribers.retain(|conn| progress.joined.get(conn).is_none_or(|from| *from <= sequence));
         // From here on these subscribers get all messages live.
@@ -216,7 +221,7 @@ impl Topics {
             };
             if step.is_empty() {
                 // Later messages arrive live, and none of them was sent.
-                if let Some(progress) = &mut self.topics[replay.topic].progress {
+                if let Some(progress) = self.topics[replay.topic].progress_mut() {
                     progress.joined.insert(conn, replay.next);
                 }
                 return false;

@@ -177,7 +177,7 @@ impl Topics {
         self.watch_presence(topic, conn)?;
         let (count, members) = self.directory.presence.roster(topic);
         if let Some(internal) = self.index_of(&name::presence_topic(topic)) {
-            let progress = self.topics[internal].progress.get_or_insert_default();
+            let progress = self.topics[internal].progress_or_default();
             progress.joined.insert(conn, count.version + 1);
         }
         Ok((count, members))

@@ -61,7 +61,7 @@ impl TableState {
     fn topic_presence(&self, name: &Arc<str>, ids: impl Iterator<Item = Arc<str>>) -> TopicPresence {
         let topic = self.topics.get(name);
         let member = |id: Arc<str>| match topic.and_then(|topic| topic.members().get(&id)) {
-            Some(known) => (Member { id, info: known.info.clone() }, known.connections),
+            Some(known) => (Member { id, info: known.info.clone() }, known.connections.get()),
             None => (Member { id, info: Arc::default() }, 0),
         };
         let connections = topic.map_or(0, |topic| topic.connections);

@@ -9,11 +9,31 @@ use std::sync::Arc;
 pub(super) struct JoinedMember {
     pub(super) info: Arc<[u8]>,
     /// Restored connections and those of other servers included.
-    pub(super) connections: usize,
+    pub(super) connections: MemberCount,
     /// Restored connections that have not returned yet.
-    pub(super) restored: usize,
+    pub(super) restored: MemberCount,
     /// Connections of other servers.
-    pub(super) remote: usize,
+    pub(super) remote: MemberCount,
+}
+
+/// Connections of one member, at most 4,294,967,295. There may be a member for each connection: three numbers of 64 bits would take
+/// half as much memory again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MemberCount(u32);
+
+impl MemberCount {
+    pub(super) fn new(count: usize) -> Self {
+        Self(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn get(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Adds connections, or removes them.
+    pub(super) fn adjusted(self, delta: isize) -> Self {
+        Self::new(self.get().saturating_add_signed(delta))
+    }
 }
 
 /// Members in order of their ids. Most topics have few members: a list of five takes half of the memory of a tree, whose
@@ -129,7 +149,12 @@ mod tests {
     use super::*;
 
     fn member(connections: usize) -> JoinedMember {
-        JoinedMember { info: Arc::default(), connections, restored: 0, remote: 0 }
+        JoinedMember {
+            info: Arc::default(),
+            connections: MemberCount::new(connections),
+            restored: MemberCount::default(),
+            remote: MemberCount::default(),
+        }
     }
 
     #[test]
@@ -147,14 +172,14 @@ mod tests {
                     expected.insert(id.clone(), step);
                 }
                 (true, false) => {
-                    let removed = roster.remove(&id).map(|member| member.connections);
+                    let removed = roster.remove(&id).map(|member| member.connections.get());
                     assert_eq!(removed, expected.remove(&id));
                 }
                 _ => assert!(grows || roster.remove(&id).is_none()),
             }
             assert_eq!(roster.len(), expected.len());
-            assert_eq!(roster.get(&id).map(|member| member.connections), expected.get(&id).copied());
-            let known = |(id, member): (&Arc<str>, &JoinedMember)| (id.clone(), member.connections);
+            assert_eq!(roster.get(&id).map(|member| member.connections.get()), expected.get(&id).copied());
+            let known = |(id, member): (&Arc<str>, &JoinedMember)| (id.clone(), member.connections.get());
             assert!(roster.iter().map(known).eq(expected.clone()));
             let range = expected.range::<str, _>((Bound::Excluded(&*id), Bound::Unbounded));
             assert!(roster.after(Some(&id)).map(known).eq(range.map(|(id, count)| (id.clone(), *count))));
@@ -179,7 +204,7 @@ mod tests {
         (0..30).for_each(|number| _ = roster.remove(&number.to_string()));
         assert_eq!(capacity(&roster), Some(0), "a topic that was large is small again");
         roster.insert("a".into(), member(1));
-        roster.iter_mut().for_each(|(_, member)| member.connections = 9);
-        assert_eq!(roster.get_mut("a").map(|member| member.connections), Some(9));
+        roster.iter_mut().for_each(|(_, member)| member.connections = MemberCount::new(9));
+        assert_eq!(roster.get_mut("a").map(|member| member.connections.get()), Some(9));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::member::{Member, OwnPresence};
 use super::noted::NotedChanges;
-use super::roster::JoinedMember;
+use super::roster::{JoinedMember, MemberCount};
 use super::table::{Changed, PresenceTable, TopicMembers, cost};
 
 /// Changes of a server's own members ([`Publisher::take_own_presence`](crate::Publisher::take_own_presence)).
@@ -75,7 +75,9 @@ impl super::table::TableState {
     pub(super) fn own(&self, name: &Arc<str>, ids: impl Iterator<Item = Arc<str>>) -> OwnPresence {
         let topic = self.topics.get(name);
         let member = |id: Arc<str>| match topic.and_then(|topic| topic.members().get(&id)) {
-            Some(known) => (Member { id, info: known.info.clone() }, known.connections - known.remote),
+            Some(known) => {
+                (Member { id, info: known.info.clone() }, known.connections.get() - known.remote.get())
+            }
             None => (Member { id, info: Arc::default() }, 0),
         };
         let connections = topic.map_or(0, |topic| topic.connections - topic.remote());
@@ -94,16 +96,18 @@ impl TopicMembers {
                 return false;
             }
             *bytes += cost;
+            let connections = MemberCount::new(connections);
+            let restored = MemberCount::default();
             let joined =
-                JoinedMember { info: member.info.clone(), connections, restored: 0, remote: connections };
+                JoinedMember { info: member.info.clone(), connections, restored, remote: connections };
             self.details_mut().members.insert(member.id.clone(), joined);
             self.note(&member.id, None);
             return true;
         };
-        known.connections = known.connections.saturating_add_signed(delta);
-        known.remote = known.remote.saturating_add_signed(delta);
+        known.connections = known.connections.adjusted(delta);
+        known.remote = known.remote.adjusted(delta);
         let is_elsewhere = known.remote == known.connections;
-        if known.connections == 0 {
+        if known.connections == MemberCount::default() {
             *bytes -= self.remove_connections(&member.id, 0);
         } else if delta >= 0 && is_elsewhere && known.info != member.info {
             *bytes = (*bytes + member.info.len()).saturating_sub(known.info.len());

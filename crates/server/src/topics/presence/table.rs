@@ -12,7 +12,7 @@ use super::member::{
     MEMBERS_MAX, Member, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceUpdate,
 };
 use super::noted::NotedChanges;
-use super::roster::{JoinedMember, Roster};
+use super::roster::{JoinedMember, MemberCount, Roster};
 
 /// Encodes an update for its watchers.
 pub(crate) struct EncodeUpdate(EncodeFn);
@@ -313,13 +313,20 @@ impl PresenceTable {
                 match restored.details_mut().members.get_mut(&member.id) {
                     // A member of other servers only.
                     Some(known) if known.connections == known.remote => {
-                        known.connections += connections;
-                        known.restored = connections;
+                        known.connections = MemberCount::new(known.connections.get() + connections);
+                        known.restored = MemberCount::new(connections);
                     }
                     None if bytes + cost <= self.bytes_max && connections > 0 => {
                         bytes += cost;
                         let info = member.info;
-                        let joined = JoinedMember { info, connections, restored: connections, remote: 0 };
+                        let (restored_count, remote) =
+                            (MemberCount::new(connections), MemberCount::default());
+                        let joined = JoinedMember {
+                            info,
+                            connections: restored_count,
+                            restored: restored_count,
+                            remote,
+                        };
                         restored.details_mut().members.insert(member.id.clone(), joined);
                         added += 1;
                     }
@@ -462,7 +469,7 @@ impl TopicMembers {
     pub(super) fn list_after(&self, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         let members = self.members().after(after);
         let member = |(id, joined): (&Arc<str>, &JoinedMember)| {
-            (Member { id: id.clone(), info: joined.info.clone() }, joined.connections)
+            (Member { id: id.clone(), info: joined.info.clone() }, joined.connections.get())
         };
         members.take(limit.min(MEMBERS_MAX)).map(member).collect()
     }
@@ -506,15 +513,17 @@ impl TopicMembers {
 
     fn add(&mut self, member: &Member) {
         let Some(known) = self.member_mut(&member.id) else {
-            let joined = JoinedMember { info: member.info.clone(), connections: 1, restored: 0, remote: 0 };
+            let none = MemberCount::default();
+            let (info, connections) = (member.info.clone(), MemberCount::new(1));
+            let joined = JoinedMember { info, connections, restored: none, remote: none };
             self.details_mut().members.insert(member.id.clone(), joined);
             self.connections += 1;
             return self.note(&member.id, None);
         };
-        match known.restored.checked_sub(1) {
-            Some(left) => known.restored = left,
+        match known.restored.get().checked_sub(1) {
+            Some(left) => known.restored = MemberCount::new(left),
             None => {
-                known.connections += 1;
+                known.connections = known.connections.adjusted(1);
                 self.connections += 1;
             }
         }
@@ -532,8 +541,8 @@ impl TopicMembers {
     /// Removes connections of a member, and the member with its last one. Returns the freed memory.
     pub(super) fn remove_connections(&mut self, id: &Arc<str>, connections: usize) -> usize {
         let Some(known) = self.member_mut(id) else { return 0 };
-        known.connections = known.connections.saturating_sub(connections);
-        if known.connections > 0 {
+        known.connections = MemberCount::new(known.connections.get().saturating_sub(connections));
+        if known.connections > MemberCount::default() {
             return 0;
         }
         let Some(removed) = self.details_mut().members.remove(id) else { return 0 };
@@ -542,16 +551,18 @@ impl TopicMembers {
     }
 
     fn has_restored(&self) -> bool {
-        self.details().restored_anonymous > 0 || self.members().iter().any(|(_, member)| member.restored > 0)
+        self.details().restored_anonymous > 0
+            || self.members().iter().any(|(_, member)| member.restored > MemberCount::default())
     }
 
     /// Removes restored connections. Returns the freed memory, and the members.
     fn remove_restored(&mut self) -> (usize, Vec<Arc<str>>) {
         let details = self.details_mut();
         let anonymous = std::mem::take(&mut details.restored_anonymous);
-        let restored = details.members.iter_mut().filter(|(_, member)| member.restored > 0);
+        let restored =
+            details.members.iter_mut().filter(|(_, member)| member.restored > MemberCount::default());
         let restored: Vec<_> =
-            restored.map(|(id, member)| (id.clone(), std::mem::take(&mut member.restored))).collect();
+            restored.map(|(id, member)| (id.clone(), std::mem::take(&mut member.restored).get())).collect();
         self.connections -= anonymous;
         let mut freed = 0;
         for (at, (id, connections)) in restored.iter().enumerate() {
@@ -565,7 +576,10 @@ impl TopicMembers {
     fn export(&self, name: &str) -> PresenceSnapshot {
         let own = self.members().iter().filter(|(_, joined)| joined.connections > joined.remote);
         let members = own.map(|(id, joined)| {
-            (Member { id: id.clone(), info: joined.info.clone() }, joined.connections - joined.remote)
+            (
+                Member { id: id.clone(), info: joined.info.clone() },
+                joined.connections.get() - joined.remote.get(),
+            )
         });
         let members: Vec<(Member, usize)> = members.collect();
         let of_members: usize = members.iter().map(|(_, connections)| connections).sum();

@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Context, Handler, HttpConfig, Payload, Prepared, Publisher, Router, WebSocketRoute,
+    Cause, CloseCode, Config, Context, Dropped, Handler, HttpConfig, Payload, Prepared, Publisher, Router,
+    WebSocketRoute,
 };
 
-use super::{Http3Client, Http3Server};
+use super::{Http3Client, Http3Server, wait};
 use crate::support::{HandlerEvent, echo, scripted};
 
 /// A session of a client.
@@ -122,7 +124,7 @@ struct Subscriber {
 
 impl Handler for Subscriber {
     fn open(&mut self, cx: &mut Context<'_>) {
-        if self.datagrams && !cx.deliver_datagrams() {
+        if self.datagrams && !(cx.deliver_datagrams("prices.>") && cx.deliver_datagrams("prices")) {
             let _ = cx.close(CloseCode::POLICY, "no datagrams");
         }
         cx.subscribe(&self.topic).unwrap();
@@ -169,12 +171,15 @@ fn messages_of_a_session_have_kind_and_length() {
 
 #[test]
 fn close_of_a_session_has_code_and_reason_on_both_sides() {
-    let (route, events) = scripted(|event, cx| {
+    let close = |event: &HandlerEvent, cx: &mut Context<'_>| {
         if matches!(event, HandlerEvent::Message(..)) {
             cx.close(CloseCode::new(4001).unwrap(), "enough").unwrap();
         }
-    });
-    let server = serve(Router::new().websocket("/", route).websocket("/echo", echo()));
+    };
+    let ((route, events), (brief, _)) = (scripted(close), scripted(close));
+    let brief = brief.with_config(Config::default().with_close_timeout(Duration::from_millis(100)));
+    let server =
+        serve(Router::new().websocket("/", route).websocket("/brief", brief).websocket("/echo", echo()));
     // Of the client, in the stream; the server echoes the code.
     let mut session = WebTransport::open(&server, "/echo");
     session.send(8, &[&1000u16.to_be_bytes()[..], b"done"].concat());
@@ -192,6 +197,10 @@ fn close_of_a_session_has_code_and_reason_on_both_sides() {
     let stream = session.stream;
     session.client.run("the end of the stream", |quic| quic.responses[&stream].2);
     session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed(), (4001, "enough".to_owned()));
+    // Of the server, and the client does not end its side: after the timeout of the close.
+    let mut session = WebTransport::open(&server, "/brief");
+    session.send(1, b"x");
     assert_eq!(session.closed(), (4001, "enough".to_owned()));
     // A message of an unknown kind.
     let mut session = WebTransport::open(&server, "/echo");
@@ -252,6 +261,61 @@ fn datagrams_are_messages() {
         assert_eq!((kind, &close[..2]), (8, &u16::to_be_bytes(code)[..]), "{wrong:?}");
     }
     assert_eq!(server.monitor.metrics().webtransport_datagrams_received, 5);
+}
+
+/// While the client acknowledges nothing, of each topic the newest publication waits.
+#[test]
+fn newest_publication_of_each_topic_leaves_when_the_network_is_free_again() {
+    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
+    let known = Arc::clone(&publisher);
+    let router = subscriptions().get("/publisher", move |request| {
+        *known.lock().unwrap() = Some(request.publisher());
+        sinews_server::Response::text("ok")
+    });
+    let server = serve(router);
+    let mut session = WebTransport::open(&server, "/topics?topic=prices.*&datagrams=true");
+    assert_eq!(session.next(), (1, b"subscribed".to_vec()));
+    assert_eq!(session.client.get("/publisher").0, 200);
+    let publisher = publisher.lock().unwrap().take().unwrap();
+    let rounds: u32 = 1000;
+    for round in 0..rounds {
+        for topic in ["prices.a", "prices.b"] {
+            let value = format!("{topic} {round:4} {}", "x".repeat(900));
+            publisher.publish(topic, &Prepared::text(value)).unwrap();
+        }
+        // The client does not answer meanwhile, and the server has taken all publications.
+        let deliveries = u64::from(round + 1) * 2;
+        wait("a delivery", || server.monitor.metrics().deliveries >= deliveries);
+    }
+    let metrics = server.monitor.metrics();
+    assert!(metrics.webtransport_datagrams_sent < 1000, "{}", metrics.webtransport_datagrams_sent);
+    let last = |topic: &str| format!("\x01{topic} {:4} ", rounds - 1).into_bytes();
+    for topic in ["prices.a", "prices.b"] {
+        let end = last(topic);
+        session
+            .client
+            .run("the newest value", |quic| quic.datagrams.iter().any(|found| found.starts_with(&end)));
+    }
+    let metrics = server.monitor.metrics();
+    let conflated = metrics.dropped.of(Dropped::Conflated);
+    assert_eq!(metrics.webtransport_datagrams_sent + conflated, u64::from(rounds) * 2);
+    assert_eq!(metrics.webtransport_oversized, 0);
+}
+
+/// A stop closes sessions as WebSockets: 1001 in the stream, and then as the code of the session.
+#[test]
+fn graceful_stop_closes_sessions_in_order() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(1, b"before");
+    assert_eq!(session.next(), (1, b"before".to_vec()));
+    server.running.stop.stop();
+    let (kind, close) = session.next();
+    assert_eq!((kind, &close[..2]), (8, &1001u16.to_be_bytes()[..]));
+    session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed().0, 1001);
+    session.client.run("the end of the connection", |quic| quic.lost.is_some());
+    server.running.join();
 }
 
 #[test]

@@ -3,18 +3,16 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::task::Waker;
 
 use futures_util::future::try_join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use sinews_server::{Answer, Publisher, Request, Response, Topics};
-use sinews_stream::record::Records;
-use sinews_stream::{AppendError, Durability, Pending};
+use sinews_server::{Answer, Request, Response, Topics};
+use sinews_stream::Durability;
 
 use super::channels::info_of;
-use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
+use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, accepted, success};
 use crate::api::streams::error_response;
 use crate::auth::{Action, Rights};
 use crate::brief::brief_error;
@@ -25,7 +23,6 @@ use crate::protocol::pusher::channel::{
 };
 use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::protocol::pusher::live::LiveApp;
-use crate::streams::durable_topics::TopicRelay;
 use crate::streams::service::StreamService;
 use crate::topics::MessageContent;
 
@@ -79,15 +76,15 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Reques
     let event: EventBody<'_> = read(body)?;
     let checked = check(app, &event)?;
     let waiting = publish(context, app, std::slice::from_ref(&checked), request.topics());
-    let publisher = request.publisher();
     if checked.info == ChannelInfo::default() {
-        return Ok(answer(context, (app, publisher), success(&json!({})), waiting));
+        return Ok(answer(context, (app, request), accepted(), waiting));
     }
+    let publisher = request.publisher();
     let mut channels = Map::new();
     for channel in checked.channels {
         channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
     }
-    Ok(answer(context, (app, publisher), success(&json!({ "channels": channels })), waiting))
+    Ok(answer(context, (app, request), success(&json!({ "channels": channels })), waiting))
 }
 
 /// The parameters of a request without a body.
@@ -125,10 +122,10 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
     let checked: Vec<CheckedEvent<'_>> =
         batch.iter().map(|event| check(app, event)).collect::<Result<_, _>>()?;
     let waiting = publish(context, app, &checked, request.topics());
-    let publisher = request.publisher();
     if checked.iter().all(|event| event.info == ChannelInfo::default()) {
-        return Ok(answer(context, (app, publisher), success(&json!({})), waiting));
+        return Ok(answer(context, (app, request), accepted(), waiting));
     }
+    let publisher = request.publisher();
     let info = |event: &CheckedEvent<'_>| {
         event.channels.first().map_or_else(
             || json!({}),
@@ -139,7 +136,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<
         )
     };
     let infos: Vec<Value> = checked.iter().map(info).collect();
-    Ok(answer(context, (app, publisher), success(&json!({ "batch": infos })), waiting))
+    Ok(answer(context, (app, request), success(&json!({ "batch": infos })), waiting))
 }
 
 /// Checks an event against the limits of the app.
@@ -212,11 +209,14 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
 /// An event for one of its channels, and the topic of the channel.
 type EventForTopic = (String, MessageContent);
 
+/// An event for the stream of a topic, with the [seal](crate::protocol::pusher::PusherApp::seal) of the app.
+type SealedEvent = (String, MessageContent, String);
+
 /// The events of a request that wait for the streams of durable topics: nothing is published if one of these is not stored.
 #[derive(Default)]
 struct WaitingEvents {
     /// Events of durable topics, in order: subscribers receive them from the streams.
-    stored: Vec<EventForTopic>,
+    stored: Vec<SealedEvent>,
     /// Events of the other channels.
     others: Vec<EventForTopic>,
 }
@@ -224,27 +224,31 @@ struct WaitingEvents {
 /// Publishes the events of a request at once, unless some of their channels are durable topics.
 fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &mut Topics) -> WaitingEvents {
     let services = &context.services;
-    let publications: Vec<_> = checked
-        .iter()
-        .map(|CheckedEvent { event, channels, .. }| {
-            let socket_id = event.socket_id.as_deref();
-            let topics: Vec<String> = channels.iter().map(|channel| topic_of_target(app, channel)).collect();
-            (ChannelPublication::of_server(&event.name, event.data.get(), socket_id), topics)
-        })
-        .collect();
-    let is_durable = |topic: &String| services.durable_store(topic).is_some();
-    let waits = publications.iter().any(|(_, topics)| topics.iter().any(is_durable));
+    let is_durable = |topic: &str| services.durable_store(topic).is_some();
+    let waits = services.store.is_some()
+        && checked.iter().flat_map(|event| topics_of(app, event)).any(|topic| is_durable(&topic));
     let mut waiting = WaitingEvents::default();
-    for (published, topics) in publications {
-        for topic in topics {
+    for checked @ CheckedEvent { event, .. } in checked {
+        let socket_id = event.socket_id.as_deref();
+        let published = ChannelPublication::of_server(&event.name, event.data.get(), socket_id);
+        for topic in topics_of(app, checked) {
             match (waits, waits && is_durable(&topic)) {
                 (false, _) => drop(services.hub.publish_to(out, &topic, &published, (true, None))),
-                (true, true) => waiting.stored.push((topic, published.content().clone())),
+                (true, true) => {
+                    let content = published.content().clone();
+                    let seal = app.options.seal(&topic, content.bytes());
+                    waiting.stored.push((topic, content, seal));
+                }
                 (true, false) => waiting.others.push((topic, published.content().clone())),
             }
         }
     }
     waiting
+}
+
+/// The topics of the channels of an event.
+fn topics_of<'a>(app: &LiveApp, event: &CheckedEvent<'a>) -> impl Iterator<Item = String> {
+    event.channels.iter().map(|channel| topic_of_target(app, channel))
 }
 
 /// The topic of the channel of an event, or of the events of a user.
@@ -258,7 +262,7 @@ fn topic_of_target(app: &LiveApp, channel: &str) -> String {
 /// Answers when the events of durable topics are stored, and the others are published; if one is not stored, with its problem.
 fn answer(
     context: &AppApi,
-    (app, mut publisher): (&LiveApp, Publisher),
+    (app, request): (&LiveApp, &Request<'_>),
     response: Response,
     waiting: WaitingEvents,
 ) -> Answer {
@@ -266,7 +270,7 @@ fn answer(
     match &context.services.store {
         Some(store) if !stored.is_empty() => {
             let stored = store_events(Arc::clone(store), stored, Rights::of_app(&app.options.id));
-            let services = Arc::clone(&context.services);
+            let (services, mut publisher) = (Arc::clone(&context.services), request.publisher());
             Answer::later(async move {
                 if let Err(problem) = stored.await {
                     return error_response(&problem);
@@ -285,23 +289,18 @@ fn answer(
 /// Appends events to the streams of their topics, in order, and waits until they are stored.
 async fn store_events(
     store: Arc<StreamService>,
-    events: Vec<EventForTopic>,
+    events: Vec<SealedEvent>,
     rights: Rights,
 ) -> Result<(), Problem> {
     // Checks come before the first append, and all streams are opened first: a later event of an open stream would be appended
     // before an event of a stream that is being opened.
-    let topics: BTreeSet<&str> = events.iter().map(|(topic, _)| &**topic).collect();
+    let topics: BTreeSet<&str> = events.iter().map(|(topic, ..)| &**topic).collect();
     let opening = |topic| store.opening(topic, Action::Publish, &rights);
     try_join_all(topics.into_iter().filter_map(opening)).await?;
-    let prepare =
-        |(topic, content): &EventForTopic| store.prepare_publication(topic, (content, None), &rights);
+    let prepare = |(topic, content, seal): &SealedEvent| store.prepare_event(topic, (content, seal), &rights);
     let prepared: Vec<_> = events.iter().map(prepare).collect::<Result<_, _>>()?;
-    let is_full = |(relay, _): &(Arc<TopicRelay>, _)| !store.has_capacity(relay.stream(), 0, Waker::noop());
-    if prepared.len() > 1 && prepared.iter().any(is_full) {
-        return Err(AppendError::Busy.into());
-    }
-    let append = |(relay, records): (Arc<TopicRelay>, Records)| store.append(relay.stream(), 0, records);
-    let appended: Vec<Pending> = prepared.into_iter().map(append).collect::<Result<_, _>>()?;
+    let appends: Vec<_> = prepared.iter().map(|(relay, records)| (relay.stream(), records)).collect();
+    let appended = store.append_all(&appends).await?;
     let stored =
         appended.into_iter().map(|mut pending| async move { pending.wait(Durability::Broker).await });
     Ok(try_join_all(stored).await.map(drop)?)

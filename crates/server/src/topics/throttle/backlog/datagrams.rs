@@ -12,9 +12,14 @@ use crate::topics::rule::{QueueLimits, RuleId, SlowConsumer};
 /// Topics whose newest publication waits for one subscriber. Beyond it, the oldest are dropped.
 const DATAGRAM_TOPICS_MAX: usize = 1024;
 
+/// Topics and patterns of one subscriber: each publication is compared with all of them.
+const TOPICS_MAX: usize = 64;
+
 /// Publications of a subscriber that leave as datagrams.
 #[derive(Debug)]
 pub(crate) struct DatagramQueue {
+    /// Topics and patterns; others use the stream.
+    topics: Vec<Box<str>>,
     queue: RuleQueue,
     /// The longest payload of a datagram.
     max: usize,
@@ -25,7 +30,16 @@ pub(crate) struct DatagramQueue {
 impl DatagramQueue {
     /// Creates a queue for a path that is not known yet: each path takes datagrams of QUIC of 1,200 bytes.
     pub(crate) fn new() -> Self {
-        Self { queue: RuleQueue::new(RuleId::NONE), max: 1000, oversized: 0 }
+        Self { topics: Vec::new(), queue: RuleQueue::new(RuleId::NONE), max: 1000, oversized: 0 }
+    }
+
+    /// Adds a topic or a pattern. Returns `false` beyond the limit.
+    pub(crate) fn add_topic(&mut self, topic: &str) -> bool {
+        let has_room = self.topics.len() < TOPICS_MAX;
+        if has_room {
+            self.topics.push(topic.into());
+        }
+        has_room
     }
 
     /// Sets the longest payload of a datagram.
@@ -34,7 +48,7 @@ impl DatagramQueue {
     }
 
     /// Queues a publication in the place of an earlier one of its topic. `max_bytes` limits all that wait. Returns `false` for a
-    /// publication that must use the stream: it is too long for a datagram, or a change of presence, of which none may be lost.
+    /// publication that must use the stream: it is too long for a datagram, or of another topic.
     pub(crate) fn offer(
         &mut self,
         topic: &Arc<str>,
@@ -42,7 +56,8 @@ impl DatagramQueue {
         max_bytes: usize,
         counters: &mut TopicCounters,
     ) -> bool {
-        if name::of_presence_topic(topic).is_some() {
+        let is_presence = name::of_presence_topic(topic).is_some();
+        if is_presence || !self.topics.iter().any(|known| name::matches(known, topic)) {
             return false;
         }
         if message.payload().len() > self.max {
@@ -91,9 +106,15 @@ mod tests {
         Arc::from(name)
     }
 
+    fn queue_of(topics: &[&str]) -> DatagramQueue {
+        let mut queue = DatagramQueue::new();
+        topics.iter().for_each(|topic| assert!(queue.add_topic(topic)));
+        queue
+    }
+
     #[test]
     fn newest_publication_of_each_topic_waits() {
-        let (mut queue, mut counters) = (DatagramQueue::new(), TopicCounters::default());
+        let (mut queue, mut counters) = (queue_of(&["*"]), TopicCounters::default());
         for number in 0..5 {
             for name in ["a", "b"] {
                 let message = Prepared::text(format!("{name}{number}"));
@@ -108,7 +129,7 @@ mod tests {
 
     #[test]
     fn topics_and_bytes_that_wait_are_limited() {
-        let (mut queue, mut counters) = (DatagramQueue::new(), TopicCounters::default());
+        let (mut queue, mut counters) = (queue_of(&["*"]), TopicCounters::default());
         for number in 0..DATAGRAM_TOPICS_MAX + 10 {
             let name = topic(&number.to_string());
             assert!(queue.offer(&name, &Prepared::binary(vec![0; 10]), usize::MAX, &mut counters));
@@ -121,13 +142,21 @@ mod tests {
     }
 
     #[test]
-    fn long_publications_and_presence_use_the_stream() {
-        let (mut queue, mut counters) = (DatagramQueue::new(), TopicCounters::default());
+    fn long_publications_and_other_topics_use_the_stream() {
+        let (mut queue, mut counters) = (queue_of(&["*"]), TopicCounters::default());
         queue.set_max(3);
         assert!(!queue.offer(&topic("a"), &Prepared::text("long"), 1000, &mut counters));
         assert!(queue.offer(&topic("a"), &Prepared::text("abc"), 1000, &mut counters));
-        let presence = topic(&name::presence_topic("a"));
-        assert!(!queue.offer(&presence, &Prepared::text("abc"), 1000, &mut counters));
+        for other in ["a.b", &name::presence_topic("a")] {
+            assert!(!queue.offer(&topic(other), &Prepared::text("abc"), 1000, &mut counters));
+        }
         assert_eq!((queue.take_oversized(), queue.take_oversized(), queue.bytes()), (1, 0, 3));
+    }
+
+    #[test]
+    fn topics_with_datagrams_are_limited() {
+        let mut queue = queue_of(&["a"; TOPICS_MAX]);
+        assert!(!queue.add_topic("b"));
+        assert!(!queue.offer(&topic("b"), &Prepared::text("x"), 1000, &mut TopicCounters::default()));
     }
 }

@@ -1,7 +1,7 @@
 //! Events for several streams.
 
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
@@ -10,7 +10,7 @@ use crate::problem::code;
 use crate::streams::options::CreationRules;
 
 #[test]
-fn no_event_of_a_request_is_appended_if_the_queue_of_a_stream_is_full() {
+fn events_of_a_request_are_appended_if_the_queues_have_space_for_all() {
     let directory = tempfile::tempdir().unwrap();
     let config = StreamsConfig::default().with_writers(0).with_max_pending(4_096);
     let (streams, _) = Streams::open(directory.path(), config).unwrap();
@@ -25,17 +25,26 @@ fn no_event_of_a_request_is_appended_if_the_queue_of_a_stream_is_full() {
     let send = |events: &[(&str, usize)]| {
         let event = |(topic, size): &(&str, usize)| {
             let data = format!("\"{}\"", "x".repeat(*size));
-            (topic.to_string(), ChannelPublication::of_server("e", &data, None).content().clone())
+            (
+                topic.to_string(),
+                ChannelPublication::of_server("e", &data, None).content().clone(),
+                String::new(),
+            )
         };
         let events = events.iter().map(event).collect();
         let stored = pin!(store_events(Arc::clone(&store), events, Rights::of_app("3")));
         stored.poll(&mut Context::from_waker(Waker::noop()))
     };
     assert!(send(&[("a", 10), ("b", 10)]).is_pending(), "the log writes on demand");
-    let before = pending("a");
     assert!(send(&[("b", 2_500)]).is_pending());
-    let Poll::Ready(Err(busy)) = send(&[("a", 10), ("b", 10)]) else { panic!("the queue of b is full") };
-    assert_eq!((busy.code, pending("a")), (code::TOO_MANY, before));
+    assert!(send(&[("a", 10), ("b", 10)]).is_pending(), "the queue of b is more than half full");
+    let before = (pending("a"), pending("b"));
+    let waiters = || streams.stream("b").unwrap().partition(0).unwrap().statistics().waiters;
+    for events in [&[("a", 10), ("b", 2_500)][..], &[("a", 10), ("b", 700), ("b", 700), ("b", 700)]] {
+        let Poll::Ready(Err(busy)) = send(events) else { panic!("the queue of b is too short") };
+        assert_eq!((busy.code, (pending("a"), pending("b"))), (code::TOO_MANY, before), "none is appended");
+    }
+    assert_eq!(waiters(), 0, "a rejected request waits for no space");
     assert!(send(&[("a", 10)]).is_pending(), "the queue of a is not full");
     store.close();
 }

@@ -1,0 +1,111 @@
+//! Records of durable topics that are events of an app's server. Their key has a seal of the app: other programs that write
+//! to the store, and clients, cannot set the fields of an event that only the server sets.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use sinews_stream::record::{Record, ValueKind};
+
+use crate::protocol::pusher::LiveApps;
+use crate::topics::MessageContent;
+
+/// Begin of the key of an event's record; the seal follows. No client can append a record with such a key to a durable topic.
+pub(super) const EVENT_KEY: &[u8] = b"sinews-channel-event";
+
+/// The key of the record of an event with this seal.
+pub(super) fn event_key(seal: &str) -> Vec<u8> {
+    [EVENT_KEY, b":", seal.as_bytes()].concat()
+}
+
+/// The content of a record of a topic. It is an event of an app's server if a key of the app has sealed it.
+pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, apps: &LiveApps) -> MessageContent {
+    let seal = || {
+        let seal = record.key.strip_prefix(EVENT_KEY)?.strip_prefix(b":")?;
+        std::str::from_utf8(seal).ok()
+    };
+    match (content_of(record), seal()) {
+        (MessageContent::Json(bytes), Some(seal)) if apps.has_sealed(topic, &bytes, seal) => {
+            MessageContent::Event(bytes)
+        }
+        (content, _) => content,
+    }
+}
+
+/// The content of a record for protocols that know no events. Its declared kind was not checked.
+pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {
+    let bytes = Bytes::copy_from_slice(record.value);
+    match (record.kind, std::str::from_utf8(record.value)) {
+        (ValueKind::Text, Ok(_)) => MessageContent::Text(bytes),
+        (ValueKind::Json, Ok(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
+            MessageContent::Json(bytes)
+        }
+        _ => MessageContent::Binary(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::hmac;
+
+    use super::*;
+    use crate::protocol::pusher::{PusherApp, PusherApps};
+
+    const TOPIC: &str = "stored.a";
+    const EVENT: &[u8] = br#"{"event":"e","socket_id":"1.2"}"#;
+
+    fn apps(key: &str, more: &[(&str, &str)]) -> LiveApps {
+        let app = PusherApp::new("1", key, &format!("secret of {key}")).with_topics("stored");
+        let app = more.iter().fold(app, |app, (key, secret)| app.with_key(*key, secret));
+        let other = PusherApp::new("2", "other", "secret of other").with_topics("other");
+        let apps = LiveApps::default();
+        apps.replace(&PusherApps::new([app, other]).unwrap());
+        apps
+    }
+
+    fn is_event(apps: &LiveApps, topic: &str, value: &[u8], key: &[u8]) -> bool {
+        let record = Record { offset: 0, timestamp: 0, key, value, kind: ValueKind::Json };
+        match sealed_content_of(&record, topic, apps) {
+            MessageContent::Event(bytes) => bytes == value,
+            MessageContent::Json(bytes) => {
+                assert_eq!(bytes, value);
+                false
+            }
+            content => panic!("{content:?}"),
+        }
+    }
+
+    #[test]
+    fn records_are_events_if_a_key_of_the_app_has_sealed_them() {
+        let first = apps("first", &[]);
+        let seal = |apps: &LiveApps, id: &str, topic: &str| apps.app(id).unwrap().options.seal(topic, EVENT);
+        let sealed = event_key(&seal(&first, "1", TOPIC));
+        assert!(is_event(&first, TOPIC, EVENT, &sealed));
+        let forged = [
+            EVENT_KEY.to_vec(),
+            event_key(""),
+            event_key(&"0".repeat(64)),
+            event_key(&seal(&first, "2", TOPIC)),
+            event_key(&seal(&first, "1", "stored.b")),
+            sealed[..sealed.len() - 1].to_vec(),
+            sealed.to_ascii_uppercase(),
+            sealed[EVENT_KEY.len() + 1..].to_vec(),
+        ];
+        for key in forged {
+            assert!(!is_event(&first, TOPIC, EVENT, &key), "{}", String::from_utf8_lossy(&key));
+        }
+        let other = br#"{"event":"e","socket_id":"1.3"}"#;
+        assert!(!is_event(&first, TOPIC, other, &sealed), "another event");
+        assert!(!is_event(&first, "stored.b", EVENT, &sealed), "another channel");
+        assert!(!is_event(&first, "nobody.a", EVENT, &sealed), "a topic of no app");
+        // A client can have texts signed by its application's server, and none of them is a seal.
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, b"secret of first");
+        let signed = hmac::sign(&secret, &[TOPIC.as_bytes(), b"\0", EVENT].concat());
+        let signed: String = signed.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!is_event(&first, TOPIC, EVENT, &event_key(&signed)));
+        // During a rotation both keys are valid, afterwards only the new one.
+        let rotating = apps("second", &[("first", "secret of first")]);
+        assert!(is_event(&rotating, TOPIC, EVENT, &sealed));
+        let resealed = event_key(&seal(&rotating, "1", TOPIC));
+        let rotated = apps("second", &[]);
+        assert!(is_event(&rotated, TOPIC, EVENT, &resealed) && !is_event(&rotated, TOPIC, EVENT, &sealed));
+    }
+}
