@@ -181,7 +181,7 @@ impl HttpConfig {
 
     /// Timeout of the answer to such a ping: any received byte counts. It begins when output ahead of the ping has left to the
     /// system, or makes no progress: a slow download is no lost peer, if the client takes what the socket buffers within this
-    /// time. Then the connection ends with all its streams. Default 20 s, as that of a WebSocket.
+    /// time. With a WebSocket or a streaming response, the system buffers at most 16 KiB beyond what is on its way. Then the connection ends with all its streams. Default 20 s, as that of a WebSocket.
     #[must_use]
     pub fn with_http2_ping_timeout(mut self, wait: Duration) -> Self {
         self.http2_ping_timeout = wait;

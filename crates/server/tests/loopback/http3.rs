@@ -240,7 +240,7 @@ fn check_announced(http: HttpConfig, given: Option<std::num::NonZeroU16>) {
         rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap();
     let config = config.with_root_certificates(server.roots.clone()).with_no_client_auth();
-    let port = given.map_or(server.running.address.port(), Into::into);
+    let port = given.map_or_else(|| server.running.address.port(), Into::into);
     for path in ["/", "/fixed", "/none"] {
         let name = "localhost".try_into().unwrap();
         let mut tls = rustls::ClientConnection::new(Arc::new(config.clone()), name).unwrap();
