@@ -388,7 +388,9 @@ fn requests_that_cross_the_announced_end_are_served() {
     server.shut_down(app, *now);
     // The client sends before it receives.
     let crossing = client.ask(&target, b"crossing", true);
-    world.run(&mut client, "answer", |_, client| client.responses.get(&crossing).is_some_and(|answer| answer.2));
+    world.run(&mut client, "answer", |_, client| {
+        client.responses.get(&crossing).is_some_and(|answer| answer.2)
+    });
     assert_eq!(client.responses[&crossing].1, b"crossing");
     let announced = client.go_away.expect("GOAWAY");
     assert!(announced > u64::from(u32::MAX), "without a limit: {announced}");

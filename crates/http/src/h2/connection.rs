@@ -191,7 +191,8 @@ impl H2Connection {
     /// anew with another number.
     #[must_use]
     pub const fn partial_block(&self) -> Option<u32> {
-        let is_partial = self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_));
+        let is_partial =
+            self.incoming.block_head.stream != 0 || matches!(self.incoming.stage, Stage::Preface(_));
         if is_partial { Some(self.incoming.blocks) } else { None }
     }
 

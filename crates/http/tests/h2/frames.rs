@@ -91,7 +91,9 @@ fn partial_blocks_are_told_apart() {
     server.silent(&frame(CONTINUATION, 0, 1, &[]));
     assert_eq!(server.connection.partial_block(), blocks[1], "the same block");
     // The block of the next stream, and the trailers of a stream, begin where another block ends.
-    server.receive(&[frame(CONTINUATION, END_HEADERS, 1, &end), frame(HEADERS, 0, 3, &begin)].concat()).unwrap();
+    server
+        .receive(&[frame(CONTINUATION, END_HEADERS, 1, &end), frame(HEADERS, 0, 3, &begin)].concat())
+        .unwrap();
     blocks.push(server.connection.partial_block());
     let trailers = frame(HEADERS, END_STREAM, 3, &[]);
     server.receive(&[frame(CONTINUATION, END_HEADERS, 3, &end), trailers].concat()).unwrap();

@@ -288,6 +288,9 @@ impl H3Streams<'_, '_> {
             exchanges.close(code, reason);
         }
         let state = exchanges.memory() - exchanges.queued();
-        conn.memory = (exchanges.queued() + conn.table.outgoing(), state + conn.sockets.memory() + conn.table.incomplete());
+        conn.memory = (
+            exchanges.queued() + conn.table.outgoing(),
+            state + conn.sockets.memory() + conn.table.incomplete(),
+        );
     }
 }

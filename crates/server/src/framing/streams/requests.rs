@@ -10,7 +10,8 @@ use sinews_proto::{Negotiated, Time};
 use sinews_session::{Chain, Resources};
 
 use super::{
-    ExchangeTable, OpenedSocket, OutgoingBody, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage, StreamUpload,
+    ExchangeTable, OpenedSocket, OutgoingBody, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage,
+    StreamUpload,
 };
 use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, Outcome, SocketHandshake, admit};

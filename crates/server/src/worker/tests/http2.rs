@@ -9,7 +9,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server with HTTP/2, and a client with a request to `/later`.
 fn waiting_client(config: TopicConfig) -> (TestServer, TcpStream) {
-    let http = HttpConfig::default().with_http2_ping_interval(Some(INTERVAL)).with_http2_ping_timeout(TIMEOUT);
+    let http =
+        HttpConfig::default().with_http2_ping_interval(Some(INTERVAL)).with_http2_ping_timeout(TIMEOUT);
     client_with(http, config)
 }
 

@@ -83,12 +83,10 @@ fn busy_clients_outlive_the_head_timeout() {
 #[test]
 fn answers_to_closed_windows_count_as_memory() {
     const ANSWER: usize = 1 << 20;
-    let router = Router::new()
-        .get("/made", |_| Response::text(vec![b'x'; ANSWER]))
-        .get("/shared", {
-            let body = bytes::Bytes::from(vec![b'x'; ANSWER]);
-            move |_| Response::text(body.clone())
-        });
+    let router = Router::new().get("/made", |_| Response::text(vec![b'x'; ANSWER])).get("/shared", {
+        let body = bytes::Bytes::from(vec![b'x'; ANSWER]);
+        move |_| Response::text(body.clone())
+    });
     let limits = Limits::default().with_max_memory(20 * ANSWER).with_when_full(WhenFull::Close);
     let http = HttpConfig::default().with_http2(true);
     let monitor = router.monitor();
