@@ -39,19 +39,13 @@ curl_over() {
   check "$name: GET" '^HTTP/2 200 .*content-length: 1000' "$(run --include "$base/files/t1.html")"
   run --output "$work/out" "$base/files/t1.html"
   same "$name: GET, its body" "$work/out" "$file"
-  check "$name: HEAD" '^HTTP/2 200 .*content-length: 1000$' "$(run --head "$base/files/t1.html")"
+  check "$name: HEAD" '^HTTP/2 200 .*content-length: 1000 ' "$(run --head "$base/files/t1.html")"
   check "$name: the version" '^2 200$' \
     "$(run --output /dev/null --write-out '%{http_version} %{http_code}' "$base/echo")"
   run --data-binary "@$work/body" --output "$work/out" "$base/echo"
   same "$name: POST beyond the windows" "$work/out" "$work/body"
   run --upload-file - --output "$work/out" "$base/echo" <"$work/body"
   same "$name: PUT of a stream" "$work/out" "$work/body"
-  check "$name: a body over the limit" 'HTTP/2 413 ' "$(run --include --data-binary "@$work/large" "$base/echo")"
-  check "$name: a request behind a body over the limit" '413 1 200 0 $' \
-    "$(run --write-out '%{http_code} %{num_connects} ' --output /dev/null --data-binary "@$work/large" "$base/echo" \
-      --next --silent "${options[@]}" --write-out '%{http_code} %{num_connects} ' --output /dev/null "$base/files/t1.html")"
-  check "$name: an unwanted body" '^HTTP/2 405 ' \
-    "$(run --include --data-binary "@$work/body" "$base/only-get")"
   check "$name: 100-continue" '< HTTP/2 100 .*< HTTP/2 200 ' \
     "$(run --verbose --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/body" --output "$work/out" "$base/echo")"
   same "$name: 100-continue, its body" "$work/out" "$work/body"
@@ -62,11 +56,13 @@ curl_over() {
   same "$name: in gzip, unpacked" "$work/out" "$file"
   check "$name: a head too large" 'HTTP/2 431 ' \
     "$(run --include --header "X-Long: $(printf 'x%.0s' {1..40000})" "$base/echo")"
+  # curl 7.88 cannot use a connection again after prior knowledge, with nginx neither.
+  [[ $base == http:* ]] && return
   local many=()
   for number in $(seq 30); do many+=(--output "$work/parallel$number" "$base/files/t1.html?$number"); done
   check "$name: thirty requests, one connection" '^1(0){29}$' "$(run --write-out '%{num_connects}' "${many[@]}")"
-  check "$name: thirty streams at a time" '^(200 ){30}$' \
-    "$(run --parallel --parallel-max 30 --write-out '%{http_code} ' "${many[@]}") "
+  check "$name: thirty streams at a time" '(^|[^0-9])(200 ){29}200$' \
+    "$(run --parallel --parallel-max 30 --write-out '%{http_code} ' "${many[@]}")"
   same "$name: the last of them" "$work/parallel30" "$file"
 }
 
@@ -83,9 +79,17 @@ if command -v nghttp >/dev/null; then
     same "$name: GET" "$work/out" "$file"
     nghttp --timeout=20s --no-verify-peer --data="$work/body" "$at/echo" >"$work/out" 2>"$work/log"
     same "$name: POST beyond the windows" "$work/out" "$work/body"
-    check "$name: padding, trailers and CONTINUATION" 'recv \(stream_id=[0-9]+\) :status: 200' \
-      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --padding=200 --trailer='x-end: 1' --continuation \
+    check "$name: padding and trailers" 'recv \(stream_id=[0-9]+\) :status: 200' \
+      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --padding=200 --trailer='x-end: 1' \
         --data="$file" "$at/echo" 2>&1)"
+    # curl 7.88 fails when an answer ends before the body of its request, from nginx too.
+    check "$name: a body over the limit" 'recv \(stream_id=[0-9]+\) :status: 413' \
+      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --data="$work/large" "$at/echo" 2>&1)"
+    check "$name: an unwanted body" 'recv \(stream_id=[0-9]+\) :status: 405' \
+      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --data="$work/body" "$at/only-get" 2>&1)"
+    # Of 18 KiB, beyond the limit of a head.
+    check "$name: CONTINUATION" 'recv \(stream_id=[0-9]+\) :status: 431' \
+      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --continuation "$at/echo" 2>&1)"
     check "$name: windows of 2 KiB" 'recv \(stream_id=[0-9]+\) :status: 200.*END_STREAM' \
       "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --window-bits=11 --connection-window-bits=16 \
         --data="$work/body" "$at/echo" 2>&1)"

@@ -240,7 +240,7 @@ fn non_tls_input_gets_an_alert_and_is_counted() {
     assert_eq!(monitor.metrics().tls_failures, 1);
     // A client of another protocol, and a client that does not trust the certificate.
     let mut config = client(&pem.0, BOTH);
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![b"smtp".to_vec()];
     let mut other = Client::new(&server, &config, "localhost");
     assert!(other.stream.write_all(b"x").and_then(|()| other.stream.flush()).is_err());
     let mut distrusting = Client::new(&server, &client(&made(&["localhost"]).0, BOTH), "localhost");
