@@ -19,8 +19,6 @@ use crate::window::ConnectionWindow;
 pub(crate) struct Http3Link {
     pub(crate) quic: Connection,
     http: H3Connection,
-    /// The next event.
-    event: Option<QuicEvent>,
     key: ConnectionKey,
     streams: StreamQueues,
     is_connected: bool,
@@ -44,7 +42,6 @@ impl Http3Link {
         Self {
             quic,
             http: H3Connection::server(config),
-            event: None,
             key,
             streams: StreamQueues {
                 max_queued: limits.max_queued,
@@ -66,14 +63,6 @@ impl Http3Link {
     pub(crate) fn into_client(mut self, config: Config) -> Self {
         self.http = H3Connection::client(config);
         self
-    }
-
-    /// Whether an event of QUIC is to be handled, or a change of the application. Asks QUIC once: the event is kept.
-    pub(crate) fn has_events(&mut self) -> bool {
-        if self.event.is_none() {
-            self.event = self.quic.poll();
-        }
-        self.event.is_some() || self.has_changed()
     }
 
     /// Whether the handshake is complete.
@@ -130,7 +119,7 @@ impl Http3Link {
 
     /// Handles all events of QUIC.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
-        while let Some(event) = self.event.take().or_else(|| self.quic.poll()) {
+        while let Some(event) = self.quic.poll() {
             match event {
                 QuicEvent::Connected => {
                     self.is_connected = true;

@@ -267,12 +267,6 @@ impl QuicEndpoint {
         if !link.is_ended {
             link.drive(app, &mut self.fields, now);
         }
-        self.update(handle, was_connected);
-    }
-
-    /// Exchanges what a connection and the endpoint have for each other, and removes the connection at its end.
-    fn update(&mut self, handle: ConnectionHandle, was_connected: bool) {
-        let Some(link) = self.links.get_mut(&handle) else { return };
         while let Some(event) = link.quic.poll_endpoint_events() {
             if let Some(event) = self.quic.handle_event(handle, event) {
                 link.quic.handle_event(event);
@@ -343,15 +337,9 @@ impl QuicEndpoint {
         while let Some(handle) = self.next_changed() {
             let mut transmit = self.transmit_of(handle, out, segments, now);
             if transmit.is_none() {
-                // Sending moves timeouts, and may need identifiers. The application may send more after an event.
-                let has_events = self.links.get_mut(&handle).is_some_and(|link| link.has_events());
-                if has_events {
-                    self.drive(handle, app, now);
-                    transmit = self.transmit_of(handle, out, segments, now);
-                } else {
-                    let is_connected = self.links.get_mut(&handle).is_some_and(|link| link.is_connected());
-                    self.update(handle, is_connected);
-                }
+                // Sending moves timeouts, may need identifiers, and the application may send more.
+                self.drive(handle, app, now);
+                transmit = self.transmit_of(handle, out, segments, now);
             }
             if transmit.is_some() {
                 self.next_changed = handle.0 + 1;
