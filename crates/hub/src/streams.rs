@@ -11,6 +11,7 @@
 
 mod acks;
 pub(crate) mod administration;
+mod append_all;
 #[cfg(test)]
 mod block_on;
 pub(crate) mod broker;
@@ -35,6 +36,7 @@ pub(crate) mod missed;
 pub(crate) mod options;
 mod pattern_state;
 pub(crate) mod quota;
+pub(crate) mod record_content;
 pub(crate) mod records_from;
 mod relay_feed;
 pub(crate) mod replies;

@@ -1,10 +1,9 @@
 //! Records of durable topics that are events of an app's server. Their key has a seal of the app: other programs that write
 //! to the store, and clients, cannot set the fields of an event that only the server sets.
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
-use sinews_stream::record::{Record, ValueKind};
+use sinews_stream::record::Record;
 
+use super::record_content::content_of;
 use crate::protocol::pusher::LiveApps;
 use crate::topics::MessageContent;
 
@@ -30,21 +29,10 @@ pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, apps: &LiveApp
     }
 }
 
-/// The content of a record for protocols that know no events. Its declared kind was not checked.
-pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {
-    let bytes = Bytes::copy_from_slice(record.value);
-    match (record.kind, std::str::from_utf8(record.value)) {
-        (ValueKind::Text, Ok(_)) => MessageContent::Text(bytes),
-        (ValueKind::Json, Ok(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
-            MessageContent::Json(bytes)
-        }
-        _ => MessageContent::Binary(bytes),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ring::hmac;
+    use sinews_stream::record::ValueKind;
 
     use super::*;
     use crate::protocol::pusher::{PusherApp, PusherApps};

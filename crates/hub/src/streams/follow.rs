@@ -15,8 +15,8 @@ use sinews_stream::{PartitionEvent, ReadResult};
 
 use super::discovery::PatternInterest;
 use super::durable_topics::{RELAY_RECORDS, TopicRelay};
-use super::event_records::content_of;
 use super::fetch::{FetchedRecords, READ_BYTES};
+use super::record_content::content_of;
 use super::records_from::records_from;
 use super::service::StreamService;
 use super::store::{PartitionSource, ReadFailure};

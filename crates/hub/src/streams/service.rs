@@ -1,9 +1,8 @@
 //! The streams of this server: the entry of all client protocols.
 
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 use futures_util::FutureExt;
 use sinews_server::{Appender, KeyLog as _, KeyWrite, KeyWritten, Publisher};
@@ -537,29 +536,6 @@ impl StreamService {
             return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
         }
         Ok(())
-    }
-
-    /// Appends records to the first partitions of streams, in order. The queues have space for all of them, or none is appended.
-    /// If another append takes the space meanwhile, the next one waits.
-    pub(crate) async fn append_all(
-        &self,
-        appends: &[(&Stream, &Records)],
-    ) -> Result<Vec<Pending>, AppendError> {
-        if appends.len() > 1 && !self.store.fits(appends) {
-            return Err(AppendError::Busy);
-        }
-        let mut appended = Vec::with_capacity(appends.len());
-        for (stream, records) in appends {
-            let is_first = appended.is_empty();
-            let append = poll_fn(|cx| match self.append(stream, 0, Records::clone(records)) {
-                Err(AppendError::Busy) if !is_first && !self.has_capacity(stream, 0, cx.waker()) => {
-                    Poll::Pending
-                }
-                result => Poll::Ready(result),
-            });
-            appended.push(append.await?);
-        }
-        Ok(appended)
     }
 
     /// Whether a rejected append may fit now. Otherwise the waker is called when it may.

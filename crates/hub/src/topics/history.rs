@@ -6,8 +6,8 @@ use sinews_server::{Position, ReplayFrom, Topics};
 use super::{HubTopics, TopicForm};
 use crate::brief::brief;
 use crate::problem::{Problem, code, problem};
-use crate::streams::event_records::content_of;
 use crate::streams::fetch::FetchedRecords;
+use crate::streams::record_content::content_of;
 use crate::streams::records_from::records_from;
 
 /// Limits of one answer to `history`: messages and bytes.

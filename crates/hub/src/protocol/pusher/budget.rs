@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::topics::history::HISTORY_BYTES_MAX;
-
 /// The memory for all recoveries of this node. Each reserves the most that its events may take. Recoveries wait for it in the
 /// order in which they ask.
 #[derive(Clone, Debug)]
@@ -22,12 +20,15 @@ pub(super) struct ReservedMemory {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
+/// Most that the events of one recovery take in bytes.
+pub(super) const RECOVERY_BYTES: usize = 1 << 20;
+
 /// Default of [`HubBuilder::pusher_recovery_bytes`](crate::HubBuilder::pusher_recovery_bytes).
 const DEFAULT_BYTES: usize = 64 << 20;
 
 impl Default for RecoveryBudget {
     fn default() -> Self {
-        let count = DEFAULT_BYTES / HISTORY_BYTES_MAX;
+        let count = DEFAULT_BYTES / RECOVERY_BYTES;
         Self { permits: Arc::new(Semaphore::new(count)), count: Arc::new(count.into()) }
     }
 }
@@ -35,7 +36,7 @@ impl Default for RecoveryBudget {
 impl RecoveryBudget {
     /// Sets the limit before the first recovery. One recovery may always take place.
     pub(crate) fn set_max(&self, bytes: usize) {
-        let count = (bytes / HISTORY_BYTES_MAX).clamp(1, Semaphore::MAX_PERMITS);
+        let count = (bytes / RECOVERY_BYTES).clamp(1, Semaphore::MAX_PERMITS);
         let before = self.count.swap(count, Ordering::Relaxed);
         match count.checked_sub(before) {
             Some(more) => self.permits.add_permits(more),
@@ -52,7 +53,7 @@ impl RecoveryBudget {
     /// The reserved bytes.
     pub(super) fn reserved(&self) -> usize {
         let count = self.count.load(Ordering::Relaxed);
-        count.saturating_sub(self.permits.available_permits()) * HISTORY_BYTES_MAX
+        count.saturating_sub(self.permits.available_permits()) * RECOVERY_BYTES
     }
 }
 
@@ -74,10 +75,10 @@ mod tests {
         let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| Box::pin(budget.reserve()));
         let Poll::Ready(reserved) = first.as_mut().poll(&mut cx) else { panic!("the budget is free") };
         assert!(second.as_mut().poll(&mut cx).is_ready());
-        assert_eq!(budget.reserved(), HISTORY_BYTES_MAX, "the second is dropped at once");
+        assert_eq!(budget.reserved(), RECOVERY_BYTES, "the second is dropped at once");
         let Poll::Ready(other) = pin!(budget.reserve()).poll(&mut cx) else { panic!("the budget has space") };
         assert!(third.as_mut().poll(&mut cx).is_pending() && fourth.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(budget.reserved(), 2 * HISTORY_BYTES_MAX);
+        assert_eq!(budget.reserved(), 2 * RECOVERY_BYTES);
         drop(reserved);
         assert!(fourth.as_mut().poll(&mut cx).is_pending());
         assert!(third.as_mut().poll(&mut cx).is_ready());

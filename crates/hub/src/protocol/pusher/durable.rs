@@ -9,7 +9,7 @@ use std::task::{self, Poll};
 
 use sinews_server::{Context, InvalidTopic, Prepared, ReplayFrom};
 
-use super::budget::ReservedMemory;
+use super::budget::{RECOVERY_BYTES, ReservedMemory};
 use super::encode::ChannelPublication;
 use super::live::LiveApps;
 use super::recovery::{ChannelRecovery, RecoverRequest};
@@ -17,7 +17,7 @@ use crate::brief::brief;
 use crate::problem::Problem;
 use crate::streams::missed::MissedRecords;
 use crate::streams::service::StreamService;
-use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX};
+use crate::topics::history::HISTORY_MAX;
 use crate::topics::{HubTopics, TopicForm};
 
 /// A subscription that waits for the events that its client has missed.
@@ -38,7 +38,7 @@ pub(super) struct PendingRecovery {
 type Reading = Pin<Box<dyn Future<Output = Result<Option<(MissedRecords, ReservedMemory)>, Problem>>>>;
 
 /// Limits of the missed events, in events and in bytes.
-const LIMITS: (usize, usize) = (HISTORY_MAX, HISTORY_BYTES_MAX);
+const LIMITS: (usize, usize) = (HISTORY_MAX, RECOVERY_BYTES);
 
 /// Maximum number of reads of one recovery: each reads what was published during the previous one.
 const READS_MAX: u32 = 16;
@@ -165,7 +165,7 @@ impl PendingRecovery {
             let is_own = own.is_some() && event.socket_id == own;
             let message = event.with_position(position, None).message;
             bytes += message.payload().len();
-            if bytes > HISTORY_BYTES_MAX {
+            if bytes > RECOVERY_BYTES {
                 return None;
             }
             if !is_own {
