@@ -4,9 +4,12 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::mpsc::channel,
+    thread,
 };
 
 use serde_json::{Value, json};
+use sinews_server::BoundServer;
 
 use crate::{
     host::{Failure, Server, Tools, ensure, go_through, until},
@@ -17,6 +20,10 @@ use crate::{
     streams::Directory,
     webdriver::{Driver, Session},
 };
+
+#[path = "../../../crates/hub/examples/keys.rs"]
+#[expect(dead_code, reason = "the check calls `serve` in place of `main`")]
+mod keys;
 
 struct World<'d> {
     binary: PathBuf,
@@ -44,6 +51,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("axe finds no violation on the dashboard of a cluster, with and without its broker", |w| {
         w.examine_nodes()
     }),
+    ("axe finds no violation on the example page of keys", |w| w.examine_keys()),
     ("axe finds no violation in the forms for tokens", |w| w.examine_tokens()),
     ("axe finds no violation on the pages of a stopped server", |w| w.examine_outage()),
 ];
@@ -183,6 +191,31 @@ impl World<'_> {
         self.session.press("#revoke-token", &format!("t{ENTER}"))?;
         until("the dialog asks", || Ok(self.session.text("#sure")?.contains("Revoke the token")))?;
         self.examine_devices(&self.session, "dashboard, with the dialog")
+    }
+
+    /// The page of 1,000 prices, an example of the hub.
+    fn examine_keys(&self) -> Result<(), Failure> {
+        let (ready, is_ready) = channel();
+        let serving = thread::spawn(move || {
+            let bound = |server: &BoundServer| {
+                // The receiver waits.
+                let _ = ready.send((server.addresses()[0], server.stop_handle()));
+            };
+            keys::serve(([127, 0, 0, 1], 0).into(), bound).map_err(|error| error.to_string())
+        });
+        let (address, stop) = is_ready.recv().map_err(|_| Failure::new("the example has ended"))?;
+        let examined = self.examine_prices(&format!("http://{address}/prices"));
+        stop.stop_now();
+        let ended = serving.join().map_err(|_| Failure::new("the example has panicked"))?;
+        ended.map_err(Failure::new)?;
+        examined
+    }
+
+    fn examine_prices(&self, url: &str) -> Result<(), Failure> {
+        self.session.open(url)?;
+        let shown = "return document.querySelectorAll('#prices span').length";
+        until("all prices are shown", || Ok(self.session.script(shown, &[])? == 1_000))?;
+        self.examine_devices(&self.session, "prices")
     }
 
     /// The dashboard of a cluster.

@@ -1,6 +1,6 @@
 //! The number of topics and patterns with subscribers.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,38 +25,60 @@ pub(crate) fn public_form(topic: &str) -> Option<(&str, u8)> {
 /// Counts topics and patterns with subscribers, each once in all forms.
 #[derive(Debug, Default)]
 pub(crate) struct SubscribedTopics {
-    /// Forms with subscribers, by the hash of the public name: there may be as many topics as connections. Names are chosen
-    /// by clients, so the hash is keyed.
-    forms: Mutex<HashMap<u64, u8>>,
+    state: Mutex<SubscribedForms>,
+    /// Names are chosen by clients, so the hash is keyed.
     hash: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct SubscribedForms {
+    /// The hash of the public name, with the bit of the form in place of the last four bits: there may be as many topics as
+    /// connections.
+    forms: HashSet<u64>,
+    names: usize,
+}
+
+/// The bits of a hash that are replaced by a form.
+const FORM_BITS: u64 = 0xF;
+
+impl SubscribedForms {
+    /// Whether a name has subscribers in any form.
+    fn contains(&self, name: u64) -> bool {
+        [1, 2, 4, 8].into_iter().any(|form| self.forms.contains(&(name | form)))
+    }
 }
 
 impl SubscribedTopics {
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().names
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, u8>> {
-        self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The hash of a name, without the bits of its form.
+    fn hash_of(&self, name: &str) -> u64 {
+        self.hash.hash_one(name) & !FORM_BITS
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SubscribedForms> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SubscriptionObserver for SubscribedTopics {
     fn subscribed(&self, name: &Arc<str>) {
-        if let Some((name, form)) = public_form(name) {
-            *self.lock().entry(self.hash.hash_one(name)).or_default() |= form;
-        }
+        let Some((name, form)) = public_form(name) else { return };
+        let name = self.hash_of(name);
+        let mut state = self.lock();
+        state.names += usize::from(!state.contains(name));
+        state.forms.insert(name | u64::from(form));
     }
 
     fn unsubscribed(&self, name: &Arc<str>) {
         let Some((name, form)) = public_form(name) else { return };
-        let name = self.hash.hash_one(name);
-        let mut forms = self.lock();
-        if let Some(known) = forms.get_mut(&name) {
-            *known &= !form;
-            if *known == 0 {
-                forms.remove(&name);
-            }
+        let name = self.hash_of(name);
+        let mut state = self.lock();
+        let is_removed = state.forms.remove(&(name | u64::from(form)));
+        if is_removed && !state.contains(name) {
+            state.names -= 1;
         }
     }
 }
