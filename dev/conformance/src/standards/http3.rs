@@ -26,6 +26,7 @@ const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
 const SETTINGS: &str = "crates/server/src/http3.rs";
 const QUIC_SESSIONS: &str = "crates/quic/tests/support/sessions.rs";
+const HALF_OPEN: &str = "crates/quic/tests/support/half_open.rs";
 const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
 const IDS: &str = "crates/quic/src/ids.rs";
 const DATAGRAM: &str = "crates/engine/src/datagram.rs";
@@ -129,7 +130,7 @@ pub(super) const HTTP_3: &[Line] = &[
         By(&[
             (EXCHANGE, "answers_before_validation_are_limited"),
             (EXCHANGE, "busy_endpoint_validates_addresses_by_retry"),
-            (EXCHANGE, "half_open_handshakes_take_bounded_memory_and_exclude_no_client"),
+            (HALF_OPEN, "half_open_handshakes_take_bounded_memory_and_exclude_no_client"),
             (SERVER_ATTACKS, "half_open_handshakes_exclude_no_client"),
             (SERVER_ATTACKS, "answers_to_unproved_addresses_are_limited"),
         ]),
