@@ -48,8 +48,6 @@ pub struct QuicEndpoint {
     /// The first link that sends next.
     next_changed: usize,
     deadlines: LinkDeadlines,
-    /// Connections that have received datagrams, and whose events are not handled.
-    received: Vec<ConnectionHandle>,
     handshakes: Handshakes,
     fields: FieldBuffer,
     /// Answers without a connection: Retry, version negotiation, stateless reset, refusal.
@@ -94,7 +92,6 @@ impl QuicEndpoint {
             changed: BTreeSet::new(),
             next_changed: 0,
             deadlines: LinkDeadlines::default(),
-            received: Vec::new(),
             handshakes: Handshakes::default(),
             fields: FieldBuffer::new(),
             responses: Vec::new(),
@@ -174,47 +171,19 @@ impl QuicEndpoint {
         app: &mut dyn Http3App,
         now: Instant,
     ) {
-        self.receive_part(datagram, from, local, ecn, app, now);
-        self.finish_receive(app, now);
-    }
-
-    /// Handles a datagram of a batch. The events of open connections follow with [`finish_receive`](Self::finish_receive), so that
-    /// several datagrams of a connection have one answer.
-    pub fn receive_part(
-        &mut self,
-        datagram: BytesMut,
-        from: SocketAddr,
-        local: Option<IpAddr>,
-        ecn: u8,
-        app: &mut dyn Http3App,
-        now: Instant,
-    ) {
         let mut response = Vec::new();
         let (len, ecn) = (datagram.len(), EcnCodepoint::from_bits(ecn));
         match self.quic.handle(now, from, local, ecn, datagram, &mut response) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(link) = self.links.get_mut(&handle) {
                     link.receive(len, event);
-                    // A batch mostly has the datagrams of a connection in a row.
-                    if self.received.last() != Some(&handle) {
-                        self.received.push(handle);
-                    }
+                    self.drive(handle, app, now);
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.accept(incoming, app, now),
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit, response),
             None => {}
         }
-    }
-
-    /// Handles the events of a batch of datagrams.
-    pub fn finish_receive(&mut self, app: &mut dyn Http3App, now: Instant) {
-        let mut received = std::mem::take(&mut self.received);
-        for handle in received.drain(..) {
-            self.drive(handle, app, now);
-        }
-        // The handler of an event receives nothing.
-        self.received = received;
     }
 
     fn respond(&mut self, transmit: Transmit, bytes: Vec<u8>) {

@@ -33,8 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         (Some(certificate), Some(key)) => {
             let certificates =
                 Certificates::new().with_pem(&std::fs::read(certificate)?, &std::fs::read(key)?)?;
-            let server = Server::new(router)
-                .http(HttpConfig::default().with_http2_clear_text(true).with_http3(argument(6, "") == "http3"));
+            let server = Server::new(router).http(
+                HttpConfig::default().with_http2_clear_text(true).with_http3(argument(6, "") == "http3"),
+            );
             server.listen_tls(address, TlsConfig::new(certificates)?)
         }
         _ => Server::new(router).listen(address),

@@ -38,22 +38,22 @@ impl LoadProtocol {
         };
         let (target, handshake) = endpoint(traffic.first()?);
         let protocol = match target.protocol {
-            TargetProtocol::Tcp => LoadProtocol::Tcp(TcpLoad::default()),
+            TargetProtocol::Tcp => Self::Tcp(TcpLoad::default()),
             TargetProtocol::Http if plan.http3 => {
-                LoadProtocol::Http3(Box::new(Http3Load::Requests(Http3Requests::default())))
+                Self::Http3(Box::new(Http3Load::Requests(Http3Requests::default())))
             }
-            TargetProtocol::Http => LoadProtocol::Http(HttpLoad::new()),
+            TargetProtocol::Http => Self::Http(HttpLoad::new()),
             TargetProtocol::WebSocket if plan.http3 => {
                 let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
                 // The plan has checked the headers.
-                LoadProtocol::Http3(Box::new(Http3Load::WebSockets(Http3Sockets::new(requests).ok()?)))
+                Self::Http3(Box::new(Http3Load::WebSockets(Http3Sockets::new(requests).ok()?)))
             }
             TargetProtocol::WebSocket if plan.http2 => {
                 let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
                 // The plan has checked the headers.
-                LoadProtocol::Http2(Box::new(Http2Load::new(requests, target.tls).ok()?))
+                Self::Http2(Box::new(Http2Load::new(requests, target.tls).ok()?))
             }
-            TargetProtocol::WebSocket => LoadProtocol::WebSocket(WebSocketLoad::new(handshake?, key())),
+            TargetProtocol::WebSocket => Self::WebSocket(WebSocketLoad::new(handshake?, key())),
         };
         Some((target, protocol))
     }

@@ -82,7 +82,15 @@ fn connect_speaks_http2_over_tls_and_unix_sockets() {
     let key = directory.write("a.key", &made.key);
     let socket = directory.path("socket");
     let listen = format!("unix:{socket}");
-    let tls = ["--tls-certificate", &certificate, "--tls-key", &key, "--http-http2-clear-text", "--listen", &listen];
+    let tls = [
+        "--tls-certificate",
+        &certificate,
+        "--tls-key",
+        &key,
+        "--http-http2-clear-text",
+        "--listen",
+        &listen,
+    ];
     let server = Running::serve(&tls);
     let url = format!("wss://localhost:{}/echo", server.address.port());
     let resolve = format!("localhost:{}:127.0.0.1", server.address.port());

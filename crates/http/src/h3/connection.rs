@@ -384,6 +384,12 @@ impl H3Connection {
         self.stop(stream, code);
     }
 
+    /// Ends our side of a message that the peer has stopped (RFC 9000 section 3.5).
+    pub(super) fn end_sending(&mut self, stream: QuicStreamId, code: H3Code) {
+        self.signals.push_back(StreamSignal::Reset { stream, code });
+        self.finish(stream);
+    }
+
     /// Removes a stream, and ends its sides that are open.
     pub(super) fn abort_open(&mut self, id: QuicStreamId, code: H3Code) {
         let Some(stream) = self.streams.remove(id) else { return };

@@ -344,7 +344,7 @@ impl H3Connection {
                 return Ok(None);
             }
             if !connection.is_server && code == H3Code::H3_NO_ERROR {
-                connection.finish(stream);
+                connection.end_sending(stream, code);
                 return Ok(None);
             }
             connection.cancel(stream, code, false, now)

@@ -278,6 +278,7 @@ fn response_continues_after_the_server_stops_its_request() {
     };
     let (stopped, mut client) = stop(H3Code::H3_NO_ERROR);
     assert_eq!(stopped, None);
+    assert_eq!(client.signals(), [(true, 0, H3Code::H3_NO_ERROR)]);
     let response = [headers(&[(":status", "404")]), frame(0, b"gone")].concat();
     let seen = client.receive_last(0, &response).expect("a valid response");
     assert_eq!(seen[0], SeenEvent::Response(0, 404));

@@ -99,8 +99,6 @@ impl Worker {
         let mut has_more = false;
         self.with_endpoint(io, listener, |endpoint, app| {
             let result = socket.receive(|datagram| app.receive(endpoint, &datagram));
-            let now = app.io.now();
-            endpoint.finish_receive(app, now);
             has_more = result.unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot receive datagrams");
                 false
@@ -405,7 +403,7 @@ impl Http3Events<'_> {
         let routing = &worker.quic.routing;
         let Some(owner) = routing.owner(payload, worker.number) else {
             let now = self.io.now();
-            return endpoint.receive_part(BytesMut::from(payload), from, local, ecn, self, now);
+            return endpoint.receive(BytesMut::from(payload), from, local, ecn, self, now);
         };
         let counters = &worker.shared.services.counters;
         let listener = self.listener;

@@ -79,7 +79,8 @@ impl Http2Server {
                     Poll::Pending
                 }))
             });
-        let server = Server::new(router).threads(1).http(http.with_http2_clear_text(true)).engine(backend::engine());
+        let server =
+            Server::new(router).threads(1).http(http.with_http2_clear_text(true)).engine(backend::engine());
         let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let monitor = bound.monitor();
         Self { running: Running::bound(bound), monitor, wakers }
