@@ -63,9 +63,8 @@ impl Interest {
     /// Number of topics and patterns with subscribers.
     pub(super) fn len(&self) -> usize {
         let state = self.lock();
-        let is_only_retained =
-            |pattern: &&Box<str>| state.names.get(*pattern).is_some_and(|known| known.forms == PERMANENT);
-        state.names.len() - self.retained.iter().filter(is_only_retained).count()
+        let retained = self.retained.iter().filter_map(|pattern| state.names.get(&**pattern));
+        state.names.len() - retained.filter(|known| known.forms == PERMANENT).count()
     }
 
     fn add(&self, name: &str, form: u8) {

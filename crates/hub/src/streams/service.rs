@@ -57,7 +57,7 @@ pub(crate) struct StreamService {
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
     /// The streams of durable keys beside those of a broker, which stores no keys.
-    of_keys: OnceLock<Arc<StreamService>>,
+    of_keys: OnceLock<Arc<Self>>,
     /// A temporary directory, removed on shutdown.
     temporary_directory: Mutex<Option<TempDir>>,
     closed: AtomicBool,
