@@ -58,7 +58,7 @@ impl Http3Load {
     pub(super) fn fill(
         &mut self,
         exchanges: &mut Exchanges<'_>,
-        thread_state: &mut ThreadState,
+        thread_state: &ThreadState,
         resources: &mut Resources,
     ) -> Result<(), ConnectionFailure> {
         match self {

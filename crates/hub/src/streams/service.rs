@@ -106,9 +106,8 @@ impl StreamService {
         })
     }
 
-    /// Stores durable keys in the streams of another service, which this one closes.
+    /// Stores durable keys in the streams of another service, which this one closes. Called once.
     pub(super) fn set_keys(&self, keys: Arc<Self>) {
-        // Called once.
         let _ = self.of_keys.set(keys);
     }
 
