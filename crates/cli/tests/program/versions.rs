@@ -131,7 +131,7 @@ impl Versions {
         // A server that ends the connection reads no more.
         let _ = stream.write_all(&call.content);
         let (mut received, mut answer) = (Vec::new(), Answer::default());
-        while !answer.has_ended && !(answer.status > 0 && is_done(&answer)) {
+        while !(answer.has_ended || answer.status > 0 && is_done(&answer)) {
             let mut chunk = [0; 4096];
             let count = match stream.read(&mut chunk) {
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
@@ -153,7 +153,7 @@ impl Versions {
         let (mut stream, mut machine) = (self.connect(), H2Connection::client(Config::new()));
         let (mut fields, mut out) = (FieldBuffer::new(), Vec::new());
         let (mut request, mut sent, mut answer) = (None, 0, Answer::default());
-        while !answer.has_ended && !(answer.status > 0 && is_done(&answer)) {
+        while !(answer.has_ended || answer.status > 0 && is_done(&answer)) {
             machine.write_control(&mut out);
             if machine.server_settings().is_some() && request.is_none() {
                 let ends = call.method.is_some() && call.content.is_empty();
@@ -198,7 +198,7 @@ impl Versions {
         socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let (mut request, mut answer) = (None, Answer::default());
         let deadline = Instant::now() + TIMEOUT;
-        while !answer.has_ended && !(answer.status > 0 && is_done(&answer)) {
+        while !(answer.has_ended || answer.status > 0 && is_done(&answer)) {
             assert!(Instant::now() < deadline, "{} over HTTP/3: {:?}", call.path, client.lost);
             if client.http.peer_settings().is_some() && request.is_none() {
                 let ends = call.method.is_some();
