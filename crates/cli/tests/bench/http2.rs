@@ -51,10 +51,10 @@ fn websockets_share_connections_over_tls() {
     let certificate_file = file("a.pem", &certificate.cert.pem());
     let key_file = file("a.key", &certificate.signing_key.serialize_pem());
     let tls = ["--tls-certificate", &certificate_file, "--tls-key", &key_file];
-    let own = ServeProcess::start(&[&tls[..], &["--http-http2-clear-text"]].concat());
+    let own = ServeProcess::start(&tls);
     let result = sound(&[&[&*own.url("wss", "/echo"), "--insecure"][..], &LOAD].concat());
     assert_eq!(result["messages"], 48);
-    let without = ServeProcess::start(&tls);
+    let without = ServeProcess::start(&[&tls[..], &["--http-http2=false"]].concat());
     let (result, _) =
         json(&[&[&*without.url("wss", "/echo"), "--insecure"][..], &LOAD, &["--timeout", "5s"]].concat());
     assert_eq!(result["errors"]["tls"], 2, "{result:#}");

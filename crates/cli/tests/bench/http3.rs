@@ -42,7 +42,7 @@ fn websockets_share_connections() {
         &["--deflate", "--size", "2k"],
         &["--size", "300k", "-i", "2"],
         &["--burst", "-i", "4"],
-        &["--busy-poll", "--backend", "poll"],
+        &["--busy-poll"],
     ] {
         let result = sound(&[&[&*url, "--insecure"][..], &LOAD, more].concat());
         assert_eq!(
