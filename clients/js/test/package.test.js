@@ -40,8 +40,9 @@ after(async () => {
   for (const cleanup of cleanups.reverse()) await cleanup();
 });
 
-/** Pages of the book whose programs run like those of the README. */
-const PAGES = ["presence", "history"].map((name) => join(root, `../../docs/book/src/server/${name}.md`));
+/** Pages of the book whose programs run like those of the README. A copy of the package is not beside the book. */
+const BOOK = process.env.SINEWS_BOOK ?? join(root, "../../docs/book/src");
+const PAGES = ["presence", "history"].map((name) => join(BOOK, `server/${name}.md`));
 
 /** The code blocks of documents in a language, for this server. */
 function blocks(language, ...documents) {

@@ -87,9 +87,9 @@ export const calls: Record<string, (environment: Environment) => Promise<void>> 
   },
   async listTopics({ api }) {
     const page = await done(api.GET('/api/v1/topics', { params: { query: { filter: 'chat.*', limit: 1 } } }));
-    equal([page.topics, page.next], [[{ topic: 'chat.hall', subscribers: 0 }], 'chat.hall'], 'the page');
+    equal([page.topics, page.next], [[{ topic: 'chat.hall', subscribers: 0, keys: 0, key_subscribers: 0 }], 'chat.hall'], 'the page');
     const rest = await done(api.GET('/api/v1/topics', { params: { query: { filter: 'chat.*', after: page.next } } }));
-    equal(rest, { topics: [{ topic: 'chat.room', subscribers: 0 }] }, 'the last page');
+    equal(rest, { topics: [{ topic: 'chat.room', subscribers: 0, keys: 0, key_subscribers: 0 }] }, 'the last page');
   },
   async getHistory({ api }) {
     const path = { topic: 'chat.room' };

@@ -110,6 +110,7 @@ pub(crate) fn client_js() -> Result<Command, Missing> {
     install_locked(&dir, &package.join("package-lock.json"))?;
     let mut command = Command::new("node");
     command.arg("test/run.js").arg("--test-reporter=./test/reporter.js").current_dir(dir);
+    command.env("SINEWS_BOOK", process::root().join("docs/book/src"));
     Ok(command)
 }
 
