@@ -151,7 +151,7 @@ impl PusherClient {
     }
 
     /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
-    /// While the client's queue is long, the others wait until it has drained.
+    /// While the client's queue is long, the others wait until it has drained, without memory that other clients need.
     pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
         let Some(rare) = &mut connection.rare else { return };
         let mut recoveries = std::mem::take(&mut rare.recoveries);
@@ -160,7 +160,7 @@ impl PusherClient {
         let mut at = 0;
         while at < recoveries.len().min(READS_AT_ONCE) {
             if cx.buffered() > cx.config().high_water() {
-                recoveries.iter_mut().for_each(|pending| pending.deadline = None);
+                recoveries.iter_mut().for_each(PendingRecovery::pause);
                 break;
             }
             match recoveries[at].poll_at((now, deadline), self.apps(), cx) {
