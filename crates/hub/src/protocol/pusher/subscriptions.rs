@@ -249,15 +249,15 @@ impl PusherClient {
         last: Option<CachedEvent>,
         cx: &mut Context<'_>,
     ) {
-        if let Some(nodes) = self.hub().other_nodes() {
+        let is_requested = self.hub().other_nodes().is_some_and(|nodes| {
             let retained = last.as_ref().map(|event| event.at);
-            nodes.request_cached_event(topic, retained, app.options.limits.cache_time);
-        }
+            nodes.request_cached_event(topic, retained, app.options.limits.cache_time)
+        });
         match last {
             Some(event) => drop(cx.send_prepared(&event.message)),
             None => {
                 send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
-                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), false);
+                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), (false, is_requested));
             }
         }
     }
