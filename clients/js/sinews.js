@@ -34,9 +34,11 @@ const BEARER = "sinews.bearer.";
 /** With the option `fallback`: failed attempts before the next one uses HTTP, at first and after HTTP has worked. */
 const FALLBACK_AFTER = 2;
 const FALLBACK_AGAIN_AFTER = 1;
-/** Topics of one HTTP response, and responses at a time: browsers open six connections to a server. */
+/** Topics of one HTTP response. */
 const RESPONSE_TOPICS_MAX = 64;
-const RESPONSES_MAX = 4;
+/** HTTP responses at a time: browsers open six connections to a server, and requests need one. Two are for topics. */
+const RESPONSES_MAX = 5;
+const RESPONSES_WITHOUT_TOPICS_MAX = RESPONSES_MAX - 2;
 /** Error code of a request that HTTP does not offer; close code of a connection that is made anew. */
 const NOT_IMPLEMENTED = 501;
 const RESTART = 1012;
@@ -625,11 +627,15 @@ class HttpSocket {
   #responses = new Set();
   /** The same with keys, by topic. */
   #keyed = new Map();
+  /** Batches of subscriptions with open responses. */
+  #batches = 0;
+  #hasAssigned;
   /** The response with the topics to which the server has subscribed this client, which its `onmessage` gets. */
   #assigned = { abort: new AbortController(), topics: new Map() };
 
   constructor(url, protocols, assigned) {
     this.#url = new URL(url);
+    this.#hasAssigned = assigned;
     this.#url.protocol = this.#url.protocol.replace("ws", "http");
     const offer = protocols.find((protocol) => protocol.startsWith(BEARER));
     if (offer) this.#headers.Authorization = `Bearer ${offer.slice(BEARER.length)}`;
@@ -724,6 +730,13 @@ class HttpSocket {
   /** Opens a response with the keys of a topic. */
   async #followKeys({ id, topic, filter, interval, from }) {
     this.#unfollowKeys(topic);
+    const others = this.#countWithoutTopics();
+    if (others + this.#responses.size >= RESPONSES_MAX && this.#batches > 1) {
+      return this.#end(RESTART, "subscriptions are combined");
+    }
+    if (others >= RESPONSES_WITHOUT_TOPICS_MAX || others + this.#responses.size >= RESPONSES_MAX) {
+      return queueMicrotask(() => this.#rejectExcess(id));
+    }
     const response = { abort: new AbortController(), topics: new Map([[topic, { id, matches: () => false }]]) };
     this.#keyed.set(topic, response);
     const query = { filter, interval, from: from && positionText(from) };
@@ -755,21 +768,31 @@ class HttpSocket {
     return (await this.#fetch(`topics/${encodeURIComponent(topic)}`, { wait: 0, ...query }, { headers: { Accept: "application/json" } })).json();
   }
 
+  /** Responses with keys, and the one with assigned topics. */
+  #countWithoutTopics() {
+    return this.#keyed.size + (this.#hasAssigned ? 1 : 0);
+  }
+
+  #rejectExcess(id) {
+    this.#reject(id, new SinewsError(NOT_IMPLEMENTED, `more than ${RESPONSES_MAX} responses need a WebSocket, and this network blocks it`));
+  }
+
   /** Opens a response for each way to begin and each detail of presence, with many topics each. */
   #subscribe(batch) {
-    const groups = new Map();
-    for (const entry of batch) {
-      const begin = [entry.from ? "after" : entry.last ?? 0, entry.presence, entry.members].join();
-      const found = groups.get(begin) ?? [];
-      groups.set(begin, found);
-      if (found.length === 0 || found.at(-1).length === RESPONSE_TOPICS_MAX) found.push([]);
-      found.at(-1).push(entry);
-    }
-    const wanted = [...groups.values()].flat();
+    if (batch.length === 0) return;
+    const most = RESPONSES_MAX - this.#countWithoutTopics();
+    let wanted = grouped(batch, ({ presence, members }) => [presence, members].join());
     // The next connection requests all subscriptions together.
-    if (this.#responses.size > 0 && this.#responses.size + wanted.length > RESPONSES_MAX) {
+    if (this.#responses.size > 0 && this.#responses.size + wanted.length > most) {
       return this.#end(RESTART, "subscriptions are combined");
     }
+    if (wanted.length > most) {
+      // The members include the number of subscribers, and need the same right.
+      const detailed = batch.map(({ presence, members, ...entry }) => (presence || members ? { ...entry, members: true } : entry));
+      wanted = grouped(detailed, ({ members }) => members);
+    }
+    for (const { id } of wanted.splice(most).flat()) this.#rejectExcess(id);
+    this.#batches += 1;
     for (const entries of wanted) this.#follow(entries);
   }
 
@@ -777,13 +800,15 @@ class HttpSocket {
     const response = { abort: new AbortController(), topics: new Map() };
     for (const { id, topic } of entries) response.topics.set(topic, { id, matches: matcher(topic) });
     this.#responses.add(response);
-    const [{ last, from, presence, members }] = entries;
+    const [{ last, presence, members }] = entries;
+    const resumes = entries.some(({ from }) => from);
     const query = {
       presence,
       members,
       topic: entries.map(({ topic }) => topic),
-      last: from ? undefined : last,
-      after: from && entries.map((entry) => positionText(entry.from)).join(),
+      last: resumes ? undefined : last,
+      // Without a text, a topic begins with its next message.
+      after: resumes ? entries.map(({ from }) => (from ? positionText(from) : "")).join() : undefined,
     };
     try {
       const { body } = await this.#fetch("topics", query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
@@ -885,6 +910,19 @@ class HttpSocket {
     this.#abort.abort();
     this.onclose?.({ code, reason });
   }
+}
+
+/** Subscriptions in groups, each for one response, which have the same detail and begin in the same way. */
+function grouped(batch, detailOf) {
+  const groups = new Map();
+  for (const entry of batch) {
+    const begin = [entry.from ? 0 : entry.last ?? 0, detailOf(entry)].join();
+    const found = groups.get(begin) ?? [];
+    groups.set(begin, found);
+    if (found.length === 0 || found.at(-1).length === RESPONSE_TOPICS_MAX) found.push([]);
+    found.at(-1).push(entry);
+  }
+  return [...groups.values()].flat();
 }
 
 /** The result of `subscribe`. */

@@ -567,6 +567,7 @@ test("HTTP replaces a blocked WebSocket, and resumes without loss or repetition"
   await assert.rejects(blocked.history("plain"), { code: 410 });
   await assert.rejects(blocked.stream("plain").append(1), { code: 501 });
   await assert.rejects(blocked.publish("a..b", 1), { code: 400 });
+  await blocked.subscribe("more", () => {}).ready;
   // More responses than a browser has connections: the next connection combines them, without the invalid topic.
   await assert.rejects(blocked.subscribe("a..b", () => {}).ready, { code: 400 });
   assert.equal((await kept.next()).data, 4);
@@ -583,6 +584,45 @@ test("HTTP replaces a blocked WebSocket, and resumes without loss or repetition"
   assert.equal(blocked.transport, "websocket");
   subscriptions[0].unsubscribe();
   assert.equal(kept.size, 0);
+});
+
+test("over HTTP, a client leaves a connection of a browser to requests", limit, async (t) => {
+  const { port, url } = await serve(t, ["--history", "kept.>=100"]);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [blocked, direct] = [client(t, between.url, { fallback: true, onmessage: () => {} }), client(t, url)];
+  for (const topic of ["kept.a", "kept.b", "kept.c", "kept.d"]) await direct.publish(topic, 1);
+  const [kept, plain, counts, members] = [channel(), channel(), channel(), channel()];
+  const details = [{}, { presence: counts.push }, { members: members.push }];
+  const subscriptions = details.flatMap((options, at) => [
+    blocked.subscribe(`kept.${"abc"[at]}`, kept.push, { ...options, last: 1 }),
+    blocked.subscribe(`plain.${at}`, plain.push, options),
+  ]);
+  const excess = blocked.subscribe("kept.d", () => {}, { last: 2 });
+  await Promise.all(subscriptions.map(({ ready }) => ready));
+  await assert.rejects(excess.ready, { code: 501, message: /more than 5 responses need a WebSocket/ });
+  while (blocked.connections.length < 5) await new Promise(setImmediate);
+  assert.equal(blocked.transport, "http");
+  assert.deepEqual([(await kept.next()).data, (await kept.next()).data, (await kept.next()).data], [1, 1, 1]);
+  assert.deepEqual([await counts.next(), await counts.next()], [1, 1]);
+  assert.deepEqual([(await members.next()).size, (await members.next()).size], [0, 0]);
+  await assert.rejects(blocked.state("keys", () => {}).ready, { code: 501 });
+
+  // Topics that resume share responses with topics that do not.
+  between.refuse();
+  await direct.publish("kept.a", 2);
+  between.accept();
+  assert.equal((await kept.next()).data, 2);
+  for (const at of [0, 1, 2]) {
+    while ((await direct.publish(`plain.${at}`, at)).reached === 0);
+    assert.equal((await plain.next()).data, at);
+  }
+  assert.equal(blocked.connections.length, 4);
+  await blocked.state("keys", () => {}).ready;
+  assert.equal(blocked.connections.length, 5);
+  await assert.rejects(blocked.state("others", () => {}).ready, { code: 501 });
+  assert.equal(blocked.transport, "http");
+  assert.equal(kept.size + plain.size, 0);
 });
 
 test("over HTTP, the number of subscribers and the members are followed and listed", limit, async (t) => {

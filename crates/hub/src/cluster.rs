@@ -432,15 +432,15 @@ impl OtherNodes for Cluster {
         self.outbox.publish(topic, Audience::AllNodes, (kind, &payload));
     }
 
-    fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) {
-        self.request_event(topic, retained, time);
+    fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool {
+        self.request_event(topic, retained, time)
     }
 
-    fn pass_cache_miss(&self, topic: &str) -> bool {
+    fn pass_cache_miss(&self, topic: &str, is_requested: bool) -> bool {
         let owner = self.lock_nodes().owner(topic, self.node, self.report_role());
         let passes = owner != self.node && self.is_connected();
         if passes {
-            let miss = NodeCommand::CacheMiss { topic: topic.to_owned() };
+            let miss = NodeCommand::CacheMiss { topic: topic.to_owned(), is_requested };
             self.send_command(&self.outbox.subjects.node(owner), 0, miss);
         }
         passes

@@ -256,7 +256,7 @@ impl Partition {
 
     /// Returns whether the event has happened. If not, the waker is called once when it has, or when the partition
     /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
-    /// [`PartitionEvent::QueueSpace`], so that the caller's next append reports the error.
+    /// [`PartitionEvent::QueueSpace`] and [`PartitionEvent::QueueEmpty`], so that the caller's next append reports the error.
     ///
     /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again.
     pub fn watch(&self, event: PartitionEvent, waker: &Waker) -> bool {

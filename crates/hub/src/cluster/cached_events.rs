@@ -70,14 +70,16 @@ impl CachedEventRequests {
 
 impl Cluster {
     /// Requests the last event of a cache channel, if this node may lack it: it has retained none since its login, and the
-    /// login is not longer ago than the time for which events are retained.
-    pub(super) fn request_event(&self, topic: &str, retained: Option<Instant>, time: Duration) {
+    /// login is not longer ago than the time for which events are retained. Returns whether it is requested.
+    pub(super) fn request_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool {
         // Before the broker has confirmed the login, the beginning of the outage.
         let since = self.lock_status().since;
         let is_complete = retained.is_some_and(|at| at > since) || since.elapsed() >= time;
-        if self.outbox.is_open() && !is_complete && self.cached_events.add(topic, since) {
+        let is_requested = self.outbox.is_open() && !is_complete && self.cached_events.add(topic, since);
+        if is_requested {
             self.outbox.wake();
         }
+        is_requested
     }
 }
 

@@ -47,8 +47,12 @@ pub(crate) enum NodeCommand {
     ChangeSubscriptions { change: SubscriptionChange },
     /// Return the last event of a cache channel.
     CachedEvent { topic: String },
-    /// A client has subscribed to a cache channel without an event.
-    CacheMiss { topic: String },
+    /// A client has subscribed to a cache channel without an event, which its node has requested or not.
+    CacheMiss {
+        topic: String,
+        #[serde(default)]
+        is_requested: bool,
+    },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections, or those of slow clients only.
@@ -192,8 +196,8 @@ impl CommandTarget<'_> {
             }
             NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
-            NodeCommand::CacheMiss { topic } => {
-                self.hub.report_cache_miss(&topic, true);
+            NodeCommand::CacheMiss { topic, is_requested } => {
+                self.hub.report_cache_miss(&topic, (true, is_requested));
                 Value::Null
             }
             NodeCommand::AppConnections { app } => {

@@ -10,7 +10,7 @@ use super::service::StreamService;
 
 impl StreamService {
     /// Appends records to the first partitions of streams, in order. The queues have space for all of them, or none is appended.
-    /// If another append takes the space meanwhile, the next one waits.
+    /// If another publisher takes the space meanwhile, the later appends wait.
     pub(crate) async fn append_all(
         &self,
         appends: &[(&Stream, &Records)],
@@ -18,11 +18,23 @@ impl StreamService {
         if appends.len() > 1 && !self.store.fits(appends) {
             return Err(AppendError::Busy);
         }
+        self.append_each(appends).await
+    }
+
+    /// Appends records in order. Only the first append may find that its queue is full.
+    pub(super) async fn append_each(
+        &self,
+        appends: &[(&Stream, &Records)],
+    ) -> Result<Vec<Pending>, AppendError> {
         let mut appended = Vec::with_capacity(appends.len());
         for (stream, records) in appends {
             let is_first = appended.is_empty();
             let append = poll_fn(|cx| match self.append(stream, 0, Records::clone(records)) {
-                Err(AppendError::Busy) if !is_first && !self.has_capacity(stream, 0, cx.waker()) => {
+                Err(AppendError::Busy) if !is_first => {
+                    if self.store.has_capacity_for_any(stream, cx.waker()) {
+                        // The queue has drained meanwhile.
+                        cx.waker().wake_by_ref();
+                    }
                     Poll::Pending
                 }
                 result => Poll::Ready(result),
@@ -30,5 +42,62 @@ impl StreamService {
             appended.push(append.await?);
         }
         Ok(appended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use sinews_stream::record::{RecordBuilder, ValueKind};
+    use sinews_stream::{StreamConfig, Streams, StreamsConfig};
+
+    use super::*;
+    use crate::streams::options::CreationRules;
+
+    #[derive(Default)]
+    struct WakeCounter(AtomicU32);
+
+    impl Wake for WakeCounter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn records(bytes: usize) -> Records {
+        let mut builder = RecordBuilder::new();
+        builder.push(1, b"", &vec![b'x'; bytes], ValueKind::Bytes).unwrap();
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn later_append_waits_without_a_busy_loop_for_a_queue_that_has_filled_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StreamsConfig::default().with_writers(0).with_max_pending(4_096);
+        let (streams, _) = Streams::open(directory.path(), config).unwrap();
+        let rules = CreationRules::default();
+        let store = StreamService::new(StreamConfig::default(), Default::default(), 1 << 20, None, rules);
+        store.install(streams.clone());
+        let [a, b] = ["a", "b"].map(|name| streams.create(name, &StreamConfig::default()).unwrap());
+        let (small, large) = (records(10), records(2_500));
+        // Less than half of the queue, which has no space for the large batch.
+        let _pending = store.append(&b, 0, records(1_900)).unwrap();
+        assert!(!store.store.fits(&[(&a, &small), (&b, &large)]));
+        let appends = [(&a, &small), (&b, &large)];
+        let mut append = pin!(store.append_each(&appends));
+        let wakes = Arc::new(WakeCounter::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut cx = Context::from_waker(&waker);
+        assert!(append.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "it waits until the queue is written");
+        while streams.work() {}
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert!(matches!(append.poll(&mut cx), Poll::Ready(Ok(appended)) if appended.len() == 2));
+        let first = pin!(store.append_each(&[(&b, &large)])).poll(&mut cx).map(|result| result.err());
+        assert_eq!(first, Poll::Ready(Some(AppendError::Busy)), "the first append does not wait");
+        store.close();
     }
 }

@@ -30,30 +30,28 @@ pub(crate) struct MissedRecords {
 }
 
 impl MissedRecords {
-    /// Reads the records behind a position, at most as many as the limits of messages and bytes, when this node has reached
-    /// the position. `None` if the topic has no stream yet.
-    pub(crate) async fn read(
+    /// Begins behind a position, without a read, when this node has reached the position. `None` if the topic has no stream
+    /// yet.
+    pub(crate) async fn begin(
         (store, hub): (Arc<StreamService>, Arc<HubTopics>),
         topic: String,
         after: Option<Position>,
-        limits: (usize, usize),
     ) -> Result<Option<Self>, Problem> {
         ready(Arc::clone(&store), topic.clone(), after.map(ReplayFrom::After)).await?;
         let Some(relay) = store.relay(&topic)? else { return Ok(None) };
         // A position without a message is that before the first one.
         let after = after.filter(|after| after.epoch == relay.epoch() || after.sequence == 0);
-        let missed = Self {
-            hub,
-            relay,
-            next: after.map_or(0, |after| after.sequence),
-            records: Vec::new(),
-            bytes: 0,
-            is_complete: after.is_some(),
-        };
-        missed.read_on(&store, limits).await.map(Some)
+        let is_complete = after.is_some_and(|after| after.sequence <= *relay.relayed());
+        let next = after.map_or(0, |after| after.sequence);
+        Ok(Some(Self { hub, relay, next, records: Vec::new(), bytes: 0, is_complete }))
     }
 
-    /// Reads on, up to the records that are published.
+    /// Whether there are records to read.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_complete && self.next < *self.relay.relayed()
+    }
+
+    /// Reads on, up to the records that are published, at most as many as the limits of messages and bytes.
     pub(crate) async fn read_on(
         mut self,
         store: &StreamService,
@@ -61,7 +59,6 @@ impl MissedRecords {
     ) -> Result<Self, Problem> {
         let end = *self.relay.relayed();
         let mut source = store.source(self.relay.stream(), 0)?;
-        self.is_complete &= self.next <= end;
         while self.is_complete && self.next < end {
             match poll_fn(|cx| source.poll_read(self.next, READ_BYTES, cx.waker())).await {
                 Ok(Some(read)) => {

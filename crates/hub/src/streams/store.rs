@@ -79,6 +79,12 @@ pub(crate) trait StreamStore: Send + Sync {
     /// Whether a rejected append may fit now. Otherwise the waker is called when it may.
     fn has_capacity(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool;
 
+    /// Whether a rejected append to the first partition fits now, unless another one takes the space. Otherwise the waker is
+    /// called when it may: of a store whose [capacity](Self::has_capacity) a large append may exceed, when the queue is empty.
+    fn has_capacity_for_any(&self, stream: &Stream, waker: &Waker) -> bool {
+        self.has_capacity(stream, 0, waker)
+    }
+
     /// Commits the offset of a group.
     fn commit(
         &self,

@@ -100,18 +100,18 @@ impl HubTopics {
     }
 
     /// Reports a cache channel without an event to the application, if a webhook wants it: once for clients that come at the
-    /// same time.
-    pub(crate) fn report_cache_miss(&self, topic: &str, is_of_other_node: bool) {
+    /// same time. The node of the client may have requested the event from the other nodes.
+    pub(crate) fn report_cache_miss(&self, topic: &str, (is_of_other_node, is_requested): (bool, bool)) {
         let kind = WebhookEventKind::CacheMiss;
         let Some(events) = self.events().filter(|events| events.wants(kind)) else { return };
         let Some(target) = self.apps.target(topic).filter(|target| target.is_cache) else { return };
-        // The other node lacks an event that this node has: it receives the event now.
-        let is_known = is_of_other_node && target.retained().is_some();
+        // The other node receives the event of this node now.
+        let is_known = is_of_other_node && is_requested && target.retained().is_some();
         if is_known || !target.note_miss() {
             return;
         }
-        let is_passed =
-            !is_of_other_node && self.other_nodes().is_some_and(|nodes| nodes.pass_cache_miss(topic));
+        let is_passed = !is_of_other_node
+            && self.other_nodes().is_some_and(|nodes| nodes.pass_cache_miss(topic, is_requested));
         if !is_passed {
             events.emit(EventDetail::CacheMiss { topic: topic.into() });
         }
@@ -245,9 +245,11 @@ mod tests {
             self.receive(topic);
         }
 
-        fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) {}
+        fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) -> bool {
+            false
+        }
 
-        fn pass_cache_miss(&self, _: &str) -> bool {
+        fn pass_cache_miss(&self, _: &str, _: bool) -> bool {
             false
         }
 

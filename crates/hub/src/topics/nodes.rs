@@ -17,12 +17,13 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     fn publish_to_all(&self, topic: &str, content: &MessageContent);
 
     /// Requests the last event of a cache channel, unless this node knows it: it has retained an event at that time, if any,
-    /// and nodes retain events for this long. The event is delivered as if it were published now.
-    fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration);
+    /// and nodes retain events for this long. The event is delivered as if it were published now. Returns whether it is
+    /// requested.
+    fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool;
 
-    /// Passes a cache channel without an event to the node that reports the topic to the application. Returns whether another
-    /// node does.
-    fn pass_cache_miss(&self, topic: &str) -> bool;
+    /// Passes a cache channel without an event to the node that reports the topic to the application, unless that node has
+    /// the event and this node has requested it. Returns whether another node reports the topic.
+    fn pass_cache_miss(&self, topic: &str, is_requested: bool) -> bool;
 
     /// Whether the other nodes can be reached.
     fn is_connected(&self) -> bool;

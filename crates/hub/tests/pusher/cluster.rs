@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, Hub, PusherApp, WebhookEventKind};
+use sinews_hub::{ClusterOptions, Hub, PusherApp, PusherLimits, WebhookEventKind};
 
 use crate::broker::{FakeBroker, WireProtocol};
 use crate::client::{Client, api, app, policy};
@@ -206,6 +206,43 @@ fn pusher_10_5_cache_misses_of_all_nodes_are_reported_once() {
             }
         }
     }
+}
+
+#[test]
+fn cache_misses_of_a_node_are_reported_if_it_does_not_request_the_event() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let backend = FakeBackend::start();
+    let webhook = backend.webhook().with_events([WebhookEventKind::CacheMiss]);
+    let node = |cached_channels| {
+        let mut limits = PusherLimits::default();
+        limits.cached_channels = cached_channels;
+        node_of(&broker, app().with_limits(limits).with_webhook(webhook.clone()))
+    };
+    // The first node retains one event only.
+    let nodes = [node(1), node(1_000)];
+    nodes.iter().for_each(|node| until_joined(node, 2));
+    let channels: BTreeSet<String> = (0..8).map(|number| format!("cache-{number}")).collect();
+    channels.iter().for_each(|channel| publish(&nodes[1], channel, "1"));
+    publish(&nodes[1], "cache-last", "1");
+    until_cached(&nodes[0], "cache-last", "1");
+    let mut client = Client::new(&nodes[0]);
+    for channel in &channels {
+        client.subscribe(channel);
+        client.expect("pusher:cache_miss");
+        assert_eq!(client.expect("e"), (channel.clone(), json!(1)), "it is requested once");
+    }
+    publish(&nodes[1], "cache-last", "2");
+    until_cached(&nodes[0], "cache-last", "2");
+    let mut client = Client::new(&nodes[0]);
+    for channel in &channels {
+        client.subscribe(channel);
+        client.expect("pusher:cache_miss");
+    }
+    let mut reported = BTreeSet::new();
+    while reported != channels {
+        reported.insert(backend.event()["channel"].as_str().unwrap().to_owned());
+    }
+    client.ping();
 }
 
 #[test]

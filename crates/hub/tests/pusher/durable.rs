@@ -305,6 +305,76 @@ fn recoveries_wait_for_the_memory_of_others() {
 }
 
 #[test]
+fn subscriptions_without_missed_events_need_no_memory_of_recoveries() {
+    let (store, [first, second]) =
+        (MemoryBroker::default(), ["no-memory-1", "no-memory-2"].map(Directory::new));
+    let position = two_events(&store, &first.0);
+    let hub = TestHub::built(at_broker(&store, &second.0, PusherLimits::default()).pusher_recovery_bytes(1));
+    trigger(&hub, "b", "e", "1");
+    let end = until_published(&hub, "b", 1);
+    store.hold_fetches("stored.a");
+    let mut reading = Client::new(&hub);
+    let request = json!({ "position": position.replace("-1", "-0") });
+    reading.send("pusher:subscribe", json!({ "channel": "a", "recover": request }));
+    reading.ping();
+    assert_eq!(recover(&mut Client::new(&hub), "b", &json!(true)), (Some(end.clone()), false));
+    let up_to_date = json!({ "position": end });
+    assert_eq!(recover(&mut Client::new(&hub), "b", &up_to_date), (Some(end), true));
+    assert_eq!(metric(&hub, "sinews_pusher_recovery_bytes"), 1_048_576.0);
+    store.release_fetches("stored.a");
+    assert_eq!(reading.receive()["recovered"], true);
+}
+
+#[test]
+fn slow_client_leaves_the_memory_of_recoveries_to_others() {
+    let (store, [first, second]) = (MemoryBroker::default(), ["slow-1", "slow-2"].map(Directory::new));
+    let position = two_events(&store, &first.0);
+    let hub = TestHub::built(at_broker(&store, &second.0, PusherLimits::default()).pusher_recovery_bytes(1));
+    trigger(&hub, "b", "e", "1");
+    until_published(&hub, "b", 1);
+    store.hold_fetches("stored.a");
+    let [mut slow, mut witness, mut other] = [(); 3].map(|()| Client::new(&hub));
+    slow.subscribe("live");
+    witness.subscribe("live");
+    let request = json!({ "position": position.replace("-1", "-0") });
+    slow.send("pusher:subscribe", json!({ "channel": "a", "recover": request }));
+    slow.ping();
+    assert_eq!(metric(&hub, "sinews_pusher_recovery_bytes"), 1_048_576.0);
+    // Beyond the buffers of the kernel, more than the high-water mark.
+    let mut published = 0;
+    while metric(&hub, "sinews_queued_bytes") < 300_000.0 {
+        assert_eq!(hub.publish_as("stored.live", "application/octet-stream", &[0; 60_000]), 200);
+        witness.expect("message");
+        published += 1;
+    }
+    store.release_fetches("stored.a");
+    assert!(recover(&mut other, "b", &request).1);
+    assert_eq!(next(&mut other).0, 1);
+    (0..published).for_each(|_| drop(slow.expect("message")));
+    assert_eq!(slow.receive()["recovered"], true);
+    assert_eq!((next(&mut slow).0, next(&mut slow).0), (json!(1), json!(2)));
+    slow.ping();
+}
+
+#[test]
+fn events_of_a_request_wait_for_a_queue_that_has_filled_meanwhile() {
+    let (store, directory) = (MemoryBroker::default(), Directory::new("busy"));
+    let hub = start_at_broker(&store, &directory.0, PusherLimits::default());
+    for channel in ["a", "b"] {
+        trigger(&hub, channel, "e", "0");
+        until_published(&hub, channel, 1);
+    }
+    store.reject_next("stored.b");
+    let body = json!({ "name": "e", "channels": ["a", "b"], "data": "1" }).to_string();
+    assert_eq!(api(&hub, "POST", "/apps/3/events", "", &body), (200, json!({})));
+    ["a", "b"].into_iter().for_each(|channel| drop(until_published(&hub, channel, 2)));
+    store.reject_next("stored.a");
+    assert_eq!(api(&hub, "POST", "/apps/3/events", "", &body).0, 429, "none is appended");
+    trigger(&hub, "a", "e", "2");
+    ["a", "b"].into_iter().zip([3, 2]).for_each(|(channel, end)| drop(until_published(&hub, channel, end)));
+}
+
+#[test]
 fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
     let directory = Directory::new("limits");
     let hub = start(&directory.0);

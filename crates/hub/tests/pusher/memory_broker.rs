@@ -23,6 +23,8 @@ struct StoredStream {
     sinks: Vec<LogSink>,
     /// Publish the last records again during the next fetch.
     repeats_at_fetch: bool,
+    /// The queue is full for the next publication.
+    rejects_next: bool,
     /// Fetches that have no answer yet, with their first offsets, while fetches are held.
     held: Option<Vec<(u64, BrokerResponder<ReadResult>)>>,
 }
@@ -76,6 +78,11 @@ impl MemoryBroker {
         self.0.lock().unwrap().get_mut(stream).expect("the stream").repeats_at_fetch = true;
     }
 
+    /// Rejects the next publication to a stream as if the queue had filled since it had space.
+    pub(crate) fn reject_next(&self, stream: &str) {
+        self.0.lock().unwrap().get_mut(stream).expect("the stream").rejects_next = true;
+    }
+
     /// Answers no fetch of a stream until [`release_fetches`](Self::release_fetches).
     pub(crate) fn hold_fetches(&self, stream: &str) {
         self.0.lock().unwrap().get_mut(stream).expect("the stream").held = Some(Vec::new());
@@ -114,7 +121,11 @@ impl MemoryBroker {
 impl Broker for MemoryBroker {
     fn publish(&self, stream: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
         let mut streams = self.0.lock().unwrap();
-        Ok(streams.entry(stream.to_owned()).or_default().append(records))
+        let stream = streams.entry(stream.to_owned()).or_default();
+        if std::mem::take(&mut stream.rejects_next) {
+            return Err(AppendError::Busy);
+        }
+        Ok(stream.append(records))
     }
 
     fn has_queue_space(&self, _: &[&Records]) -> bool {

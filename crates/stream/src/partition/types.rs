@@ -28,6 +28,8 @@ pub enum PartitionEvent {
     Durable(u64),
     /// The write queue has space: less than half of its limit is used.
     QueueSpace,
+    /// The write queue is empty: it has space for a batch of any size.
+    QueueEmpty,
 }
 
 /// Offsets that bound a partition's records. Each except `earliest` is the offset behind the last such record.

@@ -25,7 +25,7 @@ pub(super) struct PendingRecovery {
     pub(super) channel: Box<str>,
     topic: Box<str>,
     request: RecoverRequest,
-    store: Arc<StreamService>,
+    source: MissedSource,
     reading: Reading,
     /// Reads so far.
     reads: u32,
@@ -34,8 +34,13 @@ pub(super) struct PendingRecovery {
     pub(super) deadline: Option<u64>,
 }
 
-/// The missed records, with the memory that is reserved for them.
-type Reading = Pin<Box<dyn Future<Output = Result<Option<(MissedRecords, ReservedMemory)>, Problem>>>>;
+/// The store and the topics from which the missed records are read.
+type MissedSource = (Arc<StreamService>, Arc<HubTopics>);
+
+/// The missed records, with the memory that is reserved for them, if any were read.
+type ReservedRecords = (MissedRecords, Option<ReservedMemory>);
+
+type Reading = Pin<Box<dyn Future<Output = Result<Option<ReservedRecords>, Problem>>>>;
 
 /// Limits of the missed events, in events and in bytes.
 const LIMITS: (usize, usize) = (HISTORY_MAX, RECOVERY_BYTES);
@@ -50,23 +55,19 @@ impl PendingRecovery {
         request: RecoverRequest,
         (store, hub): (&Arc<StreamService>, &Arc<HubTopics>),
     ) -> Self {
-        let after = match request {
-            RecoverRequest::Live => None,
-            RecoverRequest::After { position, .. } => Some(position),
-        };
-        let (topics, budget) = (Arc::clone(hub), hub.apps().recoveries.clone());
-        let (store, name) = (Arc::clone(store), topic.to_owned());
-        let reading = {
-            let store = Arc::clone(&store);
-            async move {
-                let reserved = budget.reserve().await;
-                let missed = MissedRecords::read((store, topics), name, after, LIMITS).await?;
-                Ok(missed.map(|missed| (missed, reserved)))
-            }
-        };
+        let source = (Arc::clone(store), Arc::clone(hub));
+        let reading = start_reading(source.clone(), topic, request);
         let (channel, topic) = (channel.into(), topic.into());
-        let reading: Reading = Box::pin(reading);
-        Self { channel, topic, request, store, reading, reads: 1, deadline: None }
+        Self { channel, topic, request, source, reading, reads: 1, deadline: None }
+    }
+
+    /// Pauses until the next poll, which begins again: a recovery that has begun drops its records and its memory, which other
+    /// recoveries may wait for.
+    pub(super) fn pause(&mut self) {
+        if self.deadline.take().is_some() {
+            self.reading = start_reading(self.source.clone(), &self.topic, self.request);
+            self.reads = 1;
+        }
     }
 
     /// Begins or continues at a time, with a deadline of the reading.
@@ -123,11 +124,9 @@ impl PendingRecovery {
                 Ok(None) if self.reads == READS_MAX => break,
                 Ok(None) => {
                     self.reads += 1;
-                    let store = Arc::clone(&self.store);
-                    self.reading = Box::pin(async move {
-                        let missed = missed.read_on(&store, LIMITS).await?;
-                        Ok(Some((missed, reserved)))
-                    });
+                    let source = self.source.clone();
+                    self.reading =
+                        Box::pin(async move { read_reserved(&source, missed, reserved).await.map(Some) });
                 }
             }
         }
@@ -174,4 +173,35 @@ impl PendingRecovery {
         }
         Some(events)
     }
+}
+
+/// Reads the records that the client has missed, when it is polled.
+fn start_reading(source: MissedSource, topic: &str, request: RecoverRequest) -> Reading {
+    let after = match request {
+        RecoverRequest::Live => None,
+        RecoverRequest::After { position, .. } => Some(position),
+    };
+    let topic = topic.to_owned();
+    Box::pin(async move {
+        match MissedRecords::begin(source.clone(), topic, after).await? {
+            Some(missed) => read_reserved(&source, missed, None).await.map(Some),
+            None => Ok(None),
+        }
+    })
+}
+
+/// Reads on, when memory is reserved. Without records to read, none is needed.
+async fn read_reserved(
+    (store, hub): &MissedSource,
+    missed: MissedRecords,
+    reserved: Option<ReservedMemory>,
+) -> Result<ReservedRecords, Problem> {
+    if !missed.is_behind() {
+        return Ok((missed, reserved));
+    }
+    let reserved = match reserved {
+        Some(reserved) => reserved,
+        None => hub.apps().recoveries.reserve().await,
+    };
+    Ok((missed.read_on(store, LIMITS).await?, Some(reserved)))
 }

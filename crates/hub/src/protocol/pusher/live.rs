@@ -263,8 +263,11 @@ impl LiveApp {
         }
     }
 
-    /// The last event of a cache channel.
+    /// The last event of a cache channel. An app that has no cache channels since a reload has none.
     pub(super) fn cached(&self, channel: &str) -> Option<CachedEvent> {
+        if !self.options.features.cache_channels {
+            return None;
+        }
         let cache = self.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.get(channel, Instant::now()).cloned()
     }
@@ -287,8 +290,11 @@ impl EventTarget<'_> {
         self.lock_cache().insert(&self.channel, (message.clone(), version), self.bounds(), at);
     }
 
-    /// The retained event, and its age.
+    /// The retained event of a cache channel, and its age.
     pub(crate) fn retained(&self) -> Option<(Prepared, Duration)> {
+        if !self.is_cache {
+            return None;
+        }
         let now = Instant::now();
         let known = self.lock_cache().get(&self.channel, now).cloned()?;
         Some((known.message, now.saturating_duration_since(known.at)))
@@ -316,6 +322,24 @@ impl EventTarget<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::pusher::PusherFeatures;
+
+    #[test]
+    fn retained_events_are_unreadable_while_the_app_has_no_cache_channels() {
+        let live = LiveApps::default();
+        let apps = |cache_channels| {
+            let features = PusherFeatures { cache_channels, ..PusherFeatures::default() };
+            let app = PusherApp::new("1", "k", "s").with_topics("chat").with_features(features);
+            PusherApps::new([app]).unwrap()
+        };
+        live.replace(&apps(true));
+        live.retain(&live.target("chat.cache-a").unwrap(), &Prepared::text("m"));
+        for (cache_channels, is_readable) in [(false, false), (true, true)] {
+            live.replace(&apps(cache_channels));
+            assert_eq!(live.app("1").unwrap().cached("cache-a").is_some(), is_readable);
+            assert_eq!(live.target("chat.cache-a").unwrap().retained().is_some(), is_readable);
+        }
+    }
 
     #[test]
     fn apps_are_replaced_and_keep_their_state() {

@@ -151,7 +151,7 @@ impl PusherClient {
     }
 
     /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
-    /// While the client's queue is long, the others wait until it has drained.
+    /// While the client's queue is long, the others wait until it has drained, without memory that other clients need.
     pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
         let Some(rare) = &mut connection.rare else { return };
         let mut recoveries = std::mem::take(&mut rare.recoveries);
@@ -160,7 +160,7 @@ impl PusherClient {
         let mut at = 0;
         while at < recoveries.len().min(READS_AT_ONCE) {
             if cx.buffered() > cx.config().high_water() {
-                recoveries.iter_mut().for_each(|pending| pending.deadline = None);
+                recoveries.iter_mut().for_each(PendingRecovery::pause);
                 break;
             }
             match recoveries[at].poll_at((now, deadline), self.apps(), cx) {
@@ -249,15 +249,15 @@ impl PusherClient {
         last: Option<CachedEvent>,
         cx: &mut Context<'_>,
     ) {
-        if let Some(nodes) = self.hub().other_nodes() {
+        let is_requested = self.hub().other_nodes().is_some_and(|nodes| {
             let retained = last.as_ref().map(|event| event.at);
-            nodes.request_cached_event(topic, retained, app.options.limits.cache_time);
-        }
+            nodes.request_cached_event(topic, retained, app.options.limits.cache_time)
+        });
         match last {
             Some(event) => drop(cx.send_prepared(&event.message)),
             None => {
                 send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
-                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), false);
+                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), (false, is_requested));
             }
         }
     }
