@@ -214,9 +214,7 @@ impl H3Streams<'_, '_> {
                     tracing::debug!(peer = %self.conn.table.peer, %code, rule, "HTTP/3 stream is reset");
                     shared.services.counters.http3_reset.add(1);
                 }
-                if let Some(at) = self.conn.table.position(stream) {
-                    self.conn.table.remove(at, shared.services.now);
-                }
+                self.remove_reset(stream, shared);
                 return self.conn.sockets.of(stream).map(SocketInput::Reset);
             }
             Event::SessionStream { stream, .. } => self.reject_session_stream(stream),

@@ -187,6 +187,17 @@ pub(crate) trait RequestStreams: Sized {
         }
     }
 
+    /// Removes the exchange of a stream that is reset. The uploads of others may continue in its place.
+    fn remove_reset(&mut self, stream: Self::Id, shared: &WorkerShared) {
+        let table = self.table();
+        let Some(at) = table.position(stream) else { return };
+        let is_upload = matches!(table.exchanges[at].stage, StreamStage::Upload(_));
+        table.remove(at, shared.services.now);
+        if is_upload {
+            self.open_windows(shared.services.http.max_body);
+        }
+    }
+
     /// Ends an upload: answers the request, or rejects it.
     fn end_upload(&mut self, stream: Self::Id, rejection: Option<Response>, shared: &mut WorkerShared) {
         let table = self.table();
