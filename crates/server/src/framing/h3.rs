@@ -215,7 +215,9 @@ impl H3Streams<'_, '_> {
                     shared.services.counters.http3_reset.add(1);
                 }
                 self.remove_reset(stream, shared);
-                return self.conn.sockets.of(stream).map(SocketInput::Reset);
+                // A violation on the stream of its request ends a session, too.
+                let socket = self.conn.sockets.of(stream).or_else(|| self.conn.closed_session(stream));
+                return socket.map(SocketInput::Reset);
             }
             Event::SessionStream { stream, .. } => self.reject_session_stream(stream),
             Event::SessionClosed { session, .. } => {
