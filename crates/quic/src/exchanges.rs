@@ -246,6 +246,15 @@ impl Exchanges<'_> {
         self.http.reset(stream, code);
     }
 
+    /// Ends a stream early, also if the end of its complete response waits for a window.
+    pub fn cancel(&mut self, stream: QuicStreamId, code: H3Code) {
+        self.http.reset(stream, code);
+        if self.is_blocked(stream) {
+            self.streams.forget(quic_id(stream));
+            let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
+        }
+    }
+
     /// Bytes that wait for windows of the peer, on all streams.
     #[must_use]
     pub const fn queued(&self) -> usize {

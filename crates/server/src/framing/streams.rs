@@ -189,6 +189,11 @@ impl OutgoingBody {
         };
         Self { body, memory }
     }
+
+    /// A body of which all is sent.
+    pub(super) const fn empty() -> Self {
+        Self { body: ResponseBody::Bytes(Bytes::new()), memory: 0 }
+    }
 }
 
 /// Cuts up to `max` bytes off the body.

@@ -74,7 +74,7 @@ impl Http3Sockets {
         self.client.run("the end of a stream", |quic| quic.responses[&stream].2);
     }
 
-    fn sync(&mut self, stream: u64) {
+    pub(super) fn sync(&mut self, stream: u64) {
         self.send(stream, &Frame::ping("sync"));
         assert_eq!(self.next(stream), Reply::Pong(b"sync".to_vec()));
     }
