@@ -9,6 +9,7 @@ use quinn_proto::{
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
 use crate::app::{Http3App, LinkEnd};
+use crate::budget::DatagramBudget;
 use crate::exchanges::{ConnectionKey, EndState, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
 use crate::limits::{QuicLimits, varint};
@@ -48,6 +49,7 @@ impl Http3Link {
                 send_window: limits.send_window.into(),
                 max_send_window: limits.max_send_window.into(),
                 datagram_buffer: limits.datagram_send_buffer,
+                datagram_budget: DatagramBudget::new(limits.datagram_send_buffer),
                 window: ConnectionWindow::new(limits.connection_window.into(), limits.stream_window.into()),
                 ..StreamQueues::default()
             },
@@ -109,12 +111,22 @@ impl Http3Link {
 
     /// Handles a datagram. Its events follow by [`drive`](Self::drive).
     pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
-        let before = self.quic.stats().frame_rx.stream;
+        let before = self.quic.stats().frame_rx;
         self.quic.handle_event(event);
+        let after = self.quic.stats().frame_rx;
         // A datagram without content acknowledges, or probes the path.
-        if self.quic.stats().frame_rx.stream > before {
+        if after.stream > before.stream {
             self.streams.unread_bytes.add_datagram(datagram);
         }
+        if after.acks > before.acks {
+            let queued = self.streams.queued_datagrams(&mut self.quic);
+            self.streams.datagram_budget.note_acknowledgement(queued);
+        }
+    }
+
+    /// Notes that QUIC has sent all that it may send now.
+    pub(crate) const fn note_sent(&mut self) {
+        self.streams.datagram_budget.note_sent();
     }
 
     /// Handles all events of QUIC.

@@ -1,5 +1,7 @@
 //! Sessions of WebTransport.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 #[test]
@@ -25,6 +27,7 @@ fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
     let target = RequestTarget::connect("webtransport", "localhost", "/session");
     let session = client.ask(&target, b"", false);
     world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    world.pass_time(&mut client);
     let session = QuicStreamId::new(session);
     let max = world.lend(|exchanges| exchanges.datagram_max(session));
     assert!((1000..1500).contains(&max), "{max}");
@@ -51,6 +54,52 @@ fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
     assert_eq!(send(&mut world, max), Ok(DatagramSend::Sent));
     let none = world.lend(|exchanges| exchanges.send_datagram(QuicStreamId::new(400), &[b"x"]));
     assert!(none.is_err());
+}
+
+/// Passes datagrams to the client one by one, each 10 ms: eight wait in the network, and others are lost.
+fn run_slowly(world: &mut Pair, client: &mut QuicClient, done: impl Fn(&QuicClient) -> bool) -> usize {
+    let mut network = VecDeque::new();
+    for passed in 0..5_000 {
+        if done(client) {
+            return passed;
+        }
+        for datagram in client.transmit(world.now) {
+            let datagram = BytesMut::from(&datagram[..]);
+            world.server.receive(datagram, world.address, None, 0, &mut world.app, world.now);
+        }
+        network.extend(world.transmit());
+        network.truncate(8);
+        if let Some(datagram) = network.pop_front() {
+            client.receive(&datagram, world.now);
+        }
+        world.now += Duration::from_millis(10);
+        world.server.expire(&mut world.app, world.now);
+        client.quic.handle_timeout(world.now);
+        client.drive(world.now);
+    }
+    panic!("condition not met: {:?} {:?}", world.app.ends, client.lost);
+}
+
+/// QUIC sends datagrams before streams.
+#[test]
+fn datagrams_of_a_slow_connection_leave_capacity_to_its_streams() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    world.app.saturated = Some(QuicStreamId::new(session));
+    run_slowly(&mut world, &mut client, |client| client.datagrams.len() >= 100);
+    let body = [7; 50_000];
+    let stream = client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), &body, true);
+    let before = client.datagrams.len();
+    let passed = run_slowly(&mut world, &mut client, |client| {
+        client.responses.get(&stream).is_some_and(|answer| answer.2)
+    });
+    assert_eq!(client.responses[&stream].1, body);
+    assert!(passed < 2_000, "{passed}");
+    // The content takes 45 packets.
+    let datagrams = client.datagrams.len() - before;
+    assert!(datagrams > passed / 4, "{datagrams} of {passed}");
 }
 
 /// draft-ietf-webtrans-http3 section 4.6.
