@@ -25,6 +25,8 @@ pub(crate) struct Http3Link {
     is_connected: bool,
     /// Sessions of WebTransport may come.
     has_sessions: bool,
+    /// Bytes of the received packets that count as unread content, and that frames of datagrams may have taken.
+    datagram_content: usize,
     pub(crate) is_ended: bool,
     started: Instant,
     /// The client, if it had proved its address before the handshake.
@@ -55,6 +57,7 @@ impl Http3Link {
             },
             is_connected: false,
             has_sessions: config.for_transport().1,
+            datagram_content: 0,
             is_ended: false,
             started: now,
             client,
@@ -114,9 +117,13 @@ impl Http3Link {
         let before = self.quic.stats().frame_rx;
         self.quic.handle_event(event);
         let after = self.quic.stats().frame_rx;
+        self.datagram_content = 0;
         // A datagram without content acknowledges, or probes the path.
         if after.stream > before.stream {
-            self.streams.unread_bytes.add_datagram(datagram);
+            let counted = self.streams.unread_bytes.add_datagram(datagram);
+            if after.datagram > before.datagram {
+                self.datagram_content = counted;
+            }
         }
         if after.acks > before.acks {
             let queued = self.streams.queued_datagrams(&mut self.quic);
@@ -331,7 +338,10 @@ impl Http3Link {
 
     fn datagrams(&mut self, app: &mut dyn Http3App, now: Instant) {
         while let Some(datagram) = self.quic.datagrams().recv() {
-            self.streams.note_read(datagram.len());
+            // Flow control does not include datagrams (RFC 9221 section 5.3).
+            let counted = datagram.len().min(self.datagram_content);
+            self.datagram_content -= counted;
+            self.streams.unread_bytes.remove_read(counted);
             match self.http.receive_datagram(&datagram) {
                 Ok(Some((session, payload))) => {
                     app.handle_datagram(&mut self.exchanges(now), session, payload);

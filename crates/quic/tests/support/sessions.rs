@@ -102,6 +102,39 @@ fn datagrams_of_a_slow_connection_leave_capacity_to_its_streams() {
     assert!(datagrams > passed / 4, "{datagrams} of {passed}");
 }
 
+/// RFC 9221 section 5.3: datagrams are outside of flow control.
+#[test]
+fn datagrams_of_the_client_hide_no_unread_content() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    world.app.pauses = true;
+    let post = RequestTarget::new("POST", "https", "localhost", "/");
+    let paused = client.ask(&post, &[7; 60_000], false);
+    world.pass_time(&mut client);
+    let memory = |world: &mut Pair| world.lend(|exchanges| exchanges.memory());
+    let held = memory(&mut world);
+    let prefix = client.http.datagram_prefix(QuicStreamId::new(session)).expect("an open session");
+    let datagram = Bytes::from([prefix.as_bytes(), &[7; 600]].concat());
+    let (sent, stream) = (200, StreamId::from(VarInt::from_u64(paused).expect("an identifier")));
+    for number in 0..sent {
+        client.quic.datagrams().send(datagram.clone(), false).expect("datagrams");
+        if number % 2 == 0 {
+            // In the same packet: a byte of DATA.
+            client.send(stream, Bytes::from_static(b"\0\x01x"), false);
+        }
+        world.exchange(&mut client);
+    }
+    world.pass_time(&mut client);
+    assert_eq!(world.app.datagrams, sent);
+    let (before, held) = (held, memory(&mut world));
+    assert!((before - 500..before + 6000).contains(&held), "{before} {held}");
+    world.lend(|exchanges| exchanges.resume_reads(QuicStreamId::new(paused)));
+    world.pass_time(&mut client);
+    assert!(memory(&mut world) + 50_000 < before, "{before} {}", memory(&mut world));
+}
+
 /// draft-ietf-webtrans-http3 section 4.6.
 #[test]
 fn datagram_before_its_session_is_delivered_once_it_is_open() {
