@@ -215,8 +215,8 @@ fn close_of_a_session_has_code_and_reason_on_both_sides() {
 #[test]
 fn session_with_a_truncated_capsule_ends() {
     let (route, events) = scripted(|_, _| {});
-    // The connection, and one session.
-    let limits = Limits::default().with_max_connections(2);
+    // The session has the slot of its connection.
+    let limits = Limits::default().with_max_connections(1);
     let router = Router::new().websocket("/", route);
     let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
     let mut session = WebTransport::open(&server, "/");

@@ -167,8 +167,8 @@ fn streams_end_as_transports_do() {
 }
 
 #[test]
-fn each_socket_counts_as_a_connection() {
-    let limits = Limits::default().with_max_connections_per_address(3);
+fn sockets_beside_the_first_count_as_connections() {
+    let limits = Limits::default().with_max_connections_per_address(2);
     let router = Router::new().websocket("/echo", echo());
     let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
     let mut sockets = Http3Sockets::new(server.connect());
