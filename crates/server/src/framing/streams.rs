@@ -84,6 +84,8 @@ pub(crate) enum SocketSlot {
     /// That of its connection, which one socket has at a time: such a connection counts as one of HTTP/1.1.
     Connection,
     Own,
+    /// None: the socket only tells the client that it is beyond a limit.
+    Rejected,
 }
 
 /// A request of a stream, and its answer.

@@ -393,6 +393,7 @@ impl Worker {
                     parent.return_slot();
                 }
             }
+            SocketSlot::Rejected => shared.rejected_sockets -= 1,
         }
         shared.services.tasks.remove(socket);
         self.freed += 1;

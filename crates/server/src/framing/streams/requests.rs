@@ -15,7 +15,7 @@ use super::{
 };
 use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, Outcome, SocketHandshake, admit};
-use crate::limits::Limit;
+use crate::limits::{Limit, REJECTING_MAX};
 use crate::request::Response;
 use crate::router::WebSocketRoute;
 use crate::shared::WorkerShared;
@@ -406,26 +406,36 @@ pub(crate) trait RequestStreams: Sized {
         exchange: &HttpExchange<'_>,
         shared: &mut WorkerShared,
     ) {
-        let admitted = self.take_slot(shared);
-        let services = &mut shared.services;
-        let handshake = match admitted {
-            Ok(slot) => match exchange.accept_socket(route, services).and_then(check_headers) {
-                Ok(handshake) => Ok((handshake, slot)),
-                Err(refusal) => {
-                    self.return_slot(slot, shared);
-                    Err(refusal)
-                }
-            },
-            Err(limit) => Err(limit.refusal()),
-        };
-        let (SocketHandshake { accepted, response, upgrade }, slot) = match handshake {
-            Ok(handshake) => handshake,
-            Err(refusal) => {
-                let refusal = exchange.complete_refusal(refusal, &mut shared.services);
-                return self.write_answer(stream, Response::refused(&refusal), shared);
+        let (slot, limit) = match self.take_slot(shared) {
+            Ok(slot) => (slot, None),
+            Err(limit) if route.overload.is_some() && shared.rejected_sockets < REJECTING_MAX => {
+                shared.rejected_sockets += 1;
+                (SocketSlot::Rejected, Some(limit))
             }
+            Err(limit) => return self.refuse(stream, exchange, limit.refusal(), shared),
         };
-        self.open_body(stream, &accepted_head(&accepted, response), upgrade, slot, shared);
+        let handshake = exchange.accept_socket(route, limit, &mut shared.services).and_then(check_headers);
+        match handshake {
+            Ok(SocketHandshake { accepted, response, upgrade }) => {
+                self.open_body(stream, &accepted_head(&accepted, response), upgrade, slot, shared);
+            }
+            Err(refusal) => {
+                self.return_slot(slot, shared);
+                self.refuse(stream, exchange, refusal, shared);
+            }
+        }
+    }
+
+    /// Rejects a handshake.
+    fn refuse(
+        &mut self,
+        stream: Self::Id,
+        exchange: &HttpExchange<'_>,
+        refusal: Refusal,
+        shared: &mut WorkerShared,
+    ) {
+        let refusal = exchange.complete_refusal(refusal, &mut shared.services);
+        self.write_answer(stream, Response::refused(&refusal), shared);
     }
 
     /// Takes a slot for a socket.
@@ -442,11 +452,12 @@ pub(crate) trait RequestStreams: Sized {
     }
 
     /// Returns the slot of a socket that is not opened.
-    fn return_slot(&mut self, slot: SocketSlot, shared: &WorkerShared) {
+    fn return_slot(&mut self, slot: SocketSlot, shared: &mut WorkerShared) {
         let table = self.table();
         match slot {
             SocketSlot::Connection => table.is_slot_taken = false,
             SocketSlot::Own => shared.services.gate.release(table.peer.ip()),
+            SocketSlot::Rejected => shared.rejected_sockets -= 1,
         }
     }
 

@@ -494,6 +494,34 @@ fn further_sockets_count_as_connections_of_their_address() {
 }
 
 #[test]
+fn sockets_beyond_the_limits_are_closed_by_the_code_of_their_route() {
+    // Sockets of one thread that are being rejected.
+    const REJECTING_MAX: u32 = 256;
+    let http = HttpConfig::default().with_http2_clear_text(true).with_http2_max_streams(400);
+    let limits = Limits::default().with_max_connections_per_address(1);
+    let route = || echo().with_overload_close("busy", CloseCode::new(4100).unwrap(), "over capacity");
+    let router = Router::new().websocket("/", route()).websocket("/plain", echo());
+    let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
+    let mut sockets = Sockets::new(&running);
+    assert_eq!(sockets.connect(1, "/", &[]), 200);
+    assert_eq!(sockets.connect(3, "/plain", &[]), 429);
+    let streams = (5..).step_by(2);
+    for stream in streams.take(REJECTING_MAX as usize) {
+        assert_eq!(sockets.connect(stream, "/", &[]), 200);
+        assert_eq!(sockets.next(stream), Reply::text("busy"));
+        assert_eq!(sockets.next(stream).close_code(), Some(4100));
+    }
+    let next = 5 + 2 * REJECTING_MAX;
+    assert_eq!(sockets.connect(next, "/", &[]), 429);
+    // One that has ended leaves its place to another. The slot of the first socket stays taken.
+    sockets.http2.frame(RST_STREAM, 0, 5, &[0, 0, 0, 8]);
+    assert_eq!(sockets.connect(next + 2, "/", &[]), 200);
+    assert_eq!(sockets.next(next + 2), Reply::text("busy"));
+    assert_eq!(sockets.connect(next + 4, "/", &[]), 429);
+    sockets.sync(1);
+}
+
+#[test]
 fn idle_and_silent_sockets_time_out_by_themselves() {
     let short = Duration::from_millis(300);
     let (route, events) = scripted(|_, _| {});
