@@ -9,6 +9,7 @@ use quinn_proto::{
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSignal};
 
 use crate::app::{Http3App, LinkEnd};
+use crate::budget::DatagramBudget;
 use crate::exchanges::{ConnectionKey, EndState, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
 use crate::limits::{QuicLimits, varint};
@@ -24,6 +25,8 @@ pub(crate) struct Http3Link {
     is_connected: bool,
     /// Sessions of WebTransport may come.
     has_sessions: bool,
+    /// Bytes of the received packets that count as unread content, and that frames of datagrams may have taken.
+    datagram_content: usize,
     pub(crate) is_ended: bool,
     started: Instant,
     /// The client, if it had proved its address before the handshake.
@@ -48,11 +51,13 @@ impl Http3Link {
                 send_window: limits.send_window.into(),
                 max_send_window: limits.max_send_window.into(),
                 datagram_buffer: limits.datagram_send_buffer,
+                datagram_budget: DatagramBudget::new(limits.datagram_send_buffer),
                 window: ConnectionWindow::new(limits.connection_window.into(), limits.stream_window.into()),
                 ..StreamQueues::default()
             },
             is_connected: false,
             has_sessions: config.for_transport().1,
+            datagram_content: 0,
             is_ended: false,
             started: now,
             client,
@@ -109,12 +114,26 @@ impl Http3Link {
 
     /// Handles a datagram. Its events follow by [`drive`](Self::drive).
     pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
-        let before = self.quic.stats().frame_rx.stream;
+        let before = self.quic.stats().frame_rx;
         self.quic.handle_event(event);
+        let after = self.quic.stats().frame_rx;
+        self.datagram_content = 0;
         // A datagram without content acknowledges, or probes the path.
-        if self.quic.stats().frame_rx.stream > before {
-            self.streams.unread_bytes.add_datagram(datagram);
+        if after.stream > before.stream {
+            let counted = self.streams.unread_bytes.add_datagram(datagram);
+            if after.datagram > before.datagram {
+                self.datagram_content = counted;
+            }
         }
+        if after.acks > before.acks {
+            let queued = self.streams.queued_datagrams(&mut self.quic);
+            self.streams.datagram_budget.note_acknowledgement(queued);
+        }
+    }
+
+    /// Notes that QUIC has sent all that it may send now.
+    pub(crate) const fn note_sent(&mut self) {
+        self.streams.datagram_budget.note_sent();
     }
 
     /// Handles all events of QUIC.
@@ -319,7 +338,10 @@ impl Http3Link {
 
     fn datagrams(&mut self, app: &mut dyn Http3App, now: Instant) {
         while let Some(datagram) = self.quic.datagrams().recv() {
-            self.streams.note_read(datagram.len());
+            // Flow control does not include datagrams (RFC 9221 section 5.3).
+            let counted = datagram.len().min(self.datagram_content);
+            self.datagram_content -= counted;
+            self.streams.unread_bytes.remove_read(counted);
             match self.http.receive_datagram(&datagram) {
                 Ok(Some((session, payload))) => {
                     app.handle_datagram(&mut self.exchanges(now), session, payload);

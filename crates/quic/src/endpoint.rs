@@ -307,6 +307,9 @@ impl QuicEndpoint {
             let mut transmit = self.transmit_of(handle, out, segments, now);
             if transmit.is_none() {
                 // Sending moves timeouts, may need identifiers, and the application may send more.
+                if let Some(link) = self.links.get_mut(&handle) {
+                    link.note_sent();
+                }
                 self.drive(handle, app, now);
                 transmit = self.transmit_of(handle, out, segments, now);
             }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionHandle, Dir, SendDatagramError, StreamId, WriteError};
 use sinews_http::h3::{H3Code, H3Connection, H3SendError, PeerSettings, QuicStreamId, RequestTarget};
 
+use crate::budget::DatagramBudget;
 use crate::limits::varint;
 use crate::memory::{RetainedBytes, UnreadBytes};
 use crate::window::ConnectionWindow;
@@ -34,8 +35,8 @@ pub struct Exchanges<'a> {
 pub enum DatagramSend {
     /// It leaves with the next packets.
     Sent,
-    /// The congestion window is closed, and the buffer is full. [`handle_settled`](crate::Http3App::handle_settled) follows once
-    /// it is not.
+    /// The congestion window is closed, and the buffer is full; or content of streams leaves first.
+    /// [`handle_settled`](crate::Http3App::handle_settled) follows once datagrams may leave.
     Blocked,
     /// It exceeds a packet of this path, or the client takes no datagrams.
     TooLarge,
@@ -184,11 +185,18 @@ impl Exchanges<'_> {
         if self.quic.datagrams().max_size().is_none_or(|max| len > max) {
             return Ok(DatagramSend::TooLarge);
         }
+        let has_content = self.streams.retained.get() > 0;
+        if !self.streams.datagram_budget.permits(len, has_content) {
+            return Ok(DatagramSend::Blocked);
+        }
         let mut datagram = Vec::with_capacity(len);
         datagram.extend_from_slice(prefix.as_bytes());
         pieces.iter().for_each(|piece| datagram.extend_from_slice(piece));
         Ok(match self.quic.datagrams().send(datagram.into(), false) {
-            Ok(()) => DatagramSend::Sent,
+            Ok(()) => {
+                self.streams.datagram_budget.spend(len);
+                DatagramSend::Sent
+            }
             Err(SendDatagramError::Blocked(_)) => DatagramSend::Blocked,
             Err(_) => DatagramSend::TooLarge,
         })
@@ -244,6 +252,15 @@ impl Exchanges<'_> {
     /// Ends a stream early.
     pub fn reset(&mut self, stream: QuicStreamId, code: H3Code) {
         self.http.reset(stream, code);
+    }
+
+    /// Ends a stream early, also if the end of its complete response waits for a window.
+    pub fn cancel(&mut self, stream: QuicStreamId, code: H3Code) {
+        self.http.reset(stream, code);
+        if self.is_blocked(stream) {
+            self.streams.forget(quic_id(stream));
+            let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
+        }
     }
 
     /// Bytes that wait for windows of the peer, on all streams.
@@ -307,7 +324,7 @@ impl Exchanges<'_> {
             + permitted as usize * PERMITTED_STREAM_MEMORY
             + open * OPEN_STREAM_MEMORY
             + unread as usize
-            + self.streams.datagram_buffer.saturating_sub(self.quic.datagrams().send_buffer_space())
+            + self.streams.queued_datagrams(self.quic)
             + self.http.memory()
             + self.streams.memory()
     }
@@ -387,6 +404,7 @@ pub(crate) struct StreamQueues {
     pub(crate) max_queued: usize,
     /// Bytes of datagrams that may wait for the congestion window.
     pub(crate) datagram_buffer: usize,
+    pub(crate) datagram_budget: DatagramBudget,
     /// Bytes that QUIC keeps until the client acknowledges them, at most, and the maximum of that.
     pub(crate) send_window: u64,
     pub(crate) max_send_window: u64,
@@ -525,12 +543,17 @@ impl StreamQueues {
         }
     }
 
+    /// Bytes of datagrams that wait for the congestion window.
+    pub(crate) fn queued_datagrams(&self, quic: &mut Connection) -> usize {
+        self.datagram_buffer.saturating_sub(quic.datagrams().send_buffer_space())
+    }
+
     /// Number of streams whose bytes stay in QUIC.
     pub(crate) fn unread(&self) -> usize {
         self.paused.len() + self.held.len()
     }
 
-    /// Notes that bytes of a stream or a datagram have left QUIC.
+    /// Notes that bytes of a stream have left QUIC.
     pub(crate) fn note_read(&mut self, bytes: usize) {
         self.window.note_read(bytes);
         self.unread_bytes.remove_read(bytes);

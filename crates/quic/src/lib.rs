@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod budget;
 mod connection;
 mod endpoint;
 mod exchanges;

@@ -51,9 +51,11 @@ pub(crate) struct UnreadBytes(u64);
 const DATAGRAM_OVERHEAD: usize = 64;
 
 impl UnreadBytes {
-    /// Counts a datagram with content, before its content is read.
-    pub(crate) fn add_datagram(&mut self, len: usize) {
-        self.0 += len.saturating_sub(DATAGRAM_OVERHEAD) as u64;
+    /// Counts a datagram with content, before its content is read. Returns the counted bytes.
+    pub(crate) const fn add_datagram(&mut self, len: usize) -> usize {
+        let counted = len.saturating_sub(DATAGRAM_OVERHEAD);
+        self.0 += counted as u64;
+        counted
     }
 
     pub(crate) fn remove_read(&mut self, bytes: usize) {

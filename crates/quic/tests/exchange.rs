@@ -50,6 +50,8 @@ struct EchoApp {
     withholds: bool,
     /// Rejects all clients.
     is_full: bool,
+    /// A session whose datagrams fill each packet that may leave.
+    saturated: Option<QuicStreamId>,
 }
 
 impl Http3App for EchoApp {
@@ -99,8 +101,11 @@ impl Http3App for EchoApp {
         exchanges.send_datagram(session, &[payload]).expect("an open session");
     }
 
-    fn handle_settled(&mut self, _: &mut Exchanges<'_>) {
+    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
         self.settled += 1;
+        let Some(session) = self.saturated else { return };
+        let datagram = vec![7; exchanges.datagram_max(session)];
+        while exchanges.send_datagram(session, &[&datagram]) == Ok(DatagramSend::Sent) {}
     }
 
     fn handle_end(&mut self, _: ConnectionKey, _: LinkEnd, reason: &str) {

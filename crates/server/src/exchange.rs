@@ -22,6 +22,7 @@ pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
 use crate::answer::{Answer, AnswerKind, LaterAnswer};
 use crate::fixed::{FixedResponse, announce_http3};
+use crate::limits::Limit;
 use crate::request::{PathParams, Request, Response, RouteParams};
 use crate::router::{OverloadHandler, Responder, RouteEntry, Router, WebSocketRoute};
 use crate::shared::Services;
@@ -158,10 +159,12 @@ impl<'a> HttpExchange<'a> {
         services.counters.responded(response.status);
     }
 
-    /// Negotiates the opening handshake of a WebSocket, and creates its handler.
+    /// Negotiates the opening handshake of a WebSocket, and creates its handler. `limit` is an exceeded limit of connections,
+    /// which is counted.
     pub(crate) fn accept_socket(
         &self,
         route: &WebSocketRoute,
+        limit: Option<Limit>,
         services: &mut Services,
     ) -> Result<SocketHandshake, Refusal> {
         let handshake = HandshakeRequest { head: self.head, connect: self.connect };
@@ -170,13 +173,9 @@ impl<'a> HttpExchange<'a> {
         } else {
             (accept(&handshake, &route.options)?, MessageTransport::Connection)
         };
-        let overload = match services.gate.handshake() {
-            Ok(()) => None,
-            Err(limit) => {
-                services.count_limit(limit);
-                Some(route.overload.clone().ok_or_else(|| limit.refusal())?)
-            }
-        };
+        let limit = limit.or_else(|| services.admit_handshake().err());
+        let overload =
+            limit.map(|limit| route.overload.clone().ok_or_else(|| limit.refusal())).transpose()?;
         let request = self.request(services).accepted(accepted.subprotocol(), self.is_session());
         let handler = match overload {
             Some(overload) => Box::new(OverloadHandler(overload)),

@@ -11,4 +11,4 @@ pub use self::config::{Limits, WhenFull};
 pub(crate) use self::gate::Gate;
 pub use self::limit::Limit;
 pub(crate) use self::rate::RateLimit;
-pub(crate) use self::rejected::RejectedConn;
+pub(crate) use self::rejected::{REJECTING_MAX, RejectedConn};

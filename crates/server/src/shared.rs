@@ -30,6 +30,8 @@ pub(crate) struct WorkerShared {
     pub(crate) resources: Resources,
     /// Fields of the header block that is being decoded.
     pub(crate) fields: FieldBuffer,
+    /// Sockets beyond the limits, which hold no slot: at most [`REJECTING_MAX`](crate::limits::REJECTING_MAX).
+    pub(crate) rejected_sockets: usize,
     pub(crate) services: Services,
 }
 
@@ -59,6 +61,11 @@ impl Services {
     pub(crate) fn handler_resources(&mut self, elapsed: Duration) -> HandlerResources<'_> {
         let Self { topics, tasks, proxies, encrypted, .. } = self;
         HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted }
+    }
+
+    /// Admits a valid handshake, or counts the limit that rejects it.
+    pub(crate) fn admit_handshake(&self) -> Result<(), Limit> {
+        self.gate.handshake().inspect_err(|limit| self.count_limit(*limit))
     }
 
     /// Counts and reports an exceeded limit.

@@ -106,6 +106,7 @@ impl Worker {
                 router: Rc::new(router),
                 resources: Resources::new(),
                 fields: FieldBuffer::new(),
+                rejected_sockets: 0,
                 services,
             },
             appends: Appends::new(appends),

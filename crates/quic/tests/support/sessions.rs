@@ -1,5 +1,7 @@
 //! Sessions of WebTransport.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 #[test]
@@ -25,6 +27,7 @@ fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
     let target = RequestTarget::connect("webtransport", "localhost", "/session");
     let session = client.ask(&target, b"", false);
     world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    world.pass_time(&mut client);
     let session = QuicStreamId::new(session);
     let max = world.lend(|exchanges| exchanges.datagram_max(session));
     assert!((1000..1500).contains(&max), "{max}");
@@ -51,6 +54,85 @@ fn datagrams_beyond_the_congestion_window_stay_with_the_application() {
     assert_eq!(send(&mut world, max), Ok(DatagramSend::Sent));
     let none = world.lend(|exchanges| exchanges.send_datagram(QuicStreamId::new(400), &[b"x"]));
     assert!(none.is_err());
+}
+
+/// Passes datagrams to the client one by one, each 10 ms: eight wait in the network, and others are lost.
+fn run_slowly(world: &mut Pair, client: &mut QuicClient, done: impl Fn(&QuicClient) -> bool) -> usize {
+    let mut network = VecDeque::new();
+    for passed in 0..5_000 {
+        if done(client) {
+            return passed;
+        }
+        for datagram in client.transmit(world.now) {
+            let datagram = BytesMut::from(&datagram[..]);
+            world.server.receive(datagram, world.address, None, 0, &mut world.app, world.now);
+        }
+        network.extend(world.transmit());
+        network.truncate(8);
+        if let Some(datagram) = network.pop_front() {
+            client.receive(&datagram, world.now);
+        }
+        world.now += Duration::from_millis(10);
+        world.server.expire(&mut world.app, world.now);
+        client.quic.handle_timeout(world.now);
+        client.drive(world.now);
+    }
+    panic!("condition not met: {:?} {:?}", world.app.ends, client.lost);
+}
+
+/// QUIC sends datagrams before streams.
+#[test]
+fn datagrams_of_a_slow_connection_leave_capacity_to_its_streams() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    world.app.saturated = Some(QuicStreamId::new(session));
+    run_slowly(&mut world, &mut client, |client| client.datagrams.len() >= 100);
+    let body = [7; 50_000];
+    let stream = client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), &body, true);
+    let before = client.datagrams.len();
+    let passed = run_slowly(&mut world, &mut client, |client| {
+        client.responses.get(&stream).is_some_and(|answer| answer.2)
+    });
+    assert_eq!(client.responses[&stream].1, body);
+    assert!(passed < 2_000, "{passed}");
+    // The content takes 45 packets.
+    let datagrams = client.datagrams.len() - before;
+    assert!(datagrams > passed / 4, "{datagrams} of {passed}");
+}
+
+/// RFC 9221 section 5.3: datagrams are outside of flow control.
+#[test]
+fn datagrams_of_the_client_hide_no_unread_content() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
+    world.app.pauses = true;
+    let post = RequestTarget::new("POST", "https", "localhost", "/");
+    let paused = client.ask(&post, &[7; 60_000], false);
+    world.pass_time(&mut client);
+    let memory = |world: &mut Pair| world.lend(|exchanges| exchanges.memory());
+    let held = memory(&mut world);
+    let prefix = client.http.datagram_prefix(QuicStreamId::new(session)).expect("an open session");
+    let datagram = Bytes::from([prefix.as_bytes(), &[7; 600]].concat());
+    let (sent, stream) = (200, StreamId::from(VarInt::from_u64(paused).expect("an identifier")));
+    for number in 0..sent {
+        client.quic.datagrams().send(datagram.clone(), false).expect("datagrams");
+        if number % 2 == 0 {
+            // In the same packet: a byte of DATA.
+            client.send(stream, Bytes::from_static(b"\0\x01x"), false);
+        }
+        world.exchange(&mut client);
+    }
+    world.pass_time(&mut client);
+    assert_eq!(world.app.datagrams, sent);
+    let (before, held) = (held, memory(&mut world));
+    assert!((before - 500..before + 6000).contains(&held), "{before} {held}");
+    world.lend(|exchanges| exchanges.resume_reads(QuicStreamId::new(paused)));
+    world.pass_time(&mut client);
+    assert!(memory(&mut world) + 50_000 < before, "{before} {}", memory(&mut world));
 }
 
 /// draft-ietf-webtrans-http3 section 4.6.

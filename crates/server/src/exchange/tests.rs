@@ -297,7 +297,7 @@ fn handshake_of_a_head_without_http1_is_rejected() {
     let head = head.head();
     let exchange = HttpExchange::new(&head, &[], PEER, None, &framing.router);
     let route = exchange.websocket_route().expect("the path has a WebSocket route");
-    let Err(refusal) = exchange.accept_socket(route, &mut framing.services) else {
+    let Err(refusal) = exchange.accept_socket(route, None, &mut framing.services) else {
         panic!("the head has no key");
     };
     assert_eq!(exchange.complete_refusal(refusal, &mut framing.services).status(), 400);

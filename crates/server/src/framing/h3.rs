@@ -214,10 +214,10 @@ impl H3Streams<'_, '_> {
                     tracing::debug!(peer = %self.conn.table.peer, %code, rule, "HTTP/3 stream is reset");
                     shared.services.counters.http3_reset.add(1);
                 }
-                if let Some(at) = self.conn.table.position(stream) {
-                    self.conn.table.remove(at, shared.services.now);
-                }
-                return self.conn.sockets.of(stream).map(SocketInput::Reset);
+                self.remove_reset(stream, shared);
+                // A violation on the stream of its request ends a session, too.
+                let socket = self.conn.sockets.of(stream).or_else(|| self.conn.closed_session(stream));
+                return socket.map(SocketInput::Reset);
             }
             Event::SessionStream { stream, .. } => self.reject_session_stream(stream),
             Event::SessionClosed { session, .. } => {

@@ -63,6 +63,8 @@ pub(crate) struct ExchangeTable<I> {
     /// A socket whose answer is queued.
     pub(super) opened: Option<Box<OpenedSocket>>,
     pub(super) has_request: bool,
+    /// A socket has the slot of the connection among the limits.
+    pub(crate) is_slot_taken: bool,
     /// When the last exchange or socket ended.
     pub(super) idle_since: Time,
 }
@@ -73,6 +75,17 @@ pub(crate) struct OpenedSocket {
     pub(crate) upgrade: AcceptedUpgrade,
     /// The peer sends no bytes.
     pub(crate) ends: bool,
+    pub(crate) slot: SocketSlot,
+}
+
+/// The slot of a socket among the connections that limits permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketSlot {
+    /// That of its connection, which one socket has at a time: such a connection counts as one of HTTP/1.1.
+    Connection,
+    Own,
+    /// None: the socket only tells the client that it is beyond a limit.
+    Rejected,
 }
 
 /// A request of a stream, and its answer.
@@ -113,7 +126,16 @@ pub(super) struct StreamUpload {
 
 impl<I: Copy + Ord> ExchangeTable<I> {
     pub(super) const fn new(conn: ConnId, peer: SocketAddr, now: Time) -> Self {
-        Self { conn, peer, exchanges: Vec::new(), next: 0, opened: None, has_request: false, idle_since: now }
+        Self {
+            conn,
+            peer,
+            exchanges: Vec::new(),
+            next: 0,
+            opened: None,
+            has_request: false,
+            is_slot_taken: false,
+            idle_since: now,
+        }
     }
 
     pub(super) fn position(&self, stream: I) -> Option<usize> {
@@ -188,6 +210,11 @@ impl OutgoingBody {
             ResponseBody::Bytes(_) | ResponseBody::File(_) => 0,
         };
         Self { body, memory }
+    }
+
+    /// A body of which all is sent.
+    pub(super) const fn empty() -> Self {
+        Self { body: ResponseBody::Bytes(Bytes::new()), memory: 0 }
     }
 }
 

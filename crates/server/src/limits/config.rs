@@ -48,7 +48,8 @@ impl Default for MaxMemory {
 impl Limits {
     /// Maximum number of open TCP connections, over all threads and listeners. Default: none but the limit of
     /// descriptors, at which further connections wait in the kernel without an answer. Below that, this limit rejects
-    /// them with 503.
+    /// them with 503. A connection of HTTP/2 or HTTP/3 counts as one with its first WebSocket or streaming response, and each
+    /// further one counts as one more.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections = Some(connections);
@@ -57,7 +58,8 @@ impl Limits {
 
     /// Maximum number of open TCP connections of one client: of an IPv4 address, or of the first 64 bits of an IPv6
     /// address, the prefix of one household or one machine. Default: none, since a whole company may share an IPv4
-    /// address, and all clients behind a proxy share its address. Excess connections are rejected with 429.
+    /// address, and all clients behind a proxy share its address. Excess connections are rejected with 429. WebSockets over
+    /// HTTP/2 and HTTP/3 count as for [`with_max_connections`](Self::with_max_connections).
     #[must_use]
     pub fn with_max_connections_per_address(mut self, connections: usize) -> Self {
         self.max_connections_per_address = Some(connections);

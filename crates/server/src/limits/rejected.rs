@@ -9,6 +9,10 @@ use super::limit::Limit;
 use crate::date::Date;
 use crate::router::Router;
 
+/// Maximum number of connections of one thread that are being rejected with an answer, and of sockets on streams; further ones
+/// are closed without one, or get a status. They are beyond the limit, so they must be few.
+pub(crate) const REJECTING_MAX: usize = 256;
+
 /// The rejection is sent when the request begins to arrive, since clients discard an answer without a request. Then
 /// the sending side is closed, and further input is discarded: a reset would overtake the answer.
 ///

@@ -43,16 +43,14 @@ impl LateSockets {
         let mut groups = by_port(self.addresses);
         while !groups.is_empty() && self.stop.read() == Stop::No {
             groups.retain(|group| {
-                let taken = group.iter().find(|(_, address)| is_taken(*address));
-                if let Some((_, address)) = taken
+                let taken = group.iter().map(|(_, address)| *address).find(|address| is_taken(*address));
+                let waits_for = taken.or_else(|| bind_group(group, &self.posts).err());
+                if let Some(address) = waits_for
                     && warns_at.take_if(|at| *at <= Instant::now()).is_some()
                 {
                     tracing::warn!(%address, "HTTP/3 waits for its UDP address, which another process uses");
                 }
-                if taken.is_none() {
-                    group.iter().for_each(|(index, address)| bind_late(*index, *address, &self.posts));
-                }
-                taken.is_some()
+                waits_for.is_some()
             });
             if !groups.is_empty() {
                 thread::sleep(if warns_at.is_some() { LATE_INTERVAL } else { LATE_INTERVAL_MAX });
@@ -74,22 +72,35 @@ fn is_taken(address: SocketAddr) -> bool {
     UdpSocket::bind(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-/// Binds the sockets of an address for all threads, and passes them on.
-fn bind_late(index: usize, address: SocketAddr, posts: &[Post<Mail>]) {
-    let sockets = posts.iter().map(|_| DatagramSocket::bind(address));
-    let sockets = match sockets.collect::<io::Result<Vec<DatagramSocket>>>() {
-        Ok(sockets) => sockets,
-        Err(error) => return tracing::error!(%address, %error, "cannot open the UDP address of HTTP/3"),
-    };
-    for (post, socket) in posts.iter().zip(sockets) {
-        let mut mail = Mail::DatagramSocket(index, Box::new(socket));
-        while let Err(rejected) = post.send(mail) {
-            if post.is_closed() {
-                break;
-            }
-            mail = rejected;
-            thread::sleep(LATE_INTERVAL);
+/// Binds the sockets of a group for all threads, and passes them on.
+///
+/// # Errors
+/// An address that another process has taken since it was free: none of the group is bound then.
+fn bind_group(group: &[(usize, SocketAddr)], posts: &[Post<Mail>]) -> Result<(), SocketAddr> {
+    let mut bound = Vec::new();
+    for (index, address) in group {
+        let sockets = posts.iter().map(|_| DatagramSocket::bind(*address));
+        match sockets.collect::<io::Result<Vec<DatagramSocket>>>() {
+            Ok(sockets) => bound.push((*index, sockets)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(*address),
+            Err(error) => tracing::error!(%address, %error, "cannot open the UDP address of HTTP/3"),
         }
+    }
+    for (index, sockets) in bound {
+        posts.iter().zip(sockets).for_each(|(post, socket)| pass_socket(index, socket, post));
+    }
+    Ok(())
+}
+
+/// Passes a socket to its thread, unless that has ended.
+fn pass_socket(index: usize, socket: DatagramSocket, post: &Post<Mail>) {
+    let mut mail = Mail::DatagramSocket(index, Box::new(socket));
+    while let Err(rejected) = post.send(mail) {
+        if post.is_closed() {
+            break;
+        }
+        mail = rejected;
+        thread::sleep(LATE_INTERVAL);
     }
 }
 
@@ -146,5 +157,22 @@ mod tests {
         stop.raise(Stop::Now);
         binds.join().unwrap();
         assert_eq!(collect.0, [3, 4]);
+    }
+
+    /// Another process may bind an address after it was found free.
+    #[test]
+    fn address_that_is_taken_again_is_bound_later() {
+        let [one, other] = [(); 2].map(|()| UdpSocket::bind(("127.0.0.1", 0)).unwrap());
+        let addresses = [&one, &other].map(|socket| socket.local_addr().unwrap());
+        let group = [(0, addresses[0]), (1, addresses[1])];
+        let mut engine = Engine::<Collect>::new(EngineConfig::default(), Vec::new()).unwrap();
+        let (posts, mut collect) = ([engine.post()], Collect::default());
+        drop(one);
+        assert_eq!(bind_group(&group, &posts), Err(addresses[1]));
+        assert!(!is_taken(addresses[0]), "all of a group are bound together");
+        drop(other);
+        assert_eq!(bind_group(&group, &posts), Ok(()));
+        engine.turn(&mut collect, Some(LATE_INTERVAL)).unwrap();
+        assert_eq!(collect.0, [0, 1]);
     }
 }

@@ -9,7 +9,7 @@ use sinews_engine::{self as engine, App, ConnId, Io};
 use super::Worker;
 use super::conn::{ClientConn, ConnProtocol};
 use crate::framing::h1::H1Conn;
-use crate::limits::{Limit, RejectedConn};
+use crate::limits::{Limit, REJECTING_MAX, RejectedConn};
 use crate::listen::ListenerProtocol;
 use crate::proxy::{ProxiedAddress, Remainder};
 use crate::tls::TlsConn;
@@ -120,10 +120,6 @@ impl Worker {
         }
     }
 }
-
-/// Maximum number of connections of one thread that are being rejected with an answer; further connections are closed
-/// without one. They are beyond the limit, so they must be few.
-const REJECTING_MAX: usize = 256;
 
 /// Time for a rejected connection to send its request and to read the rejection.
 const REJECTING_TIME: Duration = Duration::from_secs(2);

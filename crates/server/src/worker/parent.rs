@@ -88,6 +88,14 @@ impl<'a> SocketParent<'a> {
         }
     }
 
+    /// Notes that no socket has the slot of the connection.
+    pub(super) fn return_slot(&mut self) {
+        match self {
+            Self::Http2(http2) => http2.table.is_slot_taken = false,
+            Self::Http3(http3) => http3.table.is_slot_taken = false,
+        }
+    }
+
     /// The first deadline of a socket.
     pub(super) fn due(&mut self) -> &mut Time {
         match self {

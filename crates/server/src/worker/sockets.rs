@@ -15,7 +15,7 @@ use super::Worker;
 use super::conn::{ClientConn, ConnProtocol, arm_for_handler};
 use super::parent::SocketParent;
 use super::sessions::session_end;
-use crate::framing::streams::{OpenedSocket, RequestStreams, StreamKey, StreamReset};
+use crate::framing::streams::{OpenedSocket, RequestStreams, SocketSlot, StreamKey, StreamReset};
 use crate::metrics::ConnMemory;
 use crate::shared::WorkerShared;
 use crate::socket::{MessageTransport, WebSocketConn};
@@ -35,6 +35,7 @@ struct StreamSocket {
     /// Its connection.
     parent: ConnId,
     stream: StreamKey,
+    slot: SocketSlot,
     /// Output of the session that moves to the connection as the windows permit.
     chain: Option<Box<Chain>>,
     /// Input that waits while publications of the socket are queued.
@@ -54,7 +55,12 @@ struct StreamSocket {
 }
 
 impl StreamSockets {
-    fn add(&mut self, parent: ConnId, stream: StreamKey, websocket: Box<WebSocketConn>) -> ConnId {
+    fn add(
+        &mut self,
+        parent: ConnId,
+        (stream, socket_slot): (StreamKey, SocketSlot),
+        websocket: Box<WebSocketConn>,
+    ) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             // Each socket takes a stream of a connection, and memory far beyond the bits of a slot.
@@ -68,6 +74,7 @@ impl StreamSockets {
             conn,
             parent,
             stream,
+            slot: socket_slot,
             chain: None,
             input: BytesMut::new(),
             held: 0,
@@ -239,7 +246,7 @@ impl StreamSocket {
 impl Worker {
     /// Creates a socket on a stream; its answer is queued.
     pub(super) fn open_socket(&mut self, io: &mut Io, parent: ConnId, opened: OpenedSocket) {
-        let OpenedSocket { stream, upgrade, ends } = opened;
+        let OpenedSocket { stream, upgrade, ends, slot } = opened;
         let now = self.time(io);
         let Some((protocol, shared)) = self.lend(parent) else { return };
         let counters = &shared.services.counters;
@@ -258,7 +265,7 @@ impl Worker {
             opened.add(1);
         }
         let is_body = websocket.is_body();
-        let socket = self.sockets.add(parent, stream, websocket);
+        let socket = self.sockets.add(parent, (stream, slot), websocket);
         if let Some(mut found) = self.socket_parent(parent) {
             // A ping behind the send buffer of the system, some MiB, would reach a slow client too late.
             if found.is_first_on_tcp() {
@@ -363,6 +370,7 @@ impl Worker {
         let Self { conns, quic, shared, .. } = self;
         let (ended, chain) = (removed.ended, removed.chain.take());
         let is_finished = removed.is_end_reported && chain.is_none();
+        let (slot, parent) = (removed.slot, removed.parent);
         let Some(websocket) = removed.websocket() else { return };
         let is_body = websocket.is_body();
         // Both sides have ended in order: END_STREAM is the end of TCP, and a reset would be its reset.
@@ -378,7 +386,15 @@ impl Worker {
         if let Some(closed) = websocket.session.take_closed() {
             websocket.close(&closed, socket, shared);
         }
-        shared.services.gate.release(websocket.peer().ip());
+        match slot {
+            SocketSlot::Own => shared.services.gate.release(websocket.peer().ip()),
+            SocketSlot::Connection => {
+                if let Some(mut parent) = SocketParent::find(conns, &mut quic.conns, parent) {
+                    parent.return_slot();
+                }
+            }
+            SocketSlot::Rejected => shared.rejected_sockets -= 1,
+        }
         shared.services.tasks.remove(socket);
         self.freed += 1;
         let session_end = websocket.is_session().then(|| session_end(websocket, is_finished));

@@ -86,7 +86,7 @@ impl H1Conn {
         shared: &mut WorkerShared,
     ) -> RequestStep {
         let SocketHandshake { accepted, response, upgrade } =
-            match exchange.accept_socket(route, &mut shared.services) {
+            match exchange.accept_socket(route, None, &mut shared.services) {
                 Ok(handshake) => handshake,
                 Err(refusal) => return self.reject_handshake(exchange, refusal, shared),
             };

@@ -88,9 +88,7 @@ impl H2Conn {
                     tracing::debug!(peer = %self.table.peer, %code, rule, "HTTP/2 stream is reset");
                     shared.services.counters.http2_reset.add(code.into());
                 }
-                if let Some(at) = self.table.position(stream) {
-                    self.table.remove(at, shared.services.now);
-                }
+                self.remove_reset(stream, shared);
                 return self.sockets.of(stream).map(SocketEvent::Reset);
             }
             Event::GoAway { .. } => self.ended = true,

@@ -11,7 +11,8 @@ use sinews_session::{Chain, Resources};
 use super::H3Streams;
 use super::sessions::carries_messages;
 use crate::framing::streams::{
-    ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, read_piece,
+    ExchangeTable, OutgoingBody, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage,
+    read_piece,
 };
 use crate::shared::WorkerShared;
 
@@ -36,6 +37,14 @@ impl RequestStreams for H3Streams<'_, '_> {
 
     fn reset_stream(&mut self, stream: QuicStreamId, reset: StreamReset) {
         self.exchanges.reset(stream, reset.into());
+    }
+
+    fn cancel(&mut self, stream: QuicStreamId, reset: StreamReset, shared: &WorkerShared) {
+        // The end of an answer may be all that waits for the window.
+        self.exchanges.cancel(stream, reset.into());
+        if let Some(at) = self.conn.table.position(stream) {
+            self.conn.table.remove(at, shared.services.now);
+        }
     }
 
     fn release(&mut self, stream: QuicStreamId, _: usize) {
@@ -112,7 +121,8 @@ impl RequestStreams for H3Streams<'_, '_> {
 }
 
 impl H3Streams<'_, '_> {
-    /// Sends a piece of a body, unless an earlier one waits for the window. Returns whether the exchange has ended.
+    /// Sends a piece of a body, unless an earlier one waits for the window. Returns whether the exchange has ended: the window
+    /// was open for all of the body, so that the timeout of writes applies until then.
     fn send_piece(&mut self, at: usize, shared: &WorkerShared) -> Option<bool> {
         let Self { conn, exchanges } = self;
         let exchange = &mut conn.table.exchanges[at];
@@ -122,7 +132,12 @@ impl H3Streams<'_, '_> {
         if exchanges.is_blocked(stream) {
             return None;
         }
+        if body.len() == 0 {
+            return Some(true);
+        }
         let piece: Bytes = match read_piece(body, PIECE) {
+            // QUIC may hold a piece for long, and a part of a body holds all of it.
+            Ok(piece) if outgoing.memory > 0 => Bytes::copy_from_slice(&piece),
             Ok(piece) => piece,
             Err(error) => {
                 tracing::error!(%error, "failed to read file; the response is incomplete");
@@ -140,7 +155,10 @@ impl H3Streams<'_, '_> {
             // The client need not send the rest of its request (RFC 9114 section 4.1).
             exchanges.reset(stream, H3Code::H3_NO_ERROR);
         }
-        Some(ends)
+        if ends {
+            *outgoing = OutgoingBody::empty();
+        }
+        Some(ends && !exchanges.is_blocked(stream))
     }
 }
 

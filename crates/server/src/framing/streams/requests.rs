@@ -10,11 +10,12 @@ use sinews_proto::{Negotiated, Time};
 use sinews_session::{Chain, Resources};
 
 use super::{
-    ExchangeTable, OpenedSocket, OutgoingBody, SentFrame, SocketTable, StreamKey, StreamReset, StreamStage,
-    StreamUpload,
+    ExchangeTable, OpenedSocket, OutgoingBody, SentFrame, SocketSlot, SocketTable, StreamKey, StreamReset,
+    StreamStage, StreamUpload,
 };
 use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, Outcome, SocketHandshake, admit};
+use crate::limits::{Limit, REJECTING_MAX};
 use crate::request::Response;
 use crate::router::WebSocketRoute;
 use crate::shared::WorkerShared;
@@ -187,6 +188,17 @@ pub(crate) trait RequestStreams: Sized {
         }
     }
 
+    /// Removes the exchange of a stream that is reset. The uploads of others may continue in its place.
+    fn remove_reset(&mut self, stream: Self::Id, shared: &WorkerShared) {
+        let table = self.table();
+        let Some(at) = table.position(stream) else { return };
+        let is_upload = matches!(table.exchanges[at].stage, StreamStage::Upload(_));
+        table.remove(at, shared.services.now);
+        if is_upload {
+            self.open_windows(shared.services.http.max_body);
+        }
+    }
+
     /// Ends an upload: answers the request, or rejects it.
     fn end_upload(&mut self, stream: Self::Id, rejection: Option<Response>, shared: &mut WorkerShared) {
         let table = self.table();
@@ -335,19 +347,21 @@ pub(crate) trait RequestStreams: Sized {
         let is_head = self.table().exchanges[at].is_head;
         let admitted = admit(streaming, is_head, &shared.services);
         let admitted = match admitted {
-            Ok(streaming) if !is_head => self.admit_body(shared).map(|()| streaming),
+            Ok(streaming) if !is_head => {
+                self.take_slot(shared).map(|slot| (streaming, slot)).map_err(Limit::response)
+            }
             // The head is the answer to HEAD.
             Ok(streaming) => Err(streaming.response),
             Err(response) => Err(response),
         };
         match admitted {
-            Ok(mut streaming) => {
+            Ok((mut streaming, slot)) => {
                 let stage = mem::replace(&mut self.table().exchanges[at].stage, StreamStage::Answering);
                 if let StreamStage::Pending(pending) = stage {
                     let router = Rc::clone(&shared.router);
                     pending.complete(&mut streaming.response, &router, &mut shared.services);
                 }
-                self.write_body_head(stream, *streaming, shared);
+                self.write_body_head(stream, *streaming, slot, shared);
             }
             Err(response) => self.finish_answer(stream, response, shared),
         }
@@ -392,25 +406,59 @@ pub(crate) trait RequestStreams: Sized {
         exchange: &HttpExchange<'_>,
         shared: &mut WorkerShared,
     ) {
-        let ip = self.table().peer.ip();
-        let services = &mut shared.services;
-        let handshake = match services.gate.admit(ip) {
-            Ok(()) => exchange.accept_socket(route, services).and_then(check_headers).inspect_err(|_| {
-                services.gate.release(ip);
-            }),
-            Err(limit) => {
-                services.count_limit(limit);
-                Err(limit.refusal())
+        let (slot, limit) = match self.take_slot(shared) {
+            Ok(slot) => (slot, None),
+            Err(limit) if route.overload.is_some() && shared.rejected_sockets < REJECTING_MAX => {
+                shared.rejected_sockets += 1;
+                (SocketSlot::Rejected, Some(limit))
             }
+            Err(limit) => return self.refuse(stream, exchange, limit.refusal(), shared),
         };
-        let SocketHandshake { accepted, response, upgrade } = match handshake {
-            Ok(handshake) => handshake,
+        let handshake = exchange.accept_socket(route, limit, &mut shared.services).and_then(check_headers);
+        match handshake {
+            Ok(SocketHandshake { accepted, response, upgrade }) => {
+                self.open_body(stream, &accepted_head(&accepted, response), upgrade, slot, shared);
+            }
             Err(refusal) => {
-                let refusal = exchange.complete_refusal(refusal, services);
-                return self.write_answer(stream, Response::refused(&refusal), shared);
+                self.return_slot(slot, shared);
+                self.refuse(stream, exchange, refusal, shared);
             }
-        };
-        self.open_body(stream, &accepted_head(&accepted, response), upgrade, shared);
+        }
+    }
+
+    /// Rejects a handshake.
+    fn refuse(
+        &mut self,
+        stream: Self::Id,
+        exchange: &HttpExchange<'_>,
+        refusal: Refusal,
+        shared: &mut WorkerShared,
+    ) {
+        let refusal = exchange.complete_refusal(refusal, &mut shared.services);
+        self.write_answer(stream, Response::refused(&refusal), shared);
+    }
+
+    /// Takes a slot for a socket.
+    ///
+    /// # Errors
+    /// The limit that rejects it, which is counted.
+    fn take_slot(&mut self, shared: &WorkerShared) -> Result<SocketSlot, Limit> {
+        let table = self.table();
+        if !mem::replace(&mut table.is_slot_taken, true) {
+            return Ok(SocketSlot::Connection);
+        }
+        let admitted = shared.services.gate.admit(table.peer.ip());
+        admitted.inspect_err(|limit| shared.services.count_limit(*limit)).map(|()| SocketSlot::Own)
+    }
+
+    /// Returns the slot of a socket that is not opened.
+    fn return_slot(&mut self, slot: SocketSlot, shared: &mut WorkerShared) {
+        let table = self.table();
+        match slot {
+            SocketSlot::Connection => table.is_slot_taken = false,
+            SocketSlot::Own => shared.services.gate.release(table.peer.ip()),
+            SocketSlot::Rejected => shared.rejected_sockets -= 1,
+        }
     }
 
     /// Starts a streaming response.
@@ -421,32 +469,28 @@ pub(crate) trait RequestStreams: Sized {
         mut streaming: StreamingResponse,
         shared: &mut WorkerShared,
     ) {
-        if let Err(response) = self.admit_body(shared) {
-            return self.answer(stream, exchange, response, shared);
-        }
+        let slot = match self.take_slot(shared) {
+            Ok(slot) => slot,
+            Err(limit) => return self.answer(stream, exchange, limit.response(), shared),
+        };
         exchange.complete(&mut streaming.response, &mut shared.services);
-        self.write_body_head(stream, streaming, shared);
-    }
-
-    /// Counts a streaming response among the connections.
-    ///
-    /// # Errors
-    /// The response that rejects it.
-    fn admit_body(&mut self, shared: &WorkerShared) -> Result<(), Response> {
-        shared.services.gate.admit(self.table().peer.ip()).map_err(|limit| {
-            shared.services.count_limit(limit);
-            limit.response()
-        })
+        self.write_body_head(stream, streaming, slot, shared);
     }
 
     /// Queues the head of a streaming response that is complete and admitted.
-    fn write_body_head(&mut self, stream: Self::Id, streaming: StreamingResponse, shared: &mut WorkerShared) {
+    fn write_body_head(
+        &mut self,
+        stream: Self::Id,
+        streaming: StreamingResponse,
+        slot: SocketSlot,
+        shared: &mut WorkerShared,
+    ) {
         let StreamingResponse { response, format, handler, config, prefix } = streaming;
         // The end of the stream is the end of the body.
         let negotiated = Negotiated::response_body(format, false);
         let transport = MessageTransport::Body { keep_alive: false, prefix };
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit: None, transport };
-        self.open_body(stream, &response, upgrade, shared);
+        self.open_body(stream, &response, upgrade, slot, shared);
     }
 
     /// Queues the head of an answer whose content is the output of a socket.
@@ -455,22 +499,21 @@ pub(crate) trait RequestStreams: Sized {
         stream: Self::Id,
         response: &Response,
         upgrade: AcceptedUpgrade,
+        slot: SocketSlot,
         shared: &mut WorkerShared,
     ) {
-        let Some(at) = self.table().position(stream) else { return };
+        let Some(at) = self.table().position(stream) else { return self.return_slot(slot, shared) };
         let ends = self.table().exchanges[at].is_received;
         self.table().exchanges.remove(at);
         if !self.write_head(stream, response, None, false, shared) {
-            shared.services.gate.release(self.table().peer.ip());
+            self.return_slot(slot, shared);
             return self.reset_stream(stream, StreamReset::Internal);
         }
         let is_session = matches!(upgrade.transport, MessageTransport::Session);
         let carrier = if is_session { self.open_session(stream) } else { Some(stream) };
-        let Some(carrier) = carrier else {
-            return shared.services.gate.release(self.table().peer.ip());
-        };
+        let Some(carrier) = carrier else { return self.return_slot(slot, shared) };
         // The end of a request for a session is the end of the session, with an event of its own.
-        let opened = OpenedSocket { stream: carrier.into(), upgrade, ends: ends && !is_session };
+        let opened = OpenedSocket { stream: carrier.into(), upgrade, ends: ends && !is_session, slot };
         self.table().opened = Some(Box::new(opened));
     }
 }

@@ -130,6 +130,38 @@ fn answers_to_closed_windows_count_as_memory() {
     while neighbor.until(HEADERS).stream != 201 {}
 }
 
+/// Uploads beyond the memory of one connection wait for earlier ones, which the client may cancel.
+#[test]
+fn canceled_upload_resumes_the_others() {
+    let http = HttpConfig::default().with_max_body(100_000);
+    // The timeout of an upload would resume the others.
+    let server = Http2Server::new(http.with_body_idle_timeout(10 * PATIENCE));
+    let mut client = server.connect();
+    let last = 13;
+    for stream in (1..=last).step_by(2) {
+        client.frame(HEADERS, END_HEADERS, stream, &block(METHOD_POST, "/len", &[]));
+        (0..4).for_each(|_| client.frame(DATA, 0, stream, &[7; 16_000]));
+    }
+    let mut opened = 0;
+    // Acknowledgements of PING precede windows.
+    for ping in [7, 8] {
+        client.frame(PING, 0, 0, &[ping; 8]);
+        loop {
+            let frame = client.read().expect("an open connection");
+            if frame.kind == WINDOW_UPDATE && frame.stream == last {
+                opened += u32::from_be_bytes(frame.payload.try_into().unwrap());
+            } else if frame.kind == PING {
+                break;
+            }
+        }
+    }
+    assert!(opened < 64_000, "{opened}");
+    client.frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]);
+    while client.until(WINDOW_UPDATE).stream != last {}
+    client.frame(DATA, END_STREAM, last, b"end");
+    assert_eq!(client.answers(&[last])[&last].1, b"64003");
+}
+
 /// The end of a socket for an error of its client leaves the others open, whatever the client sends on its stream.
 #[test]
 fn late_messages_of_a_socket_that_was_reset_are_ignored() {

@@ -460,31 +460,65 @@ fn graceful_stop_closes_sockets_and_then_the_connection() {
     running.join();
 }
 
+/// The first socket has the slot of the connection, as over HTTP/1.1.
 #[test]
-fn sockets_count_as_connections_of_their_address() {
+fn further_sockets_count_as_connections_of_their_address() {
     let http = HttpConfig::default().with_http2_clear_text(true);
-    let limits = Limits::default().with_max_connections_per_address(3);
+    let limits = Limits::default().with_max_connections_per_address(2);
     let server = Server::new(echo_with(Config::default())).threads(1).http(http).limits(limits);
     let running = Running::server(server);
     let mut sockets = Sockets::new(&running);
     assert_eq!((sockets.connect(1, "/echo", &[]), sockets.connect(3, "/echo", &[])), (200, 200));
     assert_eq!(sockets.connect(5, "/echo", &[]), 429);
-    sockets.http2.frame(RST_STREAM, 0, 3, &[0, 0, 0, 8]);
-    assert_eq!(sockets.connect(7, "/echo", &[]), 200);
-    sockets.sync(1);
+    // The slot of the connection, and one of a socket.
+    for (ended, next) in [(1, 7), (3, 11)] {
+        sockets.http2.frame(RST_STREAM, 0, ended, &[0, 0, 0, 8]);
+        assert_eq!(sockets.connect(next, "/echo", &[]), 200);
+        assert_eq!(sockets.connect(next + 2, "/echo", &[]), 429);
+    }
+    sockets.sync(7);
     drop(sockets);
-    // All of them are released.
+    // All of them are released, and none twice.
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
         let mut clients: Vec<_> = (0..3).map(|_| running.connect()).collect();
-        if clients.iter_mut().all(|client| {
+        let statuses = clients.iter_mut().map(|client| {
             client.send(get("/missing"));
-            client.status_line() == 404
-        }) {
+            client.status_line()
+        });
+        if statuses.collect::<Vec<_>>() == [404, 404, 429] {
             return;
         }
         assert!(std::time::Instant::now() < deadline, "connections are released");
     }
+}
+
+#[test]
+fn sockets_beyond_the_limits_are_closed_by_the_code_of_their_route() {
+    // Sockets of one thread that are being rejected.
+    const REJECTING_MAX: u32 = 256;
+    let http = HttpConfig::default().with_http2_clear_text(true).with_http2_max_streams(400);
+    let limits = Limits::default().with_max_connections_per_address(1);
+    let route = || echo().with_overload_close("busy", CloseCode::new(4100).unwrap(), "over capacity");
+    let router = Router::new().websocket("/", route()).websocket("/plain", echo());
+    let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
+    let mut sockets = Sockets::new(&running);
+    assert_eq!(sockets.connect(1, "/", &[]), 200);
+    assert_eq!(sockets.connect(3, "/plain", &[]), 429);
+    let streams = (5..).step_by(2);
+    for stream in streams.take(REJECTING_MAX as usize) {
+        assert_eq!(sockets.connect(stream, "/", &[]), 200);
+        assert_eq!(sockets.next(stream), Reply::text("busy"));
+        assert_eq!(sockets.next(stream).close_code(), Some(4100));
+    }
+    let next = 5 + 2 * REJECTING_MAX;
+    assert_eq!(sockets.connect(next, "/", &[]), 429);
+    // One that has ended leaves its place to another. The slot of the first socket stays taken.
+    sockets.http2.frame(RST_STREAM, 0, 5, &[0, 0, 0, 8]);
+    assert_eq!(sockets.connect(next + 2, "/", &[]), 200);
+    assert_eq!(sockets.next(next + 2), Reply::text("busy"));
+    assert_eq!(sockets.connect(next + 4, "/", &[]), 429);
+    sockets.sync(1);
 }
 
 #[test]

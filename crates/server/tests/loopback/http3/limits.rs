@@ -1,5 +1,6 @@
 //! Limits that a valid client does not exceed, what holds memory, and the end of a connection.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,7 +11,9 @@ use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_server::{HttpConfig, Limit, Limits, Response, Router, WhenFull};
 
 use super::quic_client::QuicClient;
+use super::sockets::Http3Sockets;
 use super::{Http3Client, Http3Server, wait};
+use crate::support::{PATIENCE, echo};
 
 /// Opens a stream with these bytes.
 fn open(client: &mut Http3Client, bytes: Vec<u8>) -> StreamId {
@@ -92,6 +95,87 @@ fn answers_to_closed_windows_count_as_memory() {
     assert!(client.quic.lost.as_ref().unwrap().contains("memory"), "{:?}", client.quic.lost);
     assert_eq!(server.monitor.metrics().limited.of(Limit::Memory), 1);
     assert_eq!(other.get("/fixed").0, 200);
+}
+
+/// The body of an answer whose drop is seen.
+struct Dropping {
+    bytes: Vec<u8>,
+    is_dropped: Arc<AtomicBool>,
+}
+
+impl AsRef<[u8]> for Dropping {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Dropping {
+    fn drop(&mut self) {
+        self.is_dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Only the end of an answer waits for the window, beside an open socket.
+#[test]
+fn end_of_an_answer_retains_no_body_and_times_out() {
+    const ANSWER: usize = 200_000;
+    let is_dropped = Arc::<AtomicBool>::default();
+    let known = Arc::clone(&is_dropped);
+    let router = Router::new().websocket("/echo", echo()).get("/made", move |_| {
+        let is_dropped = Arc::clone(&known);
+        Response::text(Bytes::from_owner(Dropping { bytes: vec![b'x'; ANSWER], is_dropped }))
+    });
+    let http = HttpConfig::default().with_write_timeout(Duration::from_millis(1500));
+    let server = Http3Server::with(http, router, |server| server);
+    let mut transport = TransportConfig::default();
+    // The head and the headers of frames exceed it.
+    transport.stream_receive_window((ANSWER as u32).into());
+    let (address, roots) = (server.running.address, server.roots.clone());
+    let quic = QuicClient::connect_with(address, roots, "h3", transport, Instant::now());
+    let mut client = Http3Client::with_quic(quic, address);
+    client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    let mut sockets = Http3Sockets::new(client);
+    let socket = sockets.open("/echo");
+    let client = &mut sockets.client;
+    let stream = client.ask("GET", "/made", b"");
+    client.quic.unread.insert(stream);
+    client.run("the drop of the body", |_| is_dropped.load(Ordering::Relaxed));
+    let queued = server.monitor.metrics().queued_bytes;
+    assert!(queued < ANSWER as u64, "{queued} bytes");
+    let id = StreamId::from(quinn_proto::VarInt::from_u64(stream).unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    while client.quic.quic.recv_stream(id).received_reset() == Ok(None) {
+        assert!(Instant::now() < deadline, "the answer times out");
+        client.flush();
+        client.receive();
+    }
+    wait("no queued bytes", || server.monitor.metrics().queued_bytes == 0);
+    sockets.sync(socket);
+}
+
+/// The end of an answer waits for the window for less than the timeout.
+#[test]
+fn answer_is_complete_once_its_end_leaves() {
+    const ANSWER: usize = 200_000;
+    let router = Router::new().get("/made", |_| Response::text(super::content::pattern(ANSWER)));
+    let server = Http3Server::with(HttpConfig::default(), router, |server| server);
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window((ANSWER as u32).into());
+    let (address, roots) = (server.running.address, server.roots.clone());
+    let quic = QuicClient::connect_with(address, roots, "h3", transport, Instant::now());
+    let mut client = Http3Client::with_quic(quic, address);
+    client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    let stream = client.ask("GET", "/made", b"");
+    client.quic.unread.insert(stream);
+    client.run_until_quiet();
+    client.quic.unread.clear();
+    client.quic.read(StreamId::from(quinn_proto::VarInt::from_u64(stream).unwrap()));
+    let (status, content) = client.answer(stream);
+    assert!(status == 200 && content == super::content::pattern(ANSWER), "{status} {}", content.len());
+    // No exchange is left that would delay the end.
+    server.running.stop.stop();
+    client.run("the end of the connection", |quic| quic.lost.is_some());
+    assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
 }
 
 /// RFC 9114 section 5.2.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Config, Context, Dropped, Handler, HttpConfig, Payload, Prepared, Publisher, Router,
-    WebSocketRoute,
+    Cause, CloseCode, Config, Context, Dropped, Handler, HttpConfig, Limits, Payload, Prepared, Publisher,
+    Router, WebSocketRoute,
 };
 
 use super::{Http3Client, Http3Server, wait};
@@ -209,6 +209,25 @@ fn close_of_a_session_has_code_and_reason_on_both_sides() {
     assert_eq!((kind, &close[..2]), (8, &1002u16.to_be_bytes()[..]));
     session.send_bytes(Vec::new(), true);
     assert_eq!(session.closed().0, 1002);
+}
+
+/// The stream of the request ends inside of a capsule: a violation, which ends the socket, too.
+#[test]
+fn session_with_a_truncated_capsule_ends() {
+    let (route, events) = scripted(|_, _| {});
+    // The session has the slot of its connection.
+    let limits = Limits::default().with_max_connections(1);
+    let router = Router::new().websocket("/", route);
+    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let mut session = WebTransport::open(&server, "/");
+    let connect = session.session;
+    // DATA with the type and the length of a Close.
+    let capsule = bytes::Bytes::from_static(b"\x00\x03\x68\x43\x08");
+    session.client.quic.send(quic_stream(connect), capsule, true);
+    session.client.run("a reset", |quic| quic.resets.contains_key(&connect));
+    assert_eq!(session.client.quic.resets[&connect], H3Code::H3_MESSAGE_ERROR.get());
+    events.closed();
+    assert_eq!(request(&mut session.client, "/", &[]).1, 200, "the slot of the session is free");
 }
 
 #[test]
