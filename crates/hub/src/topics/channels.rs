@@ -105,8 +105,8 @@ impl HubTopics {
         let kind = WebhookEventKind::CacheMiss;
         let Some(events) = self.events().filter(|events| events.wants(kind)) else { return };
         let Some(target) = self.apps.target(topic).filter(|target| target.is_cache) else { return };
-        // The other node receives the event of this node now.
-        let is_known = is_of_other_node && is_requested && target.retained().is_some();
+        // The other node receives the event of this node now, or this node has received the requested event meanwhile.
+        let is_known = is_requested && target.retained().is_some();
         if is_known || !target.note_miss() {
             return;
         }
