@@ -16,6 +16,9 @@ use crate::client::PATIENCE;
 use crate::scenarios::World;
 use crate::streams::{self, Stream, StreamConnection, find};
 
+/// Messages of all streams of a client.
+const QUEUED_MAX: usize = 64 << 20;
+
 /// A connection and its streams.
 struct Http3 {
     socket: UdpSocket,
@@ -40,6 +43,11 @@ pub(crate) fn run(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     streams::run(Http3::connect(world)?, world, rng)
 }
 
+/// Opens a connection and closes it: all threads of the server run.
+pub(crate) fn fresh(world: &World) -> Result<(), Fault> {
+    Http3::connect(world)?.close()
+}
+
 /// Settings of clients that trust one certificate.
 pub(crate) fn client_tls(certificate: CertificateDer<'static>) -> Result<Arc<rustls::ClientConfig>, Fault> {
     let mut roots = rustls::RootCertStore::empty();
@@ -58,7 +66,9 @@ impl Http3 {
         world.tally.connected(1);
         let tls = world.tls.clone().ok_or("the server has no HTTP/3")?;
         let socket = UdpSocket::bind("127.0.0.1:0")?;
-        let mut endpoint = QuicEndpoint::client(tls, Config::new(), QuicLimits::new())?;
+        // A scenario queues its messages whole.
+        let limits = QuicLimits::new().with_max_queued(QUEUED_MAX);
+        let mut endpoint = QuicEndpoint::client(tls, Config::new(), limits)?;
         let key = endpoint.connect(world.address, "localhost", Instant::now())?;
         let (events, out, heard) = (Events::default(), Vec::new(), Instant::now());
         let mut http3 = Self { socket, server: world.address, endpoint, key, events, out, heard };
@@ -71,6 +81,11 @@ impl Http3 {
     fn lend<T>(&mut self, call: impl FnOnce(&mut Events, &mut Exchanges<'_>) -> T) -> Result<T, Fault> {
         let lent = self.endpoint.with_connection(self.key, &mut self.events, Instant::now(), call);
         lent.ok_or_else(|| self.events.fault.take().unwrap_or_else(|| "the connection has ended".into()))
+    }
+
+    fn close(&mut self) -> Result<(), Fault> {
+        self.lend(|_, exchanges| exchanges.close(H3Code::H3_NO_ERROR, "done"))?;
+        self.transmit()
     }
 
     fn transmit(&mut self) -> Result<(), Fault> {
@@ -121,8 +136,7 @@ impl StreamConnection for Http3 {
     /// Closes the connection. Sometimes its last packet is lost, so that the server waits for its idle timeout.
     fn abandon(mut self, rng: &mut Rng) -> Result<(), Fault> {
         if rng.below(4) > 0 {
-            self.lend(|_, exchanges| exchanges.close(H3Code::H3_NO_ERROR, "done"))?;
-            self.transmit()?;
+            self.close()?;
         }
         Ok(())
     }

@@ -190,6 +190,7 @@ fn soak_http3(
     let server = Server::start(&setup)?;
     let mut world = World::new(server.address, 0);
     world.tls = Some(http3::client_tls(made.cert.der().clone())?);
+    http3::fresh(&world)?;
     let start = server.sample()?;
     let warm_up = load::run(&world, &server, &HTTP3_SCENARIOS, rng.next_u64(), time / WARM_UP_PART)?;
     let mut base = server.sample_at_rest(start)?;
