@@ -101,7 +101,7 @@ pub(super) const RFC_8441: &[Line] = &[
             (HTTP3_SOCKETS, "sockets_and_requests_share_a_connection"),
             (HTTP3_SOCKETS, "handshake_is_decided_as_over_other_versions"),
             (HTTP3_SOCKETS, "streams_end_as_transports_do"),
-            (HTTP3_SOCKETS, "each_socket_counts_as_a_connection"),
+            (HTTP3_SOCKETS, "sockets_beside_the_first_count_as_connections"),
             (HTTP3_SOCKETS, "slow_socket_delays_no_other_and_is_closed_at_its_limit"),
             (HTTP3_SOCKETS, "graceful_stop_closes_sockets_in_order"),
         ]),
