@@ -26,7 +26,7 @@ use sinews_server::{Request, TopicName, TopicPattern};
 
 pub use self::api_keys::ApiKeys;
 pub(crate) use self::api_keys::{ApiRight, ApiRights};
-pub(crate) use self::creator::Creator;
+pub(crate) use self::creator::{Creator, network_of};
 use self::fault::TokenFault;
 pub(crate) use self::jwks::IssuerKeys;
 pub(crate) use self::jwks_metrics::IssuerMetrics;
