@@ -467,7 +467,7 @@ impl JsonClient {
         if let Some(claims) = reply.claims {
             match self.rights_of_claims(claims, cx) {
                 Ok(rights) => {
-                    self.set_rights(rights);
+                    self.set_rights(rights, cx);
                     self.hooks.get_or_insert_default().grants_rights = true;
                 }
                 Err(()) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
@@ -489,7 +489,7 @@ impl JsonClient {
             Ok(reply) => reply,
             Err(true) => {
                 let rights = self.rights.until(Instant::now() + EXTENSION);
-                return self.set_rights(rights);
+                return self.set_rights(rights, cx);
             }
             Err(false) => return self.reject(TOKEN_EXPIRED, EXPIRED, cx),
         };
@@ -499,7 +499,7 @@ impl JsonClient {
         let Some(rights) = rights.filter(is_valid) else {
             return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         };
-        self.set_rights(rights);
+        self.set_rights(rights, cx);
         let hooks = self.hooks.get_or_insert_default();
         hooks.grants_rights = true;
         if reply.info.is_some() {
@@ -535,14 +535,12 @@ impl JsonClient {
     }
 
     /// Replaces the rights.
-    pub(super) fn set_rights(&mut self, rights: Rights) {
+    pub(super) fn set_rights(&mut self, rights: Rights, cx: &mut Context<'_>) {
         self.rights = rights;
         if let Some(hooks) = &mut self.hooks {
             hooks.refresh_due = false;
         }
-        if let Some(connection) = &self.connection {
-            connection.set_rights(&self.rights);
-        }
+        self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
     }
 
     /// Subscribes the client to the topics of its token or claims. Former ones remain.

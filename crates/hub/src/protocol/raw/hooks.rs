@@ -164,9 +164,7 @@ impl TopicClient {
                     return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx);
                 }
             }
-            if let Some(connection) = &self.connection {
-                connection.set_rights(&self.rights);
-            }
+            self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
         }
         self.begin(cx);
     }
