@@ -44,7 +44,7 @@ async function setUp(t) {
   const own = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SINEWS") || name === "SINEWS_BACKEND"));
   const env = { ...own, SINEWS: undefined, PATH: path, SINEWS_API_KEY: API_KEY };
   // At this signal the script stops the programs that it has started.
-  await start(t, "bash", [join(here, "up.sh")], { env, ready: "nodes at the ports", signal: "SIGTERM" });
+  await start(t, join(here, "up.sh"), [], { env, ready: "nodes at the ports", signal: "SIGTERM" });
   const nodes = [8081, 8082, 8083].map((port) => ({
     url: `ws://127.0.0.1:${ports[port]}/ws`,
     http: `http://127.0.0.1:${ports[port]}`,
