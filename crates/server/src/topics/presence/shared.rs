@@ -235,7 +235,8 @@ mod tests {
         assert_eq!(table.adjust("a", 3, &[(member.clone(), 3)], now).1, 1, "no memory for the member");
         let table = PresenceTable::new(10_000, None);
         table.join("a", Some(&member), now).unwrap();
-        table.adjust("a", 0, &[(member.clone(), 1)], now);
+        // Two more connections of the member were left out.
+        table.adjust("a", 3, &[(member.clone(), 1)], now);
         table.adjust("a", -3, &[(member.clone(), -3)], now);
         assert_eq!(table.members("a", None, 9), [(member, 1)]);
     }
