@@ -338,7 +338,7 @@ impl Worker {
             };
             let batch = DatagramBatch::new(outgoing.destination, &out[..outgoing.len]);
             let batch = batch.with_segment(outgoing.segment).with_source(outgoing.source);
-            match socket.send(&batch.with_ecn(outgoing.ecn)) {
+            match self.quic.send(socket, &batch.with_ecn(outgoing.ecn)) {
                 Ok(true) => next = None,
                 Ok(false) => break,
                 Err(error) => {
@@ -421,7 +421,7 @@ impl Http3Events<'_> {
 }
 
 /// Time to send the last datagrams of all connections. They are small, and the send buffer empties within milliseconds.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Wait before the next look at a deadline that remains, or at a send buffer that is full.
 const RETRY_MIN: Duration = Duration::from_millis(1);

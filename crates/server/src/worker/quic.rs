@@ -1,11 +1,12 @@
 //! Endpoints of QUIC of a worker, and their connections.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use sinews_engine::ConnId;
+use sinews_engine::{ConnId, DatagramBatch, DatagramSocket};
 use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, ConnectionRoutes, Outgoing, QuicEndpoint};
 
@@ -67,6 +68,9 @@ pub(super) struct QuicState {
     pub(super) is_stopping: bool,
     /// All connections are closed, and the sockets close by then, or once all datagrams are sent.
     pub(super) close_by: Option<Instant>,
+    /// The send buffers are full, for tests: the kernel empties those of the loopback interface at once.
+    #[cfg(test)]
+    pub(super) is_send_buffer_full: bool,
 }
 
 /// An endpoint of QUIC, on the socket of the same index.
@@ -93,7 +97,18 @@ impl QuicState {
             due: BTreeSet::new(),
             is_stopping: false,
             close_by: None,
+            #[cfg(test)]
+            is_send_buffer_full: false,
         }
+    }
+
+    /// Sends a batch. Returns `false` if the send buffer is full.
+    pub(super) fn send(&self, socket: &DatagramSocket, batch: &DatagramBatch<'_>) -> io::Result<bool> {
+        #[cfg(test)]
+        if self.is_send_buffer_full {
+            return Ok(false);
+        }
+        socket.send(batch)
     }
 
     #[inline]

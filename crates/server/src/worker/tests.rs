@@ -13,6 +13,7 @@ use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
 mod http2;
+mod http3;
 
 use super::app::STALL_MIN;
 use super::stop::{LINGERING_STEP_MIN, LINGERING_STEPS};
