@@ -121,7 +121,7 @@ impl TestServer {
             number: 0,
             listener_protocols: Arc::default(),
             endpoints: Vec::new(),
-            routing: Arc::new(QuicRouting::new(1)),
+            routing: Arc::new(QuicRouting::new(1, None)),
             services: Services {
                 http: Arc::default(),
                 topics: Topics::new(

@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 
 use sinews_engine::DatagramSocket;
 use sinews_http::h3::{Config, RequestTarget};
-use sinews_quic::{QuicEndpoint, QuicLimits, WorkerRoute};
+use sinews_quic::{QuicEndpoint, QuicLimits};
 
 use self::quic_client::QuicClient;
 use super::*;
@@ -56,8 +56,8 @@ fn waiting_clients(host: &mut TestServer) -> Vec<Client> {
     let socket = DatagramSocket::bind(([127, 0, 0, 1], 0).into()).unwrap();
     let server = socket.local_address().unwrap();
     host.engine.add_datagrams(socket).unwrap();
-    let routing = Arc::new(QuicRouting::new(1));
-    let (routes, route) = (routing.routes().clone(), WorkerRoute::new(0, 0));
+    let routing = Arc::new(QuicRouting::new(1, None));
+    let (routes, route) = (routing.routes().clone(), routing.route(0));
     let endpoint = QuicEndpoint::new(tls.http3(), Config::new(), QuicLimits::new(), routes, route).unwrap();
     host.worker.quic = QuicState::new(routing, vec![endpoint]);
     let client = |_| {
