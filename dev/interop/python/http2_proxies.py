@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -347,7 +348,6 @@ def caddy(program, directory, http2, http1, server):
     (directory / "Caddyfile").write_text(f"""{{
   admin off
   auto_https off
-  persist_config off
   servers {{
     protocols h1 h2 h2c
     timeouts {{
@@ -489,7 +489,7 @@ def send_http1(port, octets):
     return received.split(b"\r\n", 1)[0].decode("latin-1") or "no answer"
 
 
-def naive_proxies(server):
+def tunnels(server):
     """A proxy that takes a rejected upgrade for an accepted one passes on all that follows. The server must not read it."""
     for name, octets in cases_of_http1():
         if not name.startswith("rejected upgrade"):
@@ -516,6 +516,69 @@ def naive_proxies(server):
                 print(f"FAIL {label}: {answers} answers, {own}")
             else:
                 print(f"ok {label}: {received.split(chr(13).encode(), 1)[0].decode()}")
+
+
+class FaultyProxy:
+    """Writes what it gets from HTTP/2 into HTTP/1.1, on one kept connection: the checks must notice that."""
+
+    def __init__(self, server):
+        self.server, self.listener = server, socket.create_server(("127.0.0.1", 0))
+        self.port, self.kept, self.buffer = self.listener.getsockname()[1], None, b""
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            client = Http2.__new__(Http2)
+            client.transport, _ = self.listener.accept()
+            client.transport.settimeout(LIMIT)
+            client.decoder, client.buffer, fields, body = Decoder(), b"", [], b""
+            try:
+                preface = client.transport.recv(24, socket.MSG_WAITALL)
+                client.transport.sendall(Http2.frame(4, 0, 0, b""))
+                while preface:
+                    kind, flags, stream, payload = client.read_frame()
+                    if kind == 1:
+                        fields = client.decoder.decode(payload, raw=True)
+                    body += payload if kind == 0 else b""
+                    if kind in (0, 1) and flags & 1:
+                        answer = self.pass_on(fields, body)
+                        client.transport.sendall(Http2.frame(1, 4, stream, b"\x88") + Http2.frame(0, 1, stream, answer))
+                        break
+            except (EOFError, OSError):
+                self.kept = None
+            client.close()
+
+    def pass_on(self, fields, body):
+        pseudo = dict(fields)
+        head = b"%s %s HTTP/1.1\r\nHost: %s\r\n" % (pseudo[b":method"], pseudo[b":path"], pseudo[b":authority"])
+        head += b"".join(b"%s: %s\r\n" % field for field in fields if not field[0].startswith(b":"))
+        self.kept = self.kept or socket.create_connection(self.server.rsplit(":", 1), timeout=LIMIT)
+        self.kept.sendall(head + b"\r\n" + body)
+        while b"\r\n\r\n" not in self.buffer:
+            self.buffer += self.kept.recv(65_536) or self.end()
+        head, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
+        length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+        while len(self.buffer) < length:
+            self.buffer += self.kept.recv(65_536) or self.end()
+        answer, self.buffer = self.buffer[:length], self.buffer[length:]
+        return answer
+
+    def end(self):
+        self.buffer = b""
+        raise EOFError
+
+
+def faulty_proxy(server):
+    """The checks notice hidden requests of a proxy that has faults."""
+    for wanted in ("content-length zero", "request in a value", "request in the path"):
+        proxy = FaultyProxy(server)
+        headers, body = next((headers, body) for case, headers, body in cases_of_http2() if case == wanted)
+        try:
+            check(server, proxy.port, lambda: send_http2(proxy.port, headers, body))
+            print(f"FAIL faulty proxy: {wanted}: the checks have noticed nothing")
+        except AssertionError as error:
+            print(f"ok faulty proxy: {wanted}: noticed, {error}")
+        answered(server)
 
 
 def stop(process):
@@ -547,7 +610,8 @@ def run(name, server, directory):
     http2, http1 = free_port(), free_port()
     command = make(found, directory, http2, http1, server)
     with open(directory / "output.log", "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=directory)
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=directory,
+                                   env=os.environ | {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_DATA_HOME": str(directory)})
     try:
         wait_until_it_answers(process, http2)
         answered(server)
@@ -569,7 +633,8 @@ def run(name, server, directory):
 def main():
     server, directory, *only = sys.argv[1:]
     os.makedirs(directory, exist_ok=True)
-    naive_proxies(server)
+    tunnels(server)
+    faulty_proxy(server)
     for name in only or PROXIES:
         run(name, server, directory)
 
