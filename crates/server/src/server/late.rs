@@ -31,9 +31,15 @@ const LATE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 const LATE_WARNING: Duration = Duration::from_secs(60);
 
 impl LateSockets {
-    /// Starts to receive from the predecessor, and a thread that binds the sockets, if there are any.
-    pub(super) fn start(self) -> io::Result<()> {
+    /// Starts to receive from the predecessor, and binds the sockets; a thread binds those that must wait.
+    pub(super) fn start(mut self) -> io::Result<()> {
         self.routing.receive_from_predecessor(&self.posts)?;
+        if self.routing.has_predecessor() {
+            // Before the predecessor closes its own: no datagram finds the port closed.
+            let groups = by_port(std::mem::take(&mut self.addresses)).into_iter();
+            self.addresses =
+                groups.filter(|group| bind_group(group, &self.posts).is_err()).flatten().collect();
+        }
         if self.addresses.is_empty() {
             return Ok(());
         }

@@ -3,10 +3,11 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use quinn_proto::VarInt;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use sinews_http::h3::RequestTarget;
+use sinews_http::h3::{QuicStreamId, RequestTarget};
 
 use super::*;
 use crate::tls::TestCertificate;
@@ -53,9 +54,16 @@ impl Http3 {
         }
     }
 
-    fn ask(&mut self, path: &str) -> u64 {
-        let target = RequestTarget::new("GET", "https", "localhost", path);
-        self.quic.ask_with(&target, [("accept", "application/json")], b"", true)
+    /// Sends a request; further content follows unless the request ends.
+    fn ask(&mut self, method: &str, path: &str, content: &[u8], ends: bool) -> u64 {
+        self.quic.ask(&RequestTarget::new(method, "https", "localhost", path), content, ends)
+    }
+
+    /// Sends the last content of a request.
+    fn finish(&mut self, stream: u64, content: &[u8]) {
+        let mut out = Vec::new();
+        self.quic.http.send_data(QuicStreamId::new(stream), content, true, &mut out).unwrap();
+        self.quic.send(VarInt::from_u64(stream).unwrap().into(), out.into(), true);
     }
 
     /// Status and content of an answer.
@@ -65,57 +73,51 @@ impl Http3 {
         (status, String::from_utf8(content).unwrap())
     }
 
-    /// Publishes by the same version. Returns the status.
-    fn publish(&mut self, topic: &str, text: &str) -> u16 {
-        let path = format!("/topics/{topic}");
-        let target = RequestTarget::new("POST", "https", "localhost", &path);
-        let stream = self.quic.ask(&target, text.as_bytes(), true);
-        self.answer(stream).0
+    /// The server has answered a request, and so has what the client sent before.
+    fn check_health(&mut self) {
+        let stream = self.ask("GET", "/healthz", b"", true);
+        assert_eq!(self.answer(stream).0, 200);
     }
 }
 
-/// Long polls that the predecessor has accepted get the publication of a client of the successor.
 #[test]
-fn open_requests_over_http3_are_answered_after_a_restart_and_new_ones_by_the_successor() {
+fn open_requests_over_http3_are_finished_after_a_restart_and_new_ones_answered_by_the_successor() {
     let made = TestCertificate::new("localhost");
     let (certificate, key) = (made.certificate.clone(), made.key.clone());
-    // The working directory of the program.
+    // Relative to the working directory of the program.
     let tls = "threads = 2\n[tls]\ncertificate = \"a.pem\"\nkey = \"a.key\"\n[http]\nhttp3 = true";
     let mut service = Service::start_with("http3", tls, |command, directory| {
         fs::write(directory.file("a.pem"), certificate).unwrap();
         fs::write(directory.file("a.key"), key).unwrap();
         command.current_dir(&directory.0);
     });
-    let mut polls = Vec::new();
-    for _ in 0..8 {
-        let mut client = Http3::connect(service.address, &made);
-        let health = client.ask("/healthz");
-        assert_eq!(client.answer(health).0, 200);
-        let poll = client.ask("/topics/polled?wait=20");
-        // The server has the request once it has answered a later one.
-        let health = client.ask("/healthz");
-        assert_eq!(client.answer(health).0, 200);
-        polls.push((client, poll));
-    }
+    // The kernel spreads the clients over the sockets of both processes.
+    let uploads: Vec<(Http3, u64)> = (0..8)
+        .map(|_| {
+            let mut client = Http3::connect(service.address, &made);
+            let upload = client.ask("POST", "/topics/uploads", b"begun, ", false);
+            client.check_health();
+            (client, upload)
+        })
+        .collect();
+    let mut poll = Http3::connect(service.address, &made);
+    let target = RequestTarget::new("GET", "https", "localhost", "/topics/polled?wait=20");
+    let polled = poll.quic.ask_with(&target, [("accept", "application/json")], b"", true);
+    poll.check_health();
     service.restart();
-    for (client, _) in &mut polls {
+    // A long poll ends at a restart, with an answer.
+    let (status, content) = poll.answer(polled);
+    assert_eq!(status, 200, "{content}");
+    for _ in 0..4 {
+        Http3::connect(service.address, &made).check_health();
+    }
+    for (mut client, upload) in uploads {
         client.run(|quic| quic.go_away.is_some());
-    }
-    for round in 0..4 {
-        let mut next = Http3::connect(service.address, &made);
-        let health = next.ask("/healthz");
-        assert_eq!(next.answer(health).0, 200, "round {round}");
-        if round == 0 {
-            assert_eq!(next.publish("polled", "from the successor"), 200);
-        }
-    }
-    for (client, poll) in &mut polls {
-        let (status, content) = client.answer(*poll);
-        assert!(status == 200 && content.contains("from the successor"), "{status} {content}");
+        client.finish(upload, b"finished");
+        let (status, content) = client.answer(upload);
+        assert!(status == 200 && content.contains("subscribers"), "{status} {content}");
         client.run(|quic| quic.lost.is_some());
     }
     service.old_one_ends();
-    let mut last = Http3::connect(service.address, &made);
-    let health = last.ask("/healthz");
-    assert_eq!(last.answer(health).0, 200);
+    Http3::connect(service.address, &made).check_health();
 }
