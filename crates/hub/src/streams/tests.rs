@@ -201,6 +201,27 @@ fn fast_producer_is_paused_and_loses_no_record() {
 }
 
 #[test]
+fn batch_above_half_of_the_queue_waits_for_the_write_and_is_appended() {
+    const MAX: usize = 64 << 10;
+    let host = StoreServer::new(MAX);
+    let mut client = host.client();
+    // Nearly half of the queue, and batches that do not fit into the other half.
+    client.send_message(1, 1, 1, &batch(MAX / 2 - 2_000));
+    client.send_message(1, 1, 2, &batch(MAX / 2 + 8_000));
+    // The worker does not try again and again until the log has written.
+    assert_eq!(client.receive_message().1, 1);
+    assert_eq!(client.receive_message().1, 2);
+    client.send_message(1, 1, 3, &batch(MAX / 2 + 8_000));
+    let pending = host.pending();
+    let refused = answer(host.post("/streams/s", &batch(MAX / 2 + 8_000)));
+    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    assert_eq!(host.pending(), pending, "the third batch waits");
+    host.work();
+    let (op, id, body) = client.receive_message();
+    assert_eq!((op, id, body[0]), (129, 3, 2));
+}
+
+#[test]
 fn answers_wait_for_capacity_of_the_connection() {
     const COUNT: u32 = 1_000;
     // Far less than the size of all answers, which are due at once.

@@ -435,6 +435,23 @@ mod tests {
     }
 
     #[test]
+    fn batch_above_half_of_the_queue_is_appended_behind_a_smaller_one() {
+        let (log, partition) = SinkLog::new("half", StreamsConfig::default().with_max_pending(4096));
+        let mut sink = LogSink::new(partition.clone());
+        put(&mut sink, 0, 1, &[0; 1500]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        put(&mut sink, 1, 1, &[0; 3000]);
+        // Without a wait, and without a loop until the log has written.
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        put(&mut sink, 2, 1, &[0; 3000]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::QueueFull));
+        log.write();
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        log.write();
+        assert_eq!(offsets(&partition).concat(), [0, 1, 2]);
+    }
+
+    #[test]
     fn batches_returned_by_a_full_disk_are_written_once_there_is_space() {
         let (disk, time, streams, partition) = simulated();
         let mut sink = LogSink::new(partition.clone());

@@ -26,6 +26,7 @@ const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
 const SETTINGS: &str = "crates/server/src/http3.rs";
 const QUIC_SESSIONS: &str = "crates/quic/tests/support/sessions.rs";
+const SERVER_HANDOVER: &str = "crates/server/tests/loopback/http3/handover.rs";
 const HALF_OPEN: &str = "crates/quic/tests/support/half_open.rs";
 const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
 const IDS: &str = "crates/quic/src/ids.rs";
@@ -61,6 +62,18 @@ pub(super) const HTTP_3: &[Line] = &[
             (EXCHANGE, "connections_beyond_the_limit_are_refused"),
             (EXCHANGE, "random_datagrams_cause_no_panic"),
             (EXCHANGE, "idle_connection_takes_at_most_26_kib_which_count"),
+        ]),
+    ),
+    line(
+        "9000 5.2",
+        "Datagrams reach the process of their connection during a hot restart; new connections reach the successor",
+        By(&[
+            (
+                SERVER_HANDOVER,
+                "open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_clients",
+            ),
+            (SERVER_HANDOVER, "client_reconnects_to_the_successor_from_the_address_of_its_open_request"),
+            (SERVER_HANDOVER, "open_requests_outlive_two_handovers"),
         ]),
     ),
     line(
