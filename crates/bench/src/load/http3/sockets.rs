@@ -123,8 +123,12 @@ impl Http3Sockets {
                 self.open += 1;
             }
             Event::SessionClosed { session, code, reason } => {
-                let socket = self.sockets.get(index_of(session));
-                if socket.is_some_and(|socket| !socket.socket.is_over()) {
+                let Some(Http3Socket { socket, .. }) = self.sockets.get(index_of(session)) else { return Ok(()) };
+                if socket.session.is_none() {
+                    let text = "the server rejected a session, such as one beyond its limit";
+                    return Err(ConnectionFailure::new(FailureKind::Handshake, text));
+                }
+                if !socket.is_over() {
                     let text = format!("the server closed a session with code {code} {reason}");
                     return Err(ConnectionFailure::new(FailureKind::Closed, &text));
                 }
