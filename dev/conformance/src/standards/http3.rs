@@ -342,7 +342,7 @@ pub(super) const HTTP_3: &[Line] = &[
     ),
     line(
         "webtrans-http3 3.1, 5.1",
-        "Sessions of clients with datagrams, one at a time without flow control of sessions; origins are checked",
+        "Sessions of clients with datagrams; drafts with flow control of sessions are told one; origins are checked",
         By(&[
             (SESSIONS, "sessions_of_clients_without_datagrams_are_malformed"),
             (SESSIONS, "requests_for_a_session_wait_for_settings"),
@@ -362,6 +362,8 @@ pub(super) const HTTP_3: &[Line] = &[
         "Number of sessions; CLOSE and DRAIN; the end of a session stops its streams",
         By(&[
             (SESSIONS, "sessions_beyond_the_limit_are_rejected"),
+            (SERVER_SESSIONS, "sessions_beyond_max_sessions_are_rejected"),
+            (SERVER_SESSIONS, "sessions_of_a_connection_are_independent"),
             (SESSIONS, "capsules_end_and_drain_a_session"),
             (SESSIONS, "own_capsules_are_received_by_the_other_side"),
         ]),
@@ -421,9 +423,9 @@ pub(super) const HTTP_3: &[Line] = &[
     ),
     line(
         "memory",
-        "Memory of an idle connection and of an idle WebSocket; memory of QUIC counts toward the limit",
+        "Memory of an idle connection, an idle WebSocket and an idle session; memory of QUIC counts toward the limit",
         By(&[
-            (SERVER_MEMORY, "idle_connection_takes_at_most_26_kib_and_an_idle_websocket_1536_bytes"),
+            (SERVER_MEMORY, "idle_connections_websockets_and_sessions_take_bounded_memory"),
             (EXCHANGE, "content_that_quic_holds_counts_as_memory"),
             (SERVER_ATTACKS, "idle_connections_count_toward_the_limit_of_memory"),
         ]),
