@@ -121,7 +121,7 @@ test("three nodes: behind nginx, clients of a killed node continue at another on
   await reach({ http: nginx }, "chat.room", listeners);
 });
 
-test("three nodes: nginx passes event streams on, and hides the API", { ...limit, skip }, async (t) => {
+test("three nodes: nginx passes streaming responses on, and hides the API", { ...limit, skip }, async (t) => {
   const { nginx } = await setUp(t);
   const response = await fetch(`${nginx}/topics/lobby`, { headers: { accept: "application/x-ndjson" } });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -13,6 +13,7 @@ use crate::Error;
 use crate::args::Http3Args;
 use crate::generator::Generator;
 use crate::process::{SERVER_CORE, Server};
+use crate::programs::Program;
 use crate::round::{Measure, Rounds, Work as _};
 use crate::tls::{BACKENDS, EchoContender, PartResult, TlsPrograms, short, start};
 
@@ -33,8 +34,7 @@ pub(crate) enum Http3Part {
 
 /// Runs the measurement of the arguments, and prints a table for each part.
 pub(crate) fn run(args: &Http3Args) -> Result<(), Error> {
-    let programs =
-        TlsPrograms::build(&args.programs, &["--bin", "sinews-peers-http3", "--features", "http3"])?;
+    let programs = TlsPrograms::build(&args.programs, &Program::HTTP3_PEERS)?;
     crate::prepare_load()?;
     let mut results = Vec::new();
     for part in args.parts() {

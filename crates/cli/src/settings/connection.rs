@@ -37,7 +37,7 @@ settings! {
         /// Serve HTTP/2 without TLS too, to clients that begin with it, such as proxies that terminate TLS.
         http2_clear_text: bool { default: "false" }
 
-        /// Maximum of concurrent streams on a connection of HTTP/2, each a request, an event stream or a WebSocket; further
+        /// Maximum of concurrent streams on a connection of HTTP/2, each a request, a streaming response or a WebSocket; further
         /// ones are refused.
         http2_max_streams: NonZeroU32 { default: "128" }
 
@@ -58,7 +58,7 @@ settings! {
         /// host.
         http3_announced_port: Option<Count<65535>> { unset: "that of the listen address", example: "443" }
 
-        /// Maximum of concurrent streams on a connection of HTTP/3, each a request, an event stream or a WebSocket; the client waits
+        /// Maximum of concurrent streams on a connection of HTTP/3, each a request, a streaming response or a WebSocket; the client waits
         /// with further ones. QUIC takes memory for each permitted stream.
         http3_max_streams: NonZeroU32 { default: "100" }
 

@@ -2,15 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sinews_server::{Config, Listen, MessageRoute, Position, Router, Server, StopHandle};
 use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
+use tempfile::TempDir;
 
 use super::errors::malformed;
 use super::json::write_record;
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct StoreServer {
     store: Arc<StreamService>,
     streams: Streams,
-    directory: PathBuf,
+    _directory: TempDir,
     plain: std::net::SocketAddr,
     http: std::net::SocketAddr,
     stop: StopHandle,
@@ -42,11 +41,9 @@ impl StoreServer {
 
     /// A host with this configuration of plain TCP connections.
     fn with_config(max_pending: usize, config_of_plain: Config) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("sinews-streams-{}-{count}", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
         let config = StreamsConfig::default().with_writers(0).with_max_pending(max_pending);
-        let (streams, _) = Streams::open(&directory, config).unwrap();
+        let (streams, _) = Streams::open(directory.path(), config).unwrap();
         let store = StreamService::new(
             StreamConfig::default(),
             Default::default(),
@@ -72,7 +69,7 @@ impl StoreServer {
         let server = server.bind().unwrap();
         let (http, plain, stop) = (server.addresses()[0], server.addresses()[1], server.stop_handle());
         let thread = Some(std::thread::spawn(|| server.run()));
-        Self { store: kept, streams, directory, plain, http, stop, thread }
+        Self { store: kept, streams, _directory: directory, plain, http, stop, thread }
     }
 
     /// A client that has sent hello.
@@ -115,7 +112,6 @@ impl Drop for StoreServer {
     fn drop(&mut self) {
         self.stop.stop_now();
         let ended = self.thread.take().unwrap().join();
-        let _ = std::fs::remove_dir_all(&self.directory);
         if !std::thread::panicking() {
             ended.unwrap().unwrap();
         }
