@@ -432,3 +432,21 @@ fn conditions_and_limits_are_enforced_across_threads() {
     peer.send(&Frame::text("set t a.*.b 1"));
     assert!(text(&mut peer).starts_with("= a key has 1 to 128 bytes"));
 }
+
+#[test]
+fn subscriptions_to_topics_without_keys_take_no_memory_of_keys() {
+    const LIMIT: usize = 64 << 10;
+    let (server, _events) = server(2);
+    let keyed = KeyedConfig::default().with_max_total_bytes(LIMIT);
+    let (server, publisher) = run(server.topics(TopicConfig::default().with_keyed(keyed)));
+    set(&publisher, "a", "1");
+    let mut peer = server.websocket("/");
+    for number in 0..500 {
+        peer.send(&Frame::text(&format!("subscribe {}{number}", "x".repeat(200))));
+    }
+    peer.send(&Frame::text("set t b 1"));
+    while text(&mut peer).split(' ').nth(2) != Some("2") {}
+    publisher.write_key("other", &KeyWrite::set("a", "1")).unwrap();
+    let large = publisher.write_key("other", &KeyWrite::set("b", "x".repeat(LIMIT)));
+    assert_eq!(large, Err(KeyError::ServerFull(LIMIT)));
+}

@@ -70,7 +70,7 @@ pub(crate) struct KeyedUse {
     pub(crate) lagged: u64,
 }
 
-/// Memory of a topic besides its name and keys, in bytes.
+/// Memory of a topic with keys besides its name and keys, in bytes.
 const TOPIC_COST: usize = 512;
 
 /// Threads by the mailboxes, and the epochs of topics.
@@ -156,7 +156,6 @@ impl KeyedTable {
         }
         topics.by_name.insert(topic.name.clone(), Arc::clone(&topic));
         topics.names.insert(topic.name.clone());
-        self.bytes.fetch_add(TOPIC_COST + name.len(), Ordering::Relaxed);
         topic
     }
 
@@ -170,23 +169,23 @@ impl KeyedTable {
         if state.is_removed() {
             return None;
         }
-        let before = (state.bytes(), state.len());
+        let before = (charge(&topic.name, &state), state.len());
         let result = change(&mut state);
-        let after = (state.bytes(), state.len());
+        let after = (charge(&topic.name, &state), state.len());
         drop(state);
         self.bytes.fetch_add(after.0.wrapping_sub(before.0), Ordering::Relaxed);
         self.keys.fetch_add(after.1.wrapping_sub(before.1), Ordering::Relaxed);
         Some(result)
     }
 
-    /// Returns the approximate memory of all topics in bytes.
-    pub(super) fn usage_bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    /// Returns the bytes that a topic may grow by, if all topics may have this number of bytes.
+    pub(super) fn bytes_left(&self, total: usize, topic: &str, state: &KeyedState) -> usize {
+        let first = if state.is_unused() { TOPIC_COST + topic.len() } else { 0 };
+        total.saturating_sub(self.bytes.load(Ordering::Relaxed)).saturating_sub(first)
     }
 
-    fn limits(&self) -> WriteLimits {
-        let left = self.config.total_bytes.saturating_sub(self.usage_bytes());
-        WriteLimits { config: self.config, left }
+    fn limits(&self, topic: &str, state: &KeyedState) -> WriteLimits {
+        WriteLimits { config: self.config, left: self.bytes_left(self.config.total_bytes, topic, state) }
     }
 
     /// Writes a key, and notifies the threads with subscribers.
@@ -204,9 +203,10 @@ impl KeyedTable {
                 let before = state.position();
                 let written = if state.is_stored() {
                     self.expire(name, state, now);
-                    state.write_to_log(write, self.limits(), now, &|change| self.append(name, change))
+                    let limits = self.limits(name, state);
+                    state.write_to_log(write, limits, now, &|change| self.append(name, change))
                 } else {
-                    state.write(write, self.limits(), now)
+                    state.write(write, self.limits(name, state), now)
                 };
                 (written, state.position() != before, state.ask())
             });
@@ -314,7 +314,6 @@ impl KeyedTable {
         if !topic.has_subscribers() && state.remove_if_empty() {
             topics.by_name.remove(&topic.name);
             topics.names.remove(&topic.name);
-            self.bytes.fetch_sub(TOPIC_COST + topic.name.len(), Ordering::Relaxed);
             if state.had_changes() {
                 epochs.advance(&epoch_name(&topic.name));
             }
@@ -429,7 +428,8 @@ impl KeyedTable {
             let snapshot = snapshot.clone();
             let is_asked = self.change(&topic, |state| {
                 if !state.had_changes() {
-                    restored = (true, state.restore(snapshot, self.limits(), now));
+                    let limits = self.limits(&topic.name, state);
+                    restored = (true, state.restore(snapshot, limits, now));
                 }
                 state.ask()
             });
@@ -442,6 +442,15 @@ impl KeyedTable {
     }
 }
 
+/// Returns the bytes that count toward the memory limit. A topic with subscribers only has none: the subscriptions of a
+/// connection have a limit of their own, and must not displace keys.
+fn charge(topic: &str, state: &KeyedState) -> usize {
+    if state.is_unused() { 0 } else { TOPIC_COST + topic.len() + state.bytes() }
+}
+
 pub(crate) fn epoch_name(topic: &str) -> String {
     format!("{EPOCH_PREFIX}{topic}")
 }
+
+#[cfg(test)]
+mod tests;
