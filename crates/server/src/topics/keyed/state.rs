@@ -411,6 +411,33 @@ impl KeyedState {
         self.page(None, filter, usize::MAX).0
     }
 
+    /// Returns the same, unless the keys have more than a number of bytes.
+    pub(super) fn small_snapshot(&self, filter: &str, bytes_max: usize) -> Option<Vec<KeyChange>> {
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        for key in self.keys_after(None, Some(filter)) {
+            bytes += key.bytes();
+            if bytes > bytes_max {
+                return None;
+            }
+            keys.push(key);
+        }
+        Some(keys)
+    }
+
+    /// Returns the keys with values that match a filter, after a key.
+    fn keys_after<'a>(
+        &'a self,
+        after: Option<&str>,
+        filter: Option<&'a str>,
+    ) -> impl Iterator<Item = KeyChange> + 'a {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = self.keys.range::<str, _>((from, Bound::Unbounded));
+        keys.filter(move |(key, _)| matches(filter, key)).filter_map(|(key, known)| {
+            let value = Some(known.value.clone()?);
+            Some(KeyChange { key: key.clone(), version: known.version, value })
+        })
+    }
+
     /// Returns keys with values after a key, and whether more follow.
     pub(super) fn page(
         &self,
@@ -418,12 +445,7 @@ impl KeyedState {
         filter: Option<&str>,
         keys_max: usize,
     ) -> (Vec<KeyChange>, bool) {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = self.keys.range::<str, _>((from, Bound::Unbounded));
-        let mut keys = keys.filter(|(key, _)| matches(filter, key)).filter_map(|(key, known)| {
-            let value = Some(known.value.clone()?);
-            Some(KeyChange { key: key.clone(), version: known.version, value })
-        });
+        let mut keys = self.keys_after(after, filter);
         let page = keys.by_ref().take(keys_max).collect();
         (page, keys.next().is_some())
     }
@@ -498,7 +520,7 @@ impl KeyedState {
     }
 }
 
-fn matches(filter: Option<&str>, key: &str) -> bool {
+pub(super) fn matches(filter: Option<&str>, key: &str) -> bool {
     filter.is_none_or(|filter| name::matches(filter, key))
 }
 

@@ -14,6 +14,7 @@ use sinews_engine::Post;
 use super::config::KeyedConfig;
 use super::log::{KeyLogError, LoggedChange, SharedKeyLog};
 use super::replication::SharedKeyReplication;
+use super::snapshot::SnapshotMemory;
 use super::state::replica::KeyRole;
 use super::state::{KeyedState, WriteLimits};
 use super::topic::{EncodeKeys, KeyedTopic};
@@ -39,6 +40,7 @@ pub(crate) struct KeyedTable {
     overflowed: Box<[AtomicBool]>,
     bytes: AtomicUsize,
     keys: AtomicUsize,
+    snapshots: Arc<SnapshotMemory>,
     counters: KeyedCounters,
 }
 
@@ -66,12 +68,17 @@ pub(crate) struct KeyedUse {
     pub(crate) topics: u64,
     pub(crate) keys: u64,
     pub(crate) bytes: u64,
+    pub(crate) snapshot_bytes: u64,
     pub(crate) writes: u64,
     pub(crate) lagged: u64,
 }
 
 /// Memory of a topic with keys besides its name and keys, in bytes.
 const TOPIC_COST: usize = 512;
+
+/// Memory limit of the snapshots that subscribers read, in limits of the keys: as much for references to the keys of all
+/// topics, which keep replaced values, as for their encoded parts.
+const SNAPSHOTS_FACTOR: usize = 2;
 
 /// Threads by the mailboxes, and the epochs of topics.
 #[derive(Clone, Copy)]
@@ -93,6 +100,7 @@ impl KeyedTable {
             overflowed: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             bytes: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
+            snapshots: SnapshotMemory::new(config.total_bytes.saturating_mul(SNAPSHOTS_FACTOR)),
             counters: KeyedCounters::default(),
         }
     }
@@ -128,6 +136,7 @@ impl KeyedTable {
             topics: self.lock().by_name.len() as u64,
             keys: self.keys.load(Ordering::Relaxed) as u64,
             bytes: self.bytes.load(Ordering::Relaxed) as u64,
+            snapshot_bytes: self.snapshots.bytes() as u64,
             writes: read(&self.counters.writes),
             lagged: read(&self.counters.lagged),
         }
@@ -146,7 +155,7 @@ impl KeyedTable {
         let home = topics.by_name.len() % self.threads.max(1);
         let log = self.log.as_ref().filter(|log| log.0.stores(name));
         let epoch = log.and_then(|log| log.0.epoch(name)).unwrap_or_else(|| epochs.of(&epoch_name(name)));
-        let topic = Arc::new(KeyedTopic::new(name, epoch, self.threads, home));
+        let topic = Arc::new(KeyedTopic::new(name, epoch, (self.threads, home), &self.snapshots));
         topic.lock().freeze(topics.frozen);
         if self.replication.is_some() {
             topic.lock().set_role(KeyRole::Unowned);
