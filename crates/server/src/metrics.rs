@@ -79,6 +79,7 @@ impl Monitor {
             metrics.keyed_topics = usage.topics;
             metrics.keys = usage.keys;
             metrics.keyed_bytes = usage.bytes;
+            metrics.keyed_snapshot_bytes = usage.snapshot_bytes;
             metrics.key_changes = usage.writes;
             metrics.keyed_lags = usage.lagged;
             let (members, bytes) = sources.directory.presence_usage();

@@ -98,6 +98,9 @@ pub struct Metrics {
     pub keys: u64,
     /// Approximate bytes of the keys of all topics.
     pub keyed_bytes: u64,
+    /// Approximate bytes of the snapshots of keys for subscribers
+    /// ([`KeyedConfig::with_max_total_bytes`](crate::KeyedConfig::with_max_total_bytes)).
+    pub keyed_snapshot_bytes: u64,
     /// Writes that changed a key.
     pub key_changes: u64,
     /// Times that a subscriber of keys fell behind its topic.

@@ -156,6 +156,8 @@ impl Metrics {
         out.gauge("sinews_keys", "Keys with a value, of all topics", None, self.keys)?;
         let help = "Approximate memory of the keys of all topics";
         out.gauge("sinews_keyed", help, Some(&Unit::Bytes), self.keyed_bytes)?;
+        let help = "Approximate memory of the snapshots of keys for subscribers";
+        out.gauge("sinews_keyed_snapshot", help, Some(&Unit::Bytes), self.keyed_snapshot_bytes)?;
         out.counter("sinews_key_changes", "Writes that changed a key", None, self.key_changes)?;
         let help = "Times that a subscriber of keys fell behind its topic";
         out.counter("sinews_keyed_lags", help, None, self.keyed_lags)

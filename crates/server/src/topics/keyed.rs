@@ -22,6 +22,7 @@ pub(crate) mod page;
 pub(crate) mod reader;
 mod recent;
 pub(crate) mod replication;
+pub(crate) mod snapshot;
 pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod topic;

@@ -67,7 +67,8 @@ impl Publisher {
         let mut snapshot = Some(snapshot);
         table.change_shared(&name, notifier, |state| {
             let Some(snapshot) = snapshot.take() else { return Ok(()) };
-            state.install(snapshot, table.bytes_left_for_replicas(), Instant::now())
+            let bytes_left = table.bytes_left_for_replica(&name, state);
+            state.install(snapshot, bytes_left, Instant::now())
         })
     }
 
@@ -82,7 +83,8 @@ impl Publisher {
         let mut changes = Some(changes);
         table.change_shared(&name, notifier, |state| {
             let Some(changes) = changes.take() else { return Ok(()) };
-            state.apply(after, changes, table.bytes_left_for_replicas(), Instant::now())
+            let bytes_left = table.bytes_left_for_replica(&name, state);
+            state.apply(after, changes, bytes_left, Instant::now())
         })
     }
 

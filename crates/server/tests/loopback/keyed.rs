@@ -1,6 +1,8 @@
 //! Keyed topics: snapshots, changes, conflation, filters, intervals, expiry and recovery.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sinews_server::{
@@ -431,4 +433,52 @@ fn conditions_and_limits_are_enforced_across_threads() {
     assert_eq!(text(&mut peer), "= the topic has max_keys (3) keys");
     peer.send(&Frame::text("set t a.*.b 1"));
     assert!(text(&mut peer).starts_with("= a key has 1 to 128 bytes"));
+}
+
+#[test]
+fn subscriptions_to_topics_without_keys_take_no_memory_of_keys() {
+    const LIMIT: usize = 64 << 10;
+    let (server, _events) = server(2);
+    let keyed = KeyedConfig::default().with_max_total_bytes(LIMIT);
+    let (server, publisher) = run(server.topics(TopicConfig::default().with_keyed(keyed)));
+    set(&publisher, "a", "1");
+    let mut peer = server.websocket("/");
+    for number in 0..500 {
+        peer.send(&Frame::text(&format!("subscribe {}{number}", "x".repeat(200))));
+    }
+    peer.send(&Frame::text("set t b 1"));
+    while text(&mut peer).split(' ').nth(2) != Some("2") {}
+    publisher.write_key("other", &KeyWrite::set("a", "1")).unwrap();
+    let large = publisher.write_key("other", &KeyWrite::set("b", "x".repeat(LIMIT)));
+    assert_eq!(large, Err(KeyError::ServerFull(LIMIT)));
+}
+
+#[test]
+fn subscribers_that_do_not_read_cost_no_encoded_snapshot() {
+    const SUBSCRIBERS: usize = 20;
+    let encoded = Arc::new(AtomicUsize::new(0));
+    let (server, _events) = server(2);
+    let calls = Arc::clone(&encoded);
+    let (server, publisher) = run(server.keyed_topics(move |update| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        encode(update)
+    }));
+    let value = "x".repeat(60_000);
+    let keys = 200;
+    for key in 0..keys {
+        set(&publisher, &format!("k.{key}"), &value);
+    }
+    let mut subscribers: Vec<Subscriber> =
+        (0..SUBSCRIBERS).map(|_| Subscriber::new(&server, "subscribe t filter=k.*").0).collect();
+    let mut last = 0;
+    for key in 0..keys {
+        last = set(&publisher, &format!("k.{key}"), &format!("{key}"));
+    }
+    let slow = &mut subscribers[SUBSCRIBERS - 1];
+    slow.until(last);
+    assert_eq!((slow.snapshots, slow.keys.len()), (1, keys));
+    assert!((0..keys).all(|key| slow.keys[&format!("k.{key}")] == key.to_string()));
+    // What the sockets of the others have taken is a small part of the 12 MB of each.
+    let messages = encoded.load(Ordering::SeqCst);
+    assert!(messages <= SUBSCRIBERS * keys / 2, "{messages} messages");
 }

@@ -3,7 +3,8 @@
 /// Limits of the keys of topics ([`Context::write_key`](crate::Context::write_key)). Keys are state, so none is evicted:
 /// a write beyond a limit is rejected, and removals are always accepted.
 ///
-/// A key counts its name, its value and 256 bytes; a removed key counts until it is forgotten.
+/// A key counts its name, its value and 256 bytes; a removed key counts until it is forgotten. A topic with keys counts
+/// its name and 512 bytes, and a remembered idempotency key its names and 160 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyedConfig {
     pub(crate) keys: usize,
@@ -41,7 +42,8 @@ impl KeyedConfig {
         self
     }
 
-    /// Approximate memory limit of the keys of all topics, in bytes. Default 64 MiB.
+    /// Approximate memory limit of the keys of all topics, in bytes. Default 64 MiB. The snapshots that subscribers read
+    /// may have twice this number: above it, the oldest one is discarded, and its readers begin again.
     #[must_use]
     pub fn with_max_total_bytes(mut self, bytes: usize) -> Self {
         self.total_bytes = bytes;

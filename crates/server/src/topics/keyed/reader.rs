@@ -2,7 +2,8 @@
 
 use sinews_session::Prepared;
 
-use super::topic::{EncodeKeys, EncodedSnapshot, KeyedTopic};
+use super::snapshot::{Discarded, SnapshotReader};
+use super::topic::{EncodeKeys, KeyedTopic, SnapshotStart};
 
 /// Size of one update to a subscriber that is behind: small, so that values are read late and are new when they are
 /// sent.
@@ -13,8 +14,8 @@ const UPDATE_BYTES: usize = 8 << 10;
 pub(crate) struct KeyedReader {
     /// Cursor: the subscriber has the changes up to here; `None` if it needs a snapshot.
     after: Option<u64>,
-    /// The snapshot that is being sent, and the index of the next part.
-    snapshot: Option<(EncodedSnapshot, usize)>,
+    /// The snapshot that is being sent.
+    snapshot: Option<SnapshotReader>,
 }
 
 /// Next step of a reader.
@@ -43,17 +44,18 @@ impl KeyedReader {
         encode: &EncodeKeys,
     ) -> ReaderStep {
         loop {
-            if let Some((snapshot, next)) = &mut self.snapshot {
-                if let Some(part) = snapshot.parts.get(*next) {
-                    *next += 1;
-                    let part = part.clone();
-                    if *next == snapshot.parts.len() {
-                        self.after = Some(snapshot.cursor);
-                        self.snapshot = None;
+            if let Some(snapshot) = &mut self.snapshot {
+                match snapshot.next(&topic.name, filter, encode) {
+                    Ok((part, is_last)) => {
+                        if is_last {
+                            self.after = Some(snapshot.cursor());
+                            self.snapshot = None;
+                        }
+                        return ReaderStep::Message(part);
                     }
-                    return ReaderStep::Message(part);
+                    // It begins again with the first part of a newer one.
+                    Err(Discarded) => self.snapshot = None,
                 }
-                self.snapshot = None;
             }
             if let Some(after) = self.after {
                 if after >= end {
@@ -67,7 +69,13 @@ impl KeyedReader {
                 }
             }
             self.after = None;
-            self.snapshot = Some((topic.encoded_snapshot(filter, encode), 0));
+            match topic.begin_snapshot(filter, encode) {
+                SnapshotStart::Parts(reader) => self.snapshot = Some(reader),
+                SnapshotStart::Whole(cursor, part) => {
+                    self.after = Some(cursor);
+                    return ReaderStep::Message(part);
+                }
+            }
         }
     }
 }

@@ -28,7 +28,7 @@ use stored::PendingChanges;
 const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// Approximate memory of a key besides its name and value, in bytes.
-const KEY_COST: usize = 256;
+pub(super) const KEY_COST: usize = 256;
 
 /// Maximum number of keys that one read looks at, so that writers wait only briefly.
 const SCAN_MAX: usize = 4_096;
@@ -148,10 +148,15 @@ impl KeyedState {
 
     /// Marks it as removed if nothing is left that a reader or a writer could need.
     pub(super) fn remove_if_empty(&mut self) -> bool {
+        self.removed = self.is_unused() && self.role.is_removable();
+        self.removed
+    }
+
+    /// Returns whether the topic has nothing but perhaps subscribers.
+    pub(super) fn is_unused(&self) -> bool {
         // The log has the epoch and the sequence of a stored topic.
         let is_stored = self.stored.as_ref().is_some_and(|stored| self.sequence > 0 || !stored.is_empty());
-        self.removed = !is_stored && self.is_empty() && self.role.is_removable();
-        self.removed
+        !is_stored && self.is_empty()
     }
 
     /// Returns whether nothing is left that a reader or a writer could need.
@@ -211,11 +216,13 @@ impl KeyedState {
         self.check_condition(write.condition, current.map(|current| current.version))?;
         let changed = match &write.value {
             Some(value) => {
-                self.check_limits(&write.key, value, limits.of(write))?;
+                self.check_limits(&write.key, value, named_bytes(write), limits.of(write))?;
+                self.make_space(write, limits);
                 self.put(&write.key, Some(value.clone()), write.ttl.map(|ttl| now + ttl), now);
                 true
             }
             None if current.is_some() => {
+                self.make_space(write, limits);
                 self.put(&write.key, None, None, now);
                 true
             }
@@ -244,19 +251,38 @@ impl KeyedState {
         }
     }
 
-    fn check_limits(&self, key: &Arc<str>, value: &Bytes, limits: WriteLimits) -> Result<(), KeyError> {
+    /// Returns the bytes by which a value of a key is larger than what the topic has of the key.
+    fn growth(&self, key: &Arc<str>, value: &Bytes) -> usize {
+        let before = self.keys.get(key).map_or(0, |known| cost(key, known.value.as_ref()));
+        cost(key, Some(value)).saturating_sub(before)
+    }
+
+    /// Forgets earlier idempotency keys, as far as a write needs their memory.
+    fn make_space(&mut self, write: &KeyWrite, limits: WriteLimits) {
+        let growth = write.value.as_ref().map_or(0, |value| self.growth(&write.key, value));
+        let needed = growth + named_bytes(write);
+        self.recent.set_bytes_left(limits.left, limits.config.total_bytes);
+        self.recent.free(needed.saturating_sub(limits.left));
+    }
+
+    /// Checks the limits of a new value, whose idempotency key takes a number of bytes.
+    fn check_limits(
+        &self,
+        key: &Arc<str>,
+        value: &Bytes,
+        named: usize,
+        limits: WriteLimits,
+    ) -> Result<(), KeyError> {
         let known = self.keys.get(key);
-        let before = known.map_or(0, |known| cost(key, known.value.as_ref()));
-        let after = cost(key, Some(value));
         let KeyedConfig { keys, topic_bytes, total_bytes, .. } = limits.config;
         if known.is_none_or(|known| known.value.is_none()) && self.len() >= keys {
             return Err(KeyError::TooManyKeys(keys));
         }
-        let growth = after.saturating_sub(before);
+        let growth = self.growth(key, value);
         if growth > 0 && self.bytes + growth > topic_bytes {
             return Err(KeyError::TopicFull(topic_bytes));
         }
-        if growth > limits.left {
+        if growth + named > limits.left.saturating_add(self.recent.bytes()) {
             return Err(KeyError::ServerFull(total_bytes));
         }
         Ok(())
@@ -385,6 +411,33 @@ impl KeyedState {
         self.page(None, filter, usize::MAX).0
     }
 
+    /// Returns the same, unless the keys have more than a number of bytes.
+    pub(super) fn small_snapshot(&self, filter: &str, bytes_max: usize) -> Option<Vec<KeyChange>> {
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        for key in self.keys_after(None, Some(filter)) {
+            bytes += key.bytes();
+            if bytes > bytes_max {
+                return None;
+            }
+            keys.push(key);
+        }
+        Some(keys)
+    }
+
+    /// Returns the keys with values that match a filter, after a key.
+    fn keys_after<'a>(
+        &'a self,
+        after: Option<&str>,
+        filter: Option<&'a str>,
+    ) -> impl Iterator<Item = KeyChange> + 'a {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = self.keys.range::<str, _>((from, Bound::Unbounded));
+        keys.filter(move |(key, _)| matches(filter, key)).filter_map(|(key, known)| {
+            let value = Some(known.value.clone()?);
+            Some(KeyChange { key: key.clone(), version: known.version, value })
+        })
+    }
+
     /// Returns keys with values after a key, and whether more follow.
     pub(super) fn page(
         &self,
@@ -392,12 +445,7 @@ impl KeyedState {
         filter: Option<&str>,
         keys_max: usize,
     ) -> (Vec<KeyChange>, bool) {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = self.keys.range::<str, _>((from, Bound::Unbounded));
-        let mut keys = keys.filter(|(key, _)| matches(filter, key)).filter_map(|(key, known)| {
-            let value = Some(known.value.clone()?);
-            Some(KeyChange { key: key.clone(), version: known.version, value })
-        });
+        let mut keys = self.keys_after(after, filter);
         let page = keys.by_ref().take(keys_max).collect();
         (page, keys.next().is_some())
     }
@@ -442,7 +490,7 @@ impl KeyedState {
             let fits = match &value {
                 Some(value) => {
                     let left = limits.left.saturating_sub(self.bytes);
-                    self.check_limits(&key, value, WriteLimits { left, ..limits }).is_ok()
+                    self.check_limits(&key, value, 0, WriteLimits { left, ..limits }).is_ok()
                 }
                 None => true,
             };
@@ -454,6 +502,7 @@ impl KeyedState {
             self.sequence = version - 1;
             self.put(&key, value, ttl.map(|ttl| now + ttl), now);
         }
+        self.recent.set_bytes_left(limits.left.saturating_sub(self.bytes), limits.config.total_bytes);
         for RecentKeyWrite { key, idempotency_key, sequence, age } in snapshot.recent {
             if let Some(at) = now.checked_sub(age) {
                 self.recent.insert((&key, &idempotency_key), sequence, at);
@@ -471,8 +520,13 @@ impl KeyedState {
     }
 }
 
-fn matches(filter: Option<&str>, key: &str) -> bool {
+pub(super) fn matches(filter: Option<&str>, key: &str) -> bool {
     filter.is_none_or(|filter| name::matches(filter, key))
+}
+
+/// Returns the memory of the idempotency key of a write in bytes.
+fn named_bytes(write: &KeyWrite) -> usize {
+    write.idempotency_key.as_deref().map_or(0, |name| RecentWrites::cost(&write.key, name))
 }
 
 fn cost(key: &str, value: Option<&Bytes>) -> usize {

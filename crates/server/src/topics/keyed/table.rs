@@ -14,6 +14,7 @@ use sinews_engine::Post;
 use super::config::KeyedConfig;
 use super::log::{KeyLogError, LoggedChange, SharedKeyLog};
 use super::replication::SharedKeyReplication;
+use super::snapshot::SnapshotMemory;
 use super::state::replica::KeyRole;
 use super::state::{KeyedState, WriteLimits};
 use super::topic::{EncodeKeys, KeyedTopic};
@@ -39,6 +40,7 @@ pub(crate) struct KeyedTable {
     overflowed: Box<[AtomicBool]>,
     bytes: AtomicUsize,
     keys: AtomicUsize,
+    snapshots: Arc<SnapshotMemory>,
     counters: KeyedCounters,
 }
 
@@ -66,12 +68,17 @@ pub(crate) struct KeyedUse {
     pub(crate) topics: u64,
     pub(crate) keys: u64,
     pub(crate) bytes: u64,
+    pub(crate) snapshot_bytes: u64,
     pub(crate) writes: u64,
     pub(crate) lagged: u64,
 }
 
-/// Memory of a topic besides its name and keys, in bytes.
+/// Memory of a topic with keys besides its name and keys, in bytes.
 const TOPIC_COST: usize = 512;
+
+/// Memory limit of the snapshots that subscribers read, in limits of the keys: as much for references to the keys of all
+/// topics, which keep replaced values, as for their encoded parts.
+const SNAPSHOTS_FACTOR: usize = 2;
 
 /// Threads by the mailboxes, and the epochs of topics.
 #[derive(Clone, Copy)]
@@ -93,6 +100,7 @@ impl KeyedTable {
             overflowed: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             bytes: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
+            snapshots: SnapshotMemory::new(config.total_bytes.saturating_mul(SNAPSHOTS_FACTOR)),
             counters: KeyedCounters::default(),
         }
     }
@@ -128,6 +136,7 @@ impl KeyedTable {
             topics: self.lock().by_name.len() as u64,
             keys: self.keys.load(Ordering::Relaxed) as u64,
             bytes: self.bytes.load(Ordering::Relaxed) as u64,
+            snapshot_bytes: self.snapshots.bytes() as u64,
             writes: read(&self.counters.writes),
             lagged: read(&self.counters.lagged),
         }
@@ -146,7 +155,7 @@ impl KeyedTable {
         let home = topics.by_name.len() % self.threads.max(1);
         let log = self.log.as_ref().filter(|log| log.0.stores(name));
         let epoch = log.and_then(|log| log.0.epoch(name)).unwrap_or_else(|| epochs.of(&epoch_name(name)));
-        let topic = Arc::new(KeyedTopic::new(name, epoch, self.threads, home));
+        let topic = Arc::new(KeyedTopic::new(name, epoch, (self.threads, home), &self.snapshots));
         topic.lock().freeze(topics.frozen);
         if self.replication.is_some() {
             topic.lock().set_role(KeyRole::Unowned);
@@ -156,7 +165,6 @@ impl KeyedTable {
         }
         topics.by_name.insert(topic.name.clone(), Arc::clone(&topic));
         topics.names.insert(topic.name.clone());
-        self.bytes.fetch_add(TOPIC_COST + name.len(), Ordering::Relaxed);
         topic
     }
 
@@ -170,23 +178,23 @@ impl KeyedTable {
         if state.is_removed() {
             return None;
         }
-        let before = (state.bytes(), state.len());
+        let before = (charge(&topic.name, &state), state.len());
         let result = change(&mut state);
-        let after = (state.bytes(), state.len());
+        let after = (charge(&topic.name, &state), state.len());
         drop(state);
         self.bytes.fetch_add(after.0.wrapping_sub(before.0), Ordering::Relaxed);
         self.keys.fetch_add(after.1.wrapping_sub(before.1), Ordering::Relaxed);
         Some(result)
     }
 
-    /// Returns the approximate memory of all topics in bytes.
-    pub(super) fn usage_bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    /// Returns the bytes that a topic may grow by, if all topics may have this number of bytes.
+    pub(super) fn bytes_left(&self, total: usize, topic: &str, state: &KeyedState) -> usize {
+        let first = if state.is_unused() { TOPIC_COST + topic.len() } else { 0 };
+        total.saturating_sub(self.bytes.load(Ordering::Relaxed)).saturating_sub(first)
     }
 
-    fn limits(&self) -> WriteLimits {
-        let left = self.config.total_bytes.saturating_sub(self.usage_bytes());
-        WriteLimits { config: self.config, left }
+    fn limits(&self, topic: &str, state: &KeyedState) -> WriteLimits {
+        WriteLimits { config: self.config, left: self.bytes_left(self.config.total_bytes, topic, state) }
     }
 
     /// Writes a key, and notifies the threads with subscribers.
@@ -204,9 +212,10 @@ impl KeyedTable {
                 let before = state.position();
                 let written = if state.is_stored() {
                     self.expire(name, state, now);
-                    state.write_to_log(write, self.limits(), now, &|change| self.append(name, change))
+                    let limits = self.limits(name, state);
+                    state.write_to_log(write, limits, now, &|change| self.append(name, change))
                 } else {
-                    state.write(write, self.limits(), now)
+                    state.write(write, self.limits(name, state), now)
                 };
                 (written, state.position() != before, state.ask())
             });
@@ -314,7 +323,6 @@ impl KeyedTable {
         if !topic.has_subscribers() && state.remove_if_empty() {
             topics.by_name.remove(&topic.name);
             topics.names.remove(&topic.name);
-            self.bytes.fetch_sub(TOPIC_COST + topic.name.len(), Ordering::Relaxed);
             if state.had_changes() {
                 epochs.advance(&epoch_name(&topic.name));
             }
@@ -429,7 +437,8 @@ impl KeyedTable {
             let snapshot = snapshot.clone();
             let is_asked = self.change(&topic, |state| {
                 if !state.had_changes() {
-                    restored = (true, state.restore(snapshot, self.limits(), now));
+                    let limits = self.limits(&topic.name, state);
+                    restored = (true, state.restore(snapshot, limits, now));
                 }
                 state.ask()
             });
@@ -442,6 +451,15 @@ impl KeyedTable {
     }
 }
 
+/// Returns the bytes that count toward the memory limit. A topic with subscribers only has none: the subscriptions of a
+/// connection have a limit of their own, and must not displace keys.
+fn charge(topic: &str, state: &KeyedState) -> usize {
+    if state.is_unused() { 0 } else { TOPIC_COST + topic.len() + state.bytes() }
+}
+
 pub(crate) fn epoch_name(topic: &str) -> String {
     format!("{EPOCH_PREFIX}{topic}")
 }
+
+#[cfg(test)]
+mod tests;

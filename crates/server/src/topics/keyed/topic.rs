@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_session::Prepared;
 
+use super::snapshot::{PART_BYTES, SnapshotMemory, SnapshotReader, TopicSnapshot};
 use super::state::{KeyedState, NeedsSnapshot};
 use super::update::{KeyChange, KeyedUpdate, SnapshotPart};
 use crate::topics::history::policy::Position;
@@ -21,10 +22,7 @@ impl fmt::Debug for EncodeKeys {
     }
 }
 
-/// Size of a part of a snapshot in bytes of keys and values; a larger value is a part by itself.
-const PART_BYTES: usize = 32 << 10;
-
-/// A snapshot is encoded anew after this number of changes, or changes of half of the keys.
+/// Readers begin with a new snapshot after this number of changes, or changes of half of the keys.
 const SNAPSHOT_CHANGES: u64 = 64;
 
 /// Keyed topic.
@@ -32,8 +30,9 @@ const SNAPSHOT_CHANGES: u64 = 64;
 pub(crate) struct KeyedTopic {
     pub(crate) name: Arc<str>,
     state: Mutex<KeyedState>,
-    /// The last encoded snapshot of all keys.
-    snapshot: Mutex<Option<EncodedSnapshot>>,
+    /// The last snapshot of all keys.
+    snapshot: Mutex<Option<Arc<TopicSnapshot>>>,
+    snapshots: Arc<SnapshotMemory>,
     pub(super) threads: Box<[ThreadInterest]>,
     /// The thread that removes its expired keys.
     pub(super) home: usize,
@@ -50,19 +49,26 @@ pub(super) struct ThreadInterest {
     pub(super) is_notified: AtomicBool,
 }
 
-/// Parts of a snapshot at a cursor.
-#[derive(Clone, Debug)]
-pub(super) struct EncodedSnapshot {
-    pub(super) cursor: u64,
-    pub(super) parts: Arc<[Prepared]>,
+/// Begin of a snapshot for a reader.
+#[derive(Debug)]
+pub(super) enum SnapshotStart {
+    /// It has one part, encoded for this reader, at a cursor.
+    Whole(u64, Prepared),
+    Parts(SnapshotReader),
 }
 
 impl KeyedTopic {
-    pub(super) fn new(name: &str, epoch: u64, threads: usize, home: usize) -> Self {
+    pub(super) fn new(
+        name: &str,
+        epoch: u64,
+        (threads, home): (usize, usize),
+        snapshots: &Arc<SnapshotMemory>,
+    ) -> Self {
         Self {
             name: name.into(),
             state: Mutex::new(KeyedState::new(epoch)),
             snapshot: Mutex::default(),
+            snapshots: Arc::clone(snapshots),
             threads: (0..threads).map(|_| ThreadInterest::default()).collect(),
             home,
             is_noted: AtomicBool::new(false),
@@ -109,61 +115,47 @@ impl KeyedTopic {
         Ok((read.cursor, Some((encode.0)(&update))))
     }
 
-    /// Returns a snapshot of the keys that match a filter. Without a filter, subscribers share it: it may lie some
-    /// changes back, which follow.
-    pub(super) fn encoded_snapshot(&self, filter: Option<&str>, encode: &EncodeKeys) -> EncodedSnapshot {
-        let (position, cursor, keys) = {
-            let state = self.lock();
-            let (position, cursor) = (state.position(), state.cursor());
-            if state.is_refused() {
-                let part = Some(SnapshotPart { number: 1, is_last: true });
-                let (topic, changes) = (&*self.name, &[][..]);
-                let update = KeyedUpdate { topic, position, part, changes, is_unavailable: true };
-                return EncodedSnapshot { cursor, parts: [(encode.0)(&update)].into() };
-            }
-            if filter.is_none() {
-                let known = self.lock_snapshot();
-                let changes_max = SNAPSHOT_CHANGES.max(state.len() as u64 / 2);
-                let is_recent = |known: &&EncodedSnapshot| {
-                    state.has_changes_after(known.cursor)
-                        && cursor.saturating_sub(known.cursor) <= changes_max
-                };
-                if let Some(known) = known.as_ref().filter(is_recent) {
-                    return known.clone();
-                }
-            }
-            (position, cursor, state.snapshot(filter))
+    /// Begins a snapshot of the keys that match a filter. Subscribers share a large one, and one without a filter: it may
+    /// lie some changes back, which follow.
+    pub(super) fn begin_snapshot(&self, filter: Option<&str>, encode: &EncodeKeys) -> SnapshotStart {
+        let state = self.lock();
+        let (position, cursor) = (state.position(), state.cursor());
+        if state.is_refused() {
+            drop(state);
+            return SnapshotStart::Whole(cursor, self.encode_whole(position, &[], true, encode));
+        }
+        if let Some(keys) = filter.and_then(|filter| state.small_snapshot(filter, PART_BYTES)) {
+            drop(state);
+            return SnapshotStart::Whole(cursor, self.encode_whole(position, &keys, false, encode));
+        }
+        let changes_max = SNAPSHOT_CHANGES.max(state.len() as u64 / 2);
+        let is_recent = |known: &&Arc<TopicSnapshot>| {
+            state.has_changes_after(known.cursor)
+                && cursor.saturating_sub(known.cursor) <= changes_max
+                && !known.is_discarded()
         };
-        // Encoded without the lock.
-        let encoded = EncodedSnapshot { cursor, parts: self.encode_parts(position, &keys, encode) };
-        if filter.is_none() {
-            *self.lock_snapshot() = Some(encoded.clone());
+        if let Some(known) = self.lock_snapshot().as_ref().filter(is_recent) {
+            return SnapshotStart::Parts(SnapshotReader::new(Arc::clone(known)));
         }
-        encoded
+        let keys = state.snapshot(None);
+        drop(state);
+        let snapshot = TopicSnapshot::new((position, cursor), keys, &self.snapshots);
+        *self.lock_snapshot() = Some(Arc::clone(&snapshot));
+        SnapshotStart::Parts(SnapshotReader::new(snapshot))
     }
 
-    fn encode_parts(&self, position: Position, keys: &[KeyChange], encode: &EncodeKeys) -> Arc<[Prepared]> {
-        let mut ends = Vec::new();
-        let mut bytes = 0;
-        for (at, key) in keys.iter().enumerate() {
-            bytes += key.bytes();
-            if bytes > PART_BYTES && at > 0 {
-                ends.push(at);
-                bytes = key.bytes();
-            }
-        }
-        ends.push(keys.len());
-        let mut begin = 0;
-        let parts = (1..).zip(&ends).map(|(number, &end)| {
-            let part = SnapshotPart { number, is_last: end == keys.len() };
-            let changes = &keys[std::mem::replace(&mut begin, end)..end];
-            let topic = &*self.name;
-            (encode.0)(&KeyedUpdate { topic, position, part: Some(part), changes, is_unavailable: false })
-        });
-        parts.collect()
+    fn encode_whole(
+        &self,
+        position: Position,
+        changes: &[KeyChange],
+        is_unavailable: bool,
+        encode: &EncodeKeys,
+    ) -> Prepared {
+        let part = Some(SnapshotPart { number: 1, is_last: true });
+        (encode.0)(&KeyedUpdate { topic: &self.name, position, part, changes, is_unavailable })
     }
 
-    fn lock_snapshot(&self) -> MutexGuard<'_, Option<EncodedSnapshot>> {
+    fn lock_snapshot(&self) -> MutexGuard<'_, Option<Arc<TopicSnapshot>>> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -117,7 +117,8 @@ impl KeyWrite {
     }
 
     /// Names this write, so that a repetition has no effect and returns the result of the first. The topic remembers
-    /// the last 1,024 names for five minutes, each together with its key. 1 to 128 bytes. Default: none.
+    /// the last 1,024 names for five minutes, each together with its key, and fewer if memory is short
+    /// ([`KeyedConfig::with_max_total_bytes`](crate::KeyedConfig::with_max_total_bytes)). 1 to 128 bytes. Default: none.
     #[must_use]
     pub fn with_idempotency_key(mut self, name: impl Into<Box<str>>) -> Self {
         self.idempotency_key = Some(name.into());

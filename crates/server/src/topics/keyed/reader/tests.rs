@@ -1,23 +1,27 @@
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sinews_testkit::Rng;
 
 use super::super::config::KeyedConfig;
-use super::super::state::WriteLimits;
-use super::super::update::KeyedUpdate;
+use super::super::snapshot::SnapshotMemory;
+use super::super::state::{WriteLimits, matches};
+use super::super::update::{KeyChange, KeyedUpdate};
 use super::super::write::KeyWrite;
 use super::*;
 
-/// `first last sequence`, with `-` for an update, then `key version value` for each change.
-fn encoder() -> EncodeKeys {
-    EncodeKeys(Box::new(|update: &KeyedUpdate<'_>| {
-        let part = if update.is_snapshot() {
-            format!("{} {}", update.part() == Some(1), update.is_last_part())
-        } else {
-            "- -".to_owned()
+/// `part last sequence`, with `-` for an update, then `key version value` for each change. Counts its calls.
+fn encoder(calls: Arc<AtomicUsize>) -> EncodeKeys {
+    EncodeKeys(Box::new(move |update: &KeyedUpdate<'_>| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        let part = match update.part() {
+            Some(part) => format!("{part} {}", update.is_last_part()),
+            None => "- -".to_owned(),
         };
-        let change = |change: &super::super::update::KeyChange| {
+        let change = |change: &KeyChange| {
             let value = change.value().map(|value| String::from_utf8_lossy(value).into_owned());
             format!("\n{} {} {}", change.key(), change.version(), value.as_deref().unwrap_or("-"))
         };
@@ -32,20 +36,30 @@ struct View {
     keys: BTreeMap<String, (u64, String)>,
     /// The parts of a snapshot so far.
     snapshot: Option<BTreeMap<String, (u64, String)>>,
+    /// The number of parts of the snapshot so far, and its sequence.
+    parts: (usize, String),
+    /// Snapshots that did not end.
+    restarts: usize,
     /// The newest version of each key that it has shown or seen removed.
     newest: BTreeMap<String, u64>,
     sequence: u64,
 }
 
 impl View {
-    fn apply(&mut self, message: &Prepared, current: impl Fn(&str) -> Option<u64>) {
+    /// Returns whether the message ends a snapshot.
+    fn apply(&mut self, message: &Prepared, current: impl Fn(&str) -> Option<u64>) -> bool {
         let text = String::from_utf8(message.payload().to_vec()).unwrap();
         let mut lines = text.lines();
         let head: Vec<&str> = lines.next().unwrap().split(' ').collect();
-        if head[0] == "true" {
-            self.snapshot = Some(BTreeMap::new());
+        if head[0] == "1" {
+            self.restarts += usize::from(self.snapshot.replace(BTreeMap::new()).is_some());
+            self.parts = (0, head[2].to_owned());
         }
         let is_snapshot = head[0] != "-";
+        if is_snapshot {
+            self.parts.0 += 1;
+            assert_eq!((head[0], head[2]), (&*self.parts.0.to_string(), &*self.parts.1), "parts in order");
+        }
         for line in lines {
             let [key, version, value] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let version: u64 = version.parse().unwrap();
@@ -71,6 +85,7 @@ impl View {
             assert!(sequence >= self.sequence, "the view goes back");
             self.sequence = sequence;
         }
+        head[1] == "true"
     }
 
     fn note(&mut self, key: &str, version: u64) {
@@ -84,13 +99,27 @@ struct World {
     encode: EncodeKeys,
     limits: WriteLimits,
     now: Instant,
+    memory: Arc<SnapshotMemory>,
+    /// Calls of the encoder.
+    encoded: Arc<AtomicUsize>,
+    /// The keys at each sequence.
+    history: RefCell<BTreeMap<u64, Vec<KeyChange>>>,
 }
 
 impl World {
     fn new() -> Self {
+        Self::with_memory(usize::MAX)
+    }
+
+    /// With a memory limit of snapshots.
+    fn with_memory(bytes_max: usize) -> Self {
+        let (memory, encoded) = (SnapshotMemory::new(bytes_max), Arc::new(AtomicUsize::new(0)));
         Self {
-            topic: KeyedTopic::new("t", 1, 1, 0),
-            encode: encoder(),
+            topic: KeyedTopic::new("t", 1, (1, 0), &memory),
+            encode: encoder(Arc::clone(&encoded)),
+            memory,
+            encoded,
+            history: RefCell::new([(0, Vec::new())].into()),
             limits: WriteLimits { config: KeyedConfig::default().with_max_keys(64), left: usize::MAX },
             now: Instant::now(),
         }
@@ -98,6 +127,12 @@ impl World {
 
     fn write(&self, write: &KeyWrite) {
         self.topic.lock().write(write, self.limits, self.now).unwrap();
+        self.note();
+    }
+
+    fn note(&self) {
+        let state = self.topic.lock();
+        self.history.borrow_mut().insert(state.position().sequence, state.snapshot(None));
     }
 
     fn sequence(&self) -> u64 {
@@ -111,19 +146,31 @@ impl World {
             ReaderStep::Skipped => {}
             ReaderStep::Message(message) => {
                 let current = |key: &str| self.topic.lock().version(key);
-                view.apply(&message, current);
+                if view.apply(&message, current) {
+                    let history = self.history.borrow();
+                    let then = history[&view.sequence].iter().filter(|key| matches(filter, &key.key));
+                    assert_eq!(view.keys, then.map(shown).collect(), "the keys at {}", view.sequence);
+                }
             }
         }
         false
     }
 }
 
+fn shown(key: &KeyChange) -> (String, (u64, String)) {
+    let value = String::from_utf8(key.value.as_ref().unwrap().to_vec()).unwrap();
+    (key.key.to_string(), (key.version, value))
+}
+
 /// Readers of any speed end with the state, and never show an older value after a newer one.
 #[test]
-fn slow_readers_end_with_the_state_and_read_no_stale_value() {
+fn slow_readers_get_the_keys_at_one_time_then_the_state_and_no_stale_value() {
+    let mut restarts = 0;
     for seed in 0..40 {
         let mut rng = Rng::new(seed);
-        let mut world = World::new();
+        // Half of the runs discard snapshots while they are read.
+        let memory = if seed % 2 == 0 { usize::MAX } else { 100_000 };
+        let mut world = World::with_memory(memory);
         let mut readers: Vec<(KeyedReader, View, Option<&str>, usize)> = Vec::new();
         for _ in 0..600 {
             match rng.below(12) {
@@ -134,6 +181,7 @@ fn slow_readers_end_with_the_state_and_read_no_stale_value() {
                 1 => world.now += Duration::from_secs(rng.below(40) as u64),
                 2 => {
                     world.topic.lock().expire(world.now, 4 + rng.below(60));
+                    world.note();
                 }
                 _ => {
                     let key = format!("{}.{}", ["a", "b"][rng.below(2)], rng.below(20));
@@ -159,12 +207,15 @@ fn slow_readers_end_with_the_state_and_read_no_stale_value() {
                 assert!(steps <= 200, "the rest is bounded by the state");
             }
             let state = world.topic.lock();
-            let keys = state.snapshot(*filter).into_iter().map(|key| {
-                (key.key.to_string(), (key.version, String::from_utf8(key.value.unwrap().to_vec()).unwrap()))
-            });
-            assert_eq!(view.keys, keys.collect(), "seed {seed}");
+            assert_eq!(view.keys, state.snapshot(*filter).iter().map(shown).collect(), "seed {seed}");
+            assert!(memory < usize::MAX || view.restarts == 0);
+            restarts += view.restarts;
         }
+        drop(readers);
+        world.topic.release_snapshot();
+        assert_eq!(world.memory.bytes(), 0, "seed {seed}");
     }
+    assert!(restarts > 0);
 }
 
 #[test]
@@ -182,23 +233,56 @@ fn what_waits_for_a_reader_does_not_grow_with_the_changes() {
 }
 
 #[test]
-fn snapshot_is_encoded_once_for_many_readers() {
+fn parts_of_a_snapshot_are_encoded_once_for_many_readers() {
     let world = World::new();
+    let encoded = || world.encoded.swap(0, Ordering::Relaxed);
+    let read_all = |filter: Option<&str>| {
+        let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+        while !world.read(&mut reader, &mut view, filter) {}
+        view
+    };
     for key in 0..40 {
         world.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
     }
-    let first = world.topic.encoded_snapshot(None, &world.encode);
-    assert_eq!((first.parts.len(), first.cursor), (5, 40));
+    (0..20).for_each(|_| assert_eq!(read_all(None).keys.len(), 40));
+    assert_eq!(encoded(), 5);
     for round in 0..64 {
         world.write(&KeyWrite::set("k0", format!("{round}")));
     }
-    let again = world.topic.encoded_snapshot(None, &world.encode);
-    assert_eq!(again.cursor, first.cursor, "64 changes follow it");
-    let (mut reader, mut view) = (KeyedReader::new(None), View::default());
-    while !world.read(&mut reader, &mut view, None) {}
-    assert_eq!(view.keys["k0"].1, "63");
+    assert_eq!(read_all(None).keys["k0"].1, "63");
+    assert_eq!(encoded(), 1, "64 changes follow the snapshot");
     world.write(&KeyWrite::set("k0", "64"));
-    assert_eq!(world.topic.encoded_snapshot(None, &world.encode).cursor, 105);
-    let filtered = world.topic.encoded_snapshot(Some("k0"), &world.encode);
-    assert_eq!((filtered.parts.len(), filtered.cursor), (1, 105));
+    assert_eq!(read_all(None).keys["k0"].1, "64");
+    assert_eq!(encoded(), 5);
+    world.write(&KeyWrite::set("k0", "65"));
+    let filtered = read_all(Some("k0"));
+    assert_eq!((filtered.keys["k0"].1.as_str(), filtered.newest["k0"], encoded()), ("65", 106, 1));
+}
+
+#[test]
+fn readers_that_do_not_read_take_no_more_memory_than_the_limit() {
+    const LIMIT: usize = 1 << 20;
+    let world = World::with_memory(LIMIT);
+    for key in 0..60 {
+        world.write(&KeyWrite::set(format!("k.{key}"), "x".repeat(4_000)));
+    }
+    let mut readers = Vec::new();
+    for number in 0..50 {
+        // Each begins at another version.
+        for round in 0..70 {
+            let value = format!("{number}{}", "y".repeat(4_000));
+            world.write(&KeyWrite::set(format!("k.{}", round % 60), value));
+        }
+        let filter = [None, Some("k.*"), Some("*.>")][number % 3];
+        let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+        assert!(!world.read(&mut reader, &mut view, filter));
+        readers.push((reader, view, filter));
+        assert!(world.memory.bytes() <= LIMIT, "{} bytes", world.memory.bytes());
+    }
+    assert_eq!(world.encoded.load(Ordering::Relaxed), 50, "one part for each reader");
+    for (mut reader, mut view, filter) in readers {
+        while !world.read(&mut reader, &mut view, filter) {}
+        assert_eq!(view.keys.len(), 60);
+        assert!(view.keys.values().all(|(_, value)| value.starts_with("49y")));
+    }
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
-use super::{KeyedState, WriteLimits, cost};
+use super::{KeyedState, WriteLimits, cost, named_bytes};
 use crate::topics::history::policy::Position;
 use crate::topics::keyed::log::LoggedChange;
+use crate::topics::keyed::recent::RecentWrites;
 use crate::topics::keyed::write::{KeyError, KeyWrite, KeyWritten};
 
 /// Time until an expired key is removed again, after the log has not stored its removal.
@@ -39,12 +40,19 @@ struct PendingChange {
     is_new_key: bool,
 }
 
+impl PendingChange {
+    fn bytes(&self) -> usize {
+        let named = self.idempotency_key.as_deref().map_or(0, |name| RecentWrites::cost(&self.key, name));
+        cost(&self.key, self.value.as_ref()) + named
+    }
+}
+
 /// Appends a change to the log, and returns its sequence.
 pub(in crate::topics::keyed) type AppendChange<'a> = &'a dyn Fn(&LoggedChange<'_>) -> Result<u64, KeyError>;
 
 impl PendingChanges {
     fn push(&mut self, change: PendingChange) {
-        self.bytes += cost(&change.key, change.value.as_ref());
+        self.bytes += change.bytes();
         self.new_keys += usize::from(change.is_new_key);
         let version = change.value.is_some().then_some(change.sequence);
         self.newest.insert(change.key.clone(), (change.ticket, version));
@@ -54,7 +62,7 @@ impl PendingChanges {
     fn remove(&mut self, ticket: u64) -> Option<PendingChange> {
         let at = self.changes.iter().position(|change| change.ticket == ticket)?;
         let change = self.changes.remove(at)?;
-        self.bytes -= cost(&change.key, change.value.as_ref());
+        self.bytes -= change.bytes();
         self.new_keys -= usize::from(change.is_new_key);
         if self.newest.get(&change.key).is_some_and(|(newest, _)| *newest == ticket) {
             self.newest.remove(&change.key);
@@ -100,7 +108,7 @@ impl KeyedState {
         let pending = self.stored.as_ref().and_then(|stored| stored.newest.get(&write.key));
         let expires = match &write.value {
             Some(value) => {
-                self.check_limits_with_pending(&write.key, value, version.is_none(), limits.of(write))?;
+                self.check_limits_with_pending(write, value, version.is_none(), limits.of(write))?;
                 write.ttl
             }
             None if version.is_some() => None,
@@ -109,6 +117,7 @@ impl KeyedState {
                 return Ok(KeyWritten { position, changed: false, repeated: false, pending });
             }
         };
+        self.make_space(write, limits);
         let name = write.idempotency_key.as_deref();
         let (ticket, sequence) =
             self.append_change((&write.key, write.value.as_ref()), (expires, name), now, append)?;
@@ -140,7 +149,7 @@ impl KeyedState {
 
     fn check_limits_with_pending(
         &self,
-        key: &Arc<str>,
+        write: &KeyWrite,
         value: &Bytes,
         is_new: bool,
         mut limits: WriteLimits,
@@ -152,7 +161,7 @@ impl KeyedState {
         limits.config.topic_bytes = limits.config.topic_bytes.saturating_sub(pending.1);
         // The number of keys was compared.
         limits.config.keys = usize::MAX;
-        self.check_limits(key, value, limits)
+        self.check_limits(&write.key, value, named_bytes(write), limits)
     }
 
     fn append_change(

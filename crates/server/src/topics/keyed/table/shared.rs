@@ -12,9 +12,9 @@ use crate::topics::keyed::topic::KeyedTopic;
 const REPLICA_SLACK: usize = 8;
 
 impl KeyedTable {
-    pub(crate) fn bytes_left_for_replicas(&self) -> usize {
+    pub(crate) fn bytes_left_for_replica(&self, topic: &str, state: &KeyedState) -> usize {
         let total = self.config.total_bytes;
-        total.saturating_add(total / REPLICA_SLACK).saturating_sub(self.usage_bytes())
+        self.bytes_left(total.saturating_add(total / REPLICA_SLACK), topic, state)
     }
 
     /// Changes a topic, which is created if there is none, and notifies its subscribers.

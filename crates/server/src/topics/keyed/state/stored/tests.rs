@@ -164,3 +164,29 @@ fn stored_topic_with_changes_is_not_removed() {
     let (mut unused, ..) = stored();
     assert!(unused.remove_if_empty());
 }
+
+#[test]
+fn idempotency_keys_of_pending_changes_count_toward_the_limit() {
+    let (mut state, log, now) = stored();
+    let write = |number: usize| KeyWrite::set("a", "1").with_idempotency_key(format!("{number:0128}"));
+    let named = named_bytes(&write(0));
+    let append = |state: &mut KeyedState, number: usize, left: usize| {
+        state.write_to_log(&write(number), WriteLimits { left, ..LIMITS }, now, &|change| log.append(change))
+    };
+    let value = cost("a", Some(&"1".into()));
+    let full = Err(KeyError::ServerFull(usize::MAX));
+    assert_eq!(append(&mut state, 0, value + named - 1), full);
+    assert!(append(&mut state, 0, value + named).is_ok());
+    assert_eq!(state.bytes(), value + named);
+    state.commit(1, now);
+    assert_eq!(state.bytes(), value + named);
+    // The oldest make space for others of the same topic.
+    assert!(append(&mut state, 1, 0).is_ok());
+    state.commit(2, now);
+    assert_eq!(state.bytes(), value + named);
+    assert!(append(&mut state, 1, 0).unwrap().repeated);
+    // A removal is accepted in any case.
+    let removal = KeyWrite::delete("a").with_idempotency_key("x");
+    let limits = WriteLimits { left: 0, ..LIMITS };
+    assert!(state.write_to_log(&removal, limits, now, &|change| log.append(change)).unwrap().changed);
+}

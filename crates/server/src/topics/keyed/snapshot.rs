@@ -1,0 +1,277 @@
+//! Snapshots of the keys of a topic: the keys at one time, encoded part by part as subscribers are ready.
+//!
+//! ```text
+//!   KeyedTopic ─▶ TopicSnapshot: shared names and values      ◀─ SnapshotReader: index of the next key
+//!                   │ bytes                                      │ a filter: encodes its part for itself
+//!                   ▼                                            ▼ none: the part is encoded once for all readers
+//!                 SnapshotMemory: above the limit, the oldest snapshot is discarded; its readers begin again
+//! ```
+//!
+//! A snapshot refers to the values of its time, so that writes between two parts do not change it. What a slow reader
+//! costs is its index; the memory of all snapshots is limited, whatever the number of readers.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use sinews_session::Prepared;
+
+use super::state::matches;
+use super::topic::EncodeKeys;
+use super::update::{KeyChange, KeyedUpdate, SnapshotPart};
+use crate::topics::history::policy::Position;
+
+/// Size of a part of a snapshot in bytes of keys and values; a larger value is a part by itself.
+pub(super) const PART_BYTES: usize = 32 << 10;
+
+/// Approximate memory of a key of a snapshot besides its name and value, in bytes.
+const KEY_COST: usize = 64;
+
+/// Approximate memory of an encoded part besides its payload, in bytes.
+const PART_COST: usize = 128;
+
+/// Number of snapshots from which on the list is searched for dropped ones.
+const SWEEP_MIN: usize = 64;
+
+/// Memory of all snapshots of a server.
+#[derive(Debug)]
+pub(crate) struct SnapshotMemory {
+    bytes: AtomicUsize,
+    bytes_max: usize,
+    list: Mutex<SnapshotList>,
+}
+
+#[derive(Debug)]
+struct SnapshotList {
+    /// In the order of their creation.
+    snapshots: VecDeque<Weak<TopicSnapshot>>,
+    /// Length at which dropped snapshots are removed.
+    sweep_at: usize,
+}
+
+/// The keys of a topic at one time.
+#[derive(Debug)]
+pub(super) struct TopicSnapshot {
+    pub(super) cursor: u64,
+    position: Position,
+    content: Mutex<Option<SnapshotContent>>,
+    is_discarded: AtomicBool,
+    memory: Arc<SnapshotMemory>,
+}
+
+#[derive(Debug)]
+struct SnapshotContent {
+    keys: Arc<[KeyChange]>,
+    /// The first parts without a filter, each with the index of the key after it.
+    parts: Vec<(Prepared, usize)>,
+    charge: SnapshotCharge,
+}
+
+/// Bytes of a snapshot, which are free again when it is dropped.
+#[derive(Debug)]
+struct SnapshotCharge {
+    memory: Arc<SnapshotMemory>,
+    bytes: usize,
+}
+
+/// Position of a subscriber in a snapshot.
+#[derive(Debug)]
+pub(super) struct SnapshotReader {
+    snapshot: Arc<TopicSnapshot>,
+    /// Number of parts that were read.
+    parts: usize,
+    /// Index of the next key.
+    next: usize,
+}
+
+/// Error: the snapshot was discarded, since snapshots exceeded their memory limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Discarded;
+
+impl SnapshotMemory {
+    pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
+        let list = Mutex::new(SnapshotList { snapshots: VecDeque::new(), sweep_at: SWEEP_MIN });
+        Arc::new(Self { bytes: AtomicUsize::new(0), bytes_max, list })
+    }
+
+    /// Returns the approximate memory of all snapshots in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SnapshotList> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, snapshot: &Arc<TopicSnapshot>) {
+        let mut list = self.lock();
+        if list.snapshots.len() >= list.sweep_at {
+            list.snapshots.retain(|known| known.strong_count() > 0);
+            list.sweep_at = SWEEP_MIN.max(2 * list.snapshots.len());
+        }
+        list.snapshots.push_back(Arc::downgrade(snapshot));
+    }
+
+    /// Discards the oldest snapshots above the limit, but not this one.
+    fn enforce(&self, kept: &TopicSnapshot) {
+        if self.bytes() <= self.bytes_max {
+            return;
+        }
+        let mut list = self.lock();
+        let mut at = 0;
+        while self.bytes() > self.bytes_max && at < list.snapshots.len() {
+            let snapshot = list.snapshots[at].upgrade();
+            if snapshot.as_ref().is_some_and(|snapshot| std::ptr::eq(&**snapshot, kept)) {
+                at += 1;
+                continue;
+            }
+            list.snapshots.remove(at);
+            if let Some(snapshot) = snapshot {
+                snapshot.discard();
+            }
+        }
+    }
+}
+
+impl SnapshotCharge {
+    fn new(memory: &Arc<SnapshotMemory>, bytes: usize) -> Self {
+        memory.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { memory: Arc::clone(memory), bytes }
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.memory.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+    }
+}
+
+impl Drop for SnapshotCharge {
+    fn drop(&mut self) {
+        self.memory.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl TopicSnapshot {
+    pub(super) fn new(
+        (position, cursor): (Position, u64),
+        keys: Vec<KeyChange>,
+        memory: &Arc<SnapshotMemory>,
+    ) -> Arc<Self> {
+        let bytes = keys.iter().map(|key| KEY_COST + key.bytes()).sum();
+        let charge = SnapshotCharge::new(memory, bytes);
+        let content = SnapshotContent { keys: keys.into(), parts: Vec::new(), charge };
+        let snapshot = Arc::new(Self {
+            cursor,
+            position,
+            content: Mutex::new(Some(content)),
+            is_discarded: AtomicBool::new(false),
+            memory: Arc::clone(memory),
+        });
+        memory.add(&snapshot);
+        memory.enforce(&snapshot);
+        snapshot
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<SnapshotContent>> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn discard(&self) {
+        self.is_discarded.store(true, Ordering::Relaxed);
+        *self.lock() = None;
+    }
+
+    pub(super) fn is_discarded(&self) -> bool {
+        self.is_discarded.load(Ordering::Relaxed)
+    }
+
+    /// Returns a part without a filter, and the index of the key after it. All readers have the same parts.
+    fn shared_part(
+        &self,
+        topic: &str,
+        (parts, next): (usize, usize),
+        encode: &EncodeKeys,
+    ) -> Result<(Prepared, usize, bool), Discarded> {
+        let mut content = self.lock();
+        let SnapshotContent { keys, parts: encoded, charge } = content.as_mut().ok_or(Discarded)?;
+        if let Some((part, end)) = encoded.get(parts) {
+            return Ok((part.clone(), *end, *end == keys.len()));
+        }
+        let end = next + part_len(keys[next..].iter());
+        let is_last = end == keys.len();
+        // Encoded with the lock, so once: other readers of the snapshot need the same part.
+        let part = self.encode(topic, (parts, is_last), &keys[next..end], encode);
+        charge.add(PART_COST + part.payload().len());
+        encoded.push((part.clone(), end));
+        drop(content);
+        self.memory.enforce(self);
+        Ok((part, end, is_last))
+    }
+
+    /// Returns a part with the keys that match a filter, and the index of the next of these keys.
+    fn filtered_part(
+        &self,
+        topic: &str,
+        (parts, next): (usize, usize),
+        filter: &str,
+        encode: &EncodeKeys,
+    ) -> Result<(Prepared, usize, bool), Discarded> {
+        let keys = Arc::clone(&self.lock().as_ref().ok_or(Discarded)?.keys);
+        let found = || (next..).zip(&keys[next..]).filter(|(_, key)| matches(Some(filter), &key.key));
+        let count = part_len(found().map(|(_, key)| key));
+        let changes: Vec<KeyChange> = found().take(count).map(|(_, key)| key.clone()).collect();
+        let following = found().nth(count).map(|(at, _)| at);
+        let part = self.encode(topic, (parts, following.is_none()), &changes, encode);
+        Ok((part, following.unwrap_or(keys.len()), following.is_none()))
+    }
+
+    fn encode(
+        &self,
+        topic: &str,
+        (parts, is_last): (usize, bool),
+        changes: &[KeyChange],
+        encode: &EncodeKeys,
+    ) -> Prepared {
+        let part = Some(SnapshotPart { number: parts + 1, is_last });
+        (encode.0)(&KeyedUpdate { topic, position: self.position, part, changes, is_unavailable: false })
+    }
+}
+
+/// Returns the number of keys in a part: at least one, if there is one.
+fn part_len<'a>(keys: impl Iterator<Item = &'a KeyChange>) -> usize {
+    let mut bytes = 0;
+    keys.enumerate()
+        .take_while(|(at, key)| {
+            bytes += key.bytes();
+            *at == 0 || bytes <= PART_BYTES
+        })
+        .count()
+}
+
+impl SnapshotReader {
+    pub(super) fn new(snapshot: Arc<TopicSnapshot>) -> Self {
+        Self { snapshot, parts: 0, next: 0 }
+    }
+
+    /// Returns the cursor of the snapshot.
+    pub(super) fn cursor(&self) -> u64 {
+        self.snapshot.cursor
+    }
+
+    /// Returns the next part, and whether it is the last.
+    pub(super) fn next(
+        &mut self,
+        topic: &str,
+        filter: Option<&str>,
+        encode: &EncodeKeys,
+    ) -> Result<(Prepared, bool), Discarded> {
+        let at = (self.parts, self.next);
+        let (part, next, is_last) = match filter {
+            None => self.snapshot.shared_part(topic, at, encode)?,
+            Some(filter) => self.snapshot.filtered_part(topic, at, filter, encode)?,
+        };
+        self.parts += 1;
+        self.next = next;
+        Ok((part, is_last))
+    }
+}
