@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 #
 #   docker build -t sinews .
-#   docker run -p 8080:8080 --ulimit nofile=1048576:1048576 --stop-timeout 20 sinews
+#   docker run -p 127.0.0.1:8080:8080 --ulimit nofile=1048576:1048576 --stop-timeout 20 sinews
 #
 # Docker's default seccomp profile denies io_uring: the server logs one line about it and uses epoll.
 # docs/book/src/operate/deploy.md describes how to permit it, and how to provide a configuration and keys.

@@ -29,8 +29,8 @@ const isText = (data) => typeof data === "string";
 
 // ---- Templates of programs -------------------------------------------------------------------------------------------
 
-const curl = ({ origin, token }, { flags = "", to, body, type, apiKey }) => ["curl", flags,
-  apiKey ? '-H "Authorization: Bearer $SINEWS_API_KEY"' : token && '-H "Authorization: Bearer $SINEWS_TOKEN"',
+const curl = ({ origin, token }, { flags = "", to, body, type }) => ["curl", flags,
+  token && '-H "Authorization: Bearer $SINEWS_TOKEN"',
   type && `-H ${sh(`Content-Type: ${type}`)}`,
   body !== undefined && `${body.startsWith("@") ? "--data-raw" : "-d"} ${sh(body)}`, sh(origin + to)].filter(Boolean).join(" ");
 
@@ -44,12 +44,11 @@ const javascript = ({ ws, token }, lines, stays = false) => [
   ...lines, ...(stays ? [] : ["client.close();"])].join("\n");
 
 /** A program with `urllib` of the standard library. */
-function python({ origin, token }, { to, method, body, headers = {}, apiKey }, lines) {
-  const secret = apiKey ? "SINEWS_API_KEY" : token && "SINEWS_TOKEN";
+function python({ origin, token }, { to, method, body, headers = {} }, lines) {
   const data = body === undefined ? "" : ", data=body";
   const added = Object.entries(headers).map(([key, value]) => `${js(key)}, ${js(value)}`);
-  if (secret) added.push(`"Authorization", "Bearer " + os.environ["${secret}"]`);
-  return [`import json${secret ? ", os" : ""}, urllib.request`, "",
+  if (token) added.push('"Authorization", "Bearer " + os.environ["SINEWS_TOKEN"]');
+  return [`import json${token ? ", os" : ""}, urllib.request`, "",
     ...(body === undefined ? [] : [`body = ${body}`]),
     `request = urllib.request.Request(${js(origin + to)}${data}${method ? `, method="${method}"` : ""})`,
     ...added.map((header) => `request.add_header(${header})`),
@@ -175,12 +174,12 @@ export const CALLS = [
   },
   {
     id: "members", group: "Presence", title: "Members", run: "List",
-    about: "Lists the members of a topic. By HTTP, it is a call of a backend with an API key.",
+    about: "Lists the members of a topic.",
     fields: [TOPIC],
     code: ({ topic }, where) => ({
-      curl: curl(where, { to: `/api/v1/topics/${path(topic)}/members`, apiKey: true }),
+      curl: curl(where, { to: `/topics/${path(topic)}/members` }),
       javascript: javascript(where, [`for (const { id, info } of await client.members(${js(topic)})) {`, "  console.log(id, info);", "}"]),
-      python: python(where, { to: `/api/v1/topics/${path(topic)}/members`, apiKey: true }, ['for member in json.load(response)["members"]:', '    print(member["id"], member.get("info"))']),
+      python: python(where, { to: `/topics/${path(topic)}/members` }, ['for member in json.load(response)["members"]:', '    print(member["id"], member.get("info"))']),
       rust: rust(where, [{ op: "members", id: 1, topic }]),
     }),
   },

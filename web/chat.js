@@ -182,7 +182,7 @@ const CLOSE_WORDS = {
 };
 const READ_ONLY = "The token allows you to read this room, not to write.";
 const READ_ONLY_GUEST = "You can read this room. To write, open this page with a token: /chat#token=…";
-const NEW_TOKEN = "Open this page with a token that allows it: /chat#token=…";
+const NEW_TOKEN = "Open this page with a token that grants this right: /chat#token=…";
 const UNREACHABLE = "The server cannot be reached.";
 const REFUSED = "The server answers, but rejects this page. If it requires tokens, open /chat#token=…";
 /** Error codes of a missing right. */
@@ -707,6 +707,8 @@ function drawState() {
   $("banner").hidden = state === "open" || !cause;
   if ($("cause").textContent !== cause) $("cause").textContent = cause;
   $("retry").hidden = state !== "waiting";
+  $("token-form").hidden = state !== "rejected" && cause !== REFUSED;
+  $("app").dataset.state = state;
   fitComposer();
   drawEmpty();
   drawCountdown();
@@ -880,6 +882,12 @@ matchMedia("(max-width: 44rem)").addEventListener("change", () => {
 
 $("jump").onclick = () => { toEnd(current); $("message").focus(); };
 $("retry").onclick = () => connection.retryNow();
+
+$("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  location.hash = new URLSearchParams({ room: current.name, token: $("token-input").value });
+  $("token-input").value = "";
+});
 
 $("copy").onclick = async () => {
   try {

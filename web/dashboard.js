@@ -37,7 +37,7 @@ const CHARTS = [
   ["messages", "Messages sent", (now, d) => d("messages_sent"), rate, (_, d) => d("messages_received"), "received"],
   ["bytes", "Bytes sent", (now, d) => d("sent_bytes"), byteRate, (_, d) => d("received_bytes"), "received"],
   ["latency", "Round trip", (now) => now.latency, ms],
-  ["busy", "Busiest loop", (now) => now.busy, percent],
+  ["busy", "Busiest worker", (now) => now.busy, percent],
   ["memory", "Memory", (now) => now.resident_bytes ?? 0, bytes, (now) => now.queued_bytes, "in queues"],
   ["keys", "Changes of keys", (now, d) => d("key_changes"), rate],
   ["dropped", "Messages dropped", (now, d) => d("dropped"), rate],
@@ -127,6 +127,7 @@ function rates(topics, count) {
     row.insertCell().append(meter, rate(messages));
     row.insertCell().append(plain.format(subscribers));
     row.insertCell().append(plain.format(keys));
+    for (const [at, title] of ["Topic", "Messages", "Subscribers", "Keys"].entries()) row.cells[at].dataset.title = title;
     return row;
   }));
   document.getElementById("rates-none").hidden = topics.length > 0;
@@ -138,7 +139,7 @@ function rates(topics, count) {
 /** Numbers without a chart. */
 function tiles(now) {
   const numbers = [
-    ["Users", now.users, now.cluster ? "named by a token, at each node" : "named by a token"],
+    ["Users", now.users, now.cluster ? "named by a token; summed over the nodes" : "named by a token"],
     ["Members", now.members, "present in topics"],
     ["Topics", now.subscribed_topics, now.cluster ? "with subscribers, on this node" : "with subscribers"],
     ["Keys", now.keys, `in ${plural(now.keyed_topics, "topic", "topics")}, ${bytes(now.keyed_bytes)}`],
@@ -246,7 +247,7 @@ function streamRow(now, before, seconds) {
   const waiting = now.pending_bytes ? [`${bytes(now.pending_bytes)} waiting`] : [];
   cell("On disk", bytes(now.disk_bytes), plural(now.segments, "file", "files"), ...waiting);
   const offsets = "next" in now && now.kept ? [`offsets ${plain.format(now.earliest)} to ${plain.format(now.next - 1)}`] : [];
-  cell("Kept", plain.format(now.kept), ...offsets);
+  cell("Records", plain.format(now.kept), ...offsets);
   const syncs = before ? now.syncs - before.syncs : 0;
   if (syncs > 0) cell("Disk sync", ms((now.sync_us - before.sync_us) / syncs / 1000), `${number.format(per("syncs"))} syncs/s`);
   else cell("Disk sync", "–");
@@ -314,7 +315,7 @@ const FINAL = new Set([4400, 4401, 4403, 4404]);
 form.onsubmit = (event) => {
   event.preventDefault();
   token = document.getElementById("token").value.trim();
-  form.hidden = true;
+  locked(false);
   [state.textContent, state.dataset.status] = ["connecting", "connecting"];
   open();
 };
@@ -333,10 +334,16 @@ function outage(cause) {
   if (!cause) lastReport = new Date();
 }
 
+/** Shows the token form in the place of everything else, since nothing is known; or the other way round. */
+function locked(isLocked) {
+  form.hidden = !isLocked;
+  document.body.classList.toggle("locked", isLocked);
+}
+
 /** Shows the reason of a rejection and the token form. */
 function rejected(code, reason) {
   [state.textContent, state.dataset.status] = ["rejected", "waiting"];
-  form.hidden = false;
+  locked(true);
   document.getElementById("auth-problem").textContent = `Rejected: ${reason || `code ${code}`}.`;
 }
 

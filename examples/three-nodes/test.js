@@ -44,7 +44,7 @@ async function setUp(t) {
   const own = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SINEWS") || name === "SINEWS_BACKEND"));
   const env = { ...own, SINEWS: undefined, PATH: path, SINEWS_API_KEY: API_KEY };
   // At this signal the script stops the programs that it has started.
-  await start(t, "bash", [join(here, "up.sh")], { env, ready: "nodes at the ports", signal: "SIGTERM" });
+  await start(t, join(here, "up.sh"), [], { env, ready: "nodes at the ports", signal: "SIGTERM" });
   const nodes = [8081, 8082, 8083].map((port) => ({
     url: `ws://127.0.0.1:${ports[port]}/ws`,
     http: `http://127.0.0.1:${ports[port]}`,
@@ -121,7 +121,7 @@ test("three nodes: behind nginx, clients of a killed node continue at another on
   await reach({ http: nginx }, "chat.room", listeners);
 });
 
-test("three nodes: nginx passes event streams on, and hides the API", { ...limit, skip }, async (t) => {
+test("three nodes: nginx passes streaming responses on, and hides the API", { ...limit, skip }, async (t) => {
   const { nginx } = await setUp(t);
   const response = await fetch(`${nginx}/topics/lobby`, { headers: { accept: "application/x-ndjson" } });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

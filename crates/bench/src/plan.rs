@@ -21,8 +21,10 @@ pub(crate) struct LoadPlan {
     pub(crate) connections: usize,
     /// WebSockets over HTTP/2.
     pub(crate) http2: bool,
-    /// WebSockets or requests over HTTP/3.
+    /// WebSockets, sessions or requests over HTTP/3.
     pub(crate) http3: bool,
+    /// Sessions of WebTransport in the place of WebSockets.
+    pub(crate) webtransport: bool,
     /// Value of `:protocol` over HTTP/3.
     pub(crate) http3_protocol: String,
     /// More than one over HTTP/2 and HTTP/3 only.

@@ -127,6 +127,7 @@ impl LoadResult {
             "connections": plan.connections,
             "http2": plan.http2,
             "http3": plan.http3,
+            "webtransport": plan.webtransport,
             "sockets_per_connection": plan.sockets_per_connection,
             "threads": plan.threads,
             "in_flight": plan.in_flight,

@@ -5,9 +5,7 @@
 use std::io::Cursor;
 use std::net::SocketAddr;
 
-use sinews_engine::{
-    App, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, Engine, EngineConfig, Flow, Io,
-};
+use sinews_engine::{App, CloseReason, ConnId, ConnectOptions, Engine, EngineConfig, Flow, Io};
 
 struct Client {
     address: SocketAddr,
@@ -21,6 +19,7 @@ const GREETING: &[u8] = b"Hello";
 impl App for Client {
     type Chain = Cursor<Vec<u8>>;
     type Mail = ();
+
     fn started(&mut self, io: &mut Io) {
         for _ in 0..self.connections {
             let conn = io.connect(self.address, &ConnectOptions::default());
@@ -29,7 +28,6 @@ impl App for Client {
         }
         self.received.resize_with(self.connections, Vec::new);
     }
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         let received = &mut self.received[conn.index()];
         received.extend_from_slice(chunk);
@@ -44,11 +42,9 @@ impl App for Client {
     fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain> {
         self.received[conn.index()].is_empty().then(|| Cursor::new(GREETING.to_vec()))
     }
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
     fn closed(&mut self, _: &mut Io, conn: ConnId, reason: CloseReason) {
         println!("{} {reason:?}", String::from_utf8_lossy(&self.received[conn.index()]));
     }
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -5,17 +5,13 @@
 use std::io::Cursor;
 use std::thread;
 
-use sinews_engine::{
-    App, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener,
-};
+use sinews_engine::{App, ConnId, Engine, EngineConfig, Flow, Io, ListenOptions, Listener};
 
 struct Discard;
 
 impl App for Discard {
     type Chain = Cursor<Vec<u8>>;
     type Mail = ();
-
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
 
     fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
         Flow::Continue
@@ -24,16 +20,6 @@ impl App for Discard {
     fn ended(&mut self, io: &mut Io, conn: ConnId) {
         io.shutdown(conn);
     }
-
-    fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
-        None
-    }
-
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
-
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,9 +4,7 @@
 
 use std::{io::Cursor, thread};
 
-use sinews_engine::{
-    App, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener,
-};
+use sinews_engine::{App, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 6\r\n\r\nHello\n";
 
@@ -18,6 +16,7 @@ struct Hello(Vec<(usize, usize)>);
 impl App for Hello {
     type Chain = Cursor<Vec<u8>>;
     type Mail = ();
+
     fn accepted(&mut self, _: &mut Io, conn: ConnId, _: ConnectionOrigin) {
         self.0.resize(self.0.len().max(conn.index() + 1), (0, 0));
         self.0[conn.index()] = (0, 0);
@@ -48,8 +47,6 @@ impl App for Hello {
     fn finish_may_wait(&self, conn: ConnId) -> bool {
         self.0[conn.index()].1 == 0
     }
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

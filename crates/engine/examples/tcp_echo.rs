@@ -18,6 +18,7 @@ const PENDING_MAX: usize = 32 << 20;
 impl App for Echo {
     type Chain = Cursor<Vec<u8>>;
     type Mail = ();
+
     fn accepted(&mut self, _: &mut Io, conn: ConnId, _: ConnectionOrigin) {
         self.0.resize_with(self.0.len().max(conn.index() + 1), Vec::new);
     }
@@ -47,7 +48,6 @@ impl App for Echo {
     fn closed(&mut self, _: &mut Io, conn: ConnId, _: CloseReason) {
         self.0[conn.index()] = Vec::new();
     }
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

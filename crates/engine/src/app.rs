@@ -25,8 +25,10 @@ pub trait App: Sized {
     }
 
     /// A connection was accepted. `conn` identifies it until [`closed`](Self::closed), which follows
-    /// exactly once.
-    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: ConnectionOrigin);
+    /// exactly once. Default: no action.
+    fn accepted(&mut self, io: &mut Io, conn: ConnId, from: ConnectionOrigin) {
+        let _ = (io, conn, from);
+    }
 
     /// A connection of [`Io::connect`] is established. If the attempt fails, [`closed`](Self::closed) is
     /// called instead, with the reason. Default: no action.
@@ -62,8 +64,11 @@ pub trait App: Sized {
     fn ended(&mut self, io: &mut Io, conn: ConnId);
 
     /// Returns all queued bytes for one send. Called once at the end of a turn, for each connection that
-    /// called [`Io::send`] or [`Io::shutdown`] and has no send in flight. `None`: the queue is empty.
-    fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain>;
+    /// called [`Io::send`] or [`Io::shutdown`] and has no send in flight. `None`: the queue is empty. Default: `None`.
+    fn start_send(&mut self, conn: ConnId) -> Option<Self::Chain> {
+        let _ = conn;
+        None
+    }
 
     /// Number of connections to which [`end_turn`](Self::end_turn) is about to send, as far as known. With any,
     /// answers wait for the end of the turn, so that one send carries both. With many, the loop first
@@ -100,8 +105,10 @@ pub trait App: Sized {
     }
 
     /// Takes the chain back. `complete` means that the kernel took all of it; otherwise the connection failed
-    /// or was closed, and [`closed`](Self::closed) follows.
-    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, complete: bool);
+    /// or was closed, and [`closed`](Self::closed) follows. Default: drops the chain.
+    fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: Self::Chain, complete: bool) {
+        let _ = (io, conn, chain, complete);
+    }
 
     /// Whether [`finish_send`](Self::finish_send) of the chain in flight may be delayed until the next
     /// event on this loop (a receive, mail, a timer), or by at most one second. Called for each chain in
@@ -117,8 +124,10 @@ pub trait App: Sized {
         false
     }
 
-    /// No operation is in flight and the socket is closed. The id is never used again.
-    fn closed(&mut self, io: &mut Io, conn: ConnId, reason: CloseReason);
+    /// No operation is in flight and the socket is closed. The id is never used again. Default: no action.
+    fn closed(&mut self, io: &mut Io, conn: ConnId, reason: CloseReason) {
+        let _ = (io, conn, reason);
+    }
 
     /// The connection's timer, set by [`Io::set_timer`], has expired. It is now unset.
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
@@ -156,8 +165,10 @@ pub trait App: Sized {
     }
 
     /// All mail that other threads have posted since the last call, in order; possibly empty after
-    /// [`Post::wake`](crate::Post::wake). Mail left in the vector on return is dropped.
-    fn mail(&mut self, io: &mut Io, mail: &mut Vec<Self::Mail>);
+    /// [`Post::wake`](crate::Post::wake). Mail left in the vector on return is dropped. Default: no action.
+    fn mail(&mut self, io: &mut Io, mail: &mut Vec<Self::Mail>) {
+        let _ = (io, mail);
+    }
 }
 
 /// A buffer of the application to receive into, behind its content: see [`App::lend_large`].

@@ -82,15 +82,20 @@ impl DatagramSocket {
     const MESSAGE_LEN: usize = 1 << 16;
 
     /// Binds a socket. The sockets of several workers share the address: the kernel chooses by the addresses of both sides. As
-    /// with TCP, the setting of the system decides whether an unspecified IPv6 address includes IPv4.
+    /// with TCP, the setting of the system decides whether an unspecified IPv6 address includes IPv4. With port 0, the port is
+    /// one that no other socket has.
     ///
     /// # Errors
     /// The error of the system, for example that the address is in use.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        // Linux counts a port as free for a socket that would share it.
+        let is_shared = address.port() != 0;
+        #[cfg(unix)]
+        socket.set_reuse_port(is_shared)?;
+        socket.bind(&address.into())?;
         #[cfg(unix)]
         socket.set_reuse_port(true)?;
-        socket.bind(&address.into())?;
         let socket = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         socket.set_nonblocking(true)?;
@@ -322,6 +327,16 @@ mod tests {
         assert!(to.send(&answer).expect("an answer"));
         let mut from = from;
         assert_eq!(collect(&mut from, 1)[0].0, b"y");
+    }
+
+    /// Two sockets with one port would get the datagrams of each other. With ports drawn independently, some of these are
+    /// equal in 998 of 1,000 runs.
+    #[test]
+    fn free_ports_are_not_shared() {
+        let sockets: Vec<_> = (0..600).map(|_| loopback()).collect();
+        let ports = sockets.iter().map(|socket| socket.local_address().unwrap().port());
+        let different: std::collections::HashSet<u16> = ports.collect();
+        assert_eq!(different.len(), sockets.len());
     }
 
     #[test]

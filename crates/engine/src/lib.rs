@@ -69,11 +69,9 @@
 //!     fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
 //!         (!self.0.is_empty()).then(|| Cursor::new(std::mem::take(&mut self.0)))
 //!     }
-//!     fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
 //!     fn closed(&mut self, _: &mut Io, _: ConnId, reason: CloseReason) {
 //!         assert!(matches!(reason, CloseReason::Finished));
 //!     }
-//!     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 //! }
 //!
 //! let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default())?;

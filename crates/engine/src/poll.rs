@@ -477,7 +477,7 @@ mod tests {
 
     use super::*;
     use crate::slots::ConnectionSlot;
-    use crate::{ConnectionOrigin, Engine, ListenOptions};
+    use crate::{Engine, ListenOptions};
 
     #[test]
     fn connection_state_is_small() {
@@ -493,18 +493,10 @@ mod tests {
     impl App for EmptyApp {
         type Chain = io::Cursor<Vec<u8>>;
         type Mail = ();
-
-        fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
         fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
             Flow::Continue
         }
         fn ended(&mut self, _: &mut Io, _: ConnId) {}
-        fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
-            None
-        }
-        fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-        fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
-        fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
     }
 
     /// The socket of the only connection, as accepted.

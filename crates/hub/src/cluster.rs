@@ -514,10 +514,10 @@ mod tests {
         };
         let sent = |all: Vec<Revocation>| {
             let mut bytes = Vec::new();
-            cluster.outbox.take(&mut bytes);
+            cluster.outbox.take(&mut bytes, 0);
             bytes.clear();
             cluster.connected(1 << 20, Instant::now(), all);
-            cluster.outbox.take(&mut bytes);
+            cluster.outbox.take(&mut bytes, 0);
             let text = String::from_utf8_lossy(&bytes).into_owned();
             ["old", "new"].map(|id| text.contains(&format!("{{\"with_id\":\"{id}\"}}")))
         };

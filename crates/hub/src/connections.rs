@@ -481,13 +481,16 @@ impl ClientConnection {
         self.path != ConnectionPath::App && (matches!(change, RightsChange::Claims(_)) || has_grant())
     }
 
-    /// Queues a command for the handler, and wakes it.
+    /// Queues a command for the handler, and wakes it. If the queue is full, a close takes the place of all commands.
     ///
     /// # Errors
     /// Too many commands wait.
     pub(crate) fn send(&self, command: ConnectionCommand) -> Result<(), Problem> {
         let mut state = self.lock();
         let commands = state.commands.get_or_insert_default();
+        if commands.len() >= COMMANDS_MAX && matches!(command, ConnectionCommand::Close { .. }) {
+            commands.clear();
+        }
         if commands.len() >= COMMANDS_MAX {
             let text = format!("queue of the connection's commands is full (limit {COMMANDS_MAX})");
             return Err(problem(code::TOO_MANY, text));
@@ -673,12 +676,15 @@ mod tests {
         let registered =
             registry.register(ConnectionPath::Protocol, &Rights::all(), Waker::from(Arc::clone(&count)));
         let connection = registry.find(&registered.id()).unwrap();
+        let report = || ConnectionCommand::ReportCluster { is_connected: true };
         for _ in 0..COMMANDS_MAX {
-            connection.send(close_command()).unwrap();
+            connection.send(report()).unwrap();
         }
-        assert_eq!(connection.send(close_command()).unwrap_err().code, 429);
+        assert_eq!(connection.send(report()).unwrap_err().code, 429);
         assert_eq!(count.0.load(Ordering::Relaxed), COMMANDS_MAX);
-        assert_eq!(registered.take_commands().len(), COMMANDS_MAX);
-        assert!(registered.take_commands().is_empty() && connection.send(close_command()).is_ok());
+        connection.send(close_command()).unwrap();
+        let commands = registered.take_commands();
+        assert!(matches!(commands[..], [ConnectionCommand::Close { .. }]), "{}", commands.len());
+        assert!(registered.take_commands().is_empty() && connection.send(report()).is_ok());
     }
 }

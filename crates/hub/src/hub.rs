@@ -1,4 +1,4 @@
-//! The hub: what a program embeds.
+//! The hub, which a program embeds: options, routes, start and shutdown.
 
 use std::fmt;
 use std::io;
@@ -448,16 +448,7 @@ impl Hub {
         let mut tasks = vec![dashboard::start(server.monitor(), server.publisher(), watched, beside, info)?];
         if let Some(store) = &store {
             tasks.extend(store.start_expiry()?);
-            store.topics().start(Arc::clone(&topics), server.publisher())?;
-            let of_keys = store.of_keys();
-            of_keys.keys().start(server.publisher())?;
-            if let Some(cluster) = &cluster {
-                let (replicas, keys) = (of_keys.key_replicas(), cluster.keys());
-                let owners = Arc::downgrade(keys);
-                replicas.start(server.publisher(), owners as Weak<dyn SharedKeys>)?;
-                keys.set_store(Arc::clone(replicas) as Arc<dyn ReplicaStore>);
-            }
-            of_keys.load_keys();
+            start_streams(store, &topics, cluster.as_deref(), &publisher)?;
         }
         let link = match &cluster {
             Some(cluster) => {
@@ -476,7 +467,27 @@ impl Hub {
     }
 }
 
-/// A hub at work. [`shut_down`](Self::shut_down), or dropping it, ends its threads and closes its streams.
+/// Starts the durable topics and the durable keys.
+fn start_streams(
+    store: &Arc<StreamService>,
+    topics: &Arc<HubTopics>,
+    cluster: Option<&Cluster>,
+    publisher: &Publisher,
+) -> io::Result<()> {
+    store.topics().start(Arc::clone(topics), publisher.clone())?;
+    let of_keys = store.of_keys();
+    of_keys.keys().start(publisher.clone())?;
+    if let Some(cluster) = cluster {
+        let (replicas, keys) = (of_keys.key_replicas(), cluster.keys());
+        let owners = Arc::downgrade(keys);
+        replicas.start(publisher.clone(), owners as Weak<dyn SharedKeys>)?;
+        keys.set_store(Arc::clone(replicas) as Arc<dyn ReplicaStore>);
+    }
+    of_keys.load_keys();
+    Ok(())
+}
+
+/// A running hub. [`shut_down`](Self::shut_down), or dropping it, ends its threads and closes its streams.
 #[must_use = "dropping it shuts the hub down"]
 pub struct RunningHub {
     topics: Arc<HubTopics>,
@@ -541,6 +552,21 @@ impl RunningHub {
     }
 }
 
+impl Drop for RunningHub {
+    fn drop(&mut self) {
+        self.tasks.clear();
+        self.handover.finish();
+        self.link = None;
+        self.webhooks.stop();
+        if let Some(store) = &self.store {
+            store.close();
+            store.topics().finish();
+            store.of_keys().keys().finish();
+        }
+        self.revocations.close_file();
+    }
+}
+
 /// Why [`RunningHub::write_key`] has not written a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyWriteFailed {
@@ -564,21 +590,6 @@ impl fmt::Display for KeyWriteFailed {
 }
 
 impl std::error::Error for KeyWriteFailed {}
-
-impl Drop for RunningHub {
-    fn drop(&mut self) {
-        self.tasks.clear();
-        self.handover.finish();
-        self.link = None;
-        self.webhooks.stop();
-        if let Some(store) = &self.store {
-            store.close();
-            store.topics().finish();
-            store.of_keys().keys().finish();
-        }
-        self.revocations.close_file();
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ const CHAT: &str = include_str!("../web/chat.html");
 const CHAT_SCRIPT: &str = include_str!("../web/chat.js");
 const CHAT_STYLE: &str = include_str!("../web/chat.css");
 const START: &str = include_str!("../web/start.html");
+const START_SCRIPT: &str = include_str!("../web/start.js");
 const CONSOLE: &str = include_str!("../web/console.html");
 const CONSOLE_SCRIPT: &str = include_str!("../web/console.js");
 const CALLS_SCRIPT: &str = include_str!("../web/calls.js");
@@ -35,6 +36,7 @@ const STYLESHEET: &str = "text/css; charset=utf-8";
 pub(crate) fn add_to(router: Router) -> Router {
     let pages = [
         ("/", page(START, POLICY)),
+        ("/start.js", asset(SCRIPT, START_SCRIPT)),
         ("/chat", page(CHAT, POLICY)),
         ("/chat.js", asset(SCRIPT, CHAT_SCRIPT)),
         ("/chat.css", asset(STYLESHEET, CHAT_STYLE)),

@@ -46,5 +46,8 @@ pub(crate) mod service;
 pub(crate) mod store;
 mod subscription;
 #[cfg(test)]
+#[path = "../tests/support/test_broker.rs"]
+mod test_broker;
+#[cfg(test)]
 mod tests;
 mod wake_flag;

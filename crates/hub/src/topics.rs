@@ -14,6 +14,7 @@ pub(crate) mod list;
 mod names;
 pub(crate) mod nodes;
 pub(crate) mod presence;
+mod publisher;
 mod recoverable;
 pub(crate) mod shared_keys;
 pub(crate) mod subscribed;
@@ -23,9 +24,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use sinews_server::{
-    Context, InvalidTopic, Position, Prepared, PublishError, Publisher, SubscriberId, TopicPattern, Topics,
-};
+use sinews_server::{Context, InvalidTopic, Position, Prepared, Publisher, TopicPattern, Topics};
 
 use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
 use self::channels::{PublishedChannel, TopicLocks};
@@ -34,6 +33,8 @@ pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
 };
 use self::nodes::OtherNodes;
+pub(crate) use self::publisher::TopicPublisher;
+use self::publisher::reached;
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
 use crate::connections::ConnectionRegistry;
@@ -72,7 +73,7 @@ pub(crate) struct HubTopics {
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
     /// The keys that all nodes share.
     shared_keys: OnceLock<Arc<dyn SharedKeys>>,
-    /// What receives events.
+    /// The sink of events.
     events: OnceLock<Arc<dyn EventSink>>,
     /// Write-locked during a change of authority, so that no publication happens in between.
     authority: RwLock<Authority>,
@@ -84,8 +85,11 @@ const RATES_MAX: usize = 1_024;
 /// The form in which a subscriber receives a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TopicForm {
+    /// The payload itself.
     Plain,
+    /// A message of the protocol, with its position in the history.
     Framed,
+    /// An event of the Pusher protocol.
     Event,
     /// An event with its position in the history, for clients that recover.
     RecoverableEvent,
@@ -95,22 +99,26 @@ impl TopicForm {
     /// The name of the topic in the server below. Of a topic that only apps reach, the name of the events is that of the
     /// presence: the server below stores it once.
     pub(crate) fn topic(self, name: &str) -> Cow<'_, str> {
-        let prefix = match self {
-            Self::Plain => "r.",
-            Self::Framed => "j.",
-            Self::Event if is_reserved(name) => return name.into(),
-            Self::Event => "p.",
-            Self::RecoverableEvent => "q.",
-        };
-        [prefix, name].concat().into()
+        if self == Self::Event && is_reserved(name) {
+            return name.into();
+        }
+        [self.prefix(), name].concat().into()
     }
-}
 
-impl TopicForm {
     /// The public name of a topic of the server below.
     pub(crate) fn name(topic: &str) -> Option<&str> {
-        let prefixed = ["r.", "j.", "p.", "q."].iter().find_map(|prefix| topic.strip_prefix(prefix));
+        let forms = [Self::Plain, Self::Framed, Self::Event, Self::RecoverableEvent];
+        let prefixed = forms.iter().find_map(|form| topic.strip_prefix(form.prefix()));
         prefixed.or_else(|| is_reserved(topic).then_some(topic))
+    }
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Plain => "r.",
+            Self::Framed => "j.",
+            Self::Event => "p.",
+            Self::RecoverableEvent => "q.",
+        }
     }
 }
 
@@ -131,155 +139,6 @@ pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
 /// Parses patterns that were checked; an invalid pattern would match no topic.
 pub(crate) fn parse_patterns(patterns: Vec<String>) -> Vec<TopicPattern<'static>> {
     patterns.into_iter().filter_map(|pattern| TopicPattern::parse(pattern).ok()).collect()
-}
-
-/// The origin of a publication: a connection or a request.
-pub(crate) trait TopicPublisher {
-    /// Publishes to all subscribers, including the publisher; returns the number of subscribers reached.
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
-
-    /// Publishes to all subscribers; the message is made from its position if the topic has a history.
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize;
-
-    /// Publishes to all other subscribers.
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize;
-
-    /// Publishes to all subscribers but one, which need not be the publisher.
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize;
-
-    /// Publishes a version, or with version 0 a message between two versions, to all subscribers but one.
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize;
-
-    /// The publisher as a subscriber, if it is a connection.
-    fn subscriber_id(&self) -> Option<SubscriberId>;
-
-    /// A publisher for messages with a known position.
-    fn publisher(&self) -> Publisher;
-}
-
-impl TopicPublisher for Context<'_> {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        // The name was checked, and is no pattern.
-        Context::publish(self, topic, message).unwrap_or(0)
-    }
-
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        Context::publish_with(self, topic, make).unwrap_or(0)
-    }
-
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        Context::publish_to_others(self, topic, message).unwrap_or(0)
-    }
-
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(self.topics().publisher().publish_except(topic, message, except))
-    }
-
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        Context::publish_version(self, topic, message, version, except).unwrap_or(0)
-    }
-
-    fn subscriber_id(&self) -> Option<SubscriberId> {
-        Some(Context::subscriber_id(self))
-    }
-
-    fn publisher(&self) -> Publisher {
-        self.topics().publisher()
-    }
-}
-
-impl TopicPublisher for Topics {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        Self::publish(self, topic, message, None).unwrap_or(0)
-    }
-
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        Self::publish_with(self, topic, make, None).unwrap_or(0)
-    }
-
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        Self::publish(self, topic, message, None).unwrap_or(0)
-    }
-
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        Self::publish_except(self, topic, message, except).unwrap_or(0)
-    }
-
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        Self::publish_version(self, topic, message, version, except).unwrap_or(0)
-    }
-
-    fn subscriber_id(&self) -> Option<SubscriberId> {
-        None
-    }
-
-    fn publisher(&self) -> Publisher {
-        Self::publisher(self)
-    }
-}
-
-impl TopicPublisher for Publisher {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        reached(Self::publish(self, topic, message))
-    }
-
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        reached(Self::publish_with(self, topic, make))
-    }
-
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        reached(Self::publish(self, topic, message))
-    }
-
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(Self::publish_except(self, topic, message, except))
-    }
-
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        reached(Self::publish_version(self, topic, message, version, except))
-    }
-
-    fn subscriber_id(&self) -> Option<SubscriberId> {
-        None
-    }
-
-    fn publisher(&self) -> Publisher {
-        self.clone()
-    }
-}
-
-fn reached(result: Result<usize, PublishError>) -> usize {
-    result.unwrap_or_else(|error| match error {
-        PublishError::Undelivered(undelivered) => {
-            tracing::warn!("{undelivered}");
-            undelivered.reached
-        }
-        _ => 0,
-    })
 }
 
 impl HubTopics {
@@ -313,13 +172,13 @@ impl HubTopics {
         &self.subscribed
     }
 
-    /// Sets what receives the events of topics and connections. The first call sets it.
+    /// Sets the sink of the events of topics and connections. The first call sets it.
     pub(crate) fn set_events(&self, events: Arc<dyn EventSink>) {
         self.connections.set_events(Arc::clone(&events));
         let _ = self.events.set(events);
     }
 
-    /// What receives events.
+    /// The sink of events.
     pub(crate) fn events(&self) -> Option<&Arc<dyn EventSink>> {
         self.events.get()
     }
@@ -483,40 +342,39 @@ impl HubTopics {
         publication: &ChannelPublication<'_>,
         source: PublicationSource,
     ) -> usize {
-        let (content, origin) = (publication.content(), source.origin);
+        let content = publication.content();
+        let predecessor = authority.predecessor_for(source.origin);
+        let pass_to_predecessor = |position| {
+            if let Some(predecessor) = predecessor {
+                predecessor.send_or_cut(published(topic, content, position, source));
+            }
+        };
         if let Some(successor) = &authority.successor {
             let has_history = self.has_history(topic);
             let is_forwarded = successor.forward(topic, content, has_history, source);
             if has_history {
-                if !is_forwarded && let Some(predecessor) = authority.predecessor_for(origin) {
-                    predecessor.send_or_cut(published(topic, content, None, source));
+                if !is_forwarded {
+                    pass_to_predecessor(None);
                 }
                 return 0;
             }
         }
-        let predecessor = authority.predecessor_for(origin);
         if predecessor.is_none() && !self.is_framed(topic) {
             return 0;
         }
         if is_reserved(topic) {
-            if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, content, None, source));
-            }
+            pass_to_predecessor(None);
             return 0;
         }
         if self.is_durable(topic) {
-            if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, content, None, source));
-            }
+            pass_to_predecessor(None);
             return self.publish_unstored(&out.publisher(), topic, publication, source.socket);
         }
         let channel = self.recoverable_channel(topic);
         let mut assigned = None;
         let reached = out.publish_with(&TopicForm::Framed.topic(topic), |position| {
             // The topic is locked, so the predecessor receives messages in order.
-            if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, content, position, source));
-            }
+            pass_to_predecessor(position);
             assigned = position;
             content.framed(topic, position)
         });

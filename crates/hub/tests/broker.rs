@@ -1,23 +1,24 @@
 //! Durable topics at a broker that acknowledges when the test says so.
 
 mod support;
+#[path = "support/test_broker.rs"]
+mod test_broker;
 
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::{Hub, StreamOptions};
-use sinews_stream::broker::{
-    BatchEncoder, Broker, BrokerError, BrokerHealth, BrokerResponse, FlushOutcome, LogSink,
-};
+use sinews_stream::broker::{BatchEncoder, BrokerResponse, FlushOutcome, LogSink};
 use sinews_stream::record::Records;
 use sinews_stream::{AppendError, Completer, Durability, Partition, Pending, ReadResult, StartPosition};
 
 use support::{TIMEOUT, TestHub};
+use test_broker::TestBroker;
 
 /// The offset of the first record that is published here.
 const FIRST: u64 = 5;
@@ -64,62 +65,28 @@ impl HeldBroker {
     }
 }
 
-impl Broker for HeldBroker {
-    fn publish(&self, _: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
+impl TestBroker for HeldBroker {
+    const FIRST_OFFSET: u64 = 1;
+
+    fn publish(&self, _: &str, records: Records) -> Result<Pending, AppendError> {
         let (completer, pending) = Pending::channel(records.count());
         self.0.lock().unwrap().held.push((records, completer));
         Ok(pending)
     }
 
-    fn has_queue_space(&self, _: &[&Records]) -> bool {
-        true
-    }
-
-    fn watch_queue_space(&self, _: &Waker) -> bool {
-        true
-    }
-
-    fn follow(&self, _: &str, _: u32, _: StartPosition, sink: Partition) {
+    fn follow(&self, _: &str, _: StartPosition, sink: Partition) {
         self.0.lock().unwrap().sink = Some(LogSink::new(sink));
     }
 
-    fn fetch(&self, _: &str, _: u32, from: u64, _: usize) -> BrokerResponse<ReadResult> {
+    fn fetch(&self, _: &str, from: u64, _: usize) -> BrokerResponse<ReadResult> {
         BrokerResponse::ready(Ok(BatchEncoder::new(from).finish()))
     }
 
-    fn offset_range(&self, _: &str, _: u32) -> BrokerResponse<(u64, u64)> {
-        BrokerResponse::ready(Ok((1, FIRST + self.0.lock().unwrap().stored)))
+    fn next_offset(&self, _: &str) -> u64 {
+        FIRST + self.0.lock().unwrap().stored
     }
 
-    fn partitions(&self, _: &str) -> BrokerResponse<u32> {
-        BrokerResponse::ready(Ok(1))
-    }
-
-    fn streams(&self) -> BrokerResponse<Vec<String>> {
-        BrokerResponse::ready(Ok(Vec::new()))
-    }
-
-    fn first_offset(&self) -> u64 {
-        1
-    }
-
-    fn creates_partitions(&self) -> bool {
-        true
-    }
-
-    fn commit(&self, _: &str, _: u32, _: &str, _: u64) -> BrokerResponse<()> {
-        BrokerResponse::ready(Err(BrokerError::failed("no groups")))
-    }
-
-    fn committed(&self, _: &str, _: u32, _: &str) -> BrokerResponse<Option<u64>> {
-        BrokerResponse::ready(Ok(None))
-    }
-
-    fn health(&self) -> BrokerHealth {
-        BrokerHealth::new(true, None, 0)
-    }
-
-    fn close(&self, _: Duration) {
+    fn close(&self) {
         self.0.lock().unwrap().sink.take();
     }
 }
@@ -145,7 +112,8 @@ impl Client {
 /// A hub with the durable topic `orders`.
 fn hub() -> (Arc<HeldBroker>, TestHub) {
     let broker = Arc::new(HeldBroker::default());
-    let streams = StreamOptions::at_broker(broker.clone(), "held", "").with_topics(["orders".to_owned()]);
+    let streams =
+        StreamOptions::at_broker(test_broker::whole(&broker), "held", "").with_topics(["orders".to_owned()]);
     (broker, TestHub::built(Hub::builder().streams(streams)))
 }
 

@@ -1,4 +1,4 @@
-//! Memory of idle event streams, members and connections of the Pusher protocol in the process, counted by the
+//! Memory of idle streaming responses, members and connections of the Pusher protocol in the process, counted by the
 //! allocator. One test in a binary of its own, since other tests would be counted too.
 
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use sinews_testkit::{CountingAllocator, exclude_this_thread, live_bytes};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Opens an event stream without heap memory on the client side, and reads up to a text of at most 16 bytes.
+/// Opens a streaming response without heap memory on the client side, and reads up to a text of at most 16 bytes.
 fn open(address: SocketAddr, topic: &str, until: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -126,8 +126,8 @@ fn idle_connections_take_bounded_memory() {
         let few = live_bytes();
         streams.extend((0..MANY).map(|_| open(address, topic, until)));
         let each = (live_bytes() - few) / MANY as isize;
-        println!("{each} bytes for an idle event stream {name}");
-        assert!((100..=max).contains(&each), "{each} bytes for an event stream {name}");
+        println!("{each} bytes for an idle streaming response {name}");
+        assert!((100..=max).contains(&each), "{each} bytes for a streaming response {name}");
         streams.clear();
     }
     type Open = fn(SocketAddr, usize) -> TcpStream;

@@ -25,12 +25,29 @@ pub(crate) struct Http3Link {
     is_connected: bool,
     /// Sessions of WebTransport may come.
     has_sessions: bool,
+    /// Frames received so far.
+    received: ReceivedFrames,
     /// Bytes of the received packets that count as unread content, and that frames of datagrams may have taken.
     datagram_content: usize,
     pub(crate) is_ended: bool,
     started: Instant,
     /// The client, if it had proved its address before the handshake.
     pub(crate) client: Option<ClientNetwork>,
+}
+
+/// Counts of the received frames that concern an event: QUIC copies all of its statistics for each look.
+#[derive(Clone, Copy)]
+struct ReceivedFrames {
+    stream: u64,
+    datagram: u64,
+    acks: u64,
+}
+
+impl ReceivedFrames {
+    fn of(quic: &Connection) -> Self {
+        let frames = quic.stats().frame_rx;
+        Self { stream: frames.stream, datagram: frames.datagram, acks: frames.acks }
+    }
 }
 
 impl Http3Link {
@@ -42,6 +59,7 @@ impl Http3Link {
         client: Option<ClientNetwork>,
         now: Instant,
     ) -> Self {
+        let received = ReceivedFrames::of(&quic);
         Self {
             quic,
             http: H3Connection::server(config),
@@ -57,6 +75,7 @@ impl Http3Link {
             },
             is_connected: false,
             has_sessions: config.for_transport().1,
+            received,
             datagram_content: 0,
             is_ended: false,
             started: now,
@@ -114,9 +133,9 @@ impl Http3Link {
 
     /// Handles a datagram. Its events follow by [`drive`](Self::drive).
     pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
-        let before = self.quic.stats().frame_rx;
         self.quic.handle_event(event);
-        let after = self.quic.stats().frame_rx;
+        let after = ReceivedFrames::of(&self.quic);
+        let before = std::mem::replace(&mut self.received, after);
         self.datagram_content = 0;
         // A datagram without content acknowledges, or probes the path.
         if after.stream > before.stream {

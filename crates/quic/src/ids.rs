@@ -1,10 +1,12 @@
 //! Connection identifiers that lead a datagram to its worker.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
+use ring::aead::quic::{AES_128, HeaderProtectionKey};
+use ring::rand::{SecureRandom as _, SystemRandom};
 
 /// Length of our identifiers in bytes.
 pub(crate) const ID_LEN: usize = 8;
@@ -40,16 +42,39 @@ impl WorkerRoute {
 }
 
 /// The key by which all workers of a process, and its successor, read identifiers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConnectionRoutes {
-    mask: Arc<RandomState>,
+    key: [u8; Self::KEY_LEN],
+    mask: Arc<HeaderProtectionKey>,
 }
 
 impl ConnectionRoutes {
+    /// Length of the key in bytes.
+    pub const KEY_LEN: usize = 16;
+
     /// Creates routes with a random key.
     #[must_use]
     pub fn new() -> Self {
-        Self { mask: Arc::new(RandomState::new()) }
+        let mut key = [0; Self::KEY_LEN];
+        // Without the system's random source no key of TLS exists either.
+        let _ = SystemRandom::new().fill(&mut key);
+        Self::with_key(key)
+    }
+
+    /// Creates the routes of another process, whose identifiers these routes read.
+    ///
+    /// # Panics
+    /// Never: each key of this length is valid.
+    #[must_use]
+    pub fn with_key(key: [u8; Self::KEY_LEN]) -> Self {
+        let mask = HeaderProtectionKey::new(&AES_128, &key).expect("a key of AES-128 has 16 bytes");
+        Self { key, mask: Arc::new(mask) }
+    }
+
+    /// The key, for the successor of this process. It is secret: its owner can tell the workers of connections apart.
+    #[must_use]
+    pub const fn key(&self) -> [u8; Self::KEY_LEN] {
+        self.key
     }
 
     /// Returns the owner of a received datagram by its destination identifier. `None`: the identifier is the client's choice,
@@ -67,9 +92,10 @@ impl ConnectionRoutes {
 
     /// Hides the owner from observers: otherwise they could tell workers apart.
     fn mask(&self, nonce: [u8; NONCE_LEN]) -> [u8; 3] {
-        let mut hasher = self.mask.build_hasher();
-        hasher.write(&nonce);
-        let [a, b, c, ..] = hasher.finish().to_le_bytes();
+        let mut sample = [0; 16];
+        sample[..NONCE_LEN].copy_from_slice(&nonce);
+        // A sample of AES has 16 bytes, so there is a mask.
+        let [a, b, c, ..] = self.mask.new_mask(&sample).unwrap_or_default();
         [a, b, c]
     }
 
@@ -93,6 +119,12 @@ impl Default for ConnectionRoutes {
     }
 }
 
+impl fmt::Debug for ConnectionRoutes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionRoutes").finish_non_exhaustive()
+    }
+}
+
 /// Distinguishes our identifiers from 255 of 256 foreign identifiers.
 const CHECK: u8 = 0xa5;
 
@@ -100,14 +132,14 @@ const CHECK: u8 = 0xa5;
 pub(crate) struct RoutedIds {
     pub(crate) routes: ConnectionRoutes,
     pub(crate) route: WorkerRoute,
-    pub(crate) random: Arc<ring::rand::SystemRandom>,
+    pub(crate) random: Arc<SystemRandom>,
 }
 
 impl ConnectionIdGenerator for RoutedIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut nonce = [0; NONCE_LEN];
         // Without the system's random source no key of TLS exists either. The endpoint never accepts an identifier twice.
-        let _ = ring::rand::SecureRandom::fill(&*self.random, &mut nonce);
+        let _ = self.random.fill(&mut nonce);
         ConnectionId::new(&self.routes.write(nonce, self.route))
     }
 
@@ -134,7 +166,7 @@ mod tests {
     fn identifiers_lead_to_their_worker_and_reveal_nothing() {
         let routes = ConnectionRoutes::new();
         let route = WorkerRoute { worker: 3, generation: 1 };
-        let random = Arc::new(ring::rand::SystemRandom::new());
+        let random = Arc::new(SystemRandom::new());
         let mut ids = RoutedIds { routes: routes.clone(), route, random };
         let mut owners = std::collections::HashSet::new();
         for _ in 0..1000 {
@@ -150,6 +182,11 @@ mod tests {
             (0..10_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
         let taken = random_ids.filter(|id| routes.read(*id).is_some()).count();
         assert!(taken < 120, "{taken} of 10000 random identifiers are taken for ours");
+        // The successor reads the identifiers of its predecessor.
+        let id = ids.generate_cid();
+        let datagram = [&[0x40][..], &id].concat();
+        assert_eq!(ConnectionRoutes::with_key(routes.key()).of(&datagram), Some(route));
+        assert_ne!(ConnectionRoutes::new().of(&datagram), Some(route));
         // Other lengths are the client's.
         assert_eq!(routes.of(&[0xc0, 0, 0, 0, 1, 20, 1, 2, 3]), None);
         assert_eq!(routes.of(&[]), None);

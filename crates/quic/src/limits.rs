@@ -27,7 +27,6 @@ pub struct QuicLimits {
     pub(crate) send_window: u32,
     pub(crate) max_send_window: u32,
     pub(crate) max_queued: usize,
-    pub(crate) datagram_buffer: usize,
     pub(crate) datagram_send_buffer: usize,
 }
 
@@ -48,7 +47,6 @@ impl QuicLimits {
             send_window: 128 << 10,
             max_send_window: 1 << 20,
             max_queued: 1 << 20,
-            datagram_buffer: 64 << 10,
             datagram_send_buffer: 16 << 10,
         }
     }
@@ -155,7 +153,7 @@ impl QuicLimits {
         let mut transport = TransportConfig::default();
         let idle = IdleTimeout::try_from(self.idle_timeout).map_err(|_| QuicSetupError::IdleTimeout)?;
         let (max_streams, has_datagrams) = http.for_transport();
-        let datagrams = has_datagrams.then_some(self.datagram_buffer);
+        let datagrams = has_datagrams.then_some(DATAGRAM_BUFFER);
         transport
             .max_concurrent_bidi_streams(max_streams.into())
             .max_concurrent_uni_streams(max_streams.min(PLAIN_STREAMS_MAX).into())
@@ -183,13 +181,7 @@ impl QuicLimits {
             .incoming_buffer_size_total(INCOMING_MAX * 64);
         Ok(server)
     }
-}
 
-/// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
-/// takes memory for each permitted stream. A session permits more.
-const PLAIN_STREAMS_MAX: u32 = 8;
-
-impl QuicLimits {
     pub(crate) fn client(
         &self,
         tls: Arc<rustls::ClientConfig>,
@@ -201,6 +193,13 @@ impl QuicLimits {
         Ok(client)
     }
 }
+
+/// Received datagrams of a connection that wait for the application. It reads them at once.
+const DATAGRAM_BUFFER: usize = 64 << 10;
+
+/// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
+/// takes memory for each permitted stream. A session permits more.
+const PLAIN_STREAMS_MAX: u32 = 8;
 
 /// Bytes of a client before its connection is accepted, which happens at once.
 const INCOMING_MAX: u64 = 16 << 10;

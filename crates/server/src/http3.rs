@@ -16,6 +16,7 @@ use sinews_quic::QuicLimits;
 #[derive(Clone, Copy, Debug)]
 pub struct Http3Limits {
     pub(crate) max_streams: u32,
+    pub(crate) max_sessions: u32,
     pub(crate) stream_window: u32,
     pub(crate) receive_window: u32,
     pub(crate) send_window: u32,
@@ -30,6 +31,7 @@ impl Default for Http3Limits {
     fn default() -> Self {
         Self {
             max_streams: 100,
+            max_sessions: 4,
             stream_window: 64 << 10,
             receive_window: 1 << 20,
             send_window: 1 << 20,
@@ -55,6 +57,15 @@ impl Http3Limits {
     #[must_use]
     pub const fn with_max_streams(mut self, streams: u32) -> Self {
         self.max_streams = streams;
+        self
+    }
+
+    /// Maximum of concurrent sessions of WebTransport on a connection; further ones are rejected. Each
+    /// takes a stream ([`with_max_streams`](Self::with_max_streams)). Default 4: browsers open a connection for each session,
+    /// other clients may share one. Clients of drafts 13 and 14 are told 1, since more would promise flow control of sessions.
+    #[must_use]
+    pub const fn with_max_sessions(mut self, sessions: u32) -> Self {
+        self.max_sessions = sessions;
         self
     }
 
@@ -128,6 +139,7 @@ impl Http3Limits {
         let is_window = |bytes| (1..=Self::WINDOW_MAX).contains(&bytes);
         let rules = [
             ((1..=Self::STREAMS_MAX).contains(&self.max_streams), "max_streams must be 1 to 65536"),
+            (self.max_sessions > 0, "max_sessions must be at least 1"),
             (is_window(stream_window), "stream_window must be 1 byte to 1 GiB"),
             (is_window(receive_window), "receive_window must be 1 byte to 1 GiB"),
             (is_window(send_window), "send_window must be 1 byte to 1 GiB"),
@@ -181,6 +193,7 @@ mod tests {
         for (limits, fault) in [
             (limits.with_max_streams(0), "max_streams"),
             (limits.with_max_streams((1 << 16) + 1), "max_streams"),
+            (limits.with_max_sessions(0), "max_sessions"),
             (limits.with_stream_window(0), "stream_window"),
             (limits.with_receive_window(u32::MAX), "receive_window"),
             (limits.with_receive_window(60_000), "receive_window"),

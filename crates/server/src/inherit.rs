@@ -34,6 +34,8 @@ use crate::listen::{ListenAddress, ListenTarget, SocketFile};
 #[derive(Debug, Default)]
 pub struct Listeners {
     sockets: Vec<(ListenAddress, Listener)>,
+    /// The way of datagrams between both servers.
+    datagrams: Option<OwnedFd>,
 }
 
 impl Listeners {
@@ -42,25 +44,39 @@ impl Listeners {
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if it is no TCP or Unix stream socket; otherwise system errors.
     pub fn push(&mut self, address: ListenAddress, socket: OwnedFd) -> io::Result<()> {
+        if address == ListenAddress::Datagrams {
+            self.datagrams = Some(socket);
+            return Ok(());
+        }
         self.sockets.push((address, Listener::from_fd(socket)?));
         Ok(())
     }
 
-    /// Returns the sockets, in insertion order. An address has one socket for each thread that served it.
+    /// Returns the sockets, in insertion order. An address has one socket for each thread that served it. With HTTP/3, one more
+    /// leads to the predecessor ([`ListenAddress::Datagrams`]).
     pub fn iter(&self) -> impl Iterator<Item = (&ListenAddress, BorrowedFd<'_>)> {
-        self.sockets.iter().map(|(address, socket)| (address, socket.as_fd()))
+        let datagrams = self.datagrams.iter().map(|socket| (&ListenAddress::Datagrams, socket.as_fd()));
+        self.sockets.iter().map(|(address, socket)| (address, socket.as_fd())).chain(datagrams)
+    }
+
+    pub(crate) fn set_datagrams(&mut self, socket: OwnedFd) {
+        self.datagrams = Some(socket);
+    }
+
+    pub(crate) fn take_datagrams(&mut self) -> Option<OwnedFd> {
+        self.datagrams.take()
     }
 
     /// Returns the number of sockets.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.sockets.len()
+        self.sockets.len() + usize::from(self.datagrams.is_some())
     }
 
     /// Returns whether it contains no socket.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sockets.is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn add(&mut self, target: &ListenTarget, listeners: &[Listener]) -> io::Result<()> {

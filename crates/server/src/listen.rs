@@ -37,6 +37,8 @@ pub enum ListenAddress {
     Tcp(SocketAddr),
     /// A path.
     Unix(PathBuf),
+    /// No address, but the way of datagrams of HTTP/3 between a server and its successor.
+    Datagrams,
 }
 
 #[derive(Clone, Debug)]

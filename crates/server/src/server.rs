@@ -41,6 +41,7 @@ use crate::topics::{
     Directory, EncodeUpdate, PresenceInterval, PresenceIntervals, PresenceMessage, PresenceTable,
     PresenceUpdate, Publisher, TopicConfig, TopicRule, TopicRules, Topics,
 };
+use crate::worker::process_link::ProcessLink;
 use crate::worker::{QuicRouting, StopTimes, Worker, WorkerSetup};
 
 /// Configuration of a server that is not bound yet.
@@ -263,7 +264,9 @@ impl Server {
     /// [`BindError`] names the address or the setting at fault, or reports that an event loop could not be created.
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
-        let routing = Arc::new(QuicRouting::new(self.threads));
+        let predecessor = self.inherited.take_datagrams().map(ProcessLink::from_fd).transpose();
+        let predecessor = predecessor.map_err(|error| BindError { fault: BindFault::Loop, error })?;
+        let routing = Arc::new(QuicRouting::new(self.threads, predecessor.filter(|_| self.http.http3)));
         let BoundListeners { addresses, files, threads, late, listener_fds } =
             self.bind_listeners(&routing)?;
         let loops = start_loops(&self.engine, threads)
@@ -324,8 +327,13 @@ impl Server {
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
-        let late = LateSockets { addresses: late, posts: Arc::clone(&posts), stop: Arc::clone(&stop) };
-        let stop = StopHandle { level: stop, posts, listener_fds: Arc::new(listener_fds) };
+        let late = LateSockets {
+            addresses: late,
+            posts: Arc::clone(&posts),
+            stop: Arc::clone(&stop),
+            routing: Arc::clone(&routing),
+        };
+        let stop = StopHandle { level: stop, posts, listener_fds: Arc::new(listener_fds), routing };
         Ok(BoundServer { addresses, files, unused, workers, late, publisher, monitor, pool, stop })
     }
 }
@@ -462,6 +470,7 @@ impl BoundServer {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);
         }
+        stop.routing.end();
         stop.listener_fds.close();
         if stop.listener_fds.is_handed_over() {
             files.iter_mut().for_each(SocketFile::disown);
@@ -502,6 +511,7 @@ pub struct StopHandle {
     level: Arc<StopLevel>,
     posts: Arc<[Post<Mail>]>,
     listener_fds: Arc<ListenerFds>,
+    routing: Arc<QuicRouting>,
 }
 
 impl StopHandle {
@@ -521,16 +531,22 @@ impl StopHandle {
     /// stay.
     pub fn hand_over(&self) {
         self.listener_fds.hand_over();
+        self.routing.hand_over();
         self.raise(Stop::HandedOver);
     }
 
     /// Returns the server's listening sockets, for a successor process ([`Server::inherit`]); none after the server
-    /// has begun to stop. The sockets stay open as long as the returned value lives.
+    /// has begun to stop. The sockets stay open as long as the returned value lives. With HTTP/3 one more socket leads to the
+    /// successor: each of both servers passes on the datagrams of connections of the other one.
     ///
     /// # Errors
-    /// If descriptors run out.
+    /// If descriptors run out, or no thread can be started.
     pub fn listeners(&self) -> io::Result<Listeners> {
-        self.listener_fds.try_clone()
+        let mut listeners = self.listener_fds.try_clone()?;
+        if self.routing.has_listeners() && !listeners.is_empty() {
+            listeners.set_datagrams(self.routing.link_successor(&self.posts)?);
+        }
+        Ok(listeners)
     }
 
     /// Stops at once.

@@ -188,11 +188,8 @@ impl WebSocketConn {
         let max = self.session.config().max_message();
         let (kind, payload) = match split_datagram(datagram, max) {
             Ok(message) => message,
-            Err((code, reason)) => {
-                let WorkerShared { resources, services, .. } = shared;
-                // A connection that is closing already goes on.
-                let _ = self.session.tx(resources, services.now).close(code, reason);
-                self.session.after_tx(resources, services.now);
+            Err(fault) => {
+                self.start_close(fault, shared);
                 return true;
             }
         };
@@ -343,9 +340,12 @@ impl WebSocketConn {
     /// Starts the closing handshake of a server that stops, after all queued publications.
     pub(crate) fn go_away(&mut self, shared: &mut WorkerShared) {
         self.flush(shared);
+        self.start_close(self.state.handler.stop_code(), shared);
+    }
+
+    /// Starts the closing handshake, unless the connection is closing already.
+    fn start_close(&mut self, (code, reason): (CloseCode, &str), shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = shared;
-        let (code, reason) = self.state.handler.stop_code();
-        // A connection that is closing already goes on.
         let _ = self.session.tx(resources, services.now).close(code, reason);
         self.session.after_tx(resources, services.now);
     }

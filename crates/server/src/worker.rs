@@ -14,8 +14,10 @@ mod keyed;
 mod large_conns;
 mod memory;
 mod parent;
+pub(crate) mod process_link;
 mod publish;
 mod quic;
+mod quic_routing;
 mod runs;
 mod sessions;
 mod sockets;
@@ -39,8 +41,8 @@ use self::conn::{ClientConn, ConnProtocol, settle_http, settle_http2, settle_web
 use self::delivery::DeliveryState;
 use self::http::end_body;
 use self::large_conns::LargeConns;
-pub(crate) use self::quic::QuicRouting;
 use self::quic::QuicState;
+pub(crate) use self::quic_routing::QuicRouting;
 use self::sockets::StreamSockets;
 pub(crate) use self::stop_state::StopTimes;
 use self::stop_state::{StopPhase, StopState};
@@ -183,8 +185,8 @@ impl Worker {
             .services
             .counters
             .sent(self.shared.resources.traffic(), self.shared.services.topics.counters_ref());
-        let has_some = self.shared.resources.holds_spares() || self.freed >= FREED_MIN;
-        if !self.releasing && has_some && matches!(self.stop.phase, StopPhase::Serving) {
+        let has_unused = self.shared.resources.holds_spares() || self.freed >= FREED_MIN;
+        if !self.releasing && has_unused && matches!(self.stop.phase, StopPhase::Serving) {
             self.releasing = true;
             io.set_app_timer(io.now() + RELEASE_INTERVAL);
         }
@@ -215,7 +217,7 @@ impl Worker {
                 memory
             }
             ConnProtocol::Http(http) => {
-                // Without further requests, the sent answer was the last.
+                // If the client may send no further request, the sent answer was the last.
                 let may_ask = self.stop.linger_left.is_some() || self.stop.handed_over && http.is_new();
                 if self.shared.services.stopping && !may_ask && http.is_idle() {
                     http.end_idle();
@@ -225,7 +227,7 @@ impl Worker {
                 ConnMemory::new(http.outbound.len(), http.incomplete())
             }
             ConnProtocol::Http2(http2) => {
-                // A request in transit is not lost: the client is told before (RFC 9113 section 6.8).
+                // GOAWAY announces the end, so that no request in transit is lost (RFC 9113 section 6.8).
                 if self.shared.services.stopping {
                     http2.stop();
                 }

@@ -1,4 +1,5 @@
-//! Memory of an idle HTTP/3 connection, and of an idle WebSocket on one of its streams, counted by the allocator. One test in
+//! Memory of an idle HTTP/3 connection, of an idle WebSocket on one of its streams, and of an idle session of WebTransport,
+//! counted by the allocator. One test in
 //! a binary of its own, since other tests would be counted too. The clients are in another process.
 
 #[path = "shared/backend.rs"]
@@ -35,11 +36,14 @@ impl Handler for Echo {
 /// Names the role of this process, and the address and the certificate of the server.
 const CLIENT: &str = "SINEWS_HTTP3_MEMORY_CLIENT";
 
-/// Connections, and WebSockets on each.
-const STAGES: [(usize, usize); 5] = [(8, 0), (40, 0), (40, 1), (40, 4), (40, 36)];
+/// Connections, WebSockets on each of the first [`WITH_SOCKETS`], and sessions on each of the others.
+const STAGES: [(usize, usize, usize); 8] =
+    [(8, 0, 0), (40, 0, 0), (40, 1, 0), (40, 4, 0), (40, 36, 0), (80, 36, 0), (80, 36, 1), (80, 36, 4)];
+
+const WITH_SOCKETS: usize = 40;
 
 #[test]
-fn idle_connection_takes_at_most_26_kib_and_an_idle_websocket_1536_bytes() {
+fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     if let Ok(role) = std::env::var(CLIENT) {
         return run_clients(&role);
     }
@@ -54,7 +58,7 @@ fn idle_connection_takes_at_most_26_kib_and_an_idle_websocket_1536_bytes() {
     let (address, stop, monitor) = (server.addresses()[0], server.stop_handle(), server.monitor());
     let running = std::thread::spawn(|| server.run());
 
-    let name = "idle_connection_takes_at_most_26_kib_and_an_idle_websocket_1536_bytes";
+    let name = "idle_connections_websockets_and_sessions_take_bounded_memory";
     let der: String = made.cert.der().iter().map(|byte| format!("{byte:02x}")).collect();
     let mut clients = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
@@ -75,18 +79,26 @@ fn idle_connection_takes_at_most_26_kib_and_an_idle_websocket_1536_bytes() {
     drop(input);
     assert!(clients.wait().unwrap().success());
     let each = |from: usize, to: usize| {
-        let count = |(connections, sockets): (usize, usize)| (connections * (sockets + 1)) as isize;
+        let count = |(connections, sockets, sessions): (usize, usize, usize)| {
+            let others = connections.saturating_sub(WITH_SOCKETS);
+            (connections + WITH_SOCKETS * sockets + others * sessions) as isize
+        };
         let count = count(STAGES[to]) - count(STAGES[from]);
         let of =
             |select: fn(&(isize, isize)) -> isize| (select(&measured[to]) - select(&measured[from])) / count;
         (of(|(live, _)| *live), of(|(_, counted)| *counted))
     };
     let ((connection, counted), (socket, counted_socket)) = (each(0, 1), each(3, 4));
+    let ((session, counted_session), (next, counted_next)) = (each(5, 6), each(6, 7));
     println!("{connection} bytes for an idle HTTP/3 connection, of which {counted} count toward max_memory");
     println!("{socket} bytes for an idle WebSocket on a stream, of which {counted_socket} count");
+    println!("{session} bytes for the first idle session of a connection, of which {counted_session} count");
+    println!("{next} bytes for a further one, of which {counted_next} count");
     assert!((20_000..26 << 10).contains(&connection), "{connection} bytes for a connection");
     assert!(counted > connection * 4 / 5 && counted < connection * 5 / 4, "{counted} of {connection} count");
     assert!((500..1536).contains(&socket), "{socket} bytes for a socket");
+    assert!((500..12 << 10).contains(&session), "{session} bytes for the first session");
+    assert!((500..3 << 10).contains(&next), "{next} bytes for a further session");
     stop.stop();
     running.join().unwrap().unwrap();
 }
@@ -97,13 +109,14 @@ struct Client {
     socket: UdpSocket,
     server: SocketAddr,
     sockets: Vec<u64>,
+    sessions: usize,
 }
 
 impl Client {
     fn connect(server: SocketAddr, roots: &rustls::RootCertStore) -> Self {
         let quic = QuicClient::connect(server, roots.clone(), "h3", Instant::now());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut client = Self { quic, socket, server, sockets: Vec::new() };
+        let mut client = Self { quic, socket, server, sockets: Vec::new(), sessions: 0 };
         client.run(|quic| quic.http.peer_settings().is_some());
         client
     }
@@ -152,6 +165,19 @@ impl Client {
         self.run(|quic| quic.responses[&stream].1.len() >= 204);
         self.sockets.push(stream);
     }
+
+    /// Opens a session, which echoes a message of 200 bytes on its stream.
+    fn open_session(&mut self) {
+        let target = RequestTarget::connect("webtransport", "localhost", "/");
+        let request = self.quic.ask_with(&target, [], b"", false);
+        let opened = self.sessions;
+        self.run(|quic| quic.responses.contains_key(&request) && quic.session_streams.len() > opened);
+        let stream = self.quic.session_streams[opened];
+        let message = [&[2, 0, 0, 0, 200][..], &[7; 200]].concat();
+        self.quic.send(StreamId::from(VarInt::from_u64(stream).unwrap()), message.into(), false);
+        self.run(|quic| quic.responses.get(&stream).is_some_and(|(_, echoed, _)| echoed.len() >= 205));
+        self.sessions += 1;
+    }
 }
 
 /// Opens connections and WebSockets, a stage for each line of input.
@@ -162,14 +188,17 @@ fn run_clients(role: &str) {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(der.into()).unwrap();
     let (address, mut clients) = (address.parse().unwrap(), Vec::new());
-    for (connections, sockets) in STAGES {
+    for (connections, sockets, sessions) in STAGES {
         std::io::stdin().read_exact(&mut [0]).unwrap();
         while clients.len() < connections {
             clients.push(Client::connect(address, &roots));
         }
-        for client in &mut clients {
-            while client.sockets.len() < sockets {
+        for (number, client) in clients.iter_mut().enumerate() {
+            while number < WITH_SOCKETS && client.sockets.len() < sockets {
                 client.open();
+            }
+            while number >= WITH_SOCKETS && client.sessions < sessions {
+                client.open_session();
             }
         }
         // Acknowledgements arrive.

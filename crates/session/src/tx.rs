@@ -103,7 +103,7 @@ impl<'a> Tx<'a> {
             return self.defer(message);
         }
         if !self.connection.takes_prepared() {
-            return self.send_slice(message.kind(), message.payload());
+            return self.send_owned(message.kind(), message.payload().clone());
         }
         let class = self.connection.prepared_class(message.payload().len());
         let frame = message.frame(class, &mut self.resources.shared);
@@ -147,11 +147,33 @@ impl<'a> Tx<'a> {
             self.queue_body(message, (format, chunked), exempt);
             return Ok(self.queued());
         }
-        self.outbound.defer(message.clone());
-        if !self.connection.is_mid_message() {
-            self.send_deferred()?;
+        if self.connection.is_mid_message() {
+            self.outbound.defer(message.clone());
+            return Ok(self.queued());
+        }
+        let before = self.outbound.len();
+        self.queue_unframed(message)?;
+        if exempt {
+            self.outbound.set_exempt(self.outbound.len() - before);
         }
         Ok(self.queued())
+    }
+
+    /// Queues a message for a connection that takes no prepared frames: a stream with kinds or lengths, whose subscribers
+    /// share a long payload, or a client.
+    fn queue_unframed(&mut self, message: &Prepared) -> Result<(), Misuse> {
+        let (kind, payload) = (message.kind(), message.payload());
+        let by_reference = payload.len() > PUBLISHED_COPY_MAX && self.connection.role() == Role::Server;
+        let chain = self.outbound.pending_chain(self.resources);
+        let (connection, shared) = (&mut *self.connection, &mut self.resources.shared);
+        if by_reference {
+            chain.write(|arena| connection.send_head(kind, payload.len() as u64, arena))?;
+            chain.push(payload.clone(), false);
+        } else {
+            chain.write(|arena| connection.send(kind, payload, shared, arena))?;
+        }
+        self.resources.traffic.sent(payload.len());
+        Ok(())
     }
 
     /// Queues a message of a streaming response, which is encoded once for all responses of its format.
@@ -237,14 +259,12 @@ impl<'a> Tx<'a> {
     fn send_deferred(&mut self) -> Result<(), Misuse> {
         while let Some(message) = self.outbound.take_deferred() {
             if !self.connection.takes_prepared() {
-                let chain = self.outbound.pending_chain(self.resources);
-                let (connection, shared) = (&mut *self.connection, &mut self.resources.shared);
-                chain.write(|arena| connection.send(message.kind(), message.payload(), shared, arena))?;
-            } else {
-                let class = self.connection.prepared_class(message.payload().len());
-                let frame = message.frame(class, &mut self.resources.shared);
-                self.push_prepared(frame, class.is_some(), false)?;
+                self.queue_unframed(&message)?;
+                continue;
             }
+            let class = self.connection.prepared_class(message.payload().len());
+            let frame = message.frame(class, &mut self.resources.shared);
+            self.push_prepared(frame, class.is_some(), false)?;
             self.resources.traffic.sent(message.payload().len());
         }
         Ok(())

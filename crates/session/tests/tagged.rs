@@ -72,6 +72,26 @@ fn messages_keep_their_kind_in_pieces_of_any_size() {
     }
 }
 
+/// Subscribers of a topic share a long payload; a short one costs less as a copy.
+#[test]
+fn published_messages_share_their_payload() {
+    for (len, shared) in [(256, false), (257, true)] {
+        let message = Prepared::binary(vec![7; len]);
+        for _ in 0..2 {
+            let mut side = Side::new();
+            let mut tx = side.session.tx(&mut side.resources, Time::ZERO);
+            tx.queue_prepared(&message, true).expect("an open session");
+            assert_eq!(tx.exempt(), 5 + len);
+            let mut chain = side.session.start_send().expect("output");
+            let pieces: Vec<&[u8]> = chain.pieces().collect();
+            let payload = message.payload();
+            assert_eq!(pieces.concat(), self::message(2, payload));
+            assert_eq!(pieces.iter().any(|piece| piece.as_ptr() == payload.as_ptr()), shared, "{len}");
+            assert_eq!(side.resources.traffic().messages_sent, 1);
+        }
+    }
+}
+
 #[test]
 fn own_messages_have_kind_and_length() {
     let mut side = Side::new();

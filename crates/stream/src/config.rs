@@ -166,7 +166,9 @@ impl StreamsConfig {
     }
 
     /// Maximum bytes of a partition that wait to be written, 16 MiB by default: a disk of 1 GB/s writes that much
-    /// during a sync of 16 ms. Appends beyond are [`Busy`](crate::AppendError::Busy). One batch may always wait.
+    /// during a sync of 16 ms. Appends beyond are [`Busy`](crate::AppendError::Busy). A queue that is at most half full takes a
+    /// batch of any size: the batch that waited for [`PartitionEvent::QueueSpace`](crate::PartitionEvent::QueueSpace) fits. The
+    /// bound is the larger of this limit, and half of it and [`max_batch`](Self::with_max_batch).
     #[must_use]
     pub fn with_max_pending(mut self, bytes: usize) -> Self {
         self.max_pending = bytes;
@@ -195,6 +197,11 @@ impl StreamsConfig {
     pub fn with_max_waiters(mut self, wakers: usize) -> Self {
         self.max_waiters = wakers.max(1);
         self
+    }
+
+    /// Whether a partition whose queue holds `before` bytes takes a batch that makes it `after` bytes.
+    pub(crate) fn admits(&self, before: usize, after: usize) -> bool {
+        before <= self.max_pending / 2 || after <= self.max_pending
     }
 
     /// Maximum number of groups with committed offsets per stream, 1,024 by default: clients choose group names.

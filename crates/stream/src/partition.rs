@@ -249,14 +249,13 @@ impl Partition {
             || batches.into_iter().all(|records| {
                 let before = pending;
                 pending += BatchHeader::of(records, 0, 0).length as usize;
-                // One batch may always wait.
-                before == 0 || pending <= self.core.limits.max_pending
+                self.core.limits.admits(before, pending)
             })
     }
 
     /// Returns whether the event has happened. If not, the waker is called once when it has, or when the partition
     /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
-    /// [`PartitionEvent::QueueSpace`] and [`PartitionEvent::QueueEmpty`], so that the caller's next append reports the error.
+    /// [`PartitionEvent::QueueSpace`], so that the caller's next append reports the error.
     ///
     /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again.
     pub fn watch(&self, event: PartitionEvent, waker: &Waker) -> bool {
@@ -494,7 +493,7 @@ impl PartitionCore {
             return Err(AppendError::NoSpace);
         }
         let pending = state.pending + header.length as usize;
-        if pending > self.limits.max_pending && state.pending > 0 {
+        if !self.limits.admits(state.pending, pending) {
             return Err(AppendError::Busy);
         }
         let (completer, answer) = Pending::with_offset(base, header.count);

@@ -129,9 +129,8 @@ fn run_and_kill(directory: &Path, acknowledgements: usize, longer: Duration, is_
 }
 
 fn assert_records_survive_kills(times: usize, is_forged: bool) {
-    let name = format!("sinews-stream-kill-{times}-{is_forged}-{}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    let _ = std::fs::remove_dir_all(&directory);
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("streams");
     for turn in 0..times {
         if turn % 10 == 0 {
             // The directory would grow, and reading all of it takes longer than appending.
@@ -159,7 +158,6 @@ fn assert_records_survive_kills(times: usize, is_forged: bool) {
         }
         assert!(last.is_some_and(|last| last < next), "{last:?} was acknowledged, and {next} is the end");
     }
-    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

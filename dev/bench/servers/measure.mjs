@@ -10,6 +10,8 @@
 // at the others. CPU time is that of all nodes, without the broker's.
 
 import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
 import { parseArgs } from 'node:util';
 import * as loads from './loads.mjs';
 import * as members from './members.mjs';
@@ -72,32 +74,53 @@ const PUSHER = {
   idle: ['memory of an idle connection, one private and one presence channel, bytes', (server, pids) => loads.idle(server, pids, {})],
 };
 
+let port = 18_100;
+/** A port that no program listens on, below the ports of outgoing connections. */
+async function freePort() {
+  for (;;) {
+    const listener = createServer();
+    try {
+      listener.listen(port += 1, '127.0.0.1');
+      await once(listener, 'listening');
+      return port;
+    } catch (error) {
+      if (error.code !== 'EADDRINUSE') throw error;
+    } finally {
+      listener.close();
+    }
+  }
+}
+
 /** Servers of the Pusher protocol; and a topic of Sinews without it. */
-function pusherServers() {
-  const list = [[sinewsPusher({ program: options.sinews, port: 18_140 })]];
-  list.push([{ ...sinews({ program: options.sinews, port: 18_150 }), name: 'topic', join: null, batch: null }]);
-  if (options.sockudo) list.push([sockudo({ program: options.sockudo, port: 18_160 })]);
-  if (options.soketi) list.push([soketi({ directory: options.soketi, port: 18_170 })]);
+async function pusherServers() {
+  const list = [[sinewsPusher({ program: options.sinews, port: await freePort() })]];
+  list.push([{ ...sinews({ program: options.sinews, port: await freePort() }), name: 'topic', join: null, batch: null }]);
+  if (options.sockudo) list.push([sockudo({ program: options.sockudo, port: await freePort() })]);
+  if (options.soketi) list.push([soketi({ directory: options.soketi, port: await freePort() })]);
   return list;
 }
 
 /** Each server as a list of nodes: subscribers connect to all but the last. */
-function servers(load) {
+async function servers(load) {
   const { cluster, centrifugo: other } = options;
   if (options.pusher) return pusherServers();
   if (cluster) {
     const isRedis = cluster.startsWith('redis:');
     const count = load.startsWith('three-') ? 3 : 2;
-    const several = (build, port, settings) => Array.from({ length: count }, (_, i) => build({ port: port + i, ...settings }));
+    const several = async (build, settings) => {
+      const nodes = [];
+      while (nodes.length < count) nodes.push(build({ port: await freePort(), ...settings }));
+      return nodes;
+    };
     const store = load.startsWith('durable-') ? { store: cluster } : {};
-    const list = [several(sinews, 18_100, { program: options.sinews, broker: cluster, ...store })];
-    if (other) list.push(several(centrifugo, 18_110, { program: other, ...(isRedis ? { engine: cluster } : { broker: cluster }) }));
+    const list = [await several(sinews, { program: options.sinews, broker: cluster, ...store })];
+    if (other) list.push(await several(centrifugo, { program: other, ...(isRedis ? { engine: cluster } : { broker: cluster }) }));
     return list;
   }
-  const list = [[sinews({ program: options.sinews, port: 18_100 })]];
-  if (other) list.push([centrifugo({ program: other, port: 18_110 })]);
-  if (options.nats) list.push([nats({ program: options.nats, port: 18_120 })]);
-  if (options['socket-io']) list.push([socketIo({ port: 18_130 })]);
+  const list = [[sinews({ program: options.sinews, port: await freePort() })]];
+  if (other) list.push([centrifugo({ program: other, port: await freePort() })]);
+  if (options.nats) list.push([nats({ program: options.nats, ports: [await freePort(), await freePort(), await freePort()] })]);
+  if (options['socket-io']) list.push([socketIo({ port: await freePort() })]);
   return list;
 }
 
@@ -108,7 +131,7 @@ const names = options.loads?.split(',') ?? Object.keys(table).filter((name) => n
 const figures = {};
 for (let round = 0; round < Number(options.rounds); round += 1) {
   for (const name of names) {
-    for (const nodes of servers(name)) {
+    for (const nodes of await servers(name)) {
       const running = [];
       try {
         for (const node of nodes) running.push(await node.start());

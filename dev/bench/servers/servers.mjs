@@ -170,12 +170,12 @@ export function centrifugo({ program, port, engine, broker }) {
 }
 
 /** NATS with WebSocket: no history, no presence, no HTTP. */
-export function nats({ program, port }) {
-  const config = `port: ${port + 1}\nhttp: 127.0.0.1:${port + 2}\nwebsocket { host: 127.0.0.1, port: ${port}, no_tls: true }\n`;
+export function nats({ program, ports: [port, clients, monitor] }) {
+  const config = `port: ${clients}\nhttp: 127.0.0.1:${monitor}\nwebsocket { host: 127.0.0.1, port: ${port}, no_tls: true }\n`;
   return {
     name: 'nats',
     start: () => startIn({ 'nats.conf': config }, program, (directory) => ['-c', join(directory, 'nats.conf')],
-      { url: `http://127.0.0.1:${port + 2}/healthz`, env: { GOMAXPROCS: '1' } }),
+      { url: `http://127.0.0.1:${monitor}/healthz`, env: { GOMAXPROCS: '1' } }),
     socket: `ws://127.0.0.1:${port}/`,
     binary: true,
     login: 'CONNECT {"verbose":false}\r\nPING\r\n',

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,10 +17,11 @@ use clap::ValueEnum;
 use crate::Error;
 use crate::args::HelloArgs;
 use crate::connect::{STALL_LIMIT, connect};
+use crate::nginx;
 use crate::process::Server;
+use crate::programs::Program;
 use crate::report;
 use crate::round::{Done, Measure, Rounds};
-use crate::target::cargo_build;
 
 /// A server to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,11 +68,13 @@ pub(crate) fn run(args: &HelloArgs) -> Result<(), Error> {
     if Command::new("wrk").arg("-v").output().is_err() {
         return Err("wrk is needed (apt-get install wrk)".into());
     }
-    // nginx deletes a file when it exits.
-    let folder = Scratch::new("pipeline.lua", PIPELINE)?;
+    // Declared before the servers: nginx deletes a file when it exits.
+    let folder = tempfile::tempdir()?;
+    let script = folder.path().join("pipeline.lua");
+    fs::write(&script, PIPELINE)?;
     let mut servers = Vec::new();
     for kind in args.servers() {
-        match bench.start(kind, &folder) {
+        match bench.start(kind, folder.path()) {
             Ok(server) => servers.push((kind, server)),
             Err(error) if !kind.is_peer() => println!("{} is left out: {error}", kind.name()),
             Err(error) => return Err(format!("{}: {error}", kind.name()).into()),
@@ -83,7 +86,7 @@ pub(crate) fn run(args: &HelloArgs) -> Result<(), Error> {
     for depth in args.depths() {
         let mut rounds = Rounds::run(args.plan.plan(), servers.len(), |index| {
             let (kind, server) = &servers[index];
-            let mut measure = Measure::of(server, || bench.load(server.address, depth, &folder.file))
+            let mut measure = Measure::of(server, || bench.load(server.address, depth, &script))
                 .map_err(|error| format!("{}: {error}", kind.name()))?;
             // With shared cores, all processes wait for each other: more rounds would not be quieter.
             measure.quiet |= args.threads > 1;
@@ -119,20 +122,10 @@ struct HelloPrograms {
 impl HelloPrograms {
     /// Builds the missing programs of the servers: paths in the arguments take precedence.
     fn build(args: &HelloArgs) -> Result<Self, Error> {
-        let this = std::env::current_exe()?;
-        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
-        let built = |given: &Option<PathBuf>, is_needed: bool, what: &[&str], built: &str| {
-            if given.is_none() && is_needed {
-                cargo_build(directory, what)?;
-            }
-            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
-        };
         let needs = |of: fn(HelloServer) -> bool| args.servers().into_iter().any(of);
-        let ours = ["--package", "sinews-server", "--example", "hello_http"];
-        let peers = ["--package", "sinews-peers", "--features", "peers"];
         Ok(Self {
-            hello: built(&args.hello, needs(HelloServer::is_sinews), &ours, "release/examples/hello_http")?,
-            peers: built(&args.sinews_peers, needs(HelloServer::is_peer), &peers, "release/sinews-peers")?,
+            hello: Program::HELLO.path(args.hello.as_ref(), needs(HelloServer::is_sinews))?,
+            peers: Program::PEERS.path(args.sinews_peers.as_ref(), needs(HelloServer::is_peer))?,
         })
     }
 }
@@ -143,7 +136,7 @@ impl Bench<'_> {
     }
 
     /// Starts a server, and checks its answer.
-    fn start(&self, kind: HelloServer, folder: &Scratch) -> Result<Server, Error> {
+    fn start(&self, kind: HelloServer, folder: &Path) -> Result<Server, Error> {
         let threads = self.args.threads.to_string();
         let runtime = if self.args.threads > 1 { "multi" } else { "one" };
         let peer = |name| (&*self.programs.peers, vec![name, "--threads", runtime]);
@@ -153,22 +146,14 @@ impl Bench<'_> {
             HelloServer::Hyper => peer("hyper"),
             HelloServer::Axum => peer("axum"),
             HelloServer::ActixWeb => peer("actix-web"),
-            HelloServer::Nginx => return self.start_nginx(folder),
+            HelloServer::Nginx => {
+                let server = nginx::start(folder, self.args.threads, self.cores(), None)?;
+                check(server.address)?;
+                return Ok(server);
+            }
         };
         let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
         let server = Server::start(program, &arguments, self.cores())?;
-        check(server.address)?;
-        Ok(server)
-    }
-
-    fn start_nginx(&self, folder: &Scratch) -> Result<Server, Error> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let config =
-            NGINX.replace("ADDRESS", &address.to_string()).replace("WORKERS", &self.args.threads.to_string());
-        let path = folder.path.join("nginx.conf");
-        fs::write(&path, config)?;
-        let arguments = ["-p".into(), folder.path.clone().into(), "-c".into(), path.into()];
-        let server = Server::start_at(Path::new("nginx"), &arguments, self.cores(), address)?;
         check(server.address)?;
         Ok(server)
     }
@@ -222,34 +207,6 @@ fn check(address: SocketAddr) -> Result<(), Error> {
     Err(format!("unexpected answer to GET /hello: {answer:?}").into())
 }
 
-/// A temporary folder with a file, deleted on drop.
-pub(crate) struct Scratch {
-    path: PathBuf,
-    pub(crate) file: PathBuf,
-}
-
-impl Scratch {
-    pub(crate) fn new(name: &str, text: &str) -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(format!("sinews-loopback-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        let scratch = Self { file: path.join(name), path };
-        fs::write(&scratch.file, text)?;
-        Ok(scratch)
-    }
-}
-
-impl Scratch {
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
-    }
-}
-
 /// Sends a number of requests in one write.
 const PIPELINE: &str = "\
 function init(args)
@@ -260,32 +217,6 @@ end
 function request()
   return pipelined
 end
-";
-
-/// The fast configuration of its documentation: no logs, one listener for each worker, persistent
-/// connections.
-const NGINX: &str = "\
-daemon off;
-pid nginx.pid;
-error_log stderr crit;
-worker_processes WORKERS;
-events { worker_connections 4096; }
-http {
-  access_log off;
-  server_tokens off;
-  keepalive_requests 1000000000;
-  tcp_nodelay on;
-  default_type \"text/plain; charset=utf-8\";
-  client_body_temp_path body;
-  proxy_temp_path proxy;
-  fastcgi_temp_path fastcgi;
-  uwsgi_temp_path uwsgi;
-  scgi_temp_path scgi;
-  server {
-    listen ADDRESS reuseport backlog=4096;
-    location = /hello { return 200 \"Hello, world!\"; }
-  }
-}
 ";
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! HTTP/2 with TLS: WebSockets beside the same over HTTP/1.1 and beside axum, and `GET /hello` by h2load beside hyper and
 //! nginx. All servers have the same certificate.
 
-use std::fs;
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,7 +10,9 @@ use clap::ValueEnum;
 use crate::Error;
 use crate::args::Http2Args;
 use crate::generator::Generator;
-use crate::process::{LOAD_CORE, SERVER_CORE, Server};
+use crate::nginx;
+use crate::process::{LOAD_CORE, SERVER_CORE};
+use crate::programs::Program;
 use crate::round::{Done, Measure, Rounds, Work as _};
 use crate::tls::{BACKENDS, EchoContender, PartResult, TlsPrograms, short};
 
@@ -29,7 +29,7 @@ pub(crate) enum Http2Part {
 
 /// Runs the measurement of the arguments, and prints a table for each part.
 pub(crate) fn run(args: &Http2Args) -> Result<(), Error> {
-    let programs = TlsPrograms::build(&args.programs, &["--features", "peers"])?;
+    let programs = TlsPrograms::build(&args.programs, &Program::PEERS)?;
     crate::prepare_load()?;
     let mut bars = Vec::new();
     for part in args.parts() {
@@ -45,16 +45,6 @@ pub(crate) fn run(args: &Http2Args) -> Result<(), Error> {
 }
 
 impl TlsPrograms {
-    fn nginx(&self) -> Result<Server, Error> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let config = NGINX.replace("ADDRESS", &address.to_string());
-        let config = config.replace("CERTIFICATE", &self.certificate).replace("KEY", &self.key);
-        let path = self.folder.path().join("nginx.conf");
-        fs::write(&path, config)?;
-        let arguments = ["-p".into(), self.folder.path().into(), "-c".into(), path.into()];
-        Server::start_at(Path::new("nginx"), &arguments, SERVER_CORE, address)
-    }
-
     /// WebSockets over HTTP/1.1 and HTTP/2, with bursts of messages.
     fn echo(&self, args: &Http2Args, in_flight: usize) -> Result<Vec<PartResult>, Error> {
         let mut servers = Vec::new();
@@ -118,7 +108,8 @@ impl TlsPrograms {
             servers.push((format!("sinews, {}", short(backend)), self.hello(backend, &[])?));
         }
         servers.push(("hyper".to_owned(), self.peer("hyper-http2")?));
-        match self.nginx() {
+        let certificate = [&*self.certificate, &*self.key];
+        match nginx::start(self.folder.path(), 1, SERVER_CORE, Some(certificate)) {
             Ok(nginx) => servers.push(("nginx".to_owned(), nginx)),
             Err(error) => println!("nginx is left out: {error}"),
         }
@@ -179,33 +170,6 @@ const ECHO_LOADS: [(&str, &[&str]); 3] = [
     (MANY_CONNECTIONS, &["-c", "64", "--http2"]),
     (ONE_CONNECTION, &["-c", "1", "--http2", "--sockets-per-connection", "64"]),
 ];
-
-/// The fast configuration of its documentation: no logs, persistent connections.
-const NGINX: &str = "\
-daemon off;
-pid nginx.pid;
-error_log stderr crit;
-worker_processes 1;
-events { worker_connections 4096; }
-http {
-  access_log off;
-  server_tokens off;
-  keepalive_requests 1000000000;
-  tcp_nodelay on;
-  default_type \"text/plain; charset=utf-8\";
-  client_body_temp_path body;
-  proxy_temp_path proxy;
-  fastcgi_temp_path fastcgi;
-  uwsgi_temp_path uwsgi;
-  scgi_temp_path scgi;
-  server {
-    listen ADDRESS ssl http2 reuseport backlog=4096;
-    ssl_certificate CERTIFICATE;
-    ssl_certificate_key KEY;
-    location = /hello { return 200 \"Hello, world!\"; }
-  }
-}
-";
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! HTTP/3: WebSockets beside the same over HTTP/1.1 with TLS, beside sockudo-ws on quinn and beside aioquic; and
-//! `GET /hello` beside the crate `h3` on quinn and beside aioquic. All servers have the same certificate.
+//! `GET /hello` beside the crate `h3` on quinn and beside aioquic; and sessions of WebTransport beside WebSockets, and beside
+//! web-transport-quinn. All servers have the same certificate.
 //!
 //! The load has a socket for each connection, as clients on different machines have.
 
@@ -12,6 +13,7 @@ use crate::Error;
 use crate::args::Http3Args;
 use crate::generator::Generator;
 use crate::process::{SERVER_CORE, Server};
+use crate::programs::Program;
 use crate::round::{Measure, Rounds, Work as _};
 use crate::tls::{BACKENDS, EchoContender, PartResult, TlsPrograms, short, start};
 
@@ -24,18 +26,27 @@ pub(crate) enum Http3Part {
     EchoPipelined,
     /// `GET /hello`, 64 connections with one request at a time, and 8 with 100
     Requests,
+    /// 64 sessions of WebTransport, 64 bytes, on 64 connections, beside WebSockets: one message in flight, and 16
+    Sessions,
+    /// Publications for 64 subscribers on 64 connections: WebSockets, streams and datagrams of sessions
+    Deliveries,
 }
 
 /// Runs the measurement of the arguments, and prints a table for each part.
 pub(crate) fn run(args: &Http3Args) -> Result<(), Error> {
-    let programs =
-        TlsPrograms::build(&args.programs, &["--bin", "sinews-peers-http3", "--features", "http3"])?;
+    let programs = TlsPrograms::build(&args.programs, &Program::HTTP3_PEERS)?;
     crate::prepare_load()?;
     let mut results = Vec::new();
     for part in args.parts() {
         match part {
             Http3Part::Echo => results.push(programs.echo_http3(args, 1)?),
             Http3Part::EchoPipelined => results.push(programs.echo_http3(args, 16)?),
+            Http3Part::Sessions => {
+                for in_flight in [1, 16] {
+                    results.push(programs.echo_sessions(args, in_flight)?);
+                }
+            }
+            Http3Part::Deliveries => results.push(programs.deliveries(args)?),
             Http3Part::Requests => {
                 for load in REQUEST_LOADS {
                     results.push(programs.requests_http3(args, load)?);
@@ -114,16 +125,51 @@ impl TlsPrograms {
                     .flat_map(|this| peers.clone().map(move |peer| (this, peer, 1.0))),
             );
         }
-        let plan = args.plan.plan();
-        let names: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
-        let rounds = Rounds::run(plan, contenders.len(), |index| {
-            let EchoContender { name, server, load } = &mut contenders[index];
-            let measure = Measure::of(&servers[*server].server, || load.run(plan.window));
-            Ok(measure.map_err(|error| format!("{name}: {error}"))?)
-        })?;
         let title = format!("64 WebSockets over HTTP/3, 64 bytes, {in_flight} in flight");
-        let result = PartResult { title, names, rounds, bars };
+        let result = measure(args, title, &servers, contenders, bars)?;
         result.print_table(["message", "messages"]);
+        Ok(result)
+    }
+
+    /// Sessions of WebTransport, and WebSockets over HTTP/3, that echo bursts of messages.
+    fn echo_sessions(&self, args: &Http3Args, in_flight: usize) -> Result<PartResult, Error> {
+        let mut servers = Vec::new();
+        for backend in BACKENDS {
+            let server = self.hello(backend, &["http3"])?;
+            servers.push(Http3Server { name: format!("sinews, {}", short(backend)), server, options: &[] });
+        }
+        let depth = in_flight.to_string();
+        let fixed = ["--insecure", "-c", "64", "-i", &depth, "-s", "64", "--binary", "--burst"];
+        let path = |_: &str| "/echo".to_owned();
+        let (mut contenders, mut bars) = open_kinds(&servers, &KINDS[..2], path, &fixed)?;
+        let name = "web-transport-quinn".to_owned();
+        let server = self.http3_peer(&name)?;
+        let url = format!("wss://{}/echo", server.address);
+        let load = Generator::warm(&url, &[&["--webtransport"], &fixed[..]].concat())
+            .map_err(|error| format!("{name}: {error}"))?;
+        let sessions = contenders.iter().enumerate().filter(|(_, one)| one.name.ends_with(KINDS[1].0));
+        bars.extend(sessions.map(|(this, _)| (this, contenders.len(), 1.0)));
+        contenders.push(EchoContender { name: name.clone(), server: servers.len(), load });
+        servers.push(Http3Server { name, server, options: &[] });
+        let title = format!("64 sessions of WebTransport, 64 bytes, {in_flight} in flight");
+        let result = measure(args, title, &servers, contenders, bars)?;
+        result.print_table(["message", "messages"]);
+        Ok(result)
+    }
+
+    /// Publications for subscribers on connections of HTTP/3.
+    fn deliveries(&self, args: &Http3Args) -> Result<PartResult, Error> {
+        let mut servers = Vec::new();
+        for backend in BACKENDS {
+            let server = self.serve(backend, &["--http-http3"])?;
+            servers.push(Http3Server { name: format!("sinews, {}", short(backend)), server, options: &[] });
+        }
+        let fixed = ["--insecure", "-m", "fan-out", "-c", "65", "-s", "64", "--burst"];
+        let path = |query: &str| format!("/topics/{{topic}}?self=false{query}");
+        let (contenders, bars) = open_kinds(&servers, &KINDS, path, &fixed)?;
+        let title = "64 subscribers over HTTP/3, publications of 64 bytes".to_owned();
+        let result = measure(args, title, &servers, contenders, bars)?;
+        result.print_table(["delivery", "deliveries"]);
         Ok(result)
     }
 
@@ -166,6 +212,53 @@ impl TlsPrograms {
         Ok(result)
     }
 }
+
+/// Measures loads that are open in turns.
+fn measure(
+    args: &Http3Args,
+    title: String,
+    servers: &[Http3Server],
+    mut contenders: Vec<EchoContender>,
+    bars: Vec<(usize, usize, f64)>,
+) -> Result<PartResult, Error> {
+    let plan = args.plan.plan();
+    let names: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
+    let rounds = Rounds::run(plan, contenders.len(), |index| {
+        let EchoContender { name, server, load } = &mut contenders[index];
+        let measure = Measure::of(&servers[*server].server, || load.run(plan.window));
+        Ok(measure.map_err(|error| format!("{name}: {error}"))?)
+    })?;
+    Ok(PartResult { title, names, rounds, bars })
+}
+
+/// Opens a load of each kind on each server. All others have a bar beside the first kind of their server.
+fn open_kinds(
+    servers: &[Http3Server],
+    kinds: &[(&str, &str, &str)],
+    path: impl Fn(&str) -> String,
+    options: &[&str],
+) -> Result<(Vec<EchoContender>, Vec<(usize, usize, f64)>), Error> {
+    let (mut contenders, mut bars) = (Vec::new(), Vec::new());
+    for (server, Http3Server { name, server: process, .. }) in servers.iter().enumerate() {
+        let first = contenders.len();
+        for (kind, option, query) in kinds {
+            let name = format!("{name}, {kind}");
+            let url = format!("wss://{}{}", process.address, path(query));
+            let load = Generator::warm(&url, &[&[*option], options].concat())
+                .map_err(|error| format!("{name}: {error}"))?;
+            contenders.push(EchoContender { name, server, load });
+        }
+        bars.extend((first + 1..contenders.len()).map(|this| (this, first, 1.0)));
+    }
+    Ok((contenders, bars))
+}
+
+/// Kinds of a load on connections of HTTP/3, with an option of `sinews bench` and a part of the query.
+const KINDS: [(&str, &str, &str); 3] = [
+    ("WebSockets", "--http3", ""),
+    ("streams of sessions", "--webtransport", ""),
+    ("datagrams of sessions", "--webtransport", "&datagrams=true"),
+];
 
 const HTTP1: &str = "HTTP/1.1";
 

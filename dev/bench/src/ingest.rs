@@ -10,6 +10,7 @@ mod kafka;
 mod wrk;
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,10 +20,9 @@ use clap::ValueEnum;
 use crate::Error;
 use crate::args::IngestArgs;
 use crate::bounds::Bounded;
-use crate::hello::Scratch;
 use crate::process::{self, SERVER_CORE, Server, Usage};
+use crate::programs::Program;
 use crate::report::significant;
-use crate::target::cargo_build;
 
 use kafka::Kafka;
 
@@ -76,9 +76,11 @@ pub(crate) fn run(args: &IngestArgs) -> Result<(), Error> {
     if Command::new("wrk").arg("-v").output().is_err() {
         return Err("wrk is needed (apt-get install wrk)".into());
     }
-    let script = Scratch::new("ingest.lua", wrk::SCRIPT)?;
+    let folder = tempfile::tempdir()?;
+    let script = folder.path().join("ingest.lua");
+    fs::write(&script, wrk::SCRIPT)?;
     for connections in args.connections() {
-        let rounds = bench.rounds(connections, &script.file)?;
+        let rounds = bench.rounds(connections, &script)?;
         bench.print(connections, &rounds);
     }
     Ok(())
@@ -119,17 +121,9 @@ struct Programs {
 
 impl Programs {
     fn build(args: &IngestArgs) -> Result<Self, Error> {
-        let this = std::env::current_exe()?;
-        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
-        let program = |given: &Option<PathBuf>, package: &str, feature: &str| {
-            if given.is_none() {
-                cargo_build(directory, &["--package", package, "--features", feature])?;
-            }
-            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join("release").join(package)))
-        };
         Ok(Self {
-            ingest: program(&args.sinews_ingest, "sinews-ingest", "kafka")?,
-            peers: program(&args.sinews_peers, "sinews-peers", "peers")?,
+            ingest: Program::INGEST.path(args.sinews_ingest.as_ref(), true)?,
+            peers: Program::PEERS.path(args.sinews_peers.as_ref(), true)?,
         })
     }
 }

@@ -33,10 +33,12 @@ mod idle;
 mod ingest;
 mod keys;
 mod load;
+mod nginx;
 mod plain_mio;
 #[cfg(target_os = "linux")]
 mod plain_ring;
 mod process;
+mod programs;
 mod report;
 mod round;
 mod scaling;

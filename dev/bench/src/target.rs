@@ -3,13 +3,13 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use clap::ValueEnum;
 
 use crate::Error;
 use crate::args::ProgramArgs;
 use crate::process::{SERVER_CORE, Server};
+use crate::programs::Program;
 
 /// A measured target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -298,40 +298,14 @@ impl Programs {
     /// Builds the missing programs of the targets, optimized, into the target directory of this program:
     /// paths in the arguments take precedence.
     pub(crate) fn build(args: &ProgramArgs, targets: &[Target]) -> Result<Self, Error> {
-        let this = env::current_exe()?;
-        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
-        let program = |given: &Option<PathBuf>, needs: fn(Target) -> bool, what: &[&str], built: &str| {
-            if given.is_none() && targets.iter().any(|target| needs(*target)) {
-                cargo_build(directory, what)?;
-            }
-            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
-        };
+        let needs = |of: fn(Target) -> bool| targets.iter().any(|target| of(*target));
+        let echoes = |target| matches!(target, Target::TcpEchoPoll | Target::TcpEchoRing);
         Ok(Self {
-            sinews: program(
-                &args.sinews,
-                Target::is_sinews,
-                &["--package", "sinews-cli", "--bin", "sinews"],
-                "release/sinews",
-            )?,
-            tcp_echo: program(
-                &args.tcp_echo,
-                |target| matches!(target, Target::TcpEchoPoll | Target::TcpEchoRing),
-                &["--package", "sinews-engine", "--example", "tcp_echo"],
-                "release/examples/tcp_echo",
-            )?,
-            peers: program(
-                &args.sinews_peers,
-                Target::is_peer,
-                &["--package", "sinews-peers", "--features", "peers"],
-                "release/sinews-peers",
-            )?,
-            library: program(
-                &args.sinews_library,
-                Target::is_library,
-                &["--package", "sinews-library"],
-                "release/sinews-library",
-            )?,
-            this,
+            sinews: Program::SINEWS.path(args.sinews.as_ref(), needs(Target::is_sinews))?,
+            tcp_echo: Program::TCP_ECHO.path(args.tcp_echo.as_ref(), needs(echoes))?,
+            peers: Program::PEERS.path(args.sinews_peers.as_ref(), needs(Target::is_peer))?,
+            library: Program::LIBRARY.path(args.sinews_library.as_ref(), needs(Target::is_library))?,
+            this: env::current_exe()?,
         })
     }
 
@@ -392,15 +366,4 @@ impl Programs {
             }
         }
     }
-}
-
-pub(crate) fn cargo_build(directory: &Path, what: &[&str]) -> Result<(), Error> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
-    let status = Command::new(cargo)
-        .args(["build", "--release", "--manifest-path", manifest, "--target-dir"])
-        .arg(directory)
-        .args(what)
-        .status()?;
-    if status.success() { Ok(()) } else { Err(format!("cargo build {}: {status}", what.join(" ")).into()) }
 }

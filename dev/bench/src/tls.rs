@@ -4,55 +4,40 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
 use crate::Error;
 use crate::args::TlsProgramArgs;
 use crate::generator::Generator;
-use crate::hello::Scratch;
 use crate::process::{SERVER_CORE, Server};
+use crate::programs::Program;
 use crate::report;
 use crate::round::Rounds;
-use crate::target::cargo_build;
 
 /// The programs that are measured, and the files of their certificate.
 pub(crate) struct TlsPrograms {
     pub(crate) sinews: PathBuf,
     hello: PathBuf,
     pub(crate) peers: PathBuf,
-    pub(crate) folder: Scratch,
+    pub(crate) folder: TempDir,
     pub(crate) certificate: String,
     pub(crate) key: String,
 }
 
 impl TlsPrograms {
-    /// Builds the missing programs: paths in the arguments take precedence. `peers`: which servers on other libraries.
-    pub(crate) fn build(args: &TlsProgramArgs, peers: &[&str]) -> Result<Self, Error> {
-        let this = std::env::current_exe()?;
-        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
-        let built = |given: &Option<PathBuf>, what: &[&str], built: &str| {
-            if given.is_none() {
-                cargo_build(directory, what)?;
-            }
-            Ok::<_, Error>(given.clone().unwrap_or_else(|| directory.join(built)))
-        };
+    /// Builds the missing programs: paths in the arguments take precedence. `peers` has the servers on other libraries.
+    pub(crate) fn build(args: &TlsProgramArgs, peers: &Program) -> Result<Self, Error> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-        // nginx deletes a file when it exits.
-        let folder = Scratch::new("certificate.pem", &made.cert.pem())?;
-        let key = folder.path().join("key.pem");
+        let folder = tempfile::tempdir()?;
+        let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
+        fs::write(&certificate, made.cert.pem())?;
         fs::write(&key, made.signing_key.serialize_pem())?;
         let text = |path: &Path| path.to_str().map(str::to_owned).ok_or("temporary directory is not UTF-8");
         Ok(Self {
-            sinews: built(&args.sinews, &["--package", "sinews-cli", "--bin", "sinews"], "release/sinews")?,
-            hello: built(
-                &args.hello,
-                &["--package", "sinews-server", "--example", "hello_http"],
-                "release/examples/hello_http",
-            )?,
-            peers: built(
-                &args.sinews_peers,
-                &[&["--package", "sinews-peers"], peers].concat(),
-                "release/sinews-peers",
-            )?,
-            certificate: text(&folder.file)?,
+            sinews: Program::SINEWS.path(args.sinews.as_ref(), true)?,
+            hello: Program::HELLO.path(args.hello.as_ref(), true)?,
+            peers: peers.path(args.sinews_peers.as_ref(), true)?,
+            certificate: text(&certificate)?,
             key: text(&key)?,
             folder,
         })

@@ -184,7 +184,7 @@ pub(crate) fn until_two_nodes(session: &Session<'_>) -> Result<(), Failure> {
 /// Waits until the page says, or says no longer, that the broker is away.
 pub(crate) fn until_away(session: &Session<'_>, is_away: bool) -> Result<(), Failure> {
     until(&format!("the broker is shown as away: {is_away}"), || {
-        Ok(session.text("#nodes-away")?.starts_with("The broker of the cluster is away") == is_away)
+        Ok(session.text("#nodes-away")?.starts_with("The broker of the cluster is unreachable") == is_away)
     })
 }
 

@@ -5,21 +5,9 @@ set -u
 base=${1/ws:/http:}
 limited=${2/ws:/http:}
 authority=${base#http://}
-failed=0
-body=$(mktemp)
-trap 'rm -f "$body"' EXIT
-
-# check NAME PATTERN TEXT: the text, on one line, must match the extended regular expression.
-check() {
-  local text
-  text=$(tr '\r\n' '  ' <<<"$3")
-  if grep -qiE -- "$2" <<<"$text"; then
-    echo "ok $1"
-  else
-    failed=1
-    echo "FAIL $1: no /$2/ in: ${text:0:300}"
-  fi
-}
+any_case=-i
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
+body=$work/body
 
 # Head and body of the answer, without curl's progress.
 ask() { curl --silent --show-error --include --max-time 20 "$@" 2>&1; }
@@ -53,8 +41,8 @@ check 'body over the limit' 'HTTP/1.1 413 ' "$(ask --data-binary "@$body" "$limi
 check 'chunked body over the limit' 'HTTP/1.1 413 .*connection: close' \
   "$(ask --header 'Transfer-Encoding: chunked' --data-binary "@$body" "$limited/topics/curl")"
 
-check 'two requests, one connection' '^1 0 ' "$(curl --silent --max-time 20 --write-out '%{num_connects} ' \
-  --output /dev/null "$base/healthz" --output /dev/null "$base/healthz") "
+check 'two requests, one connection' '^1 0$' "$(curl --silent --max-time 20 --write-out '%{num_connects} ' \
+  --output /dev/null "$base/healthz" --output /dev/null "$base/healthz")"
 # Prints the answer to a subscriber of `curl-events`. Publishes two messages, and ends curl at the second.
 listen() {
   while IFS= read -r line; do

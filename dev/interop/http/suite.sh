@@ -6,26 +6,7 @@ base=$1
 tls=$2
 directory=$3
 file=$directory/files/t1.html
-failed=0
-work=$(mktemp --directory)
-trap 'rm -rf "$work"' EXIT
-
-# check NAME PATTERN TEXT: the text, on one line, must match the extended regular expression.
-check() {
-  local text
-  text=$(tr '\r\n' '  ' <<<"$3" | sed 's/ *$//')
-  if grep -qE -- "$2" <<<"$text"; then
-    echo "ok $1"
-  else
-    failed=1
-    echo "FAIL $1: no /$2/ in: ${text:0:300}"
-  fi
-}
-
-# same NAME FILE FILE
-same() {
-  if cmp --silent "$2" "$3"; then echo "ok $1"; else failed=1; echo "FAIL $1: $(cmp "$2" "$3" 2>&1)"; fi
-}
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 run() { curl --silent --show-error --max-time 20 "$@" 2>&1; }
 # Head and body of the answer.

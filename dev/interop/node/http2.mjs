@@ -127,7 +127,7 @@ for (const [transport, base] of [['clear text', plain], ['TLS', tls]]) {
       expect((await send(session, { ':path': '/healthz' })).status, 200, 'the status of the next request');
       session.destroy();
     },
-    async [`${transport}: event streams`]() {
+    async [`${transport}: streaming responses`]() {
       const session = await connect(base);
       const streams = [1, 2, 3].map(() => session.request({ ':path': '/topics/http2-events', accept: 'text/event-stream' }));
       const events = streams.map(lines);

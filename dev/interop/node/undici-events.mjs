@@ -5,7 +5,7 @@ import { checkAll, expect } from './suite.mjs';
 const [base] = process.argv.slice(2);
 const url = base.replace('ws:', 'http:');
 
-/** Opens an event stream that has subscribed; `next()` is the next event: its type, data and id. */
+/** Opens a streaming response that has subscribed; `next()` is the next event: its type, data and id. */
 async function open(path) {
   const source = new EventSource(url + path);
   const events = [];

@@ -79,6 +79,20 @@ pub(crate) fn run_h2spec(backend: Backend) -> Outcome {
     Ok(count + outlived(&mut subject.server))
 }
 
+/// Runs reverse proxies that speak HTTP/2 in front of the echo server, which speaks HTTP/1.1 with them: request smuggling.
+pub(crate) fn run_proxies(backend: Backend) -> Outcome {
+    let mut command = match tools::python(&["http2_proxies.py"]) {
+        Ok(command) => command,
+        Err(missing) => return Ok(missing.report("http-proxies")),
+    };
+    let programs = server::build_all_debug(&["http-cases", "http-subject"])?;
+    let out = process::target().join(format!("xtask/http/proxies-{}", backend.name()));
+    let mut subject = Subject::start(&programs, backend, &[], &out)?;
+    command.arg(subject.server.address().to_string()).arg(out.join("proxies"));
+    let count = tools::run_checks("http-proxies", &mut command, &out.join("proxies.log"));
+    Ok(count + outlived(&mut subject.server))
+}
+
 /// Runs clients of Node, Python and Go against `sinews serve` with HTTP/2: in clear text and over TLS.
 pub(crate) fn run_clients(binary: &Path, backend: Backend) -> Outcome {
     let out = process::target().join(format!("xtask/http/http2-{}", backend.name()));

@@ -33,6 +33,7 @@ pub(crate) struct Options {
     /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
     /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, quic-go, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), webtransport (Chromium and webtransport-go), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
+    /// http-proxies (request smuggling through nginx, HAProxy, Apache, Caddy, nghttpx and Envoy, as far as they are installed);
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
     /// connect-python, bench-ws, bench-python against `sinews connect` and `sinews bench`
     #[arg(long, value_delimiter = ',')]
@@ -99,6 +100,9 @@ const CURL_SUITE: &str = "curl-suite";
 /// The cases of h2spec, the conformance suite of HTTP/2, against the same server.
 const H2SPEC: &str = "h2spec";
 
+/// Reverse proxies in front of the same server.
+const HTTP_PROXIES: &str = "http-proxies";
+
 /// Clients of HTTP/2 of Node, Python and Go against the program.
 const HTTP2: &str = "http2";
 
@@ -125,7 +129,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);
         clients
-            .chain([CURL_SUITE, H2SPEC, HTTP2, HTTP3, WEBTRANSPORT, CLIENT_JS, OPENAPI])
+            .chain([CURL_SUITE, H2SPEC, HTTP_PROXIES, HTTP2, HTTP3, WEBTRANSPORT, CLIENT_JS, OPENAPI])
             .chain(library::names())
             .chain(connect::names())
     };
@@ -144,13 +148,16 @@ pub(crate) fn run(options: &Options) -> Outcome {
             count = count + http::run_curl(backend)?;
         }
     }
-    if [H2SPEC, HTTP2, HTTP3, WEBTRANSPORT].into_iter().any(wants) {
+    if [H2SPEC, HTTP_PROXIES, HTTP2, HTTP3, WEBTRANSPORT].into_iter().any(wants) {
         let binary = server::binary(options.binary.as_deref())?;
         let permitted = options.backend.permitted(&binary)?;
         count = count + permitted.print_skipped();
         for backend in permitted.backends {
             if wants(H2SPEC) {
                 count = count + http::run_h2spec(backend)?;
+            }
+            if wants(HTTP_PROXIES) {
+                count = count + http::run_proxies(backend)?;
             }
             if wants(HTTP2) {
                 count = count + http::run_clients(&binary, backend)?;

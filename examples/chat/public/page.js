@@ -27,7 +27,7 @@ $("login").addEventListener("submit", async (event) => {
   const { url, user } = await access();
   const client = connect(url, {
     token: async () => (await access()).token, // called before each connection, and before the token expires
-    onstatus: ({ status }) => { $("status").textContent = status; },
+    onstatus: ({ status, reason }) => { $("status").textContent = reason || status; },
   });
   const room = enter(client, roomName, user, {
     onmessage: ({ from, text }) => show(`${from}: ${text}`),

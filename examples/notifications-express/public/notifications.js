@@ -14,7 +14,7 @@ async function listen() {
   const { url, user } = await access();
   const client = connect(url, {
     token: async () => (await access()).token, // called before each connection, and before the token expires
-    onstatus: (change) => { status.textContent = change.status; },
+    onstatus: (change) => { status.textContent = change.reason || change.status; },
   });
   client.subscribe(`notifications.${user}`, ({ data }) => {
     const item = document.createElement("li");

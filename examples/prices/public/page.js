@@ -5,7 +5,7 @@ const cells = new Map();
 let updates = 0;
 
 const client = connect(url, {
-  onstatus: ({ status }) => { document.getElementById("status").textContent = status; },
+  onstatus: ({ status, reason }) => { document.getElementById("status").textContent = reason || status; },
 });
 
 // `prices` has the last value of each key, `changed` the keys that have changed since the last call: at first all.

@@ -124,11 +124,16 @@ pub(crate) struct ConnectionArgs {
     #[arg(long, conflicts_with_all = ["http2", "unix"])]
     pub(crate) http3: bool,
 
+    /// Open sessions of WebTransport over HTTP/3 instead of WebSockets. Messages use the stream that the server opens in a
+    /// session, in the format of `sinews serve`; in fan-out mode datagrams are received, too
+    #[arg(long, conflicts_with_all = ["http2", "unix", "http3_protocol", "deflate", "subprotocol"])]
+    pub(crate) webtransport: bool,
+
     /// Value of `:protocol` with --http3, for servers that do not follow RFC 9220
     #[arg(long, value_name = "NAME", default_value = "websocket", requires = "http3", hide = true)]
     pub(crate) http3_protocol: String,
 
-    /// WebSockets on each of the --connections, with --http2 or --http3. The server limits the streams of a connection
+    /// WebSockets or sessions on each of the --connections, with --http2, --http3 or --webtransport. The server limits the streams of a connection
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) sockets_per_connection: NonZeroUsize,
 

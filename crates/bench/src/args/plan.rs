@@ -39,7 +39,8 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         corpus,
         connections: amount.connections.get(),
         http2: connection.http2,
-        http3: connection.http3,
+        http3: uses_http3(connection),
+        webtransport: connection.webtransport,
         http3_protocol: connection.http3_protocol.clone(),
         sockets_per_connection: connection.sockets_per_connection.get(),
         threads: amount.threads.get().min(amount.connections.get()),
@@ -133,7 +134,7 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
 }
 
 /// Options of HTTP/2 and HTTP/3 that conflict with others.
-fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str); 5] {
+fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str); 6] {
     let LoadArgs { connection, mode, .. } = args;
     let is = |protocol| target.protocol == protocol;
     let is_shared = connection.sockets_per_connection.get() > 1;
@@ -144,12 +145,16 @@ fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str)
             "--http3 is for wss:// and https:// URLs",
         ),
         (
+            connection.webtransport && !(is(TargetProtocol::WebSocket) && target.tls),
+            "--webtransport is for wss:// URLs",
+        ),
+        (
             is_shared && !is(TargetProtocol::WebSocket),
             "--sockets-per-connection is for WebSocket; --in-flight sets the requests of a connection",
         ),
         (
-            is_shared && !connection.http2 && !connection.http3,
-            "--sockets-per-connection needs --http2 or --http3",
+            is_shared && !connection.http2 && !uses_http3(connection),
+            "--sockets-per-connection needs --http2, --http3 or --webtransport",
         ),
         (
             is_shared && mode.publish_url.is_some(),
@@ -158,12 +163,16 @@ fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str)
     ]
 }
 
+fn uses_http3(args: &ConnectionArgs) -> bool {
+    args.http3 || args.webtransport
+}
+
 fn tls(args: &ConnectionArgs) -> Result<Arc<rustls::ClientConfig>, String> {
     let mut config = trust::client(args.insecure, &args.ca)?.with_no_client_auth();
     if args.http2 {
         config.alpn_protocols = vec![HTTP2.to_vec()];
     }
-    if args.http3 {
+    if uses_http3(args) {
         config.alpn_protocols = vec![HTTP3.to_vec()];
     }
     Ok(Arc::new(config))
@@ -202,7 +211,7 @@ fn handshakes(target: &LoadTarget, args: &LoadArgs) -> Result<Vec<ClientRequest>
         }
         let request =
             if args.connection.deflate { request.with_deflate(DeflateConfig::new()) } else { request };
-        if args.connection.http2 || args.connection.http3 {
+        if args.connection.http2 || uses_http3(&args.connection) {
             request.clone().extended_connect().map_err(|error| format!("--header: {error}"))?;
         }
         Ok(request)

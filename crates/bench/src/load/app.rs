@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sinews_engine::{App, CloseReason, ConnId, ConnectOptions, ConnectionOrigin, DatagramSocket, Flow, Io};
+use sinews_engine::{App, CloseReason, ConnId, ConnectOptions, DatagramSocket, Flow, Io};
 use sinews_proto::Config;
 use sinews_session::Resources;
 use smallvec::SmallVec;
@@ -358,8 +358,6 @@ impl App for LoadApp {
         io.run_until_stopped();
         self.tick(io);
     }
-
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
 
     fn connected(&mut self, io: &mut Io, id: ConnId) {
         self.thread_state.at(Instant::now());

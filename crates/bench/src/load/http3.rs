@@ -1,4 +1,4 @@
-//! A client of HTTP/3: several WebSockets on one connection (RFC 9220), or requests.
+//! A client of HTTP/3: several WebSockets on one connection (RFC 9220), sessions of WebTransport, or requests.
 
 mod requests;
 mod sockets;
@@ -54,6 +54,23 @@ impl Http3Load {
         }
     }
 
+    /// Handles a datagram of a session.
+    pub(super) fn receive_datagram(
+        &mut self,
+        session: QuicStreamId,
+        payload: &[u8],
+        traffic: &mut [SocketTraffic],
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) -> Result<(), ConnectionFailure> {
+        match self {
+            Self::WebSockets(sockets) => {
+                sockets.receive_datagram(session, payload, traffic, thread_state, resources)
+            }
+            Self::Requests(_) => Ok(()),
+        }
+    }
+
     /// Moves output to the connection, as far as the windows permit.
     pub(super) fn fill(
         &mut self,
@@ -70,7 +87,7 @@ impl Http3Load {
     /// A stream takes more output.
     pub(super) fn writable(&mut self, stream: QuicStreamId) {
         if let Self::WebSockets(sockets) = self {
-            sockets.mark(index_of(stream));
+            sockets.writable(stream);
         }
     }
 

@@ -46,7 +46,9 @@ impl LoadProtocol {
             TargetProtocol::WebSocket if plan.http3 => {
                 let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
                 // The plan has checked the headers.
-                Self::Http3(Box::new(Http3Load::WebSockets(Http3Sockets::new(requests).ok()?)))
+                Self::Http3(Box::new(Http3Load::WebSockets(
+                    Http3Sockets::new(requests, plan.webtransport).ok()?,
+                )))
             }
             TargetProtocol::WebSocket if plan.http2 => {
                 let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);

@@ -63,7 +63,8 @@ impl LoadEndpoints {
         for source in sources.iter().cycle().take(connections.clamp(1, SOCKETS_MAX.max(sources.len()))) {
             let socket = DatagramSocket::bind((*source, 0).into());
             sockets.push(socket.map_err(|error| format!("UDP socket of {source}: {error}"))?);
-            endpoints.push(LoadEndpoint::new(Arc::clone(&tls), plan.timeout)?);
+            let http = if plan.webtransport { Config::new().with_max_sessions(1) } else { Config::new() };
+            endpoints.push(LoadEndpoint::new(Arc::clone(&tls), http, plan.timeout)?);
         }
         let endpoints = Self {
             endpoints,
@@ -109,7 +110,7 @@ impl LoadEndpoints {
 }
 
 impl LoadEndpoint {
-    fn new(tls: Arc<rustls::ClientConfig>, timeout: Duration) -> Result<Self, String> {
+    fn new(tls: Arc<rustls::ClientConfig>, http: Config, timeout: Duration) -> Result<Self, String> {
         let limits = QuicLimits::new()
             .with_max_connections(usize::MAX)
             .with_handshake_timeout(timeout)
@@ -118,7 +119,7 @@ impl LoadEndpoint {
             .with_max_queued(usize::MAX)
             .with_stream_window(WINDOW)
             .with_connection_window(WINDOW);
-        let endpoint = QuicEndpoint::client(tls, Config::new(), limits).map_err(|error| error.to_string())?;
+        let endpoint = QuicEndpoint::client(tls, http, limits).map_err(|error| error.to_string())?;
         Ok(Self { endpoint: Some(Box::new(endpoint)), out: Vec::new(), unsent: None })
     }
 }
@@ -146,7 +147,7 @@ mod tests {
         };
         let server: SocketAddr = "127.0.0.1:1".parse().unwrap();
         let tls = crate::trust::client(true, &[]).unwrap().with_no_client_auth();
-        let mut endpoint = LoadEndpoint::new(Arc::new(tls), Duration::from_secs(1)).unwrap();
+        let mut endpoint = LoadEndpoint::new(Arc::new(tls), Config::new(), Duration::from_secs(1)).unwrap();
         let mut connect = || {
             let endpoint = endpoint.endpoint.as_mut().unwrap();
             endpoint.connect(server, "a", std::time::Instant::now()).unwrap()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sinews_http::h2::ResponseFields;
 use sinews_proto::handshake::ExtendedConnect;
-use sinews_proto::{Config, Time};
+use sinews_proto::{Config, Negotiated, Role, Time};
 use sinews_session::{Cause, Chain, Outbound, Session, TransportAction};
 
 use super::super::tally::FailureKind;
@@ -45,6 +45,13 @@ impl StreamedWebSocket {
         let session = Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
         self.session = Some(Box::new(session));
         Ok(())
+    }
+
+    /// Starts the messages of a session of WebTransport.
+    pub(super) fn open_session(&mut self, config: &Arc<Config>, now: Time) {
+        let negotiated = Negotiated::tagged(Role::Client);
+        let session = Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
+        self.session = Some(Box::new(session));
     }
 
     /// Handles the end of the server's side of the stream.

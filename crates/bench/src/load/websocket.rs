@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
-use sinews_proto::{CloseCode, Config, PingRate, Time};
+use sinews_proto::{CloseCode, Config, Kind, PingRate, Time};
 use sinews_session::{Cause, Chain, Events, Outbound, Payload, Resources, Session, TransportAction, Tx};
 
 use super::super::tally::FailureKind;
@@ -221,6 +221,25 @@ pub(super) fn receive(
     if let Some(fault) = receiver.fault {
         return Err(fault);
     }
+    closed(session)
+}
+
+/// Passes a message that has arrived in a datagram to the session.
+pub(super) fn receive_datagram(
+    session: &mut Session,
+    (kind, payload): (Kind, &mut [u8]),
+    SocketTraffic { role, tracker }: &mut SocketTraffic,
+    thread_state: &mut ThreadState,
+    resources: &mut Resources,
+) -> Result<(), ConnectionFailure> {
+    let now = time(thread_state.epoch, thread_state.now);
+    let mut receiver = MessageReceiver { role: *role, tracker, thread_state, fault: None };
+    // A closing session takes no messages.
+    let _ = session.receive_datagram(kind, payload, resources, now, &mut receiver);
+    receiver.fault.map_or_else(|| closed(session), Err)
+}
+
+fn closed(session: &mut Session) -> Result<(), ConnectionFailure> {
     match session.take_closed() {
         None => Ok(()),
         Some(closed) => match closed.cause() {

@@ -44,7 +44,9 @@ pub(super) fn load(plan: &LoadPlan, outcome: &LoadResult) -> String {
             let version = if is_http2 { "HTTP/2" } else { "HTTP/3" };
             let sockets = match plan.sockets_per_connection {
                 _ if plan.handshakes.is_empty() => String::new(),
+                1 if plan.webtransport => " of 1 session".to_owned(),
                 1 => " of 1 WebSocket".to_owned(),
+                sessions if plan.webtransport => format!(" of {sessions} sessions"),
                 sockets => format!(" of {sockets} WebSockets"),
             };
             format!("{} {version} connections{sockets}", plan.connections)

@@ -1,9 +1,6 @@
 //! Helpers shared by the tests of all brokers.
 
-use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -14,6 +11,7 @@ use sinews_stream::{
     AppendError, Durability, Partition, PartitionEvent, Pending, StartPosition, StreamConfig, Streams,
     StreamsConfig,
 };
+use tempfile::TempDir;
 
 /// Longer than any test takes; ends a test that hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -21,18 +19,15 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// The log of one node, in a directory that is removed with it.
 pub(crate) struct Node {
     pub(crate) streams: Streams,
-    directory: PathBuf,
+    _directory: TempDir,
 }
 
 impl Node {
     pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("sinews-broker-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let directory = tempfile::tempdir().expect("a directory");
         let (streams, _) =
-            Streams::open(&directory, StreamsConfig::default()).expect("the directory is ours");
-        Self { streams, directory }
+            Streams::open(directory.path(), StreamsConfig::default()).expect("the directory is ours");
+        Self { streams, _directory: directory }
     }
 
     /// A partition of a stream, created if need be.
@@ -46,7 +41,6 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.streams.close();
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -6,7 +6,8 @@ use super::value::Form;
 /// Returns the default configuration file.
 pub(crate) fn default_file(tables: &Tables) -> String {
     let mut text = String::from(
-        "# Configuration of `sinews serve --config FILE`. It lists every key with its default.\n\
+        "# Configuration of `sinews serve --config FILE`. It lists every key: with its default, or\n\
+         # behind `#` with an example where there is no default.\n\
          # The command line and the environment (SINEWS_ and the key in capitals, as SINEWS_AUTH_SECRET_FILE) override\n\
          # this file. SIGHUP reloads it; keys marked (restart) take effect after a restart, or after SIGUSR2, which hands over\n\
          # to a successor process.\n",

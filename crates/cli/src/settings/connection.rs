@@ -37,7 +37,7 @@ settings! {
         /// Serve HTTP/2 without TLS too, to clients that begin with it, such as proxies that terminate TLS.
         http2_clear_text: bool { default: "false" }
 
-        /// Maximum of concurrent streams on a connection of HTTP/2, each a request, an event stream or a WebSocket; further
+        /// Maximum of concurrent streams on a connection of HTTP/2, each a request, a streaming response or a WebSocket; further
         /// ones are refused.
         http2_max_streams: NonZeroU32 { default: "128" }
 
@@ -58,9 +58,13 @@ settings! {
         /// host.
         http3_announced_port: Option<Count<65535>> { unset: "that of the listen address", example: "443" }
 
-        /// Maximum of concurrent streams on a connection of HTTP/3, each a request, an event stream or a WebSocket; the client waits
+        /// Maximum of concurrent streams on a connection of HTTP/3, each a request, a streaming response or a WebSocket; the client waits
         /// with further ones. QUIC takes memory for each permitted stream.
         http3_max_streams: NonZeroU32 { default: "100" }
+
+        /// Maximum of concurrent sessions of WebTransport on a connection of HTTP/3; further ones are rejected. Browsers
+        /// open a connection for each session; other clients may share one.
+        http3_max_sessions: NonZeroU32 { default: "4" }
 
         /// Bytes that a client may send ahead on a stream of HTTP/3. A larger window permits faster uploads over long distances,
         /// and takes more memory for a stream whose handler is slow.
@@ -120,6 +124,7 @@ impl HttpSettings {
         let window = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         Http3Limits::default()
             .with_max_streams(self.http3_max_streams.get())
+            .with_max_sessions(self.http3_max_sessions.get())
             .with_stream_window(window(self.http3_stream_window))
             .with_receive_window(window(self.http3_receive_window))
             .with_send_window(window(self.http3_send_window))
@@ -273,7 +278,7 @@ mod tests {
     #[test]
     fn settings_reach_the_connection_config() {
         let file = "[http]\nmax_body = 1\nhttp2 = false\nhttp2_clear_text = true\nhttp3 = true\nhttp2_max_streams = 200\n\
-                    http3_max_streams = 201\nhttp3_stream_window = \"2k\"\nhttp3_receive_window = \"3k\"\nhttp3_send_window = \"4k\"\n\
+                    http3_max_streams = 201\nhttp3_max_sessions = 202\nhttp3_stream_window = \"2k\"\nhttp3_receive_window = \"3k\"\nhttp3_send_window = \"4k\"\n\
                     http3_idle_timeout = \"205s\"\nhttp3_ping_interval = \"106s\"\nhttp3_max_handshakes = 207\n\
                     http3_max_handshakes_per_address = 208\nhttp3_retry_handshakes = 0\nhttp3_announced_port = 443\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
                     ping_interval = \"off\"\npong_timeout = \"5s\"\nhigh_water = \"6k\"\noverflow = \"drop-oldest\"";
@@ -302,6 +307,7 @@ mod tests {
             .with_http3_limits(
                 Http3Limits::default()
                     .with_max_streams(201)
+                    .with_max_sessions(202)
                     .with_stream_window(2 << 10)
                     .with_receive_window(3 << 10)
                     .with_send_window(4 << 10)

@@ -1,5 +1,6 @@
 //! `sinews bench compare`.
 
+use super::directory::Directory;
 use super::ports::unused_address;
 use super::support::{ServeProcess, run};
 
@@ -74,11 +75,10 @@ const SHORT: [&str; 9] = ["--rounds", "3", "-c", "2", "-n", "40", "--json", "--t
 
 #[test]
 fn commands_run_for_one_round_each() {
-    let directory = std::env::temp_dir().join(format!("sinews-compare-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let list = directory.join("pids");
+    let directory = Directory::new();
+    let list = directory.path("pids");
     // The shell writes the process ids; quotes, variables and child processes need a shell.
-    let note = format!("note='{}'; echo $$ >> \"$note\";", list.display());
+    let note = format!("note='{}'; echo $$ >> \"$note\";", list);
     let (one, two) = (free_port(), free_port());
     let first = command("one", one, &note, "& echo $! >> \"$note\"; wait");
     let second = command("two", two, &format!("{note} exec"), "");
@@ -103,7 +103,6 @@ fn commands_run_for_one_round_each() {
         assert!(std::time::Instant::now() < deadline, "the commands are still running");
         std::thread::yield_now();
     }
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
@@ -142,12 +141,10 @@ fn servers_and_load_are_pinned_to_given_processors() {
         list.map(|list| list.trim().to_owned()).unwrap_or_default()
     };
     let core = allowed("self").split([',', '-']).next().unwrap().to_owned();
-    let directory = std::env::temp_dir().join(format!("sinews-cores-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let list = directory.join("allowed");
+    let directory = Directory::new();
+    let list = directory.path("allowed");
     // The server's shell writes its own allowed processors, and its parent's.
-    let note =
-        format!("grep -h Cpus_allowed_list /proc/self/status /proc/$PPID/status >> {}; exec", list.display());
+    let note = format!("grep -h Cpus_allowed_list /proc/self/status /proc/$PPID/status >> {}; exec", list);
     let servers = [command("a", free_port(), &note, ""), command("b", free_port(), &note, "")];
     let cores = ["--server-core", &core, "--load-core", &core];
     let run = run(&[&["compare", &servers[0], &servers[1]][..], &cores, &SHORT].concat());
@@ -155,5 +152,4 @@ fn servers_and_load_are_pinned_to_given_processors() {
     let written = std::fs::read_to_string(&list).unwrap();
     let found: Vec<&str> = written.lines().map(|line| line.rsplit('\t').next().unwrap()).collect();
     assert_eq!(found, vec![&core[..]; 2 * 2 * 3], "{written}");
-    std::fs::remove_dir_all(directory).unwrap();
 }

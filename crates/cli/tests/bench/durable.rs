@@ -1,32 +1,10 @@
 //! `sinews bench durable`.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::support::{ServeProcess, run};
-
-/// A directory that is removed on drop.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-durable-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 const SMALL: [&str; 13] =
     ["durable", "-n", "5", "-b", "10", "-s", "100", "-p", "2", "-c", "3", "--rounds", "2"];
@@ -49,21 +27,26 @@ fn assert_counts(result: &Value) {
 
 #[test]
 fn each_round_starts_a_server_and_removes_its_directory() {
-    let directory = Directory::new("own");
-    let run = run(&[&SMALL[..], &["--json", "--directory", directory.path()]].concat());
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(&[&SMALL[..], &["--json", "--directory", directory.path().to_str().unwrap()]].concat());
     assert!(run.success, "{}", run.stderr);
     assert!(run.stderr.contains("round 2 of 2: WebSocket ÷ TCP"), "{}", run.stderr);
     let result: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_counts(&result);
     assert!(result["producing"]["tcp"]["server_cpu_us_per_batch"].is_number(), "{result:#}");
     assert_eq!(result["load"]["batch_bytes"], 40 + 10 * 120);
-    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "the directory is removed");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the directory is removed");
 }
 
 #[test]
 fn running_server_is_measured_at_its_url() {
-    let directory = Directory::new("there");
-    let own = ServeProcess::start(&["--streams", directory.path(), "--streams-listen", "127.0.0.1:0"]);
+    let directory = tempfile::tempdir().unwrap();
+    let own = ServeProcess::start(&[
+        "--streams",
+        directory.path().to_str().unwrap(),
+        "--streams-listen",
+        "127.0.0.1:0",
+    ]);
     let tcp = own.plain().to_string();
     let url = own.url("ws", "");
     let run = run(&[&SMALL[..], &[&url, "--tcp", &tcp, "--ack", "memory", "-q"]].concat());

@@ -8,73 +8,39 @@ use std::time::Duration;
 use serde_json::json;
 use sinews_http::h2::{Config, ErrorCode, Event, FieldBuffer, H2Connection, StreamId};
 
-use super::support::{ServeProcess, json, run, server, sound};
-
-/// A load of eight messages on each of the six WebSockets of two connections.
-const LOAD: [&str; 7] = ["--http2", "-c", "2", "--sockets-per-connection", "3", "-n", "48"];
+use super::support::{
+    Files, SHARED_LOAD, ServeProcess, WAYS, check_other_modes, check_shared_connections, json, run, server,
+    sound,
+};
 
 #[test]
 fn websockets_share_connections_in_clear_text() {
     let own = ServeProcess::start(&["--http-http2-clear-text"]);
     let url = own.url("ws", "/echo");
-    for more in [
-        &["-i", "4"][..],
-        &["--deflate", "--size", "2k"],
-        &["--size", "300k", "-i", "2"],
-        &["--burst", "-i", "4"],
-    ] {
-        let result = sound(&[&[&*url][..], &LOAD, more].concat());
-        assert_eq!(
-            (&result["messages"], &result["latency_us"]["count"]),
-            (&48.into(), &48.into()),
-            "{more:?}"
-        );
-        assert_eq!((&result["connections_open"], &result["sockets_per_connection"]), (&2.into(), &3.into()));
-        assert_eq!(result["bytes_received"], result["bytes_sent"]);
-    }
+    check_shared_connections(&[&url, "--http2"], &WAYS);
     let metrics = own.get("/metrics");
     assert!(metrics.contains("sinews_http2_websockets_total 24"), "no HTTP/1.1 instead: {metrics}");
     assert!(metrics.contains("sinews_http2_connections_total 8"), "{metrics}");
-    let shown = run(&[&[&*url][..], &LOAD, &["--quiet"]].concat()).stdout;
+    let shown = run(&[&[&*url, "--http2"][..], &SHARED_LOAD, &["--quiet"]].concat()).stdout;
     assert!(shown.contains("2 HTTP/2 connections of 3 WebSockets"), "{shown}");
 }
 
 #[test]
 fn websockets_share_connections_over_tls() {
-    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.into_os_string().into_string().unwrap()
+    let files = Files::new();
+    let load = |own: &ServeProcess, more: &[&str]| {
+        let url = own.url("wss", "/echo");
+        json(&[&[&*url, "--insecure", "--http2"][..], &SHARED_LOAD, more].concat()).0
     };
-    let certificate_file = file("a.pem", &certificate.cert.pem());
-    let key_file = file("a.key", &certificate.signing_key.serialize_pem());
-    let tls = ["--tls-certificate", &certificate_file, "--tls-key", &key_file];
-    let own = ServeProcess::start(&tls);
-    let result = sound(&[&[&*own.url("wss", "/echo"), "--insecure"][..], &LOAD].concat());
-    assert_eq!(result["messages"], 48);
-    let without = ServeProcess::start(&[&tls[..], &["--http-http2=false"]].concat());
-    let (result, _) =
-        json(&[&[&*without.url("wss", "/echo"), "--insecure"][..], &LOAD, &["--timeout", "5s"]].concat());
+    let result = load(&files.serve(&[]), &[]);
+    assert_eq!((&result["messages"], &result["errors"]), (&48.into(), &json!({})));
+    let result = load(&files.serve(&["--http-http2=false"]), &["--timeout", "5s"]);
     assert_eq!(result["errors"]["tls"], 2, "{result:#}");
 }
 
 #[test]
 fn other_modes_count_the_websockets_of_all_connections() {
-    let own = ServeProcess::start(&["--http-http2-clear-text"]);
-    let two_of = |sockets| ["--http2", "-c", "2", "--sockets-per-connection", sockets];
-    let url = own.url("ws", "");
-    let fan_out = ["-m", "fan-out", "--publishers", "1", "--rate", "100", "-d", "300ms", "--warm-up", "0s"];
-    let result = sound(&[&[&*url][..], &two_of("4"), &fan_out].concat());
-    let number = |value: &serde_json::Value| value.as_u64().unwrap();
-    assert!(number(&result["published"]) > 0, "{result:#}");
-    assert_eq!(number(&result["latency_us"]["count"]), 7 * number(&result["published"]), "seven subscribers");
-    let url = own.url("ws", "/echo");
-    let storm = ["-m", "storm", "-n", "20"];
-    assert_eq!(sound(&[&[&*url][..], &two_of("3"), &storm].concat())["messages"], 20);
-    let rate = ["--rate", "200", "-d", "300ms", "--warm-up", "0s"];
-    assert_eq!(sound(&[&[&*url][..], &two_of("3"), &rate].concat())["latency_us"]["count"], 60);
+    check_other_modes(&ServeProcess::start(&["--http-http2-clear-text"]), "ws", &["--http2"]);
 }
 
 #[test]

@@ -1,59 +1,22 @@
 //! WebSockets and requests over HTTP/3, against this project's server, and servers without it.
 
+use std::io::{Read, Write};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 
-use super::support::{ServeProcess, json, run, sound};
-
-/// A load of eight messages on each of the six WebSockets of two connections.
-const LOAD: [&str; 7] = ["--http3", "-c", "2", "--sockets-per-connection", "3", "-n", "48"];
-
-/// Files of a certificate for `localhost`.
-struct Files {
-    directory: tempfile::TempDir,
-}
-
-impl Files {
-    fn new() -> Self {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let files = Self { directory: tempfile::tempdir().unwrap() };
-        std::fs::write(files.path("a.pem"), made.cert.pem()).unwrap();
-        std::fs::write(files.path("a.key"), made.signing_key.serialize_pem()).unwrap();
-        files
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.directory.path().join(name).into_os_string().into_string().unwrap()
-    }
-
-    fn serve(&self, options: &[&str]) -> ServeProcess {
-        let (certificate, key) = (self.path("a.pem"), self.path("a.key"));
-        let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
-        ServeProcess::start(&[&tls[..], options].concat())
-    }
-}
+use super::support::{
+    Files, SHARED_LOAD, WAYS, check_other_modes, check_shared_connections, json, run, sound,
+};
 
 #[test]
 fn websockets_share_connections() {
     let files = Files::new();
     let own = files.serve(&["--http-http3"]);
     let url = own.url("wss", "/echo");
-    for more in [
-        &["-i", "4"][..],
-        &["--deflate", "--size", "2k"],
-        &["--size", "300k", "-i", "2"],
-        &["--burst", "-i", "4"],
-        &["--busy-poll"],
-    ] {
-        let result = sound(&[&[&*url, "--insecure"][..], &LOAD, more].concat());
-        assert_eq!(
-            (&result["messages"], &result["latency_us"]["count"]),
-            (&48.into(), &48.into()),
-            "{more:?}"
-        );
-        assert_eq!((&result["connections_open"], &result["sockets_per_connection"]), (&2.into(), &3.into()));
-        assert_eq!(result["bytes_received"], result["bytes_sent"]);
-    }
-    let shown = run(&[&[&*url, "--insecure"][..], &LOAD, &["--quiet"]].concat()).stdout;
+    let of = [&*url, "--insecure", "--http3"];
+    check_shared_connections(&of, &WAYS);
+    check_shared_connections(&of, &[&["--busy-poll"]]);
+    let shown = run(&[&of[..], &SHARED_LOAD, &["--quiet"]].concat()).stdout;
     assert!(shown.contains("2 HTTP/3 connections of 3 WebSockets"), "{shown}");
 }
 
@@ -82,18 +45,51 @@ fn requests_run_at_once_on_a_connection() {
 fn other_modes_count_the_websockets_of_all_connections() {
     let files = Files::new();
     let own = files.serve(&["--http-http3"]);
-    let two_of = |sockets| ["--insecure", "--http3", "-c", "2", "--sockets-per-connection", sockets];
-    let url = own.url("wss", "");
-    let fan_out = ["-m", "fan-out", "--publishers", "1", "--rate", "100", "-d", "300ms", "--warm-up", "0s"];
-    let result = sound(&[&[&*url][..], &two_of("4"), &fan_out].concat());
-    let number = |value: &serde_json::Value| value.as_u64().unwrap();
-    assert!(number(&result["published"]) > 0, "{result:#}");
-    assert_eq!(number(&result["latency_us"]["count"]), 7 * number(&result["published"]), "seven subscribers");
+    check_other_modes(&own, "wss", &["--insecure", "--http3"]);
+}
+
+/// Messages of a session use its stream, and publications its datagrams.
+#[test]
+fn sessions_of_webtransport_share_connections() {
+    let files = Files::new();
+    // Without TLS, for its metrics.
+    let clear = files.path("clear.sock");
+    let own = files.serve(&["--http-http3", "--listen", &format!("unix:{clear}")]);
     let url = own.url("wss", "/echo");
-    let storm = ["-m", "storm", "-n", "20"];
-    assert_eq!(sound(&[&[&*url][..], &two_of("3"), &storm].concat())["messages"], 20);
-    let rate = ["--rate", "200", "-d", "300ms", "--warm-up", "0s"];
-    assert_eq!(sound(&[&[&*url][..], &two_of("3"), &rate].concat())["latency_us"]["count"], 60);
+    let load = ["--insecure", "--webtransport", "-c", "2", "--sockets-per-connection", "3", "-n", "48"];
+    for more in [&["-i", "4"][..], &["--size", "300k", "-i", "2", "--binary"], &["--burst", "-i", "4"]] {
+        let result = sound(&[&[&*url][..], &load, more].concat());
+        let count = &result["latency_us"]["count"];
+        assert_eq!((&result["messages"], count), (&48.into(), &48.into()), "{more:?}");
+        assert_eq!((&result["webtransport"], &result["http3"]), (&true.into(), &true.into()));
+        assert_eq!(result["bytes_received"], result["bytes_sent"]);
+    }
+    let shown = run(&[&[&*url][..], &load, &["--quiet"]].concat()).stdout;
+    assert!(shown.contains("2 HTTP/3 connections of 3 sessions"), "{shown}");
+    let metric = |name: &str| {
+        let mut socket = UnixStream::connect(&clear).unwrap();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut metrics = String::new();
+        socket.read_to_string(&mut metrics).unwrap();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        line.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name}: {metrics}"))
+    };
+    assert_eq!(metric("sinews_webtransport_sessions_total"), 4 * 6);
+    let before = metric("sinews_webtransport_datagrams_sent_total");
+    let url = own.url("wss", "/topics/{topic}?datagrams=true&self=false");
+    let fan_out = ["-m", "fan-out", "--burst", "-d", "300ms", "--warm-up", "0s"];
+    let result = sound(&[&[&*url, "--insecure", "--webtransport", "-c", "5"][..], &fan_out].concat());
+    let (published, received) = (&result["published"], &result["latency_us"]["count"]);
+    let [published, received] = [published, received].map(|value| value.as_u64().unwrap());
+    assert!(published > 0 && received == 4 * published, "{result:#}");
+    assert_eq!(metric("sinews_webtransport_datagrams_sent_total") - before, received);
+    // Beyond the limit of sessions, and no session at all.
+    for (path, sessions) in [("/echo", "5"), ("/nowhere", "1")] {
+        let one = ["--insecure", "--webtransport", "-c", "1", "-n", "1", "--timeout", "5s"];
+        let url = own.url("wss", path);
+        let (result, _) = json(&[&[&*url, "--sockets-per-connection", sessions][..], &one].concat());
+        assert_eq!(result["errors"]["handshake_refused"], 1, "{path}: {result:#}");
+    }
 }
 
 #[test]
@@ -124,6 +120,8 @@ fn options_of_other_protocols_are_rejected() {
         (&["ws://localhost:1/", "--http3"][..], "--http3 is for wss:// and https:// URLs"),
         (&["tcp://localhost:1", "--http3"], "--http3 is for wss:// and https:// URLs"),
         (&["wss://localhost:1/", "--http3", "--http2"], "--http2"),
+        (&["https://localhost:1/", "--webtransport"], "--webtransport is for wss:// URLs"),
+        (&["wss://localhost:1/", "--webtransport", "--deflate"], "--deflate"),
         (
             &["https://localhost:1/", "--http3", "--sockets-per-connection", "2"],
             "--sockets-per-connection is for WebSocket",

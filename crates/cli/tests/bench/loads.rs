@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 
-use super::support::{ServeProcess, http, json, run, server, sound};
+use super::directory::Directory;
+use super::support::{Files, ServeProcess, http, json, run, server, sound};
 
 fn number(value: &serde_json::Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
@@ -40,12 +41,10 @@ fn duration_run_measures_server_usage() {
 #[test]
 fn message_file_is_sent_line_by_line() {
     let own = ServeProcess::start(&[]);
-    let file = std::env::temp_dir().join(format!("sinews-bench-lines-{}", std::process::id()));
-    std::fs::write(&file, "{\"a\":1}\n\nsecond\r\nthird, ünd länger\n").unwrap();
-    let (url, path) = (own.url("ws", "/echo"), file.to_str().unwrap());
+    let (url, directory) = (own.url("ws", "/echo"), Directory::new());
+    let path = &directory.write("lines", "{\"a\":1}\n\nsecond\r\nthird, ünd länger\n");
     let result = sound(&[&url, "-c", "1", "-n", "3", "--file", path]);
     assert_eq!(result["bytes_sent"], 7 + 6 + "third, ünd länger".len());
-    std::fs::remove_file(file).unwrap();
 }
 
 #[test]
@@ -173,27 +172,15 @@ fn idle_connections_use_several_source_addresses() {
 
 #[test]
 fn unix_socket_is_measured() {
-    let path = std::env::temp_dir().join(format!("sinews-bench-unix-{}", std::process::id()));
-    let listen = format!("unix:{}", path.display());
-    let _own = ServeProcess::start(&["--listen", &listen]);
-    let path = path.to_str().unwrap();
+    let directory = Directory::new();
+    let path = &directory.path("socket");
+    let _own = ServeProcess::start(&["--listen", &format!("unix:{path}")]);
     assert_eq!(sound(&["ws://localhost/echo", "--unix", path, "-c", "2", "-n", "20"])["messages"], 20);
 }
 
 #[test]
 fn tls_needs_a_trusted_certificate_or_insecure() {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let directory = std::env::temp_dir().join(format!("sinews-bench-tls-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let (cert, key) = (directory.join("cert.pem"), directory.join("key.pem"));
-    std::fs::write(&cert, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let own = ServeProcess::start(&[
-        "--tls-certificate",
-        cert.to_str().unwrap(),
-        "--tls-key",
-        key.to_str().unwrap(),
-    ]);
+    let own = Files::new().serve(&[]);
     for (scheme, path) in [("wss", "/echo"), ("https", "/healthz")] {
         let url = format!("{scheme}://localhost:{}{path}", own.address.port());
         let result = sound(&[&url, "--insecure", "-c", "2", "-n", "40", "-i", "4"]);
@@ -201,7 +188,6 @@ fn tls_needs_a_trusted_certificate_or_insecure() {
         let refused = run(&[&url, "-c", "1", "-n", "1", "--timeout", "2s", "-q"]);
         assert!(!refused.success);
     }
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

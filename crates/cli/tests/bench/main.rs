@@ -2,6 +2,8 @@
 //! disconnect.
 
 mod compare;
+#[path = "../shared/directory.rs"]
+mod directory;
 mod durable;
 mod faults;
 mod http2;

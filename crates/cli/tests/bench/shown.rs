@@ -1,5 +1,6 @@
 //! Output of the program, by destination.
 
+use super::directory::Directory;
 use super::support::{ServeProcess, bench, run};
 
 #[test]
@@ -44,11 +45,11 @@ fn csv_columns_are_the_same_without_answers() {
 fn html_report_is_self_contained() {
     let own = ServeProcess::start(&[]);
     let (url, pid) = (own.url("ws", "/echo?a=<b>"), own.pid());
-    let path = std::env::temp_dir().join(format!("sinews-bench-{}.html", std::process::id()));
-    let run = run(&[&url, "-c", "2", "-d", "700ms", "-q", "--pid", &pid, "--report", path.to_str().unwrap()]);
+    let directory = Directory::new();
+    let path = directory.path("report.html");
+    let run = run(&[&url, "-c", "2", "-d", "700ms", "-q", "--pid", &pid, "--report", &path]);
     assert!(run.success, "{}", run.stderr);
     let page = std::fs::read_to_string(&path).unwrap();
-    std::fs::remove_file(path).unwrap();
     let charts = if cfg!(target_os = "linux") { 3 } else { 2 };
     assert_eq!(page.matches("<svg").count(), charts, "latency, rate, memory");
     assert!(page.contains("prefers-color-scheme:dark") && page.contains("/echo?a=&lt;b&gt;"));

@@ -12,6 +12,8 @@ use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Time};
 use sinews_session::{Events, Payload, Resources, Session, Tx};
 
+use super::directory::Directory;
+
 pub(crate) fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
     command.arg("bench").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -49,6 +51,65 @@ pub(crate) fn sound(arguments: &[&str]) -> Value {
     assert!(run.success, "{}{value:#}", run.stderr);
     assert_eq!(value["errors"], serde_json::json!({}));
     value
+}
+
+/// A load of eight messages on each of the six WebSockets of two connections.
+pub(crate) const SHARED_LOAD: [&str; 6] = ["-c", "2", "--sockets-per-connection", "3", "-n", "48"];
+
+/// Ways to send and to receive.
+pub(crate) const WAYS: [&[&str]; 4] =
+    [&["-i", "4"], &["--deflate", "--size", "2k"], &["--size", "300k", "-i", "2"], &["--burst", "-i", "4"]];
+
+/// Runs [`SHARED_LOAD`] with a URL and its options, in several ways.
+pub(crate) fn check_shared_connections(of: &[&str], ways: &[&[&str]]) {
+    for way in ways {
+        let result = sound(&[of, &SHARED_LOAD, way].concat());
+        let counts = (&result["messages"], &result["latency_us"]["count"]);
+        assert_eq!(counts, (&48.into(), &48.into()), "{way:?}");
+        assert_eq!((&result["connections_open"], &result["sockets_per_connection"]), (&2.into(), &3.into()));
+        assert_eq!(result["bytes_received"], result["bytes_sent"]);
+    }
+}
+
+/// Runs the other modes with several WebSockets on each of two connections.
+pub(crate) fn check_other_modes(own: &ServeProcess, scheme: &str, options: &[&str]) {
+    let (url, echo) = (own.url(scheme, ""), own.url(scheme, "/echo"));
+    let result = |url: &str, sockets, mode: &[&str]| {
+        let shared = ["-c", "2", "--sockets-per-connection", sockets];
+        sound(&[&[url], options, &shared, mode].concat())
+    };
+    let fan_out = ["-m", "fan-out", "--publishers", "1", "--rate", "100", "-d", "300ms", "--warm-up", "0s"];
+    let fanned_out = result(&url, "4", &fan_out);
+    let number = |value: &Value| value.as_u64().expect("a number");
+    assert!(number(&fanned_out["published"]) > 0, "{fanned_out:#}");
+    let deliveries = number(&fanned_out["latency_us"]["count"]);
+    assert_eq!(deliveries, 7 * number(&fanned_out["published"]), "seven subscribers");
+    assert_eq!(result(&echo, "3", &["-m", "storm", "-n", "20"])["messages"], 20);
+    let rate = ["--rate", "200", "-d", "300ms", "--warm-up", "0s"];
+    assert_eq!(result(&echo, "3", &rate)["latency_us"]["count"], 60);
+}
+
+/// Files of a certificate for `localhost`.
+pub(crate) struct Files(Directory);
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let directory = Directory::new();
+        directory.write("a.pem", &made.cert.pem());
+        directory.write("a.key", &made.signing_key.serialize_pem());
+        Self(directory)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.path(name)
+    }
+
+    pub(crate) fn serve(&self, options: &[&str]) -> ServeProcess {
+        let (certificate, key) = (self.path("a.pem"), self.path("a.key"));
+        let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
+        ServeProcess::start(&[&tls[..], options].concat())
+    }
 }
 
 /// A `sinews serve` process, killed on drop.

@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::{Directory, Server, run};
+use crate::directory::Directory;
+use crate::support::{Server, run};
 
 #[test]
 fn recording_is_replayed() {

@@ -5,7 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use crate::support::{Directory, Scripted, Server, TIMEOUT, Wire, run};
+use crate::directory::Directory;
+use crate::support::{Scripted, Server, TIMEOUT, Wire, run};
 
 #[test]
 fn resolve_and_connect_to_replace_the_address() {

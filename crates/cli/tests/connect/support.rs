@@ -1,11 +1,8 @@
 //! The program as a client, and scripted servers.
 
-use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -227,35 +224,5 @@ impl<S: Read + Write> Wire<S> {
                 return;
             }
         }
-    }
-}
-
-/// A temporary directory, removed on drop.
-pub(crate) struct Directory(PathBuf);
-
-impl Directory {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("sinews-connect-{}-{count}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub(crate) fn path(&self, name: &str) -> String {
-        self.0.join(name).into_os_string().into_string().unwrap()
-    }
-
-    /// Writes a file; returns its path.
-    pub(crate) fn write(&self, name: &str, text: &str) -> String {
-        fs::write(self.path(name), text).unwrap();
-        self.path(name)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Leftovers remain in the system's temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,43 +1,9 @@
 //! The configuration file: precedence, errors, and reload.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+pub(crate) use crate::directory::Directory;
 use crate::support::{Running, fails, program};
-
-/// A temporary directory, removed after the test.
-pub(crate) struct Directory(PathBuf);
-
-impl Directory {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("sinews-program-{}-{count}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    /// A path in the directory.
-    pub(crate) fn path(&self, name: &str) -> String {
-        self.0.join(name).into_os_string().into_string().unwrap()
-    }
-
-    /// Writes a file; returns its path.
-    pub(crate) fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path.into_os_string().into_string().unwrap()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // A directory that remains is in the system's temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn says(arguments: &[&str]) -> String {
     let output = program().args(arguments).output().unwrap();

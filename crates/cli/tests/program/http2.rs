@@ -11,10 +11,14 @@ use crate::config::Directory;
 use crate::support::{Running, program};
 use crate::tls::TestCertificate;
 
-/// Exit code, standard output and standard error of `sinews connect --http2` with these messages.
 fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
+    connect_over("--http2", &[&["--no-proxy"], arguments].concat(), input)
+}
+
+/// Exit code, standard output and standard error of `sinews connect` with this option and these messages.
+pub(crate) fn connect_over(protocol: &str, arguments: &[&str], input: &str) -> (i32, String, String) {
     let mut command = program();
-    command.args(["connect", "--http2", "--no-proxy"]).args(arguments).stdin(Stdio::piped());
+    command.args(["connect", protocol]).args(arguments).stdin(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // A program that exits early does not read its input.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());

@@ -5,19 +5,12 @@ use std::net::UdpSocket;
 use std::process::Stdio;
 
 use crate::config::Directory;
+use crate::http2::connect_over;
 use crate::support::{Running, program};
 use crate::tls::TestCertificate;
 
-/// Exit code, standard output and standard error of `sinews connect --http3` with these messages.
 fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
-    let mut command = program();
-    command.args(["connect", "--http3"]).args(arguments).stdin(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    // A program that exits early does not read its input.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    connect_over("--http3", arguments, input)
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod cluster;
 mod config;
 mod dashboard;
 mod deploy;
+#[path = "../shared/directory.rs"]
+mod directory;
 mod handover;
 mod hooks;
 mod http2;

@@ -24,9 +24,16 @@ fn default_start_serves_all_routes_of_the_table() {
     for path in ["/", "/chat", "/console.js", "/sinews.js", "/pages.css"] {
         pages_are_compressed_and_revalidated(&server, path);
     }
-    for path in
-        ["/chat.js", "/chat.css", "/console.js", "/calls.js", "/dashboard.js", "/clients.js", "/pages.css"]
-    {
+    for path in [
+        "/start.js",
+        "/chat.js",
+        "/chat.css",
+        "/console.js",
+        "/calls.js",
+        "/dashboard.js",
+        "/clients.js",
+        "/pages.css",
+    ] {
         assert!(server.get(path).contains("\r\nX-Content-Type-Options: nosniff\r\n"), "{path}");
     }
     let client = server.get("/sinews.js");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
+use tempfile::TempDir;
 
 pub(crate) use crate::ports::unused_address;
 
@@ -52,10 +53,16 @@ pub(crate) struct Running {
     pub(crate) stdout: BufReader<ChildStdout>,
     pub(crate) table: String,
     pub(crate) address: SocketAddr,
+    /// The temporary directory of the server, which leaves files there when it is killed.
+    _temporary: TempDir,
 }
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        if command.get_envs().all(|(name, _)| name != "TMPDIR") {
+            command.env("TMPDIR", temporary.path());
+        }
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut table = String::new();
@@ -72,7 +79,7 @@ impl Running {
             .replace("localhost", "127.0.0.1")
             .parse()
             .expect("an address with the real port");
-        Self { child, stdout, table, address }
+        Self { child, stdout, table, address, _temporary: temporary }
     }
 
     pub(crate) fn serve(arguments: &[&str]) -> Self {

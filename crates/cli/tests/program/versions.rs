@@ -2,7 +2,7 @@
 
 #[expect(dead_code, reason = "other tests use the rest of the client")]
 #[path = "../../../quic/tests/support/client.rs"]
-mod quic_client;
+pub(crate) mod quic_client;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::UdpSocket;

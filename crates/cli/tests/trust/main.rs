@@ -1,11 +1,13 @@
 //! Certificate verification of `sinews bench` and `sinews connect`: both trust the same certificates, and report the
 //! same errors.
 
-use std::fs;
+#[path = "../shared/directory.rs"]
+mod directory;
+
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use directory::Directory;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
 /// A certificate authority.
@@ -15,52 +17,30 @@ struct Authority {
     file: String,
 }
 
-/// Temporary files of a test, removed on drop.
-struct Directory(PathBuf);
-
 /// `sinews connect --listen` with a certificate, killed on drop.
 struct Server {
     child: Child,
     port: String,
 }
 
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-trust-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path.into_os_string().into_string().unwrap()
-    }
-
-    fn authority(&self, name: &str) -> Authority {
+impl Authority {
+    fn new(directory: &Directory, name: &str) -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let key = KeyPair::generate().unwrap();
-        let file = self.write(&format!("{name}.pem"), &params.self_signed(&key).unwrap().pem());
-        Authority { issuer: Issuer::new(params, key), file }
+        let file = directory.write(&format!("{name}.pem"), &params.self_signed(&key).unwrap().pem());
+        Self { issuer: Issuer::new(params, key), file }
     }
 
     /// Starts a server with a certificate signed by the authority and modified by `change`.
-    fn serve(&self, signer: &Authority, change: impl FnOnce(&mut CertificateParams)) -> Server {
+    fn serve(&self, directory: &Directory, change: impl FnOnce(&mut CertificateParams)) -> Server {
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
         change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate =
-            self.write("certificate.pem", &params.signed_by(&key, &signer.issuer).unwrap().pem());
-        Server::start(&certificate, &self.write("key.pem", &key.serialize_pem()))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Leftovers remain in the system's temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
+            directory.write("certificate.pem", &params.signed_by(&key, &self.issuer).unwrap().pem());
+        Server::start(&certificate, &directory.write("key.pem", &key.serialize_pem()))
     }
 }
 
@@ -113,8 +93,8 @@ fn run(client: &[&str], further: &[&str], server: &Server, system: &str) -> (boo
 
 #[test]
 fn certificate_errors_name_the_reason_and_a_remedy() {
-    let directory = Directory::new("wrong");
-    let (known, other) = (directory.authority("known"), directory.authority("other"));
+    let directory = Directory::new();
+    let (known, other) = (Authority::new(&directory, "known"), Authority::new(&directory, "other"));
     type Change = fn(&mut CertificateParams);
     let cases: [(Change, &[&str], &str, &str); 4] = [
         (|_| (), &[], "UnknownIssuer", "; --ca FILE trusts its issuer, --insecure accepts any certificate"),
@@ -138,7 +118,7 @@ fn certificate_errors_name_the_reason_and_a_remedy() {
         ),
     ];
     for (change, further, message, advice) in cases {
-        let server = directory.serve(&known, change);
+        let server = known.serve(&directory, change);
         for client in CLIENTS {
             let (through, said) = run(client, further, &server, &other.file);
             assert!(!through, "{client:?}: {message}");
@@ -151,10 +131,10 @@ fn certificate_errors_name_the_reason_and_a_remedy() {
 
 #[test]
 fn ca_files_are_trusted_in_addition_to_the_system() {
-    let directory = Directory::new("right");
-    let (system, named) = (directory.authority("system"), directory.authority("named"));
+    let directory = Directory::new();
+    let (system, named) = (Authority::new(&directory, "system"), Authority::new(&directory, "named"));
     for signer in [&system, &named] {
-        let server = directory.serve(signer, |_| ());
+        let server = signer.serve(&directory, |_| ());
         for client in CLIENTS {
             let (through, said) = run(client, &["--ca", &named.file], &server, &system.file);
             assert!(through, "{client:?}: {said}");
@@ -175,8 +155,8 @@ fn ca_files_are_trusted_in_addition_to_the_system() {
 
 #[test]
 fn files_without_certificates_are_reported() {
-    let directory = Directory::new("files");
-    let server = directory.serve(&directory.authority("known"), |_| ());
+    let directory = Directory::new();
+    let server = Authority::new(&directory, "known").serve(&directory, |_| ());
     let nothing = directory.write("nothing.pem", "no certificate\n");
     for client in CLIENTS {
         let (through, said) = run(client, &["--ca", &nothing], &server, &nothing);

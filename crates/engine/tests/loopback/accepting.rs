@@ -6,7 +6,6 @@ use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -52,27 +51,10 @@ fn listeners_of_one_port_share_its_connections() {
     assert!(shares[0] > 0 && shares[1] > 0, "{shares:?}");
 }
 
-/// A temporary directory, removed with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn path_is_shared_by_several_listeners() {
-    let directory = Directory::new("unix");
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let listener = Listener::bind_unix(&path, 0o600, &ListenOptions::default()).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let listeners = [listener.try_clone().unwrap(), listener];
@@ -109,8 +91,8 @@ fn path_is_shared_by_several_listeners() {
 
 #[test]
 fn bind_unix_replaces_only_stale_sockets() {
-    let directory = Directory::new("stale");
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let options = ListenOptions::default();
     let held = Listener::bind_unix(&path, 0o600, &options).unwrap();
     let in_use = Listener::bind_unix(&path, 0o600, &options).unwrap_err();
@@ -119,7 +101,7 @@ fn bind_unix_replaces_only_stale_sockets() {
     assert!(path.exists(), "the file remains after the server");
     drop(Listener::bind_unix(&path, 0o666, &options).unwrap());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
-    let file = directory.0.join("file");
+    let file = directory.path().join("file");
     std::fs::write(&file, "kept").unwrap();
     let no_socket = Listener::bind_unix(&file, 0o600, &options).unwrap_err();
     assert_eq!(no_socket.kind(), ErrorKind::AddrInUse);

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Cursor, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_engine::{App, Append, BackendChoice, CloseReason, ConnId, ConnectionOrigin, Engine, Flow, Io};
+use sinews_engine::{App, Append, BackendChoice, ConnId, Engine, Flow, Io};
 use sinews_file::AppendFile;
 
 use crate::support::config;
@@ -62,46 +62,18 @@ impl App for Writer {
         self.next(io);
     }
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
-
     fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
         Flow::Continue
     }
 
     fn ended(&mut self, _: &mut Io, _: ConnId) {}
-
-    fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
-        None
-    }
-
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
-
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
-}
-
-/// A path that is removed on drop.
-struct TempPath(PathBuf);
-
-impl TempPath {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-appending-{name}-{}", std::process::id()));
-        let _ = fs::remove_file(&path);
-        Self(path)
-    }
-}
-
-impl Drop for TempPath {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 #[test]
 fn appends_are_written_in_order_and_reported() {
-    let place = TempPath::new("order");
-    let file = Arc::new(AppendFile::create(&place.0).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let file = Arc::new(AppendFile::create(&path).unwrap());
     file.append(&[io::IoSlice::new(b"before ")]).unwrap();
     // More pieces than one operation takes, and more bytes than a pipe or a socket would take.
     let piece = |number: u8| Bytes::from(vec![number; 10_000]);
@@ -120,15 +92,16 @@ fn appends_are_written_in_order_and_reported() {
         let reported = writer.reported.iter().map(|(tag, written, result)| (*tag, *written, result.is_ok()));
         let reported: Vec<_> = reported.collect();
         assert_eq!(reported, [(0, 2_000_000, true), (1, 7, true), (2, 0, true), (3, 0, true)]);
-        assert!(fs::read(&place.0).unwrap() == expected);
+        assert!(fs::read(&path).unwrap() == expected);
     }
 }
 
 #[test]
 fn append_errors_are_reported_and_the_loop_continues() {
-    let place = TempPath::new("refused");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
     let full = Arc::new(AppendFile::open(Path::new("/dev/full")).unwrap());
-    let whole = Arc::new(AppendFile::create(&place.0).unwrap());
+    let whole = Arc::new(AppendFile::create(&path).unwrap());
     let mut writer = Writer::new([
         Append::new(full.clone(), vec![Bytes::from_static(b"lost")], true, 0),
         // A device that cannot be synced.
@@ -144,18 +117,19 @@ fn append_errors_are_reported_and_the_loop_continues() {
         let expected =
             [(0, 0, Some(ErrorKind::StorageFull)), (1, 0, Some(ErrorKind::InvalidInput)), (2, 4, None)];
         assert_eq!(reported, expected);
-        assert_eq!(fs::read(&place.0).unwrap(), b"kept");
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
     }
 }
 
 #[test]
 fn stopped_loop_waits_for_appends() {
-    let place = TempPath::new("stopped");
-    let file = Arc::new(AppendFile::create(&place.0).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let file = Arc::new(AppendFile::create(&path).unwrap());
     let mut writer = Writer::new([Append::new(file, vec![Bytes::from(vec![7; 1 << 20])], true, 0)]);
     writer.stops = true;
     if writer.run() {
         assert!(matches!(writer.reported[..], [(0, 1_048_576, Ok(()))]), "{:?}", writer.reported);
-        assert_eq!(fs::metadata(&place.0).unwrap().len(), 1 << 20);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
     }
 }

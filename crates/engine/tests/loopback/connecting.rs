@@ -266,9 +266,8 @@ fn loop_without_work_returns_at_once() {
 
 #[test]
 fn connects_to_unix_path() {
-    let directory = std::env::temp_dir().join(format!("sinews-connect-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let path: Arc<Path> = directory.join("socket").into();
+    let directory = tempfile::tempdir().unwrap();
+    let path: Arc<Path> = directory.path().join("socket").into();
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let mut client = Host::connecting(caller(vec![(path.clone().into(), ConnectOptions::default())]));
     let peer = std::thread::spawn(move || {
@@ -279,7 +278,7 @@ fn connects_to_unix_path() {
     });
     client.until(|app| app.count(Kind::Received) == 1);
     peer.join().unwrap();
-    std::fs::remove_dir_all(&directory).unwrap();
+    drop(directory);
     let gone = Host::connecting(caller(vec![(path.into(), ConnectOptions::default())]));
     assert_eq!(failure(gone), ErrorKind::NotFound);
 }

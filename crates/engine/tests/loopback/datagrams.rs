@@ -4,9 +4,7 @@ use std::io::Cursor;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use sinews_engine::{
-    App, CloseReason, ConnId, ConnectionOrigin, DatagramBatch, DatagramSocket, Engine, Flow, Io,
-};
+use sinews_engine::{App, ConnId, DatagramBatch, DatagramSocket, Engine, Flow, Io};
 
 use crate::support::{PATIENCE, config};
 
@@ -31,17 +29,10 @@ impl App for DatagramEcho {
             io.set_datagram_timer(at);
         }
     }
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
     fn received(&mut self, _: &mut Io, _: ConnId, _: &mut [u8]) -> Flow {
         Flow::Continue
     }
     fn ended(&mut self, _: &mut Io, _: ConnId) {}
-    fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
-        None
-    }
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 
     fn datagrams(&mut self, io: &mut Io, index: usize, socket: &mut DatagramSocket) -> bool {
         assert!(io.datagram_socket(index).is_none(), "the socket is lent");

@@ -3,9 +3,7 @@
 use std::io::{IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
-use sinews_engine::{
-    App, CloseReason, ConnId, ConnectionOrigin, Engine, Flow, Io, ListenOptions, Listener, SendChain,
-};
+use sinews_engine::{App, ConnId, Engine, Flow, Io, ListenOptions, Listener, SendChain};
 
 use crate::support::{client, config};
 
@@ -37,7 +35,6 @@ impl App for LargeAnswers {
     type Chain = StaticChain;
     type Mail = ();
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
     fn received(&mut self, io: &mut Io, conn: ConnId, _: &mut [u8]) -> Flow {
         self.wanted = true;
         io.send(conn);
@@ -49,12 +46,9 @@ impl App for LargeAnswers {
     fn start_send(&mut self, _: ConnId) -> Option<StaticChain> {
         std::mem::take(&mut self.wanted).then_some(StaticChain(self.bytes))
     }
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: StaticChain, _: bool) {}
     fn finish_may_wait(&self, _: ConnId) -> bool {
         true
     }
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 /// CPU time of this thread according to the system's accounting.

@@ -104,7 +104,6 @@ impl App for Echo {
         let pending = std::mem::take(&mut self.pending[conn.index()]);
         (!pending.is_empty()).then(|| std::io::Cursor::new(pending))
     }
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
     fn finish_may_wait(&self, _: ConnId) -> bool {
         true
     }
@@ -114,7 +113,6 @@ impl App for Echo {
             io.stop();
         }
     }
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 /// Runs an echo on a thread while `talk` runs, and returns its counters.
@@ -159,7 +157,6 @@ impl App for AnsweringApp {
     type Chain = std::io::Cursor<Vec<u8>>;
     type Mail = ();
 
-    fn accepted(&mut self, _: &mut Io, _: ConnId, _: ConnectionOrigin) {}
     fn received(&mut self, io: &mut Io, conn: ConnId, _: &mut [u8]) -> Flow {
         self.answers = true;
         io.send(conn);
@@ -175,7 +172,6 @@ impl App for AnsweringApp {
     fn finish_may_wait(&self, _: ConnId) -> bool {
         !self.follows
     }
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
     fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {
         self.follows = self.finished == 0;
     }

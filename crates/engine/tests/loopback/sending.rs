@@ -238,8 +238,6 @@ impl App for FaultyApp {
     fn closed(&mut self, _: &mut Io, _: ConnId, reason: CloseReason) {
         self.0 = Some(reason);
     }
-
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<()>) {}
 }
 
 #[test]

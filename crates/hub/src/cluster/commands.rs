@@ -251,7 +251,8 @@ fn search(
         found.extend(more);
         if found.len() >= limit {
             found.truncate(limit);
-            break;
+            let last = found.last().map(|(name, _)| name.clone());
+            return (found, last);
         }
         if look == SCANS_MAX {
             return (found, Some(last));
@@ -298,7 +299,11 @@ mod tests {
         let (found, scanned) = search(parts(3), 9);
         assert_eq!((found.len(), scanned), (3, None));
         let (found, scanned) = search(parts(3), 2);
-        assert_eq!((found.len(), scanned), (2, None), "the last name of a full page is enough");
+        assert_eq!(
+            (found.len(), scanned.as_deref()),
+            (2, Some("00001000")),
+            "the page may be filtered later"
+        );
         let (found, scanned) = search(parts(2 * SCANS_MAX), 1_000);
         assert_eq!((found.len(), scanned.as_deref()), (SCANS_MAX, Some("00063999")));
     }

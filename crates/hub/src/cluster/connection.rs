@@ -232,19 +232,24 @@ impl BrokerConnection {
         &mut self.output
     }
 
+    /// Number of bytes of the output that are not written.
+    pub(super) fn unwritten(&self) -> usize {
+        self.output.len() - self.written
+    }
+
     /// Whether the kernel has all bytes.
     pub(super) fn is_flushed(&self) -> bool {
         self.is_written() && !self.transport.has_output()
     }
 
     fn is_written(&self) -> bool {
-        self.written == self.output.len()
+        self.unwritten() == 0
     }
 
-    /// Numbers of bytes added and sent.
-    pub(super) fn output_offsets(&self) -> OutputOffsets {
-        let waiting = self.output.len() - self.written;
-        OutputOffsets { sent: self.offsets.sent, end: self.offsets.end + waiting as u64 }
+    /// Numbers of bytes sent and added, with bytes that wait to be added.
+    pub(super) fn output_offsets(&self, waiting: usize) -> OutputOffsets {
+        let unsent = self.unwritten() + waiting;
+        OutputOffsets { sent: self.offsets.sent, end: self.offsets.end + unsent as u64 }
     }
 
     /// Writes as much as the socket accepts.
@@ -270,6 +275,9 @@ impl BrokerConnection {
             if self.output.capacity() > BUFFER_MAX {
                 self.output = Vec::new();
             }
+        } else if self.written >= self.unwritten() {
+            // At least as many bytes are freed as are moved.
+            self.output.drain(..std::mem::take(&mut self.written));
         }
         match self.transport.flush() {
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
@@ -310,18 +318,35 @@ mod tests {
     #[test]
     fn offsets_of_sent_output_advance_while_more_is_added() {
         let (mut connection, _peer) = connected();
-        connection.output().extend_from_slice(b"PING\r\n");
-        assert_eq!(connection.output_offsets(), OutputOffsets { sent: 0, end: 6 });
+        connection.output.extend_from_slice(b"PING\r\n");
+        assert_eq!(connection.output_offsets(0), OutputOffsets { sent: 0, end: 6 });
         connection.send().unwrap();
-        assert_eq!(connection.output_offsets(), OutputOffsets { sent: 6, end: 6 });
+        assert_eq!(connection.output_offsets(0), OutputOffsets { sent: 6, end: 6 });
         // The socket accepts only a part.
-        connection.output().resize(64 << 20, b'x');
+        connection.output.resize(64 << 20, b'x');
         connection.send().unwrap();
-        let OutputOffsets { sent, end } = connection.output_offsets();
+        let OutputOffsets { sent, end } = connection.output_offsets(0);
         assert!(sent > 6 && sent < end && end == 6 + (64 << 20), "{sent} {end}");
-        connection.output().push(b'x');
-        assert_eq!(connection.output_offsets(), OutputOffsets { sent, end: end + 1 });
+        connection.output.push(b'x');
+        assert_eq!(connection.output_offsets(0), OutputOffsets { sent, end: end + 1 });
+        assert_eq!(connection.output_offsets(7), OutputOffsets { sent, end: end + 8 });
         assert!(!connection.is_flushed());
+    }
+
+    #[test]
+    fn output_that_is_written_frees_its_memory_while_more_waits() {
+        let (mut connection, mut peer) = connected();
+        let mut read = vec![0; 1 << 20];
+        for _ in 0..100 {
+            connection.output.resize(connection.output.len() + (1 << 20), b'x');
+            // Some bytes always wait.
+            while connection.unwritten() > 8 << 20 {
+                connection.is_writable = true;
+                connection.send().unwrap();
+                assert!(peer.read(&mut read).unwrap() > 0);
+            }
+            assert!(connection.output.len() <= 20 << 20, "{}", connection.output.len());
+        }
     }
 
     #[test]

@@ -133,7 +133,7 @@ mod tests {
         let interest = Interest::new(Arc::clone(&outbox), &["kept.>".to_owned()]);
         let taken = || {
             let mut out = Vec::new();
-            outbox.take(&mut out);
+            outbox.take(&mut out, 0);
             String::from_utf8(out).unwrap()
         };
         interest.subscribed(&"j.a".into());

@@ -20,6 +20,7 @@ use super::keys::KeyReplicator;
 use super::members::{self, PresenceSnapshotSender, RemotePresence};
 use super::message::{MessageKind, NodeId, NodeMessageHead, read_publications};
 use super::nodes::{HEARTBEAT, Heartbeat, KeysHeartbeat};
+use super::outbox::Outbox;
 use super::pending::PendingWork;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
@@ -326,9 +327,10 @@ impl ClusterLink {
             }
         }
         if connection.is_ready {
-            self.receiver.cluster.outbox.take(connection.output());
+            send_waiting(connection, &self.receiver.cluster.outbox)
+        } else {
+            connection.send()
         }
-        connection.send()
     }
 
     /// Sends what the last work of this turn has added.
@@ -336,8 +338,7 @@ impl ClusterLink {
         let Some(connection) = self.connection.as_mut().filter(|connection| connection.is_ready) else {
             return;
         };
-        self.receiver.cluster.outbox.take(connection.output());
-        if let Err(reason) = connection.send() {
+        if let Err(reason) = send_waiting(connection, &self.receiver.cluster.outbox) {
             self.disconnect(&reason, Instant::now());
         }
     }
@@ -345,7 +346,8 @@ impl ClusterLink {
     /// Acknowledges writes of durable keys that are stored, and whose changes the kernel sends to the broker also if this
     /// process is killed.
     fn finish_stored_writes(&self) {
-        let output = self.connection.as_ref().map(BrokerConnection::output_offsets);
+        let waiting = self.cluster().outbox.waiting();
+        let output = self.connection.as_ref().map(|connection| connection.output_offsets(waiting));
         self.receiver.keys.finish_stored(output.unwrap_or_default(), Instant::now());
     }
 
@@ -372,10 +374,24 @@ impl ClusterLink {
         let mut events = Events::with_capacity(8);
         while begin.elapsed() < FLUSH_TIMEOUT {
             self.serve();
-            if self.connection.as_ref().is_none_or(BrokerConnection::is_flushed) {
+            let is_taken = cluster.outbox.waiting() == 0;
+            if self.connection.as_ref().is_none_or(|connection| is_taken && connection.is_flushed()) {
                 return;
             }
             self.wait(&mut events, FLUSH_TIMEOUT);
+        }
+    }
+}
+
+/// Sends what waits, as much as the socket accepts.
+fn send_waiting(connection: &mut BrokerConnection, outbox: &Outbox) -> Result<(), String> {
+    loop {
+        let unwritten = connection.unwritten();
+        let has_taken = outbox.take(connection.output(), unwritten);
+        connection.send()?;
+        // If the socket accepts no more, it reports when it does.
+        if has_taken || connection.unwritten() == unwritten {
+            return Ok(());
         }
     }
 }

@@ -20,6 +20,9 @@ use crate::handover::wire::ContentKind;
 /// some tens of milliseconds of a fast network.
 const WAITING_MAX: usize = 16 << 20;
 
+/// Bytes that the link's thread has not written, above which it takes no more: the limits of what waits apply then.
+const TAKEN_MAX: usize = 256 << 10;
+
 /// Limit of the publications in one message in bytes: the work of a broker for a message is small beside its bytes then.
 const BATCH_MAX: usize = 32 << 10;
 
@@ -159,10 +162,16 @@ impl Outbox {
         state.is_partial = false;
     }
 
-    /// Moves the waiting bytes behind others, which the link's thread has not written yet.
-    pub(super) fn take(&self, out: &mut Vec<u8>) {
+    /// Moves the waiting bytes behind the output of the link's thread, unless the broker is slow: then they wait here, up to
+    /// their limit, and the method returns `false`. `unwritten` is the number of bytes of the output that the thread has not
+    /// written yet.
+    pub(super) fn take(&self, out: &mut Vec<u8>, unwritten: usize) -> bool {
         self.note_awake();
         let mut state = self.lock();
+        // The rest of a command cannot wait: no other bytes may come before it.
+        if unwritten > TAKEN_MAX && !state.is_partial {
+            return false;
+        }
         state.end_batch(self.kind);
         if std::mem::take(&mut state.is_partial) {
             // The thread was idle when this command began, so the others are later commands.
@@ -177,6 +186,7 @@ impl Outbox {
         if let Some(direct) = &mut state.direct {
             direct.note_link(is_idle);
         }
+        true
     }
 
     /// Bytes that wait.
@@ -344,7 +354,7 @@ mod tests {
 
     fn taken(outbox: &Outbox) -> Vec<u8> {
         let mut out = Vec::new();
-        outbox.take(&mut out);
+        outbox.take(&mut out, 0);
         out
     }
 
@@ -404,12 +414,12 @@ mod tests {
         let (outbox, mut broker) = attached(false);
         assert!(!is_written(&outbox, b"1"), "the thread has something to write");
         let mut link = Vec::new();
-        outbox.take(&mut link);
+        outbox.take(&mut link, 0);
         pass_interval(&outbox);
         assert!(!is_written(&outbox, b"2"), "the thread has not written what it took");
-        outbox.take(&mut link);
+        outbox.take(&mut link, 0);
         link.clear();
-        outbox.take(&mut link);
+        outbox.take(&mut link, 0);
         pass_interval(&outbox);
         assert!(is_written(&outbox, b"3"));
         assert!(!is_written(&outbox, b"4"), "too soon: collected");
@@ -418,7 +428,7 @@ mod tests {
         let mut direct = [0; 256];
         let length = broker.read(&mut direct).unwrap();
         assert!(direct[..length].starts_with(b"PUB p.t.a ") && direct[..length].ends_with(b"3\r\n"));
-        outbox.take(&mut link);
+        outbox.take(&mut link, 0);
         assert!(link.starts_with(b"PUB p.t.a ") && link.ends_with(b"5\r\n"));
         outbox.close();
         outbox.open(1 << 20);
@@ -429,7 +439,7 @@ mod tests {
     fn rest_of_a_publication_that_the_socket_accepts_in_part_is_next() {
         let (outbox, mut broker) = attached(false);
         let mut link = Vec::new();
-        outbox.take(&mut link);
+        outbox.take(&mut link, 0);
         let payload = vec![b'x'; 1_000_000];
         let mut count = 0;
         loop {
@@ -443,7 +453,7 @@ mod tests {
         // The thread has an answer to a ping meanwhile, and later publications follow.
         link.extend_from_slice(b"PONG\r\n");
         outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"last"));
-        outbox.take(&mut link);
+        outbox.take(&mut link, 0);
         let reader = std::thread::spawn(move || {
             let mut received = Vec::new();
             broker.read_to_end(&mut received).unwrap();
@@ -480,6 +490,21 @@ mod tests {
                 if skips_replies { &["CLIENT", "PUBLISH", "PUBLISH"] } else { &["PUBLISH", "PUBLISH"] };
             assert_eq!(commands, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn bytes_wait_up_to_their_limit_while_the_broker_is_slow() {
+        let outbox = outbox();
+        outbox.open(1 << 20);
+        let payload = vec![0; 1 << 19];
+        for _ in 0..100 {
+            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload));
+            let mut output = vec![0; TAKEN_MAX + 1];
+            assert!(!outbox.take(&mut output, TAKEN_MAX + 1) && output.len() == TAKEN_MAX + 1);
+        }
+        assert_eq!(outbox.counters.dropped_full.load(Ordering::Relaxed), 69);
+        let mut output = vec![0; TAKEN_MAX];
+        assert!(outbox.take(&mut output, TAKEN_MAX) && output.len() > 15 << 20);
     }
 
     #[test]

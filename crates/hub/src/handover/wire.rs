@@ -106,6 +106,8 @@ pub(crate) enum HandoverHead {
 pub(crate) enum HandoverAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
+    /// The way of datagrams of HTTP/3 between both processes.
+    Datagrams,
 }
 
 /// Owner of the keys of a topic.
@@ -219,6 +221,7 @@ impl From<&ListenAddress> for HandoverAddress {
         match address {
             ListenAddress::Tcp(address) => Self::Tcp(*address),
             ListenAddress::Unix(path) => Self::Unix(path.clone()),
+            ListenAddress::Datagrams => Self::Datagrams,
             // A kind of address that a later version may add; no configuration has an empty path.
             _ => Self::Unix(PathBuf::new()),
         }
@@ -230,6 +233,7 @@ impl From<HandoverAddress> for ListenAddress {
         match address {
             HandoverAddress::Tcp(address) => Self::Tcp(address),
             HandoverAddress::Unix(path) => Self::Unix(path),
+            HandoverAddress::Datagrams => Self::Datagrams,
         }
     }
 }

@@ -31,7 +31,7 @@ impl StreamService {
             let is_first = appended.is_empty();
             let append = poll_fn(|cx| match self.append(stream, 0, Records::clone(records)) {
                 Err(AppendError::Busy) if !is_first => {
-                    if self.store.has_capacity_for_any(stream, cx.waker()) {
+                    if self.store.has_capacity(stream, 0, cx.waker()) {
                         // The queue has drained meanwhile.
                         cx.waker().wake_by_ref();
                     }
@@ -83,8 +83,8 @@ mod tests {
         store.install(streams.clone());
         let [a, b] = ["a", "b"].map(|name| streams.create(name, &StreamConfig::default()).unwrap());
         let (small, large) = (records(10), records(2_500));
-        // Less than half of the queue, which has no space for the large batch.
-        let _pending = store.append(&b, 0, records(1_900)).unwrap();
+        // More than half of the queue, which has no space for the large batch.
+        let _pending = store.append(&b, 0, records(2_100)).unwrap();
         assert!(!store.store.fits(&[(&a, &small), (&b, &large)]));
         let appends = [(&a, &small), (&b, &large)];
         let mut append = pin!(store.append_each(&appends));

@@ -111,10 +111,6 @@ impl StreamStore for LocalStore {
         stream.partition(partition).is_none_or(|found| found.watch(PartitionEvent::QueueSpace, waker))
     }
 
-    fn has_capacity_for_any(&self, stream: &Stream, waker: &Waker) -> bool {
-        stream.partition(0).is_none_or(|found| found.watch(PartitionEvent::QueueEmpty, waker))
-    }
-
     fn commit(
         &self,
         stream: &Stream,

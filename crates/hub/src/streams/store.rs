@@ -76,14 +76,8 @@ pub(crate) trait StreamStore: Send + Sync {
     /// Whether appends of all these records, to the first partitions, fit now.
     fn fits(&self, appends: &[(&Stream, &Records)]) -> bool;
 
-    /// Whether a rejected append may fit now. Otherwise the waker is called when it may.
+    /// Whether a rejected append fits now, unless another one takes the space. Otherwise the waker is called when it does.
     fn has_capacity(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool;
-
-    /// Whether a rejected append to the first partition fits now, unless another one takes the space. Otherwise the waker is
-    /// called when it may: of a store whose [capacity](Self::has_capacity) a large append may exceed, when the queue is empty.
-    fn has_capacity_for_any(&self, stream: &Stream, waker: &Waker) -> bool {
-        self.has_capacity(stream, 0, waker)
-    }
 
     /// Commits the offset of a group.
     fn commit(

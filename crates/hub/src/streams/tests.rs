@@ -2,15 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sinews_server::{Config, Listen, MessageRoute, Position, Router, Server, StopHandle};
 use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
+use tempfile::TempDir;
 
 use super::errors::malformed;
 use super::json::write_record;
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct StoreServer {
     store: Arc<StreamService>,
     streams: Streams,
-    directory: PathBuf,
+    _directory: TempDir,
     plain: std::net::SocketAddr,
     http: std::net::SocketAddr,
     stop: StopHandle,
@@ -42,11 +41,9 @@ impl StoreServer {
 
     /// A host with this configuration of plain TCP connections.
     fn with_config(max_pending: usize, config_of_plain: Config) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("sinews-streams-{}-{count}", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
         let config = StreamsConfig::default().with_writers(0).with_max_pending(max_pending);
-        let (streams, _) = Streams::open(&directory, config).unwrap();
+        let (streams, _) = Streams::open(directory.path(), config).unwrap();
         let store = StreamService::new(
             StreamConfig::default(),
             Default::default(),
@@ -72,7 +69,7 @@ impl StoreServer {
         let server = server.bind().unwrap();
         let (http, plain, stop) = (server.addresses()[0], server.addresses()[1], server.stop_handle());
         let thread = Some(std::thread::spawn(|| server.run()));
-        Self { store: kept, streams, directory, plain, http, stop, thread }
+        Self { store: kept, streams, _directory: directory, plain, http, stop, thread }
     }
 
     /// A client that has sent hello.
@@ -115,7 +112,6 @@ impl Drop for StoreServer {
     fn drop(&mut self) {
         self.stop.stop_now();
         let ended = self.thread.take().unwrap().join();
-        let _ = std::fs::remove_dir_all(&self.directory);
         if !std::thread::panicking() {
             ended.unwrap().unwrap();
         }
@@ -198,6 +194,27 @@ fn fast_producer_is_paused_and_loses_no_record() {
         working.join().unwrap()
     });
     assert!(working <= (MAX + batch.len()) as u64, "{working} bytes queued");
+}
+
+#[test]
+fn batch_above_half_of_the_queue_waits_for_the_write_and_is_appended() {
+    const MAX: usize = 64 << 10;
+    let host = StoreServer::new(MAX);
+    let mut client = host.client();
+    // Nearly half of the queue, and batches that do not fit into the other half.
+    client.send_message(1, 1, 1, &batch(MAX / 2 - 2_000));
+    client.send_message(1, 1, 2, &batch(MAX / 2 + 8_000));
+    // The worker does not try again and again until the log has written.
+    assert_eq!(client.receive_message().1, 1);
+    assert_eq!(client.receive_message().1, 2);
+    client.send_message(1, 1, 3, &batch(MAX / 2 + 8_000));
+    let pending = host.pending();
+    let refused = answer(host.post("/streams/s", &batch(MAX / 2 + 8_000)));
+    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    assert_eq!(host.pending(), pending, "the third batch waits");
+    host.work();
+    let (op, id, body) = client.receive_message();
+    assert_eq!((op, id, body[0]), (129, 3, 2));
 }
 
 #[test]

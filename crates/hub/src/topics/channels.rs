@@ -180,14 +180,6 @@ mod tests {
             panic!("{topic} with a position")
         }
 
-        fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-            self.publish(topic, message)
-        }
-
-        fn publish_except(&mut self, topic: &str, message: &Prepared, _: SubscriberId) -> usize {
-            self.publish(topic, message)
-        }
-
         fn publish_version(
             &mut self,
             _: &str,

@@ -24,6 +24,8 @@ mod memory_broker;
 mod model;
 mod presence;
 mod recovery;
+#[path = "../support/test_broker.rs"]
+mod test_broker;
 mod topics;
 mod users;
 mod webhooks;

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::Duration;
 
-use sinews_stream::broker::{
-    BatchEncoder, Broker, BrokerError, BrokerHealth, BrokerResponder, BrokerResponse, FlushOutcome, LogSink,
-};
+use sinews_stream::broker::{BatchEncoder, Broker, BrokerResponder, BrokerResponse, FlushOutcome, LogSink};
 use sinews_stream::record::{RecordBuilder, Records, ValueKind};
 use sinews_stream::{AppendError, Durability, Partition, Pending, ReadResult, StartPosition};
+
+use crate::test_broker::{self, TestBroker};
 
 /// Each node has a connection of its own.
 #[derive(Clone, Default)]
@@ -41,9 +40,7 @@ impl StoredStream {
             }
         }
     }
-}
 
-impl StoredStream {
     /// The records from an offset on.
     fn batches(&self, from: u64) -> ReadResult {
         let mut batches = BatchEncoder::new(from);
@@ -70,7 +67,7 @@ impl StoredStream {
 
 impl MemoryBroker {
     pub(crate) fn shared(&self) -> Arc<dyn Broker> {
-        Arc::new(self.clone())
+        test_broker::whole(&Arc::new(self.clone()))
     }
 
     /// Publishes the last records of a stream again while a node fetches older ones.
@@ -118,8 +115,10 @@ impl MemoryBroker {
     }
 }
 
-impl Broker for MemoryBroker {
-    fn publish(&self, stream: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
+impl TestBroker for MemoryBroker {
+    const FIRST_OFFSET: u64 = 0;
+
+    fn publish(&self, stream: &str, records: Records) -> Result<Pending, AppendError> {
         let mut streams = self.0.lock().unwrap();
         let stream = streams.entry(stream.to_owned()).or_default();
         if std::mem::take(&mut stream.rejects_next) {
@@ -128,15 +127,7 @@ impl Broker for MemoryBroker {
         Ok(stream.append(records))
     }
 
-    fn has_queue_space(&self, _: &[&Records]) -> bool {
-        true
-    }
-
-    fn watch_queue_space(&self, _: &Waker) -> bool {
-        true
-    }
-
-    fn follow(&self, stream: &str, _: u32, from: StartPosition, sink: Partition) {
+    fn follow(&self, stream: &str, from: StartPosition, sink: Partition) {
         let mut streams = self.0.lock().unwrap();
         let stream = streams.entry(stream.to_owned()).or_default();
         let mut sink = LogSink::new(sink);
@@ -150,7 +141,7 @@ impl Broker for MemoryBroker {
         stream.sinks.push(sink);
     }
 
-    fn fetch(&self, stream: &str, _: u32, from: u64, _: usize) -> BrokerResponse<ReadResult> {
+    fn fetch(&self, stream: &str, from: u64, _: usize) -> BrokerResponse<ReadResult> {
         let mut streams = self.0.lock().unwrap();
         let Some(stream) = streams.get_mut(stream) else {
             return BrokerResponse::ready(Ok(BatchEncoder::new(from).finish()));
@@ -168,37 +159,11 @@ impl Broker for MemoryBroker {
         BrokerResponse::ready(Ok(batches))
     }
 
-    fn offset_range(&self, stream: &str, _: u32) -> BrokerResponse<(u64, u64)> {
-        BrokerResponse::ready(Ok((0, self.0.lock().unwrap().get(stream).map_or(0, |stream| stream.next))))
+    fn next_offset(&self, stream: &str) -> u64 {
+        self.0.lock().unwrap().get(stream).map_or(0, |stream| stream.next)
     }
 
-    fn partitions(&self, _: &str) -> BrokerResponse<u32> {
-        BrokerResponse::ready(Ok(1))
+    fn streams(&self) -> Vec<String> {
+        self.0.lock().unwrap().keys().cloned().collect()
     }
-
-    fn streams(&self) -> BrokerResponse<Vec<String>> {
-        BrokerResponse::ready(Ok(self.0.lock().unwrap().keys().cloned().collect()))
-    }
-
-    fn first_offset(&self) -> u64 {
-        0
-    }
-
-    fn creates_partitions(&self) -> bool {
-        true
-    }
-
-    fn commit(&self, _: &str, _: u32, _: &str, _: u64) -> BrokerResponse<()> {
-        BrokerResponse::ready(Err(BrokerError::failed("no groups")))
-    }
-
-    fn committed(&self, _: &str, _: u32, _: &str) -> BrokerResponse<Option<u64>> {
-        BrokerResponse::ready(Ok(None))
-    }
-
-    fn health(&self) -> BrokerHealth {
-        BrokerHealth::new(true, None, 0)
-    }
-
-    fn close(&self, _: Duration) {}
 }

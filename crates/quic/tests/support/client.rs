@@ -27,6 +27,8 @@ pub(crate) struct QuicClient {
     /// Status, content, and whether the response is complete.
     pub(crate) responses: HashMap<u64, (u16, Vec<u8>, bool)>,
     pub(crate) datagrams: Vec<Vec<u8>>,
+    /// The sessions of all datagrams so far.
+    pub(crate) datagram_sessions: Vec<u64>,
     pub(crate) lost: Option<String>,
     /// Whether the server's code is that of an application, and the code.
     pub(crate) closed: Option<(bool, u64)>,
@@ -103,6 +105,7 @@ impl QuicClient {
             unread: HashSet::new(),
             held: HashMap::new(),
             datagrams: Vec::new(),
+            datagram_sessions: Vec::new(),
             lost: None,
             closed: None,
             sends_no_control: false,
@@ -180,8 +183,11 @@ impl QuicClient {
                 QuicEvent::Stream(StreamEvent::Writable { .. }) => self.flush(),
                 QuicEvent::DatagramReceived => {
                     while let Some(datagram) = self.quic.datagrams().recv() {
-                        if let Some((_, payload)) = self.http.receive_datagram(&datagram).expect("valid") {
+                        if let Some((session, payload)) =
+                            self.http.receive_datagram(&datagram).expect("valid")
+                        {
                             self.datagrams.push(payload.to_vec());
+                            self.datagram_sessions.push(session.get());
                         }
                     }
                 }
@@ -192,8 +198,9 @@ impl QuicClient {
                 self.held.entry(stream).or_default();
                 self.read(stream);
             }
-            while let Some((_, payload)) = self.http.next_early_datagram() {
+            while let Some((session, payload)) = self.http.next_early_datagram() {
                 self.datagrams.push(payload.into());
+                self.datagram_sessions.push(session.get());
             }
         }
         let _ = now;

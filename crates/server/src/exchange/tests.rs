@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use sinews_engine::{
-    App, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener,
-};
+use sinews_engine::{App, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener};
 use sinews_http::{OwnedHead, Version};
 use sinews_proto::Time;
 
@@ -39,12 +37,6 @@ impl App for Accept {
         Flow::Continue
     }
     fn ended(&mut self, _: &mut Io, _: ConnId) {}
-    fn start_send(&mut self, _: ConnId) -> Option<Self::Chain> {
-        None
-    }
-    fn finish_send(&mut self, _: &mut Io, _: ConnId, _: Self::Chain, _: bool) {}
-    fn closed(&mut self, _: &mut Io, _: ConnId, _: CloseReason) {}
-    fn mail(&mut self, _: &mut Io, _: &mut Vec<Mail>) {}
 }
 
 /// A connection of the made-up framing. Requests have numbers, and are complete in any order.

@@ -358,38 +358,31 @@ const GZIP_LEVEL: u32 = 6;
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
-    struct Temporary(PathBuf);
+    struct Site(TempDir);
 
-    impl Temporary {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("sinews-store-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
+    impl Site {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
         }
 
         fn store(&self, limits: impl FnOnce(&mut FileLimits)) -> FileStore {
-            let mut store = FileStore::new(self.0.clone());
+            let mut store = FileStore::new(self.0.path().to_owned());
             limits(&mut store.limits);
             store
         }
 
         fn write(&self, name: &str, content: &str) {
-            std::fs::write(self.0.join(name), content).unwrap();
+            std::fs::write(self.0.path().join(name), content).unwrap();
         }
 
         /// Sets the modification time, in seconds.
         fn date(&self, name: &str, seconds: u64) {
-            let file = File::options().write(true).open(self.0.join(name)).unwrap();
+            let file = File::options().write(true).open(self.0.path().join(name)).unwrap();
             file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
-        }
-    }
-
-    impl Drop for Temporary {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
@@ -402,16 +395,16 @@ mod tests {
 
     #[test]
     fn changed_file_is_read_again() {
-        let directory = Temporary::new("again");
-        let store = directory.store(|limits| limits.revalidate = Duration::ZERO);
-        directory.write("a", "first");
-        directory.date("a", 1);
+        let site = Site::new();
+        let store = site.store(|limits| limits.revalidate = Duration::ZERO);
+        site.write("a", "first");
+        site.date("a", 1);
         let first = store.find("a").unwrap();
         assert!(Arc::ptr_eq(&first, &store.find("a").unwrap()), "from memory");
-        directory.write("a", "other");
-        directory.date("a", 1);
+        site.write("a", "other");
+        site.date("a", 1);
         assert!(Arc::ptr_eq(&first, &store.find("a").unwrap()), "nothing tells it");
-        directory.date("a", 2);
+        site.date("a", 2);
         let second = store.find("a").unwrap();
         assert_eq!((text(&first.identity), text(&second.identity)), ("first", "other"));
         assert_ne!(first.identity.etag, second.identity.etag);
@@ -420,11 +413,11 @@ mod tests {
 
     #[test]
     fn file_is_not_revalidated_within_the_interval() {
-        let directory = Temporary::new("seldom");
-        let store = directory.store(|limits| limits.revalidate = Duration::from_secs(3_600));
-        directory.write("a", "first");
+        let site = Site::new();
+        let store = site.store(|limits| limits.revalidate = Duration::from_secs(3_600));
+        site.write("a", "first");
         store.find("a").unwrap();
-        std::fs::remove_file(directory.0.join("a")).unwrap();
+        std::fs::remove_file(site.0.path().join("a")).unwrap();
         assert_eq!(text(&store.find("a").unwrap().identity), "first");
         assert!(
             matches!(store.find("b"), Err(LookupError::Error(error)) if error.kind() == io::ErrorKind::NotFound)
@@ -433,11 +426,11 @@ mod tests {
 
     #[test]
     fn cache_is_bounded_and_evicts_the_least_recently_used() {
-        let directory = Temporary::new("bounded");
+        let site = Site::new();
         let each = 100 + ENTRY_BYTES;
-        let store = directory.store(|limits| (limits.cache, limits.file) = (3 * each, 100));
+        let store = site.store(|limits| (limits.cache, limits.file) = (3 * each, 100));
         for name in ["a", "b", "c", "d", "large"] {
-            directory.write(name, &"x".repeat(if name == "large" { 101 } else { 100 }));
+            site.write(name, &"x".repeat(if name == "large" { 101 } else { 100 }));
         }
         let [a, b, c] = ["a", "b", "c"].map(|name| store.find(name).unwrap());
         store.find("a").unwrap();
@@ -451,22 +444,22 @@ mod tests {
 
     #[test]
     fn precompressed_files_are_found_when_added_and_ignored_when_old() {
-        let directory = Temporary::new("codings");
-        let store = directory.store(|limits| limits.revalidate = Duration::ZERO);
-        directory.write("a.txt", &"text ".repeat(500));
-        directory.date("a.txt", 10);
+        let site = Site::new();
+        let store = site.store(|limits| limits.revalidate = Duration::ZERO);
+        site.write("a.txt", &"text ".repeat(500));
+        site.date("a.txt", 10);
         let compressed = store.find("a.txt").unwrap();
         assert!(
             compressed.brotli.is_none() && compressed.gzip().is_some_and(|gzip| gzip.content.len() < 200)
         );
         assert_ne!(compressed.gzip().unwrap().etag, compressed.identity.etag);
-        directory.write("a.txt.br", "brotli");
-        directory.write("a.txt.gz", "gzip");
-        directory.date("a.txt.gz", 9);
+        site.write("a.txt.br", "brotli");
+        site.write("a.txt.gz", "gzip");
+        site.date("a.txt.gz", 9);
         let found = store.find("a.txt").unwrap();
         assert_eq!(found.brotli.as_ref().map(text), Some("brotli"));
         assert_ne!(text(found.gzip().unwrap()), "gzip", "of an older version");
-        directory.date("a.txt.gz", 10);
+        site.date("a.txt.gz", 10);
         assert_eq!(store.find("a.txt").unwrap().gzip().map(text), Some("gzip"));
     }
 }

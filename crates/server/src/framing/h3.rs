@@ -20,7 +20,7 @@ use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, Exchanges};
 
 use self::sessions::MessageStream;
-pub(crate) use self::sessions::{SESSIONS_MAX, SessionEnd};
+pub(crate) use self::sessions::SessionEnd;
 use super::streams::{ExchangeTable, OpenedSocket, RequestStreams as _, SocketTable, StreamReset};
 use crate::http::HttpConfig;
 use crate::shared::WorkerShared;

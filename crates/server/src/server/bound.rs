@@ -43,7 +43,7 @@ impl Server {
     /// Binds every address for every thread.
     pub(super) fn bind_listeners(&mut self, routing: &QuicRouting) -> Result<BoundListeners, BindError> {
         let (mut addresses, mut files, mut kept) = (Vec::new(), Vec::new(), Listeners::default());
-        let mut late = Vec::new();
+        let (mut late, mut datagram_addresses) = (Vec::new(), Vec::new());
         let mut threads: Vec<ThreadListeners> =
             (0..self.threads).map(|_| ThreadListeners::default()).collect();
         for Listen { target, mut protocol } in std::mem::take(&mut self.listens) {
@@ -54,8 +54,11 @@ impl Server {
                     &target,
                     if bound.file.is_some() { &bound.listeners[..1] } else { &bound.listeners },
                 )?;
-                if let (Some(None), Some(address)) = (sockets.first(), bound.address) {
-                    late.push((threads[0].quic.len(), address));
+                if let (Some(first), Some(address)) = (sockets.first(), bound.address) {
+                    if first.is_none() {
+                        late.push((threads[0].quic.len(), address));
+                    }
+                    datagram_addresses.push(address);
                 }
                 for (thread, socket) in sockets.into_iter().enumerate() {
                     let endpoint = self.endpoint(&protocol, routing, thread)?;
@@ -73,6 +76,7 @@ impl Server {
                 threads[at % self.threads].listeners.push((listener, protocol.clone()));
             }
         }
+        routing.set_addresses(datagram_addresses);
         Ok(BoundListeners { addresses, files, threads, late, listener_fds: ListenerFds::new(kept) })
     }
 }

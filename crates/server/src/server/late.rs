@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 use sinews_engine::{DatagramSocket, Post};
 
 use crate::mail::{Mail, Stop, StopLevel};
+use crate::worker::QuicRouting;
 
-/// Sockets of a successor process, bound once its predecessor has closed its own. While both were bound, the kernel would give
-/// datagrams of the predecessor's connections to this process.
+/// Sockets of a successor process. While those of its predecessor are bound, too, the kernel gives datagrams of the predecessor's
+/// connections to this process, which passes them on. Sockets of a predecessor that takes none are closed first.
 pub(super) struct LateSockets {
     /// Indexes of the sockets in each loop, and their addresses.
     pub(super) addresses: Vec<(usize, SocketAddr)>,
     pub(super) posts: Arc<[Post<Mail>]>,
     pub(super) stop: Arc<StopLevel>,
+    pub(super) routing: Arc<QuicRouting>,
 }
 
 /// Wait before the next look whether an address is free. A client repeats its first datagram later.
@@ -29,8 +31,15 @@ const LATE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 const LATE_WARNING: Duration = Duration::from_secs(60);
 
 impl LateSockets {
-    /// Starts a thread that binds the sockets, if there are any.
-    pub(super) fn start(self) -> io::Result<()> {
+    /// Starts to receive from the predecessor, and binds the sockets; a thread binds those that must wait.
+    pub(super) fn start(mut self) -> io::Result<()> {
+        self.routing.receive_from_predecessor(&self.posts)?;
+        if self.routing.has_predecessor() {
+            // Before the predecessor closes its own: no datagram finds the port closed.
+            let groups = by_port(std::mem::take(&mut self.addresses)).into_iter();
+            self.addresses =
+                groups.filter(|group| bind_group(group, &self.posts).is_err()).flatten().collect();
+        }
         if self.addresses.is_empty() {
             return Ok(());
         }
@@ -43,7 +52,9 @@ impl LateSockets {
         let mut groups = by_port(self.addresses);
         while !groups.is_empty() && self.stop.read() == Stop::No {
             groups.retain(|group| {
-                let taken = group.iter().map(|(_, address)| *address).find(|address| is_taken(*address));
+                let addresses = group.iter().map(|(_, address)| *address);
+                let taken =
+                    addresses.filter(|_| !self.routing.has_predecessor()).find(|address| is_taken(*address));
                 let waits_for = taken.or_else(|| bind_group(group, &self.posts).err());
                 if let Some(address) = waits_for
                     && warns_at.take_if(|at| *at <= Instant::now()).is_some()
@@ -145,7 +156,12 @@ mod tests {
         let mut engine = Engine::<Collect>::new(EngineConfig::default(), Vec::new()).unwrap();
         let posts: Arc<[Post<Mail>]> = Arc::new([engine.post()]);
         let (stop, mut collect) = (Arc::<StopLevel>::default(), Collect::default());
-        let late = LateSockets { addresses, posts, stop: Arc::clone(&stop) };
+        let late = LateSockets {
+            addresses,
+            posts,
+            stop: Arc::clone(&stop),
+            routing: Arc::new(QuicRouting::new(1, None)),
+        };
         let binds = thread::spawn(|| late.bind_all());
         engine.turn(&mut collect, Some(3 * LATE_INTERVAL)).unwrap();
         assert!(collect.0.is_empty(), "another socket has the address");

@@ -5,10 +5,9 @@ use std::num::NonZeroU16;
 
 use sinews_engine::{DatagramSocket, Listener};
 use sinews_http::h3;
-use sinews_quic::{QuicEndpoint, WorkerRoute};
+use sinews_quic::QuicEndpoint;
 
 use super::Server;
-use crate::framing::h3::SESSIONS_MAX;
 use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
 use crate::worker::QuicRouting;
 
@@ -62,11 +61,10 @@ impl Server {
         let config = h3::Config::new()
             .with_head(http.head)
             .with_max_streams(http.http3_limits.max_streams)
-            .with_max_sessions(SESSIONS_MAX)
+            .with_max_sessions(http.http3_limits.max_sessions)
             .with_extended_connect(true);
         let worker = u8::try_from(thread).map_err(|_| io::Error::other("HTTP/3 permits 256 threads"))?;
-        let route = WorkerRoute::new(worker, 0);
-        QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), route)
+        QuicEndpoint::new(tls.http3(), config, limits, routing.routes().clone(), routing.route(worker))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
     }
 }

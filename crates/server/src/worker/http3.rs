@@ -11,6 +11,7 @@ use sinews_quic::{ConnectionKey, Exchanges, Http3App, LinkEnd, QuicEndpoint};
 
 use super::Worker;
 use super::conn::ConnProtocol;
+use super::quic_routing::DatagramOwner;
 use crate::framing::h3::{H3Conn, H3Streams, SocketInput};
 use crate::framing::streams::RequestStreams as _;
 use crate::mail::{Mail, MailedDatagram};
@@ -114,7 +115,19 @@ impl Worker {
         }
     }
 
-    /// Handles a datagram that another worker has received.
+    /// Passes a datagram to the worker that owns its connection. Returns `false` if its mailbox is full.
+    fn mail_datagram(&self, owner: usize, datagram: MailedDatagram) -> bool {
+        let routing = &self.quic.routing;
+        let is_sent = routing.begin_mail(owner);
+        let is_taken =
+            is_sent && self.shared.services.topics.send_mail(owner, Mail::Datagram(Box::new(datagram)));
+        if is_sent && !is_taken {
+            routing.end_mail(owner);
+        }
+        is_taken
+    }
+
+    /// Handles a datagram that another worker or process has received.
     pub(super) fn receive_mailed(&mut self, io: &mut Io, datagram: &MailedDatagram) {
         self.quic.routing.end_mail(self.number);
         let MailedDatagram { listener, payload, from, local, ecn } = datagram;
@@ -338,7 +351,7 @@ impl Worker {
             };
             let batch = DatagramBatch::new(outgoing.destination, &out[..outgoing.len]);
             let batch = batch.with_segment(outgoing.segment).with_source(outgoing.source);
-            match socket.send(&batch.with_ecn(outgoing.ecn)) {
+            match self.quic.send(socket, &batch.with_ecn(outgoing.ecn)) {
                 Ok(true) => next = None,
                 Ok(false) => break,
                 Err(error) => {
@@ -353,14 +366,14 @@ impl Worker {
         }
     }
 
-    /// Tells all clients that the server stops. After a handover their connections end: the successor has sockets of its own,
-    /// which it opens when those of this process are closed.
+    /// Tells all clients that the server stops. After a handover to a process that passes on no datagrams, their connections end: it
+    /// opens its sockets when those of this process are closed.
     fn stop_http3(&mut self, io: &mut Io) {
         let turn = io.now();
         for listener in 0..self.quic.listeners.len() {
             self.with_endpoint(io, listener, |endpoint, app| endpoint.shut_down(app, turn));
         }
-        if self.stop.handed_over {
+        if self.stop.handed_over && !self.quic.routing.has_successor() {
             let conns: Vec<ConnId> = self.quic.conns.iter().map(|found| found.id).collect();
             for conn in conns {
                 let sockets = self.lend_http3(conn).map(|(http3, _)| http3.sockets.list());
@@ -396,32 +409,32 @@ impl Worker {
 }
 
 impl Http3Events<'_> {
-    /// Handles a datagram, or passes it to the worker that owns its connection.
+    /// Handles a datagram, or passes it to the worker or the process that owns its connection.
     fn receive(&mut self, endpoint: &mut QuicEndpoint, datagram: &ReceivedDatagram<'_>) {
         let (payload, from, local, ecn) = (datagram.payload, datagram.from, datagram.local, datagram.ecn);
         let worker = &mut *self.worker;
         let routing = &worker.quic.routing;
-        let Some(owner) = routing.owner(payload, worker.number) else {
+        let owner = routing.owner(payload, worker.number);
+        if matches!(owner, DatagramOwner::Receiver) {
             let now = self.io.now();
             return endpoint.receive(BytesMut::from(payload), from, local, ecn, self, now);
-        };
-        let counters = &worker.shared.services.counters;
+        }
         let listener = self.listener;
         let mailed = MailedDatagram { listener, payload: Bytes::copy_from_slice(payload), from, local, ecn };
-        if !routing.begin_mail(owner) {
-            return counters.http3_datagrams_dropped.add(1);
-        }
-        if worker.shared.services.topics.send_mail(owner, Mail::Datagram(Box::new(mailed))) {
-            counters.http3_datagrams_forwarded.add(1);
-        } else {
-            worker.quic.routing.end_mail(owner);
-            counters.http3_datagrams_dropped.add(1);
-        }
+        let is_sent = match owner {
+            DatagramOwner::Process(link) => routing.forward(&link, &mailed),
+            DatagramOwner::Worker(owner) => worker.mail_datagram(owner, mailed),
+            DatagramOwner::Receiver => false,
+        };
+        let counters = &worker.shared.services.counters;
+        let counter =
+            if is_sent { &counters.http3_datagrams_forwarded } else { &counters.http3_datagrams_dropped };
+        counter.add(1);
     }
 }
 
 /// Time to send the last datagrams of all connections. They are small, and the send buffer empties within milliseconds.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Wait before the next look at a deadline that remains, or at a send buffer that is full.
 const RETRY_MIN: Duration = Duration::from_millis(1);

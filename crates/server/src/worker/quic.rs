@@ -1,57 +1,19 @@
 //! Endpoints of QUIC of a worker, and their connections.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use sinews_engine::ConnId;
+use sinews_engine::{ConnId, DatagramBatch, DatagramSocket};
 use sinews_proto::Time;
-use sinews_quic::{ConnectionKey, ConnectionRoutes, Outgoing, QuicEndpoint};
+use sinews_quic::{ConnectionKey, Outgoing, QuicEndpoint};
 
 use super::conn::{ClientConn, ConnProtocol};
+use super::quic_routing::QuicRouting;
 use crate::framing::h3::H3Conn;
 use crate::metrics::ConnMemory;
 use crate::timer::NEVER;
-
-/// QUIC of all workers: the routes of their connections, and the datagrams on their way between them.
-#[derive(Debug)]
-pub(crate) struct QuicRouting {
-    routes: ConnectionRoutes,
-    /// Datagrams in the mailbox of each worker.
-    mailed: Box<[AtomicUsize]>,
-}
-
-/// Datagrams of other workers in a mailbox. Few clients change their address, and QUIC repeats what is lost.
-const MAILED_MAX: usize = 1024;
-
-impl QuicRouting {
-    pub(crate) fn new(workers: usize) -> Self {
-        let mailed = (0..workers).map(|_| AtomicUsize::new(0)).collect();
-        Self { routes: ConnectionRoutes::new(), mailed }
-    }
-
-    pub(crate) const fn routes(&self) -> &ConnectionRoutes {
-        &self.routes
-    }
-
-    /// Returns another worker that owns the connection of a datagram.
-    pub(super) fn owner(&self, datagram: &[u8], own: usize) -> Option<usize> {
-        let worker = usize::from(self.routes.of(datagram)?.worker());
-        (worker != own && worker < self.mailed.len()).then_some(worker)
-    }
-
-    /// Counts a datagram for the mailbox of a worker. Returns `false` if it is full.
-    pub(super) fn begin_mail(&self, worker: usize) -> bool {
-        let more = |count| (count < MAILED_MAX).then_some(count + 1);
-        self.mailed[worker].fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// Counts a datagram that has left the mailbox.
-    pub(super) fn end_mail(&self, worker: usize) {
-        self.mailed[worker].fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// QUIC of one worker.
 pub(super) struct QuicState {
@@ -67,6 +29,9 @@ pub(super) struct QuicState {
     pub(super) is_stopping: bool,
     /// All connections are closed, and the sockets close by then, or once all datagrams are sent.
     pub(super) close_by: Option<Instant>,
+    /// The send buffers are full, for tests: the kernel empties those of the loopback interface at once.
+    #[cfg(test)]
+    pub(super) is_send_buffer_full: bool,
 }
 
 /// An endpoint of QUIC, on the socket of the same index.
@@ -93,7 +58,18 @@ impl QuicState {
             due: BTreeSet::new(),
             is_stopping: false,
             close_by: None,
+            #[cfg(test)]
+            is_send_buffer_full: false,
         }
+    }
+
+    /// Sends a batch. Returns `false` if the send buffer is full.
+    pub(super) fn send(&self, socket: &DatagramSocket, batch: &DatagramBatch<'_>) -> io::Result<bool> {
+        #[cfg(test)]
+        if self.is_send_buffer_full {
+            return Ok(false);
+        }
+        socket.send(batch)
     }
 
     #[inline]

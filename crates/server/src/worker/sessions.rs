@@ -12,29 +12,45 @@ use crate::shared::WorkerShared;
 use crate::socket::WebSocketConn;
 
 impl StreamSockets {
-    /// Sends publications as datagrams, as far as the congestion window permits.
+    /// Sends publications as datagrams, as far as the congestion window permits. The session that finds it closed is the last
+    /// next time: a busy session does not delay the others.
     pub(super) fn fill_datagrams(&mut self, streams: &mut H3Streams<'_, '_>, shared: &mut WorkerShared) {
         for at in 0..streams.conn.sessions.len() {
             let message_stream = streams.conn.sessions[at];
             let socket = streams.conn.sockets.of(message_stream.stream);
             let Some(found) = socket.and_then(|socket| self.conn_mut(socket)) else { continue };
             let ConnProtocol::WebSocket(websocket) = &mut found.protocol else { continue };
-            if fill_session(websocket, streams, message_stream.session, shared) {
-                // Some did not fit: they use the stream.
+            let FilledSession { has_oversized, is_blocked } =
+                fill_session(websocket, streams, message_stream.session, shared);
+            if has_oversized {
                 streams.conn.sockets.mark_ready(message_stream.stream);
+            }
+            if is_blocked {
+                return streams.conn.sessions.rotate_left(at + 1);
             }
         }
     }
 }
 
-/// Sends publications of one session. Returns whether one was queued for the stream.
+/// What a session has sent.
+struct FilledSession {
+    /// Some did not fit into a datagram: they use the stream.
+    has_oversized: bool,
+    /// Others wait for the congestion window.
+    is_blocked: bool,
+}
+
+/// Sends publications of one session.
 fn fill_session(
     websocket: &mut WebSocketConn,
     streams: &mut H3Streams<'_, '_>,
     session: QuicStreamId,
     shared: &mut WorkerShared,
-) -> bool {
-    let Some(datagrams) = websocket.datagrams() else { return false };
+) -> FilledSession {
+    let mut is_blocked = false;
+    let Some(datagrams) = websocket.datagrams() else {
+        return FilledSession { has_oversized: false, is_blocked };
+    };
     let (resources, services) = (&mut shared.resources, &mut shared.services);
     services.counters.webtransport_oversized.add(datagrams.take_oversized());
     // The first byte is the kind of the message.
@@ -49,7 +65,10 @@ fn fill_session(
                 services.counters.webtransport_datagrams_sent.add(1);
                 datagrams.pop();
             }
-            Ok(DatagramSend::Blocked) => break,
+            Ok(DatagramSend::Blocked) => {
+                is_blocked = true;
+                break;
+            }
             Ok(DatagramSend::TooLarge) => {
                 services.counters.webtransport_oversized.add(1);
                 oversized.extend(datagrams.pop());
@@ -61,7 +80,7 @@ fn fill_session(
     for message in &oversized {
         websocket.queue_oversized(message, shared);
     }
-    !oversized.is_empty()
+    FilledSession { has_oversized: !oversized.is_empty(), is_blocked }
 }
 
 /// The first byte of a datagram, as on the stream.

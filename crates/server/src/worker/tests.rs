@@ -13,6 +13,7 @@ use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 
 mod http2;
+mod http3;
 
 use super::app::STALL_MIN;
 use super::stop::{LINGERING_STEP_MIN, LINGERING_STEPS};
@@ -120,7 +121,7 @@ impl TestServer {
             number: 0,
             listener_protocols: Arc::default(),
             endpoints: Vec::new(),
-            routing: Arc::new(QuicRouting::new(1)),
+            routing: Arc::new(QuicRouting::new(1, None)),
             services: Services {
                 http: Arc::default(),
                 topics: Topics::new(

@@ -2,29 +2,27 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use sinews_server::{Files, Response, Router, Server};
+use tempfile::TempDir;
 
 use crate::support::{Answer, Client, Running, get, routes};
 
 /// A directory for each test, removed with it.
-struct Site(PathBuf);
-
-static SITES: AtomicUsize = AtomicUsize::new(0);
+struct Site(TempDir);
 
 impl Site {
     fn new() -> Self {
-        let number = SITES.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("sinews-files-{}-{number}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path.canonicalize().unwrap())
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, content).unwrap();
         path
@@ -32,17 +30,11 @@ impl Site {
 
     /// Serves with revalidation at each request.
     fn files(&self) -> Files {
-        Files::open(self.0.join("public")).unwrap().with_revalidation(Duration::ZERO)
+        Files::open(self.path("public")).unwrap().with_revalidation(Duration::ZERO)
     }
 
     fn served(&self) -> Running {
         Running::router(routes().files("/static", self.files()))
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -61,7 +53,7 @@ fn site() -> Site {
     site.write("public/.env", "secret");
     site.write("public/.well-known/security.txt", "contact");
     site.write("secret.txt", "outside");
-    date(&site.0.join("public/plain.bin"), 784_111_777);
+    date(&site.path("public/plain.bin"), 784_111_777);
     site
 }
 
@@ -125,9 +117,9 @@ fn directory_is_found_with_its_slash() {
 #[test]
 fn files_outside_and_hidden_files_are_not_found() {
     let site = site();
-    let links = site.0.join("public");
+    let links = site.path("public");
     std::os::unix::fs::symlink("../secret.txt", links.join("out.txt")).unwrap();
-    std::os::unix::fs::symlink(site.0.join("secret.txt"), links.join("absolute.txt")).unwrap();
+    std::os::unix::fs::symlink(site.path("secret.txt"), links.join("absolute.txt")).unwrap();
     std::os::unix::fs::symlink("..", links.join("up")).unwrap();
     std::os::unix::fs::symlink("sub dir/ü.txt", links.join("in.txt")).unwrap();
     std::os::unix::fs::symlink("loop", links.join("loop")).unwrap();
@@ -180,7 +172,7 @@ fn files_outside_and_hidden_files_are_not_found() {
 fn special_files_are_not_opened() {
     let site = site();
     // Opening a FIFO without a writer blocks.
-    let made = std::process::Command::new("mkfifo").arg(site.0.join("public/pipe")).status();
+    let made = std::process::Command::new("mkfifo").arg(site.path("public/pipe")).status();
     if !made.is_ok_and(|status| status.success()) {
         return println!("no mkfifo here");
     }
@@ -368,8 +360,8 @@ fn directory_may_be_replaced_as_a_whole() {
     let server = site.served();
     let mut client = server.connect();
     assert_eq!(ask(&mut client, "/static/", "").text(), "<p>home</p>");
-    fs::rename(site.0.join("public"), site.0.join("old")).unwrap();
-    fs::rename(site.0.join("next"), site.0.join("public")).unwrap();
+    fs::rename(site.path("public"), site.path("old")).unwrap();
+    fs::rename(site.path("next"), site.path("public")).unwrap();
     assert_eq!(ask(&mut client, "/static/", "").text(), "new");
     assert_eq!(ask(&mut client, "/static/plain.bin", "").status, 404);
 }
@@ -386,6 +378,6 @@ fn files_coexist_with_other_routes() {
     for (path, text) in [("/", "<p>home</p>"), ("/healthz", "ok"), ("/sub%20dir/", "<p>sub</p>")] {
         assert_eq!(ask(&mut client, path, "").text(), text);
     }
-    assert!(Files::open(site.0.join("nothing")).is_err());
-    assert!(Files::open(site.0.join("secret.txt")).is_err());
+    assert!(Files::open(site.path("nothing")).is_err());
+    assert!(Files::open(site.path("secret.txt")).is_err());
 }

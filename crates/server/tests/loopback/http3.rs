@@ -2,6 +2,7 @@
 
 mod attacks;
 mod content;
+mod handover;
 mod limits;
 #[path = "../../../quic/tests/support/client.rs"]
 mod quic_client;
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use sinews_http::h3::RequestTarget;
 use sinews_server::{
-    Answer, Certificates, Http3Limits, HttpConfig, Listen, Monitor, Response, Router, Server, TlsConfig,
+    Answer, Certificates, Http3Limits, HttpConfig, Listen, ListenAddress, Listeners, Monitor, Response,
+    Router, Server, TlsConfig,
 };
 
 use self::quic_client::QuicClient;
@@ -193,6 +195,12 @@ impl Http3Client {
         let stream = self.ask("GET", path, b"");
         let (status, content) = self.answer(stream);
         (status, String::from_utf8(content).unwrap())
+    }
+
+    /// Returns the length of an answer.
+    fn ask_and_count(&mut self, path: &str) -> usize {
+        let stream = self.ask("GET", path, b"");
+        self.answer(stream).1.len()
     }
 
     fn header(&self, stream: u64, name: &str) -> Option<&str> {
@@ -399,52 +407,6 @@ fn immediate_stop_tells_all_clients() {
         assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
     }
     server.running.join();
-}
-
-#[test]
-fn handover_closes_connections_at_once_and_leaves_the_port_to_the_successor() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
-    let mut client = server.connect();
-    let later = client.ask("GET", "/later", b"");
-    client.flush();
-    wait("a request to /later", || !server.wakers.lock().unwrap().is_empty());
-    let (tls, roots) = tls();
-    let listeners = server.running.stop.listeners().unwrap();
-    let successor = Server::new(routes(Router::new(), &Arc::default())).threads(2).engine(backend::engine());
-    let successor = successor.http(HttpConfig::default().with_http3(true)).inherit(listeners);
-    let listen = Listen::tcp(server.running.address).with_tls(tls);
-    let successor = Running::bound(successor.listen_on(listen).bind().unwrap());
-    server.running.stop.hand_over();
-    client.run("the end of the connection", |quic| quic.lost.is_some());
-    assert!(client.quic.lost.as_ref().unwrap().contains("server restarts"), "{:?}", client.quic.lost);
-    assert!(!client.quic.responses.contains_key(&later));
-    assert_eq!(successor.address, server.running.address);
-    server.running.join();
-    let mut client = Http3Client::connect(successor.address, roots);
-    assert_eq!(client.get("/fixed").0, 200);
-}
-
-/// A successor that is bound and runs takes no datagrams before the handover.
-#[test]
-fn predecessor_keeps_its_connections_until_the_handover() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
-    let mut clients: Vec<Http3Client> = (0..8).map(|_| server.connect()).collect();
-    let listeners = server.running.stop.listeners().unwrap();
-    let (tls, roots) = tls();
-    let successor = Server::new(routes(Router::new(), &Arc::default())).threads(2).engine(backend::engine());
-    let successor = successor.http(HttpConfig::default().with_http3(true)).inherit(listeners);
-    let listen = Listen::tcp(server.running.address).with_tls(tls);
-    let successor = Running::bound(successor.listen_on(listen).bind().unwrap());
-    // The certificate of the successor is another.
-    clients.extend((0..8).map(|_| server.connect()));
-    for client in &mut clients {
-        assert_eq!(client.get("/fixed").0, 200);
-    }
-    server.running.stop.hand_over();
-    server.running.join();
-    for _ in 0..4 {
-        assert_eq!(Http3Client::connect(successor.address, roots.clone()).get("/fixed").0, 200);
-    }
 }
 
 /// The idle timeout of QUIC ends connections of absent clients only.

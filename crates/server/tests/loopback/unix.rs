@@ -4,30 +4,12 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 
 use sinews_server::{Limits, Listen, Response, Router, Server, TrustedProxies};
 use sinews_testkit::{Frame, Reply};
 
 use crate::backend;
 use crate::support::{Client, Running, echo, get};
-
-/// A directory, removed with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-server-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn routes() -> Router {
     Router::new()
@@ -37,8 +19,8 @@ fn routes() -> Router {
 
 #[test]
 fn http_and_websockets_work_over_a_unix_socket() {
-    let directory = Directory::new("path");
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let connect = || Client::over(TcpStream::from(OwnedFd::from(UnixStream::connect(&path).unwrap())));
     let proxies = TrustedProxies::x_forwarded_for(["0.0.0.0/32".parse().unwrap()]);
     let server = Server::new(routes())
@@ -67,8 +49,8 @@ fn http_and_websockets_work_over_a_unix_socket() {
 
 #[test]
 fn path_in_use_is_named_in_the_error() {
-    let directory = Directory::new("taken");
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let server = || Server::new(routes()).engine(backend::engine()).threads(1);
     let first = server().listen_unix(&path, 0o600).bind().unwrap();
     let error = server().listen_unix(&path, 0o600).bind().unwrap_err();

@@ -233,10 +233,11 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
+
+    use tempfile::TempDir;
 
     use super::*;
     use crate::copy_observer::CopyObserver;
@@ -247,17 +248,17 @@ mod tests {
     /// A log without writer threads: a test decides when it writes.
     struct SinkLog {
         streams: Streams,
-        directory: PathBuf,
+        _directory: TempDir,
     }
 
     impl SinkLog {
         fn new(name: &str, config: StreamsConfig) -> (Self, Partition) {
-            let directory = std::env::temp_dir().join(format!("sinews-sink-{}-{name}", std::process::id()));
+            let directory = tempfile::Builder::new().prefix(name).tempdir().expect("a directory");
             let (streams, _) =
-                Streams::open(&directory, config.with_writers(0)).expect("the directory is ours");
+                Streams::open(directory.path(), config.with_writers(0)).expect("the directory is ours");
             let stream = streams.create("s", &StreamConfig::default()).expect("a legal name");
             let partition = stream.partition(0).expect("the only one");
-            (Self { streams, directory }, partition)
+            (Self { streams, _directory: directory }, partition)
         }
 
         fn write(&self) {
@@ -268,7 +269,6 @@ mod tests {
     impl Drop for SinkLog {
         fn drop(&mut self) {
             self.streams.close();
-            let _ = fs::remove_dir_all(&self.directory);
         }
     }
 
@@ -382,9 +382,9 @@ mod tests {
 
     #[test]
     fn deferred_records_are_written_soon_and_at_the_close() {
-        let directory = std::env::temp_dir().join(format!("sinews-sink-{}-soon", std::process::id()));
+        let directory = tempfile::tempdir().expect("a directory");
         let (streams, _) =
-            Streams::open(&directory, StreamsConfig::default()).expect("the directory is ours");
+            Streams::open(directory.path(), StreamsConfig::default()).expect("the directory is ours");
         let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
         let mut sink = LogSink::new(partition.clone());
         for offset in 0..3 {
@@ -400,7 +400,6 @@ mod tests {
         assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
         streams.close();
         assert_eq!(offsets(&partition).concat(), [0, 1, 2, 3]);
-        let _ = fs::remove_dir_all(&directory);
     }
 
     #[test]
@@ -432,6 +431,23 @@ mod tests {
         log.write();
         assert_eq!(offsets(&partition).concat(), [0, 1, 2]);
         assert!(!sink.is_full());
+    }
+
+    #[test]
+    fn batch_above_half_of_the_queue_is_appended_behind_a_smaller_one() {
+        let (log, partition) = SinkLog::new("half", StreamsConfig::default().with_max_pending(4096));
+        let mut sink = LogSink::new(partition.clone());
+        put(&mut sink, 0, 1, &[0; 1500]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        put(&mut sink, 1, 1, &[0; 3000]);
+        // Without a wait, and without a loop until the log has written.
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        put(&mut sink, 2, 1, &[0; 3000]);
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::QueueFull));
+        log.write();
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        log.write();
+        assert_eq!(offsets(&partition).concat(), [0, 1, 2]);
     }
 
     #[test]

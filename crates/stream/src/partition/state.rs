@@ -287,7 +287,6 @@ impl State {
             PartitionEvent::Readable(offset) => self.last().summary.end > offset,
             PartitionEvent::Durable(offset) => self.durable > offset,
             PartitionEvent::QueueSpace => is_over || self.pending <= max_pending / 2,
-            PartitionEvent::QueueEmpty => is_over || self.pending == 0,
         };
         (happened || !is_over).then_some(happened)
     }

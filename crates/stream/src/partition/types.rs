@@ -26,10 +26,8 @@ pub enum PartitionEvent {
     Readable(u64),
     /// The record of this offset has been synced.
     Durable(u64),
-    /// The write queue has space: less than half of its limit is used.
+    /// The write queue has space for a batch of any size: at most half of its limit is used.
     QueueSpace,
-    /// The write queue is empty: it has space for a batch of any size.
-    QueueEmpty,
 }
 
 /// Offsets that bound a partition's records. Each except `earliest` is the offset behind the last such record.

@@ -59,6 +59,30 @@ fn producers_are_woken_when_the_queue_has_space() {
 }
 
 #[test]
+fn queue_space_suffices_for_a_batch_above_half_of_the_queue() {
+    let limits = StreamsConfig::default().with_max_pending(1000);
+    let one = TestLog::on(SimulatedDisk::new(1), limits, &StreamConfig::default());
+    let (counting_waker, waker) = counting_waker();
+    // Nearly half of the queue; neither batch fits into the other half.
+    one.partition.append(numbered([0], 400)).unwrap();
+    for bytes in [700, 5000] {
+        assert!(one.partition.watch(PartitionEvent::QueueSpace, &waker));
+        let records = numbered([1], bytes);
+        assert!(one.partition.has_queue_space([&records]));
+        one.partition.append(records).unwrap();
+        // More than half: the next batch of this size waits for the write.
+        let records = numbered([2], bytes);
+        assert!(!one.partition.has_queue_space([&records]));
+        assert_eq!(one.partition.append(records).unwrap_err(), AppendError::Busy);
+        let before = counting_waker.wakes();
+        assert!(!one.partition.watch(PartitionEvent::QueueSpace, &waker));
+        one.work();
+        assert_eq!(counting_waker.wakes(), before + 1);
+        one.partition.append(numbered([3], 400)).unwrap();
+    }
+}
+
+#[test]
 fn waiter_above_max_waiters_wakes_the_oldest() {
     let limits = StreamsConfig::default().with_max_waiters(3);
     let one = TestLog::on(SimulatedDisk::new(1), limits, &StreamConfig::default());

@@ -271,7 +271,7 @@ fn append_above_max_pending_is_busy() {
     }
     assert_eq!(one.partition.append(numbered([6], 100)).unwrap_err(), AppendError::Busy);
     one.work();
-    // One batch may always wait.
+    // A queue that is at most half full takes a batch of any size.
     one.partition.append(numbered([6], 5000)).unwrap();
     assert_eq!(one.partition.append(numbered([7], 8)).unwrap_err(), AppendError::Busy);
     one.work();

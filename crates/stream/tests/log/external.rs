@@ -11,8 +11,9 @@ use sinews_stream::{
     AppendError, Durability, ExternalWrite, Fsync, Pending, StreamConfig, Streams, StreamsConfig,
     WriteExecutor, WriteTask,
 };
+use tempfile::TempDir;
 
-use super::{Directory, follow, records};
+use super::{follow, records};
 
 /// An executor that passes its tasks to the test.
 struct TestExecutor(Mutex<Sender<WriteTask>>);
@@ -24,8 +25,8 @@ impl WriteExecutor for TestExecutor {
     }
 }
 
-fn open(directory: &Directory, writers: usize, fsync: Fsync) -> (Streams, Receiver<WriteTask>) {
-    let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default().with_writers(writers))
+fn open(directory: &TempDir, writers: usize, fsync: Fsync) -> (Streams, Receiver<WriteTask>) {
+    let (streams, losses) = Streams::open(directory.path(), StreamsConfig::default().with_writers(writers))
         .expect("an empty directory");
     assert_eq!(losses, []);
     let (sender, tasks) = channel();
@@ -56,7 +57,7 @@ fn write(external: ExternalWrite) -> Option<WriteTask> {
 
 #[test]
 fn appends_during_an_external_write_form_the_next_write() {
-    let directory = Directory::new("external");
+    let directory = tempfile::tempdir().unwrap();
     let (streams, tasks) = open(&directory, 0, Fsync::Never);
     let mut first = append(&streams, 0);
     let external = tasks.try_recv().expect("a task").begin().expect("a write");
@@ -78,7 +79,7 @@ fn appends_during_an_external_write_form_the_next_write() {
 
 #[test]
 fn synced_writes_are_not_delegated() {
-    let directory = Directory::new("external-syncs");
+    let directory = tempfile::tempdir().unwrap();
     let (streams, tasks) = open(&directory, 0, Fsync::Batch);
     let mut pending = append(&streams, 0);
     assert!(tasks.try_recv().is_err(), "every write is synced");
@@ -88,7 +89,7 @@ fn synced_writes_are_not_delegated() {
 
 #[test]
 fn dropped_task_is_written_by_the_threads() {
-    let directory = Directory::new("external-dropped");
+    let directory = tempfile::tempdir().unwrap();
     let (streams, tasks) = open(&directory, 1, Fsync::Never);
     let pending = append(&streams, 0);
     drop(tasks.recv().expect("a task"));
@@ -100,7 +101,7 @@ fn dropped_task_is_written_by_the_threads() {
 
 #[test]
 fn failed_external_write_fails_its_append() {
-    let directory = Directory::new("external-fails");
+    let directory = tempfile::tempdir().unwrap();
     let (streams, tasks) = open(&directory, 0, Fsync::Never);
     let mut full = append(&streams, 0);
     let external = tasks.try_recv().expect("a task").begin().expect("a write");
@@ -139,7 +140,7 @@ fn follow_up(streams: &Streams, tasks: &Receiver<WriteTask>) -> u64 {
 
 #[test]
 fn close_waits_for_an_external_write() {
-    let directory = Directory::new("external-close");
+    let directory = tempfile::tempdir().unwrap();
     let (streams, tasks) = open(&directory, 1, Fsync::Never);
     let mut first = append(&streams, 0);
     let external = tasks.recv().expect("a task").begin().expect("a write");
@@ -159,7 +160,8 @@ fn close_waits_for_an_external_write() {
     closer.join().expect("it is closed");
     assert_eq!((poll(&mut first), poll(&mut second)), (Poll::Ready(Ok(0)), Poll::Ready(Ok(1))));
     drop((partition, streams));
-    let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default()).expect("it was unlocked");
+    let (streams, losses) =
+        Streams::open(directory.path(), StreamsConfig::default()).expect("it was unlocked");
     assert_eq!(losses, []);
     let partition = streams.stream("s").unwrap().partition(0).unwrap();
     assert_eq!(follow(&partition, 0, 2)[..2], [0, 1]);
@@ -171,7 +173,7 @@ fn pending_block(mut pending: Pending) -> Result<u64, AppendError> {
 
 #[test]
 fn due_sync_is_done_by_the_threads_which_return_the_partition() {
-    let directory = Directory::new("external-interval");
+    let directory = tempfile::tempdir().unwrap();
     let (streams, tasks) = open(&directory, 0, Fsync::Interval(Duration::ZERO));
     let mut pending = append(&streams, 0);
     let task = tasks.try_recv().expect("a task");

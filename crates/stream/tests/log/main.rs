@@ -3,7 +3,6 @@
 mod external;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
@@ -13,23 +12,6 @@ use sinews_stream::{
     Durability, Fsync, OpenError, Partition, PartitionEvent, StartPosition, StreamConfig, Streams,
     StreamsConfig,
 };
-
-/// A directory that is removed with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-stream-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn records(numbers: std::ops::Range<u64>, size: usize) -> Records {
     let mut builder = RecordBuilder::new();
@@ -74,11 +56,11 @@ fn follow(partition: &Partition, mut from: u64, count: usize) -> Vec<u64> {
 fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
     const PRODUCERS: u64 = 8;
     const EACH: u64 = 200;
-    let directory = Directory::new("many");
+    let directory = tempfile::tempdir().unwrap();
     for (turn, fsync) in
         [Fsync::Batch, Fsync::Interval(Duration::from_millis(20)), Fsync::Never].into_iter().enumerate()
     {
-        let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default()).unwrap();
+        let (streams, losses) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         assert_eq!(losses, []);
         // Small segments, so that readers cross many segment boundaries.
         let config = StreamConfig::default().with_fsync(fsync).with_segment_bytes(64 << 10);
@@ -118,7 +100,7 @@ fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
             record::iter(&read.batches).all(|batch| batch.unwrap().records().all(|record| record.is_ok()))
         );
     }
-    let (streams, losses) = Streams::open(&directory.0, StreamsConfig::default()).unwrap();
+    let (streams, losses) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
     assert_eq!(losses, []);
     assert_eq!(streams.list().len(), 3);
     for stream in streams.list() {
@@ -130,23 +112,23 @@ fn concurrent_readers_see_all_records_of_concurrent_producers_in_order() {
 
 #[test]
 fn directory_is_locked_against_a_second_open() {
-    let directory = Directory::new("lock");
-    let (streams, _) = Streams::open(&directory.0.join("a/b"), StreamsConfig::default()).unwrap();
-    let again = || Streams::open(&directory.0.join("a/b"), StreamsConfig::default());
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(&directory.path().join("a/b"), StreamsConfig::default()).unwrap();
+    let again = || Streams::open(&directory.path().join("a/b"), StreamsConfig::default());
     assert!(matches!(again(), Err(OpenError::Locked(_))));
     let stream = streams.create("../../escape", &StreamConfig::default()).unwrap();
     assert_eq!(stream.name(), "../../escape");
     drop(streams);
     let (streams, _) = again().unwrap();
-    assert!(streams.stream("../../escape").is_some() && !directory.0.join("escape").exists());
+    assert!(streams.stream("../../escape").is_some() && !directory.path().join("escape").exists());
     // The stream of the closed log rejects appends.
     assert!(stream.partition(0).unwrap().append(records(0..1, 8)).is_err());
 }
 
 #[test]
 fn records_are_synced_within_the_fsync_interval() {
-    let directory = Directory::new("interval");
-    let (streams, _) = Streams::open(&directory.0, StreamsConfig::default().with_writers(1)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().with_writers(1)).unwrap();
     let config = StreamConfig::default().with_fsync(Fsync::Interval(Duration::from_millis(20)));
     let partition = streams.create("s", &config).unwrap().partition(0).unwrap();
     partition.append(records(0..1, 8)).unwrap();
@@ -159,8 +141,8 @@ fn records_are_synced_within_the_fsync_interval() {
 
 #[test]
 fn records_with_a_key_share_a_partition_and_records_without_are_distributed() {
-    let directory = Directory::new("keys");
-    let (streams, _) = Streams::open(&directory.0, StreamsConfig::default()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
     let stream = streams.create("s", &StreamConfig::default().with_partitions(4)).unwrap();
     assert_eq!((0..8).map(|_| stream.pick(b"")).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
     let mut counts = [0; 4];

@@ -21,6 +21,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sockudo_ws::{Config, Http3, Message, WebSocketServer};
 use tokio::runtime::{Builder, Runtime};
+use web_transport_quinn::{Request, ServerBuilder};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -45,6 +46,8 @@ enum Peer {
     H3Quinn,
     /// WebSockets of sockudo-ws, on h3 and quinn
     Sockudo,
+    /// Sessions of web-transport-quinn
+    WebTransportQuinn,
 }
 
 fn main() -> Result<(), Error> {
@@ -57,6 +60,7 @@ fn main() -> Result<(), Error> {
     match peer {
         Peer::H3Quinn => requests(address, (&certificate, &key)),
         Peer::Sockudo => sockudo(address, (&certificate, &key)),
+        Peer::WebTransportQuinn => sessions(address, (&certificate, &key)),
     }
 }
 
@@ -125,13 +129,46 @@ fn sockudo(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
     })
 }
 
-fn tls((certificate, key): (&Path, &Path)) -> Result<rustls::ServerConfig, Error> {
-    let certificates = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
+/// Sessions of WebTransport on web-transport-quinn: each echoes the bytes of a stream that the server opens. An echo of the
+/// bytes is an echo of the messages.
+fn sessions(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
+    let (chain, key) = certificate(files)?;
+    runtime()?.block_on(async {
+        let mut server = ServerBuilder::new().with_addr(address).with_certificate(chain, key)?;
+        announce(server.local_addr()?)?;
+        while let Some(request) = server.accept().await {
+            tokio::spawn(async {
+                // The result of a session is irrelevant here.
+                let _ = echo_session(request).await;
+            });
+        }
+        Ok(())
+    })
+}
+
+async fn echo_session(request: Request) -> Result<(), Error> {
+    let session = request.ok().await?;
+    let (mut output, mut input) = session.open_bi().await?;
+    while let Some(chunk) = input.read_chunk(usize::MAX, true).await? {
+        output.write_chunk(chunk.bytes).await?;
+    }
+    Ok(())
+}
+
+type Certificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn certificate((certificate, key): (&Path, &Path)) -> Result<Certificate, Error> {
+    let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
+    Ok((chain, PrivateKeyDer::from_pem_file(key)?))
+}
+
+fn tls(files: (&Path, &Path)) -> Result<rustls::ServerConfig, Error> {
+    let (chain, key) = certificate(files)?;
     let mut config =
         rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
-            .with_single_cert(certificates, PrivateKeyDer::from_pem_file(key)?)?;
+            .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h3".to_vec()];
     Ok(config)
 }

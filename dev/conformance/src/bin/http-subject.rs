@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use sinews_conformance::http::subject;
@@ -33,7 +34,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut file = File::create(files.join(subject::FILE_NAME))?;
     file.write_all(subject::FILE)?;
     file.set_modified(UNIX_EPOCH + Duration::from_secs(subject::FILE_SECONDS))?;
+    let answered = Arc::<Mutex<Vec<String>>>::default();
+    let (added, taken) = (Arc::clone(&answered), answered);
     let router = Router::new()
+        .after("/", move |request, response| {
+            let head = request.head();
+            if head.path() != subject::ANSWERED {
+                let mut answered = added.lock().unwrap_or_else(PoisonError::into_inner);
+                answered.push(format!("{} {} {}\n", response.status(), head.method(), head.target()));
+                // A client that never takes the lines has the newest.
+                let excess = answered.len().saturating_sub(subject::ANSWERED_MAX);
+                answered.drain(..excess);
+            }
+        })
+        .get(subject::ANSWERED, move |_| {
+            Response::text(
+                std::mem::take(&mut *taken.lock().unwrap_or_else(PoisonError::into_inner)).concat(),
+            )
+        })
         .any("/", |request| Response::new(200).with_body(request.body().to_vec()))
         .any("/{*rest}", |request| Response::new(200).with_body(request.body().to_vec()))
         .any(subject::CONTENT, |_| Response::text("content\n"))

@@ -21,6 +21,12 @@ pub const ONLY_GET: &str = "/only-get";
 /// Path that answers any method, once the request is complete, with content.
 pub const CONTENT: &str = "/content";
 
+/// Path that takes the list of answered requests, but not those of this path: status, method and target in a line.
+pub const ANSWERED: &str = "/answered";
+
+/// Answered requests to list.
+pub const ANSWERED_MAX: usize = 10_000;
+
 /// Path of a WebSocket.
 pub const WEBSOCKET: &str = "/websocket";
 

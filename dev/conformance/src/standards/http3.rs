@@ -26,6 +26,7 @@ const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
 const SETTINGS: &str = "crates/server/src/http3.rs";
 const QUIC_SESSIONS: &str = "crates/quic/tests/support/sessions.rs";
+const SERVER_HANDOVER: &str = "crates/server/tests/loopback/http3/handover.rs";
 const HALF_OPEN: &str = "crates/quic/tests/support/half_open.rs";
 const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
 const IDS: &str = "crates/quic/src/ids.rs";
@@ -61,6 +62,18 @@ pub(super) const HTTP_3: &[Line] = &[
             (EXCHANGE, "connections_beyond_the_limit_are_refused"),
             (EXCHANGE, "random_datagrams_cause_no_panic"),
             (EXCHANGE, "idle_connection_takes_at_most_26_kib_which_count"),
+        ]),
+    ),
+    line(
+        "9000 5.2",
+        "Datagrams reach the process of their connection during a hot restart; new connections reach the successor",
+        By(&[
+            (
+                SERVER_HANDOVER,
+                "open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_clients",
+            ),
+            (SERVER_HANDOVER, "client_reconnects_to_the_successor_from_the_address_of_its_open_request"),
+            (SERVER_HANDOVER, "open_requests_outlive_two_handovers"),
         ]),
     ),
     line(
@@ -329,7 +342,7 @@ pub(super) const HTTP_3: &[Line] = &[
     ),
     line(
         "webtrans-http3 3.1, 5.1",
-        "Sessions of clients with datagrams, one at a time without flow control of sessions; origins are checked",
+        "Sessions of clients with datagrams; drafts with flow control of sessions are told one; origins are checked",
         By(&[
             (SESSIONS, "sessions_of_clients_without_datagrams_are_malformed"),
             (SESSIONS, "requests_for_a_session_wait_for_settings"),
@@ -349,6 +362,8 @@ pub(super) const HTTP_3: &[Line] = &[
         "Number of sessions; CLOSE and DRAIN; the end of a session stops its streams",
         By(&[
             (SESSIONS, "sessions_beyond_the_limit_are_rejected"),
+            (SERVER_SESSIONS, "sessions_beyond_max_sessions_are_rejected"),
+            (SERVER_SESSIONS, "sessions_of_a_connection_are_independent"),
             (SESSIONS, "capsules_end_and_drain_a_session"),
             (SESSIONS, "own_capsules_are_received_by_the_other_side"),
         ]),
@@ -408,9 +423,9 @@ pub(super) const HTTP_3: &[Line] = &[
     ),
     line(
         "memory",
-        "Memory of an idle connection and of an idle WebSocket; memory of QUIC counts toward the limit",
+        "Memory of an idle connection, an idle WebSocket and an idle session; memory of QUIC counts toward the limit",
         By(&[
-            (SERVER_MEMORY, "idle_connection_takes_at_most_26_kib_and_an_idle_websocket_1536_bytes"),
+            (SERVER_MEMORY, "idle_connections_websockets_and_sessions_take_bounded_memory"),
             (EXCHANGE, "content_that_quic_holds_counts_as_memory"),
             (SERVER_ATTACKS, "idle_connections_count_toward_the_limit_of_memory"),
         ]),

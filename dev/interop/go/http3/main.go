@@ -4,13 +4,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,14 +17,11 @@ import (
 	"github.com/quic-go/quic-go/http3"
 
 	"sinews/interop/suite"
+	"sinews/interop/wire"
 )
 
-const (
-	requests = 300
-	sockets  = 8
-	text     = 0x81
-	close    = 0x88
-)
+// Requests at once in a check.
+const requests = 300
 
 type server struct {
 	address string
@@ -102,12 +94,6 @@ func (s server) missing(ctx context.Context) error {
 	return err
 }
 
-// A WebSocket on a stream, without compression.
-type socket struct {
-	stream *http3.RequestStream
-	reader *bufio.Reader
-}
-
 func (s server) connect(ctx context.Context) (*http3.ClientConn, error) {
 	conn, err := quic.DialAddr(ctx, s.address, s.client.TLSClientConfig, nil)
 	if err != nil {
@@ -125,7 +111,8 @@ func (s server) connect(ctx context.Context) (*http3.ClientConn, error) {
 	return client, nil
 }
 
-func open(ctx context.Context, client *http3.ClientConn, url string) (*socket, int, error) {
+// open returns a WebSocket on a stream, and the status of the answer to its request.
+func open(ctx context.Context, client *http3.ClientConn, url string) (*wire.Socket, int, error) {
 	stream, err := client.OpenRequestStream(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -143,75 +130,7 @@ func open(ctx context.Context, client *http3.ClientConn, url string) (*socket, i
 	if err != nil {
 		return nil, 0, err
 	}
-	return &socket{stream, bufio.NewReader(stream)}, response.StatusCode, nil
-}
-
-func (ws *socket) send(first byte, payload []byte) error {
-	frame := []byte{first}
-	if len(payload) < 126 {
-		frame = append(frame, 0x80|byte(len(payload)))
-	} else {
-		frame = binary.BigEndian.AppendUint64(append(frame, 0x80|127), uint64(len(payload)))
-	}
-	mask := make([]byte, 4)
-	rand.Read(mask)
-	frame = append(frame, mask...)
-	for at, octet := range payload {
-		frame = append(frame, octet^mask[at%4])
-	}
-	_, err := ws.stream.Write(frame)
-	return err
-}
-
-func (ws *socket) receive() (byte, []byte, error) {
-	head := make([]byte, 2)
-	if _, err := io.ReadFull(ws.reader, head); err != nil {
-		return 0, nil, err
-	}
-	length := uint64(head[1])
-	if length >= 126 {
-		more := make([]byte, 8)
-		from := 0
-		if length == 126 {
-			from = 6
-		}
-		if _, err := io.ReadFull(ws.reader, more[from:]); err != nil {
-			return 0, nil, err
-		}
-		length = binary.BigEndian.Uint64(more)
-	}
-	payload := make([]byte, length)
-	_, err := io.ReadFull(ws.reader, payload)
-	return head[0], payload, err
-}
-
-func (ws *socket) echo(message []byte) error {
-	// Both directions at a time: a long message exceeds the windows.
-	sent := make(chan error, 1)
-	go func() { sent <- ws.send(text, message) }()
-	first, payload, err := ws.receive()
-	if err == nil && (first != text || !bytes.Equal(payload, message)) {
-		err = fmt.Errorf("%d octets of %#x in place of %d", len(payload), first, len(message))
-	}
-	return errors.Join(err, <-sent)
-}
-
-func (ws *socket) end() error {
-	if err := ws.send(close, []byte{3, 232}); err != nil {
-		return err
-	}
-	first, payload, err := ws.receive()
-	if err != nil {
-		return err
-	}
-	if first != close || !bytes.Equal(payload, []byte{3, 232}) {
-		return fmt.Errorf("%#x %v in place of Close 1000", first, payload)
-	}
-	ws.stream.Close()
-	if _, err := ws.reader.ReadByte(); err != io.EOF {
-		return fmt.Errorf("the stream does not end after Close: %v", err)
-	}
-	return nil
+	return wire.NewSocket(stream, stream), response.StatusCode, nil
 }
 
 func (s server) websockets(ctx context.Context) error {
@@ -220,30 +139,13 @@ func (s server) websockets(ctx context.Context) error {
 		return err
 	}
 	defer client.CloseWithError(0x100, "")
-	var all []*socket
-	for range sockets {
+	return wire.Echo(func() (*wire.Socket, error) {
 		ws, status, err := open(ctx, client, "https://"+s.address+"/echo")
-		if err != nil {
-			return err
+		if err == nil && status != 200 {
+			err = fmt.Errorf("status %d", status)
 		}
-		if status != 200 {
-			return fmt.Errorf("status %d", status)
-		}
-		all = append(all, ws)
-	}
-	for at, ws := range all {
-		for _, message := range [][]byte{fmt.Appendf(nil, "hello %d", at), bytes.Repeat([]byte("x"), 300_000)} {
-			if err := ws.echo(message); err != nil {
-				return fmt.Errorf("socket %d: %w", at, err)
-			}
-		}
-	}
-	for at, ws := range all {
-		if err := ws.end(); err != nil {
-			return fmt.Errorf("socket %d: %w", at, err)
-		}
-	}
-	return nil
+		return ws, err
+	})
 }
 
 func (s server) rejection(ctx context.Context) error {
@@ -260,13 +162,7 @@ func (s server) rejection(ctx context.Context) error {
 }
 
 func main() {
-	certificate, err := os.ReadFile(os.Args[2])
-	if err != nil {
-		panic(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(certificate)
-	trust := &tls.Config{RootCAs: roots, NextProtos: []string{http3.NextProtoH3}}
+	trust := wire.Trust(os.Args[2], http3.NextProtoH3)
 	s := server{os.Args[1], &http3.Transport{TLSClientConfig: trust}}
 	suite.RunChecks([]suite.Check{
 		{Name: "GET", Run: s.get},

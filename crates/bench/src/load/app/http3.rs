@@ -42,6 +42,17 @@ impl Http3App for LoadEvents<'_> {
         }
     }
 
+    fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
+        let Some(id) = self.id(exchanges.connection()) else { return };
+        let LoadApp { conns, thread_state, resources, .. } = &mut *self.load;
+        let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
+        let LoadProtocol::Http3(http3) = &mut conn.protocol else { return };
+        match http3.receive_datagram(session, payload, &mut conn.traffic, thread_state, resources) {
+            Ok(()) => self.load.settle(self.io, id),
+            Err(failure) => self.load.fault(self.io, id, failure),
+        }
+    }
+
     fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
         if !exchanges.is_blocked(stream)
             && let Some(id) = self.id(exchanges.connection())

@@ -1,11 +1,11 @@
-//! WebSockets on the streams of a connection.
+//! WebSockets on the streams of a connection, or sessions of WebTransport with their streams.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sinews_http::h3::{Event, QuicStreamId, RequestTarget};
 use sinews_proto::handshake::{ClientRequest, HandshakeMisuse};
-use sinews_proto::{CloseCode, Config};
+use sinews_proto::{CloseCode, Config, Kind};
 use sinews_quic::Exchanges;
 use sinews_session::Resources;
 
@@ -20,8 +20,10 @@ use crate::tally::FailureKind;
 /// The WebSockets of one connection.
 #[derive(Debug)]
 pub(crate) struct Http3Sockets {
-    /// In the order of their streams.
+    /// In the order of their requests.
     sockets: Vec<Http3Socket>,
+    /// They are sessions, whose messages use streams that the server opens.
+    are_sessions: bool,
     /// Sockets with output, in turns.
     ready: VecDeque<usize>,
     /// SETTINGS of the server have arrived.
@@ -37,6 +39,7 @@ pub(crate) struct Http3Sockets {
 #[derive(Debug)]
 struct Http3Socket {
     socket: StreamedWebSocket,
+    /// The stream of the messages.
     stream: Option<QuicStreamId>,
     is_ready: bool,
 }
@@ -47,6 +50,7 @@ impl Http3Sockets {
     /// Returns an error if a header of a request belongs to connections of HTTP/1.1.
     pub(crate) fn new<'a>(
         requests: impl Iterator<Item = &'a ClientRequest>,
+        are_sessions: bool,
     ) -> Result<Self, HandshakeMisuse> {
         let sockets = requests.map(|request| {
             let socket = StreamedWebSocket::new(request.clone().extended_connect()?);
@@ -54,6 +58,7 @@ impl Http3Sockets {
         });
         Ok(Self {
             sockets: sockets.collect::<Result<_, _>>()?,
+            are_sessions,
             ready: VecDeque::new(),
             is_connected: false,
             requested: 0,
@@ -65,6 +70,14 @@ impl Http3Sockets {
     /// Whether all WebSockets are open.
     pub(super) fn is_open(&self) -> bool {
         self.open == self.sockets.len()
+    }
+
+    /// Returns the number of the socket whose messages use a stream.
+    fn carried_by(&self, stream: QuicStreamId) -> Option<usize> {
+        if !self.are_sessions {
+            return Some(index_of(stream)).filter(|index| *index < self.sockets.len());
+        }
+        self.sockets.iter().position(|socket| socket.stream == Some(stream))
     }
 
     pub(super) fn receive(
@@ -80,14 +93,48 @@ impl Http3Sockets {
                 let text = "the server offers no WebSockets over HTTP/3";
                 return Err(ConnectionFailure::new(FailureKind::Handshake, text));
             }
+            Event::Settings { settings }
+                if self.are_sessions && !(settings.webtransport && settings.datagrams) =>
+            {
+                let text = "the server offers no WebTransport";
+                return Err(ConnectionFailure::new(FailureKind::Handshake, text));
+            }
             Event::Settings { .. } => self.is_connected = true,
+            Event::Response { head, .. } if self.are_sessions && head.status() >= 200 => {
+                // The server opens the stream of the messages next.
+                if head.status() >= 300 {
+                    let text = format!("the server rejected a session with {}", head.status());
+                    return Err(ConnectionFailure::new(FailureKind::Handshake, &text));
+                }
+            }
             Event::Response { stream, head } if head.status() >= 200 => {
                 let Some(socket) = self.sockets.get_mut(index_of(stream)) else { return Ok(()) };
                 socket.socket.open(&head, false, config, now)?;
                 self.open += 1;
             }
+            Event::SessionStream { stream, session } => {
+                let Some(socket) = self.sockets.get_mut(index_of(session)) else { return Ok(()) };
+                if socket.stream.is_some() {
+                    let text = "the server opened a second stream in a session";
+                    return Err(ConnectionFailure::new(FailureKind::Protocol, text));
+                }
+                socket.stream = Some(stream);
+                socket.socket.open_session(config, now);
+                self.open += 1;
+            }
+            Event::SessionClosed { session, code, reason } => {
+                let Some(Http3Socket { socket, .. }) = self.sockets.get(index_of(session)) else { return Ok(()) };
+                if socket.session.is_none() {
+                    let text = "the server rejected a session, such as one beyond its limit";
+                    return Err(ConnectionFailure::new(FailureKind::Handshake, text));
+                }
+                if !socket.is_over() {
+                    let text = format!("the server closed a session with code {code} {reason}");
+                    return Err(ConnectionFailure::new(FailureKind::Closed, &text));
+                }
+            }
             Event::Data { stream, data } => {
-                let index = index_of(stream);
+                let Some(index) = self.carried_by(stream) else { return Ok(()) };
                 self.scratch.clear();
                 self.scratch.extend_from_slice(data);
                 let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
@@ -104,20 +151,48 @@ impl Http3Sockets {
                 self.mark(index);
             }
             Event::End { stream } => {
-                let index = index_of(stream);
+                let Some(index) = self.carried_by(stream) else { return Ok(()) };
                 let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
                 socket.socket.end(now)?;
                 self.mark(index);
             }
             Event::Reset { stream, code, violation } => {
-                let is_over =
-                    self.sockets.get(index_of(stream)).is_some_and(|socket| socket.socket.is_over());
+                let index = self.carried_by(stream).unwrap_or_else(|| index_of(stream));
+                let is_over = self.sockets.get(index).is_some_and(|socket| socket.socket.is_over());
                 if !is_over {
                     return Err(reset(code, violation));
                 }
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Handles a datagram of a session: the kind of a message, and its payload.
+    pub(super) fn receive_datagram(
+        &mut self,
+        session: QuicStreamId,
+        datagram: &[u8],
+        traffic: &mut [SocketTraffic],
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) -> Result<(), ConnectionFailure> {
+        let index = index_of(session);
+        let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
+        // A datagram may overtake the stream of the session.
+        let Some(session) = socket.socket.session.as_mut() else { return Ok(()) };
+        self.scratch.clear();
+        self.scratch.extend_from_slice(datagram);
+        let message = match self.scratch.split_first_mut() {
+            Some((1, payload)) => (Kind::Text, payload),
+            Some((2, payload)) => (Kind::Binary, payload),
+            _ => {
+                let text = "datagram does not begin with the kind of a message";
+                return Err(ConnectionFailure::new(FailureKind::Protocol, text));
+            }
+        };
+        websocket::receive_datagram(session, message, &mut traffic[index], thread_state, resources)?;
+        self.mark(index);
         Ok(())
     }
 
@@ -129,7 +204,8 @@ impl Http3Sockets {
         resources: &mut Resources,
     ) -> Result<(), ConnectionFailure> {
         if self.is_connected {
-            self.send_requests(exchanges, &thread_state.plan.http3_protocol)?;
+            let protocol = &thread_state.plan.http3_protocol;
+            self.send_requests(exchanges, if self.are_sessions { "webtransport" } else { protocol })?;
         }
         let now = time(thread_state.epoch, thread_state.now);
         while let Some(index) = self.ready.pop_front() {
@@ -152,8 +228,12 @@ impl Http3Sockets {
             if output.is_empty() && !ends {
                 continue;
             }
-            // An error means that the event of the stream's reset is to come.
-            let _ = exchanges.send_data(stream, output.into(), ends);
+            if self.are_sessions {
+                exchanges.send_bytes(stream, output.into(), ends);
+            } else {
+                // An error means that the event of the stream's reset is to come.
+                let _ = exchanges.send_data(stream, output.into(), ends);
+            }
             socket.has_ended |= ends;
             self.mark(index);
         }
@@ -170,8 +250,11 @@ impl Http3Sockets {
             let request = &next.socket.request;
             let target = RequestTarget::connect(protocol, request.authority(), request.path());
             let headers: Vec<_> = request.headers().collect();
+            let is_sent = |name: &str| !self.are_sessions || !name.starts_with("sec-websocket-");
             let headers = headers.iter().map(|(name, value)| (*name, &**value));
+            let headers = headers.filter(|(name, _)| is_sent(&name.to_ascii_lowercase()));
             match exchanges.send_request(&target, headers, false) {
+                Ok(Some(_)) if self.are_sessions => {}
                 Ok(Some(stream)) => next.stream = Some(stream),
                 Ok(None) => {
                     return failed(&format!(
@@ -185,6 +268,13 @@ impl Http3Sockets {
             self.requested += 1;
         }
         Ok(())
+    }
+
+    /// A stream takes more output.
+    pub(super) fn writable(&mut self, stream: QuicStreamId) {
+        if let Some(index) = self.carried_by(stream) {
+            self.mark(index);
+        }
     }
 
     /// Notes that a socket may have output.

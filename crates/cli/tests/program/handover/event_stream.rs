@@ -1,4 +1,4 @@
-//! An event stream over a handover.
+//! A streaming response over a handover.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! HTTP/2 over a handover: WebSockets, an event stream and a request on one connection.
+//! HTTP/2 over a handover: WebSockets, a streaming response and a request on one connection.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -145,7 +145,7 @@ fn streams_of_a_connection_end_in_order_and_the_successor_serves_the_next() {
         client.data(socket, &Frame::close(code, "").encode(Role::Client), true);
     }
     client.until(|client| client.is_going_away);
-    // The request finishes, and so does the event stream.
+    // The request finishes, and so does the streaming response.
     client.data(publish, b"-last", true);
     client.until(|client| client.answers.values().all(|answer| answer.has_ended));
     assert_eq!(client.answers[&publish].status, Some(200), "{}", client.body(publish));

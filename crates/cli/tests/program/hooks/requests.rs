@@ -1,4 +1,4 @@
-//! Hooks decide about plain requests, event streams and `WS /topics/{name}`.
+//! Hooks decide about plain requests, streaming responses and `WS /topics/{name}`.
 
 use sinews_testkit::{BodyReader, Frame};
 

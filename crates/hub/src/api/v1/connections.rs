@@ -260,21 +260,24 @@ async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usiz
     (usize::try_from(count).unwrap_or(usize::MAX), missing)
 }
 
-/// Sends a command to each selected connection that needs one, in steps; returns their number.
+/// Sends a command to each selected connection that needs one, in steps; returns their number. A connection whose queue of
+/// commands is full is left out, and the request fails after the others have their command.
 async fn command_all(
     registry: &ConnectionRegistry,
     selector: &ConnectionSelector,
     make: impl Fn(&ClientConnection) -> Option<ConnectionCommand>,
 ) -> Result<usize, Problem> {
-    let (mut count, mut after) = (0, None::<String>);
+    let (mut count, mut after, mut fault) = (0, None::<String>, None);
     loop {
         let connections = registry.candidates(selector, after.as_deref(), STEP)?;
-        let Some(last) = connections.last() else { return Ok(count) };
+        let Some(last) = connections.last() else { return fault.map_or(Ok(count), Err) };
         after = Some(registry.id_of(last));
         for connection in connections.iter().filter(|connection| selector.names(connection)) {
             let Some(command) = make(connection) else { continue };
-            connection.send(command)?;
-            count += 1;
+            match connection.send(command) {
+                Ok(()) => count += 1,
+                Err(problem) => fault = Some(problem),
+            }
         }
         yield_now().await;
     }

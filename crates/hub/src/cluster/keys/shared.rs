@@ -368,7 +368,7 @@ fn later(result: oneshot::Receiver<Result<KeyWritten, Problem>>) -> KeyWriteOutc
 
 pub(super) fn broker_away(topic: &str) -> Problem {
     let text = format!(
-        "the broker of the cluster is away, and this node does not own the keys of {}; retry",
+        "the broker of the cluster is unreachable, and this node does not own the keys of {}; retry",
         brief(topic)
     );
     problem(code::STORE, text)

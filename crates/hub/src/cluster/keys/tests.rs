@@ -521,7 +521,7 @@ fn nodes_converge_after_an_outage_of_the_broker() {
         }
         // Each topic is written by its owner alone.
         assert_eq!((world.acknowledged.len(), world.failed.len()), (3, 6), "seed {seed}");
-        assert!(world.failed.iter().all(|(_, _, problem)| problem.text.contains("is away")));
+        assert!(world.failed.iter().all(|(_, _, problem)| problem.text.contains("is unreachable")));
         for at in 0..3 {
             world.run(Duration::from_millis(700));
             world.set_connected(at, true);

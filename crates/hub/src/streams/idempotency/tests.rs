@@ -1,10 +1,9 @@
 //! Two nodes at a broker that does not deduplicate, and whose copies lag behind.
 
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
 use std::time::Duration;
 
-use sinews_stream::broker::{BatchEncoder, Broker, BrokerHealth, BrokerResponse};
+use sinews_stream::broker::{BatchEncoder, BrokerResponse};
 use sinews_stream::record::{Record, Records, ValueKind};
 use sinews_stream::{
     AppendError, Durability, Partition, Pending, ReadResult, StartPosition, StreamConfig, Streams,
@@ -14,6 +13,7 @@ use tempfile::TempDir;
 
 use super::super::block_on::block_on;
 use super::super::options::CreationRules;
+use super::super::test_broker::{self, TestBroker};
 use super::*;
 use crate::api::streams::append_to_topic;
 use crate::topics::MessageContent;
@@ -22,11 +22,13 @@ use crate::topics::MessageContent;
 type StoredRecord = (Vec<u8>, Vec<u8>, u64);
 
 /// Records by offset.
-#[derive(Clone, Default)]
-struct SharedRecords(Arc<Mutex<Vec<StoredRecord>>>);
+#[derive(Default)]
+struct SharedRecords(Mutex<Vec<StoredRecord>>);
 
-impl Broker for SharedRecords {
-    fn publish(&self, _: &str, _: u32, records: Records) -> Result<Pending, AppendError> {
+impl TestBroker for SharedRecords {
+    const FIRST_OFFSET: u64 = 0;
+
+    fn publish(&self, _: &str, records: Records) -> Result<Pending, AppendError> {
         let mut all = self.0.lock().unwrap();
         let (completer, pending) = Pending::channel(records.count());
         let first = all.len() as u64;
@@ -37,17 +39,9 @@ impl Broker for SharedRecords {
         Ok(pending)
     }
 
-    fn has_queue_space(&self, _: &[&Records]) -> bool {
-        true
-    }
+    fn follow(&self, _: &str, _: StartPosition, _: Partition) {}
 
-    fn watch_queue_space(&self, _: &Waker) -> bool {
-        true
-    }
-
-    fn follow(&self, _: &str, _: u32, _: StartPosition, _: Partition) {}
-
-    fn fetch(&self, _: &str, _: u32, from: u64, max_bytes: usize) -> BrokerResponse<ReadResult> {
+    fn fetch(&self, _: &str, from: u64, max_bytes: usize) -> BrokerResponse<ReadResult> {
         let mut batches = BatchEncoder::new(from);
         for (offset, (key, value, timestamp)) in (0..).zip(&*self.0.lock().unwrap()) {
             if offset >= from && batches.len() < max_bytes {
@@ -58,39 +52,9 @@ impl Broker for SharedRecords {
         BrokerResponse::ready(Ok(batches.finish()))
     }
 
-    fn offset_range(&self, _: &str, _: u32) -> BrokerResponse<(u64, u64)> {
-        BrokerResponse::ready(Ok((0, self.0.lock().unwrap().len() as u64)))
+    fn next_offset(&self, _: &str) -> u64 {
+        self.0.lock().unwrap().len() as u64
     }
-
-    fn partitions(&self, _: &str) -> BrokerResponse<u32> {
-        BrokerResponse::ready(Ok(1))
-    }
-
-    fn streams(&self) -> BrokerResponse<Vec<String>> {
-        BrokerResponse::ready(Ok(Vec::new()))
-    }
-
-    fn first_offset(&self) -> u64 {
-        0
-    }
-
-    fn creates_partitions(&self) -> bool {
-        true
-    }
-
-    fn commit(&self, _: &str, _: u32, _: &str, _: u64) -> BrokerResponse<()> {
-        BrokerResponse::ready(Ok(()))
-    }
-
-    fn committed(&self, _: &str, _: u32, _: &str) -> BrokerResponse<Option<u64>> {
-        BrokerResponse::ready(Ok(None))
-    }
-
-    fn health(&self) -> BrokerHealth {
-        BrokerHealth::new(true, None, 0)
-    }
-
-    fn close(&self, _: Duration) {}
 }
 
 struct Node {
@@ -99,12 +63,18 @@ struct Node {
 }
 
 impl Node {
-    fn new(broker: Option<Arc<dyn Broker>>) -> Self {
+    fn new(broker: Option<&Arc<SharedRecords>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         let patterns = (vec!["t".to_owned()].into(), Default::default(), Default::default(), Vec::new());
         let rules = CreationRules::default();
-        let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, broker, rules);
+        let store = StreamService::new(
+            StreamConfig::default(),
+            patterns,
+            1 << 20,
+            broker.map(test_broker::whole),
+            rules,
+        );
         store.install(streams);
         Self { store, _directory: directory }
     }
@@ -135,8 +105,8 @@ fn of(key: &str, sequence: u64) -> (String, u64) {
 
 #[test]
 fn publications_of_another_node_are_read_from_the_broker() {
-    let broker = SharedRecords::default();
-    let [one, two] = [(); 2].map(|()| Node::new(Some(Arc::new(broker.clone()))));
+    let broker = Arc::new(SharedRecords::default());
+    let [one, two] = [(); 2].map(|()| Node::new(Some(&broker)));
     assert_eq!(two.read(), []);
     assert_eq!((one.publish(Some("a")), one.publish(None), one.publish(Some("b"))), (1, 2, 3));
     assert!(two.store.must_read_keys("t"), "other nodes publish, too");
@@ -144,20 +114,20 @@ fn publications_of_another_node_are_read_from_the_broker() {
     assert_eq!((two.read(), one.publish(Some("c"))), (Vec::new(), 4));
     assert_eq!(two.read(), [of("c", 4)]);
     // A node that starts later.
-    assert_eq!(Node::new(Some(Arc::new(broker))).read(), [of("a", 1), of("b", 3), of("c", 4)]);
+    assert_eq!(Node::new(Some(&broker)).read(), [of("a", 1), of("b", 3), of("c", 4)]);
 }
 
 #[test]
 fn only_the_last_records_are_read() {
-    let broker = SharedRecords::default();
-    let one = Node::new(Some(Arc::new(broker.clone())));
+    let broker = Arc::new(SharedRecords::default());
+    let one = Node::new(Some(&broker));
     one.publish(Some("first"));
     let plain = (Vec::new(), b"x".to_vec(), 0);
     broker.0.lock().unwrap().extend(std::iter::repeat_n(plain, RECORDS_MAX as usize - 2));
     one.publish(Some("last"));
-    assert_eq!(Node::new(Some(Arc::new(broker.clone()))).read(), [of("last", RECORDS_MAX), of("first", 1)]);
+    assert_eq!(Node::new(Some(&broker)).read(), [of("last", RECORDS_MAX), of("first", 1)]);
     one.publish(None);
-    assert_eq!(Node::new(Some(Arc::new(broker))).read(), [of("last", RECORDS_MAX)]);
+    assert_eq!(Node::new(Some(&broker)).read(), [of("last", RECORDS_MAX)]);
 }
 
 #[test]

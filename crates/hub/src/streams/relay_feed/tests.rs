@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use sinews_server::{BoundServer, ReplayFrom, Router, Server};
-use sinews_stream::broker::{BatchEncoder, Broker, BrokerHealth, BrokerResponse, FlushOutcome, LogSink};
+use sinews_stream::broker::{BatchEncoder, BrokerResponse, FlushOutcome, LogSink};
 use sinews_stream::record::{Record, ValueKind};
 use sinews_stream::{
     AppendError, Partition, Pending, ReadResult, StartPosition, StreamConfig, Streams, StreamsConfig,
@@ -17,6 +17,7 @@ use super::super::follow;
 use super::super::options::CreationRules;
 use super::super::records_from::records_from;
 use super::super::service::StreamService;
+use super::super::test_broker::{self, TestBroker};
 use super::*;
 use crate::topics::TopicForm;
 
@@ -27,60 +28,24 @@ const FIRST: u64 = 7;
 #[derive(Default)]
 struct PushedRecords(Mutex<Option<Partition>>);
 
-impl Broker for PushedRecords {
-    fn publish(&self, _: &str, _: u32, _: Records) -> Result<Pending, AppendError> {
+impl TestBroker for PushedRecords {
+    const FIRST_OFFSET: u64 = 1;
+
+    fn publish(&self, _: &str, _: Records) -> Result<Pending, AppendError> {
         Err(AppendError::Busy)
     }
 
-    fn has_queue_space(&self, _: &[&Records]) -> bool {
-        true
-    }
-
-    fn watch_queue_space(&self, _: &Waker) -> bool {
-        true
-    }
-
-    fn follow(&self, _: &str, _: u32, _: StartPosition, sink: Partition) {
+    fn follow(&self, _: &str, _: StartPosition, sink: Partition) {
         *self.0.lock().unwrap() = Some(sink);
     }
 
-    fn fetch(&self, _: &str, _: u32, from: u64, _: usize) -> BrokerResponse<ReadResult> {
+    fn fetch(&self, _: &str, from: u64, _: usize) -> BrokerResponse<ReadResult> {
         BrokerResponse::ready(Ok(BatchEncoder::new(from).finish()))
     }
 
-    fn offset_range(&self, _: &str, _: u32) -> BrokerResponse<(u64, u64)> {
-        BrokerResponse::ready(Ok((1, FIRST)))
+    fn next_offset(&self, _: &str) -> u64 {
+        FIRST
     }
-
-    fn partitions(&self, _: &str) -> BrokerResponse<u32> {
-        BrokerResponse::ready(Ok(1))
-    }
-
-    fn streams(&self) -> BrokerResponse<Vec<String>> {
-        BrokerResponse::ready(Ok(Vec::new()))
-    }
-
-    fn first_offset(&self) -> u64 {
-        1
-    }
-
-    fn creates_partitions(&self) -> bool {
-        true
-    }
-
-    fn commit(&self, _: &str, _: u32, _: &str, _: u64) -> BrokerResponse<()> {
-        BrokerResponse::ready(Ok(()))
-    }
-
-    fn committed(&self, _: &str, _: u32, _: &str) -> BrokerResponse<Option<u64>> {
-        BrokerResponse::ready(Ok(None))
-    }
-
-    fn health(&self) -> BrokerHealth {
-        BrokerHealth::new(true, None, 0)
-    }
-
-    fn close(&self, _: Duration) {}
 }
 
 struct Node {
@@ -102,8 +67,8 @@ impl Node {
         let patterns = (vec!["t".to_owned()].into(), Default::default(), Default::default(), Vec::new());
         let broker = Arc::new(PushedRecords::default());
         let rules = CreationRules::default();
-        let store =
-            StreamService::new(StreamConfig::default(), patterns, 1 << 20, Some(broker.clone()), rules);
+        let shared = Some(test_broker::whole(&broker));
+        let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, shared, rules);
         // An opening would wait for a writer.
         streams.create("t", &StreamConfig::default()).unwrap();
         store.install(streams.clone());

@@ -13,10 +13,6 @@ use sinews_proto::Time;
 
 use super::{H3Conn, H3Streams, SocketChange};
 
-/// Concurrent sessions of a connection: later drafts permit one without flow control of sessions
-/// (draft-ietf-webtrans-http3 section 5.1), and clients open a connection for each session.
-pub(crate) const SESSIONS_MAX: u32 = 1;
-
 /// Code of the application for a stream that the client opens in a session: its messages belong on the message stream.
 const UNEXPECTED_STREAM: u32 = 0;
 

@@ -104,6 +104,8 @@ impl TopicMembers {
             self.note(&member.id, None);
             return true;
         };
+        // Of a member that was left out earlier, other servers may remove more connections than are counted here.
+        let delta = delta.max(0_isize.saturating_sub_unsigned(known.remote.get()));
         known.connections = known.connections.adjusted(delta);
         known.remote = known.remote.adjusted(delta);
         let is_elsewhere = known.remote == known.connections;
@@ -224,6 +226,19 @@ mod tests {
         let gone: Vec<_> = large.into_iter().map(|(member, count)| (member, -count)).collect();
         table.adjust("a", -80, &gone, now);
         assert_eq!(table.size(), (0, 0));
+    }
+
+    #[test]
+    fn own_member_stays_when_connections_that_were_left_out_end() {
+        let table = PresenceTable::new(0, None);
+        let (now, member) = (Instant::now(), Member::new("1"));
+        assert_eq!(table.adjust("a", 3, &[(member.clone(), 3)], now).1, 1, "no memory for the member");
+        let table = PresenceTable::new(10_000, None);
+        table.join("a", Some(&member), now).unwrap();
+        // Two more connections of the member were left out.
+        table.adjust("a", 3, &[(member.clone(), 1)], now);
+        table.adjust("a", -3, &[(member.clone(), -3)], now);
+        assert_eq!(table.members("a", None, 9), [(member, 1)]);
     }
 
     #[test]

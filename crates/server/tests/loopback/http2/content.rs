@@ -48,14 +48,13 @@ fn hooks_see_requests_and_answers() {
 
 #[test]
 fn files_and_compressed_answers_are_sent() {
-    let directory = std::env::temp_dir().join(format!("sinews-http2-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let content: Vec<u8> = (0..1_000_000_u32).map(|at| (at / 7) as u8).collect();
-    std::fs::write(directory.join("large.bin"), &content).unwrap();
+    std::fs::write(directory.path().join("large.bin"), &content).unwrap();
     let text = "the same again, ".repeat(1000);
     let answered = text.clone();
     let router = Router::new()
-        .files("/static", Files::open(&directory).unwrap())
+        .files("/static", Files::open(directory.path()).unwrap())
         .compress("/", Compression::default())
         .get("/text", move |_| Response::text(answered.clone()));
     let (_running, mut client) = client_of(router);
@@ -71,7 +70,6 @@ fn files_and_compressed_answers_are_sent() {
     head.extend_from_slice(&block(METHOD_GET, "/static/large.bin", &[])[1..]);
     client.frame(HEADERS, 5, 5, &head);
     assert_eq!(client.answers(&[5])[&5], (OK, Vec::new(), true));
-    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Config, Context, Dropped, Handler, HttpConfig, Limits, Payload, Prepared, Publisher,
-    Router, WebSocketRoute,
+    Cause, CloseCode, Config, Context, Dropped, Handler, Http3Limits, HttpConfig, Limits, Payload, Prepared,
+    Publisher, Router, WebSocketRoute,
 };
 
 use super::{Http3Client, Http3Server, wait};
@@ -22,6 +22,13 @@ struct WebTransport {
     stream: u64,
     read: usize,
     messages: VecDeque<(u8, Vec<u8>)>,
+}
+
+/// A further session of its connection.
+#[derive(Clone, Copy)]
+struct OtherSession {
+    session: u64,
+    stream: u64,
 }
 
 fn quic_stream(stream: u64) -> StreamId {
@@ -48,6 +55,26 @@ impl WebTransport {
         client.run("the stream of messages", |quic| !quic.session_streams.is_empty());
         let stream = client.quic.session_streams[0];
         Self { client, session, stream, read: 0, messages: VecDeque::new() }
+    }
+
+    /// Opens another session on the connection.
+    fn open_next(&mut self, path: &str) -> OtherSession {
+        let streams = self.client.quic.session_streams.len();
+        let (session, status) = request(&mut self.client, path, &[]);
+        assert_eq!(status, 200);
+        self.client.run("the stream of messages", |quic| quic.session_streams.len() > streams);
+        OtherSession { session, stream: self.client.quic.session_streams[streams] }
+    }
+
+    /// Uses the stream of another session.
+    fn switch(&mut self, other: OtherSession) {
+        (self.stream, self.read) = (other.stream, 0);
+    }
+
+    fn datagram_of(&mut self, other: OtherSession, payload: &[u8]) {
+        let before = std::mem::replace(&mut self.session, other.session);
+        self.send_datagram(payload);
+        self.session = before;
     }
 
     fn send_bytes(&mut self, bytes: Vec<u8>, ends: bool) {
@@ -242,12 +269,107 @@ fn requests_for_sessions_are_decided_as_handshakes() {
     ] {
         assert_eq!(request(&mut client, path, &[("origin", origin)]).1, status, "{path}");
     }
-    // One session at a time on a connection (draft-ietf-webtrans-http3 section 5.1).
-    assert_eq!(request(&mut client, "/echo", &[]).1, 200);
+}
+
+#[test]
+fn sessions_beyond_max_sessions_are_rejected() {
+    let limits = Http3Limits::default().with_max_sessions(2);
+    let http = HttpConfig::default().with_http3_limits(limits);
+    let server = Http3Server::with(http, Router::new().websocket("/echo", echo()), |server| server);
+    let mut client = server.connect();
+    let first = request(&mut client, "/echo", &[]);
+    assert_eq!((first.1, request(&mut client, "/echo", &[]).1), (200, 200));
     let target = RequestTarget::connect("webtransport", "localhost", "/echo");
-    let second = client.quic.ask(&target, b"", false);
-    client.run("a reset", |quic| quic.resets.contains_key(&second));
-    assert_eq!(client.quic.resets[&second], H3Code::H3_REQUEST_REJECTED.get());
+    let third = client.quic.ask(&target, b"", false);
+    client.run("a reset", |quic| quic.resets.contains_key(&third));
+    assert_eq!(client.quic.resets[&third], H3Code::H3_REQUEST_REJECTED.get());
+    // Requests and WebSockets are no sessions.
+    assert_eq!(client.get("/fixed").0, 200);
+    // The end of a session frees its place.
+    let (quic, mut out) = (&mut client.quic, Vec::new());
+    quic.http.close_session(QuicStreamId::new(first.0), 0, "", &mut out).unwrap();
+    quic.send(quic_stream(first.0), out.into(), true);
+    client.flush();
+    let is_accepted = |client: &mut Http3Client| {
+        let session = client.quic.ask(&target, b"", false);
+        client.run("an answer", |quic| {
+            quic.responses.contains_key(&session) || quic.resets.contains_key(&session)
+        });
+        client.quic.responses.contains_key(&session)
+    };
+    assert!((0..100).any(|_| is_accepted(&mut client)));
+}
+
+/// Each has its stream, its datagrams, its subscriptions and its end.
+#[test]
+fn sessions_of_a_connection_are_independent() {
+    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
+    let known = Arc::clone(&publisher);
+    let router = subscriptions().websocket("/echo", echo()).get("/publisher", move |request| {
+        *known.lock().unwrap() = Some(request.publisher());
+        sinews_server::Response::text("ok")
+    });
+    // Each further session counts as a connection.
+    let limits = Limits::default().with_max_connections(3);
+    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let mut first = WebTransport::open(&server, "/topics?topic=prices&datagrams=true");
+    assert_eq!(first.next(), (1, b"subscribed".to_vec()));
+    let [second, third] =
+        ["/topics?topic=prices.a&datagrams=true", "/echo"].map(|path| first.open_next(path));
+    let target = RequestTarget::connect("webtransport", "localhost", "/echo");
+    let beyond = first.client.quic.ask(&target, b"", false);
+    first.client.run("an answer", |quic| quic.responses.contains_key(&beyond));
+    assert_eq!(first.client.quic.responses[&beyond].0, 503, "max_connections");
+    // Datagrams and messages of the client reach their session.
+    first.datagram_of(third, b"\x01to the third");
+    first.switch(third);
+    assert_eq!(first.next(), (1, b"to the third".to_vec()));
+    first.send(2, b"by its stream");
+    assert_eq!(first.next(), (2, b"by its stream".to_vec()));
+    // Datagrams of the server name their session.
+    assert_eq!(first.client.get("/publisher").0, 200);
+    let publisher = publisher.lock().unwrap().take().unwrap();
+    for (topic, of) in [("prices", first.session), ("prices.a", second.session)] {
+        publisher.publish(topic, &Prepared::text(topic)).unwrap();
+        assert_eq!(first.next_datagram(), [b"\x01", topic.as_bytes()].concat());
+        assert_eq!(first.client.quic.datagram_sessions.pop(), Some(of), "{topic}");
+    }
+    // The end of one leaves the others.
+    first.close(7, "bye");
+    first.send(1, b"after the end");
+    assert_eq!(first.next().1, b"after the end");
+    let monitor = &server.monitor;
+    wait("the end of a session", || monitor.metrics().websockets() == 2);
+}
+
+/// A session with many topics does not use up the congestion window before another.
+#[test]
+fn busy_session_does_not_delay_datagrams_of_another() {
+    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
+    let known = Arc::clone(&publisher);
+    let router = subscriptions().get("/publisher", move |request| {
+        *known.lock().unwrap() = Some(request.publisher());
+        sinews_server::Response::text("ok")
+    });
+    let server = serve(router);
+    let mut busy = WebTransport::open(&server, "/topics?topic=prices.>&datagrams=true");
+    assert_eq!(busy.next(), (1, b"subscribed".to_vec()));
+    let quiet = busy.open_next("/topics?topic=prices&datagrams=true");
+    assert_eq!(busy.client.get("/publisher").0, 200);
+    let publisher = publisher.lock().unwrap().take().unwrap();
+    let mut published = 0;
+    let mut publish = |topic: &str| {
+        publisher.publish(topic, &Prepared::text("x".repeat(900))).unwrap();
+        published += 1;
+        wait("a delivery", || server.monitor.metrics().deliveries >= published);
+    };
+    // The client acknowledges nothing meanwhile.
+    (0..500).for_each(|number| publish(&format!("prices.{number}")));
+    publish("prices");
+    busy.client
+        .run("a datagram of the quiet session", |quic| quic.datagram_sessions.contains(&quiet.session));
+    let before = busy.client.quic.datagram_sessions.iter().position(|of| *of == quiet.session).unwrap();
+    assert!(before < 250, "{before} of 500 datagrams of the busy session came before");
 }
 
 #[test]

@@ -1,0 +1,25 @@
+//! A directory for the files of a test.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+/// A temporary directory, removed on drop.
+pub(crate) struct Directory(TempDir);
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A path in the directory.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.path().join(name).into_os_string().into_string().unwrap()
+    }
+
+    /// Writes a file; returns its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+}

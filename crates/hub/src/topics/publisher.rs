@@ -1,0 +1,135 @@
+//! The ways to publish to the server below: as a connection, on a worker, or from any thread.
+
+use sinews_server::{Context, Position, Prepared, PublishError, Publisher, SubscriberId, Topics};
+
+/// The origin of a publication: a connection or a request. Names of topics were checked, and are no patterns. Each method
+/// returns the number of subscribers that it reaches.
+pub(crate) trait TopicPublisher {
+    /// Publishes to all subscribers, including the publisher.
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
+
+    /// Publishes to all subscribers; the message is made from its position if the topic has a history.
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize;
+
+    /// Publishes to all other subscribers.
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        self.publish(topic, message)
+    }
+
+    /// Publishes to all subscribers but one, which need not be the publisher.
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        reached(self.publisher().publish_except(topic, message, except))
+    }
+
+    /// Publishes a version, or with version 0 a message between two versions, to all subscribers but one.
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize;
+
+    /// The publisher as a subscriber, if it is a connection.
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        None
+    }
+
+    /// A publisher for messages with a known position.
+    fn publisher(&self) -> Publisher;
+}
+
+impl TopicPublisher for Context<'_> {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        Context::publish(self, topic, message).unwrap_or(0)
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        Context::publish_with(self, topic, make).unwrap_or(0)
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        Context::publish_to_others(self, topic, message).unwrap_or(0)
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Context::publish_version(self, topic, message, version, except).unwrap_or(0)
+    }
+
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        Some(Context::subscriber_id(self))
+    }
+
+    fn publisher(&self) -> Publisher {
+        self.topics().publisher()
+    }
+}
+
+impl TopicPublisher for Topics {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        Self::publish(self, topic, message, None).unwrap_or(0)
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        Self::publish_with(self, topic, make, None).unwrap_or(0)
+    }
+
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        Self::publish_except(self, topic, message, except).unwrap_or(0)
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Self::publish_version(self, topic, message, version, except).unwrap_or(0)
+    }
+
+    fn publisher(&self) -> Publisher {
+        Self::publisher(self)
+    }
+}
+
+impl TopicPublisher for Publisher {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        reached(Self::publish(self, topic, message))
+    }
+
+    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        reached(Self::publish_with(self, topic, make))
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        reached(Self::publish_version(self, topic, message, version, except))
+    }
+
+    fn publisher(&self) -> Publisher {
+        self.clone()
+    }
+}
+
+/// The number of subscribers that a publication has reached; reports the others.
+pub(super) fn reached(result: Result<usize, PublishError>) -> usize {
+    result.unwrap_or_else(|error| match error {
+        PublishError::Undelivered(undelivered) => {
+            tracing::warn!("{undelivered}");
+            undelivered.reached
+        }
+        _ => 0,
+    })
+}

@@ -1,0 +1,249 @@
+//! Ways of datagrams to the owner of their connection: a worker of this process, or another process of a hot restart.
+//!
+//! ```text
+//!   predecessor                                  successor
+//!    │ sockets ◀───────── clients ─────────▶ sockets │   the kernel chooses by the addresses of both sides
+//!    │ ◀────── datagrams of its connections ─────────│   by the generation in their identifiers
+//!    │ ─────── datagrams of others, new clients ────▶│   once it has handed over
+//! ```
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use sinews_engine::Post;
+use sinews_quic::{ConnectionRoutes, WorkerRoute};
+
+use super::process_link::ProcessLink;
+use crate::mail::{Mail, MailedDatagram};
+
+/// QUIC of all workers: the routes of their connections, and the datagrams on their way between workers and processes.
+#[derive(Debug)]
+pub(crate) struct QuicRouting {
+    routes: ConnectionRoutes,
+    /// Number of this process in a chain of hot restarts.
+    generation: u8,
+    /// Datagrams in the mailbox of each worker.
+    mailed: Box<[AtomicUsize]>,
+    /// Addresses of the listeners by index. Those of another process have another order.
+    addresses: OnceLock<Box<[SocketAddr]>>,
+    predecessor: Option<Arc<ProcessLink>>,
+    /// The last process that was to replace this one.
+    successor: Mutex<Option<Arc<ProcessLink>>>,
+    /// The successor serves new clients.
+    handed_over: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+/// Datagrams of other workers and processes in a mailbox. Few clients change their address, a hot restart is short, and QUIC repeats
+/// what is lost.
+const MAILED_MAX: usize = 1024;
+
+/// Processes of a chain of hot restarts that may live at a time. A client's identifier looks like one of ours once in 256 times,
+/// with any generation.
+const GENERATIONS_MAX: u8 = 4;
+
+/// Owner of a received datagram.
+pub(super) enum DatagramOwner {
+    /// The worker that has received it.
+    Receiver,
+    Worker(usize),
+    Process(Arc<ProcessLink>),
+}
+
+impl QuicRouting {
+    /// Creates the routing of a process, which continues that of its predecessor.
+    pub(crate) fn new(workers: usize, predecessor: Option<ProcessLink>) -> Self {
+        let (routes, generation) = match predecessor.as_ref().and_then(ProcessLink::receive_greeting) {
+            Some((key, generation)) => (ConnectionRoutes::with_key(key), generation.wrapping_add(1)),
+            None => (ConnectionRoutes::new(), 0),
+        };
+        Self {
+            routes,
+            generation,
+            mailed: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
+            addresses: OnceLock::new(),
+            predecessor: predecessor.map(Arc::new),
+            successor: Mutex::default(),
+            handed_over: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) const fn routes(&self) -> &ConnectionRoutes {
+        &self.routes
+    }
+
+    pub(crate) const fn route(&self, worker: u8) -> WorkerRoute {
+        WorkerRoute::new(worker, self.generation)
+    }
+
+    /// Sets the addresses of the listeners, once they are bound.
+    pub(crate) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
+        let _ = self.addresses.set(addresses.into());
+    }
+
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.addresses.get().is_some_and(|addresses| !addresses.is_empty())
+    }
+
+    /// Whether datagrams of the predecessor's connections reach it from here, so that both processes may have sockets.
+    pub(crate) fn has_predecessor(&self) -> bool {
+        self.predecessor.as_ref().is_some_and(|link| !link.is_gone())
+    }
+
+    /// Whether datagrams of new clients reach the successor from here.
+    pub(super) fn has_successor(&self) -> bool {
+        self.successor().is_some()
+    }
+
+    fn successor(&self) -> Option<Arc<ProcessLink>> {
+        let link = self.successor.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        link.filter(|link| !link.is_gone())
+    }
+
+    /// The successor serves new clients from now on.
+    pub(crate) fn hand_over(&self) {
+        // Its HTTP/3 may be off.
+        self.successor().inspect(|link| link.probe());
+        self.handed_over.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends the threads that receive from other processes.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the owner of a datagram that a worker has received.
+    pub(super) fn owner(&self, datagram: &[u8], own: usize) -> DatagramOwner {
+        match self.find(datagram) {
+            Found::Worker(worker) if worker != own => DatagramOwner::Worker(worker),
+            Found::Worker(_) => DatagramOwner::Receiver,
+            Found::Older => self.predecessor.clone().filter(|link| !link.is_gone()).into(),
+            Found::Newer => self.successor().into(),
+            Found::Unknown if self.handed_over.load(Ordering::Relaxed) => self.successor().into(),
+            Found::Unknown => DatagramOwner::Receiver,
+        }
+    }
+
+    fn find(&self, datagram: &[u8]) -> Found {
+        let Some(route) = self.routes.of(datagram) else { return Found::Unknown };
+        let newer = route.generation().wrapping_sub(self.generation);
+        match newer {
+            0 if usize::from(route.worker()) < self.mailed.len() => Found::Worker(route.worker().into()),
+            1..=GENERATIONS_MAX => Found::Newer,
+            _ if newer.wrapping_neg() <= GENERATIONS_MAX && newer != 0 => Found::Older,
+            _ => Found::Unknown,
+        }
+    }
+
+    /// Encodes a datagram of a listener for another process, and sends it. Returns `false` if it is lost.
+    pub(super) fn forward(&self, link: &ProcessLink, datagram: &MailedDatagram) -> bool {
+        let address = self.addresses.get().and_then(|addresses| addresses.get(datagram.listener));
+        address.is_some_and(|address| link.send(*address, datagram))
+    }
+
+    /// Counts a datagram for the mailbox of a worker. Returns `false` if it is full.
+    pub(super) fn begin_mail(&self, worker: usize) -> bool {
+        let more = |count| (count < MAILED_MAX).then_some(count + 1);
+        self.mailed[worker].fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts a datagram that has left the mailbox.
+    pub(super) fn end_mail(&self, worker: usize) {
+        self.mailed[worker].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Creates the link to a successor, and returns its end.
+    pub(crate) fn link_successor(self: &Arc<Self>, posts: &Arc<[Post<Mail>]>) -> io::Result<OwnedFd> {
+        let (own, other) = ProcessLink::pair()?;
+        own.send_greeting(self.routes.key(), self.generation)?;
+        let own = Arc::new(own);
+        *self.successor.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&own));
+        self.start_receiver(own, posts)?;
+        Ok(other)
+    }
+
+    /// Starts to receive from the predecessor, if there is one.
+    pub(crate) fn receive_from_predecessor(self: &Arc<Self>, posts: &Arc<[Post<Mail>]>) -> io::Result<()> {
+        match &self.predecessor {
+            Some(link) => self.start_receiver(Arc::clone(link), posts),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a thread that passes datagrams of another process to their workers, until the process or this server ends.
+    fn start_receiver(self: &Arc<Self>, link: Arc<ProcessLink>, posts: &Arc<[Post<Mail>]>) -> io::Result<()> {
+        let (routing, posts) = (Arc::clone(self), Arc::clone(posts));
+        let receive = move || {
+            let mut buffer = vec![0; ProcessLink::MESSAGE_MAX];
+            while !routing.has_ended.load(Ordering::SeqCst) && !link.is_gone() {
+                if let Some((address, datagram)) = link.receive(&mut buffer) {
+                    routing.pass(&link, address, datagram, &posts);
+                }
+            }
+        };
+        thread::Builder::new().name("sinews-quic".to_owned()).spawn(receive).map(drop)
+    }
+
+    /// Passes on a datagram that another process has received.
+    fn pass(
+        &self,
+        from: &Arc<ProcessLink>,
+        to: SocketAddr,
+        mut datagram: MailedDatagram,
+        posts: &[Post<Mail>],
+    ) {
+        let addresses = self.addresses.get().map_or(&[][..], |addresses| addresses);
+        let Some(listener) = addresses.iter().position(|address| *address == to) else { return };
+        datagram.listener = listener;
+        let is_older = self.predecessor.as_ref().is_some_and(|link| Arc::ptr_eq(link, from));
+        let next = match self.find(&datagram.payload) {
+            Found::Worker(worker) => return self.mail(worker, datagram, posts),
+            // Never back to the process that has sent it.
+            Found::Older if is_older => None,
+            Found::Older => self.predecessor.clone(),
+            Found::Newer | Found::Unknown if !is_older => None,
+            Found::Newer => self.successor(),
+            Found::Unknown => self.successor().filter(|_| self.handed_over.load(Ordering::Relaxed)),
+        };
+        match next {
+            Some(link) => drop(self.forward(&link, &datagram)),
+            // As the kernel: the datagrams of a client reach one worker.
+            None => {
+                let mut hasher = DefaultHasher::new();
+                datagram.from.hash(&mut hasher);
+                let worker = hasher.finish() % self.mailed.len().max(1) as u64;
+                self.mail(usize::try_from(worker).unwrap_or(0), datagram, posts);
+            }
+        }
+    }
+
+    fn mail(&self, worker: usize, datagram: MailedDatagram, posts: &[Post<Mail>]) {
+        if self.begin_mail(worker) && posts[worker].send(Mail::Datagram(Box::new(datagram))).is_err() {
+            self.end_mail(worker);
+        }
+    }
+}
+
+/// Meaning of the identifier of a datagram.
+enum Found {
+    /// A connection of a worker of this process.
+    Worker(usize),
+    /// A connection of an earlier process.
+    Older,
+    /// A connection of a later process.
+    Newer,
+    /// The client has chosen the identifier, or it is none of ours.
+    Unknown,
+}
+
+impl From<Option<Arc<ProcessLink>>> for DatagramOwner {
+    fn from(link: Option<Arc<ProcessLink>>) -> Self {
+        link.map_or(Self::Receiver, Self::Process)
+    }
+}
