@@ -15,6 +15,7 @@ mod replicator;
 mod shared;
 mod transfer;
 mod wire;
+mod write_order;
 mod writes;
 
 pub(super) use self::replicator::{KeyNodes, KeyReplicator};

@@ -25,6 +25,7 @@ use crate::topics::shared_keys::{Claim, KeyWriteOutcome, PendingKeyWrite, Shared
 use self::durable::SimDisk;
 
 mod durable;
+mod order;
 
 const STEP: Duration = Duration::from_millis(20);
 const TOPICS: [&str; 3] = ["a", "b", "c"];

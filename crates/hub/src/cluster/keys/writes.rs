@@ -12,6 +12,7 @@ use super::replicator::{KeyReplicator, ReplicaState};
 use super::shared::{SubmittedWrite, broker_away, is_storable};
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{WriteResult, decode_result, decode_write, encode_result, encode_write};
+use super::write_order::{RetriedWrites, SentWrites};
 use crate::brief::brief;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
@@ -33,8 +34,10 @@ pub(super) struct KeyWrites {
     held: BTreeMap<u64, Instant>,
     /// KeyWrites that are applied at the owner and not here.
     applied: BTreeSet<u64>,
+    sent: SentWrites,
     /// Results for other nodes, which follow the changes.
     results: Vec<HeldResult>,
+    retried: RetriedWrites,
 }
 
 /// The result of a write of another node.
@@ -123,6 +126,7 @@ impl KeyReplicator {
     /// Sends writes, ends those whose time is over, and those that this node has seen.
     pub(super) fn run_writes(&mut self, sender: &dyn KeySender, now: Instant) {
         self.expire_writes(now);
+        self.writes.retried.expire(now);
         // A write waits for an earlier one to the same topic.
         let mut blocked: BTreeSet<Arc<str>> = BTreeSet::new();
         let held: Vec<(u64, Instant)> = self.writes.held.iter().map(|(id, at)| (*id, *at)).collect();
@@ -165,19 +169,34 @@ impl KeyReplicator {
         self.writes.held.remove(&id);
         self.writes.applied.remove(&id);
         if let Some(write) = self.writes.pending.remove(&id) {
+            if let WriteProgress::Sent(node) = write.progress {
+                self.writes.sent.remove(&write.submitted.topic, node);
+            }
             self.shared.finish(write.submitted, result);
         }
     }
 
+    /// Whether earlier writes of a topic are at another node than the next one would be, and may come back.
+    fn would_overtake(&self, topic: &str, target: Option<NodeId>) -> bool {
+        let is_alive = |node: &NodeId| self.nodes.get(&node.id) == Some(node);
+        self.writes.sent.node(topic).is_some_and(|node| target != Some(node) && is_alive(&node))
+    }
+
     /// Executes or sends a write. Returns whether it is no longer held.
     fn start_write(&mut self, id: u64, topic: &Arc<str>, sender: &dyn KeySender) -> bool {
-        match self.route(topic) {
+        let route = self.route(topic);
+        let target = if let WriteRoute::Node(node) = route { Some(node) } else { None };
+        if self.would_overtake(topic, target) {
+            return false;
+        }
+        match route {
             WriteRoute::Nowhere => false,
             WriteRoute::Node(node) => {
                 let Some(write) = self.writes.pending.get_mut(&id) else { return true };
                 write.progress = WriteProgress::Sent(node);
                 let body = encode_write(id, topic, &write.submitted.write);
                 self.writes.held.remove(&id);
+                self.writes.sent.add(topic, node);
                 self.shared.counters.forwarded.fetch_add(1, Ordering::Relaxed);
                 sender.send(KeyTarget::Node(node), MessageKind::KeyWrite, &body);
                 true
@@ -233,6 +252,12 @@ impl KeyReplicator {
             return;
         }
         let topic: Arc<str> = topic.into();
+        let until = now + WRITE_TIMEOUT;
+        if self.writes.retried.is_early((node, &topic), id) {
+            self.writes.retried.add((node, &topic), id, until);
+            let result = WriteResult::Retry;
+            return self.writes.results.push(HeldResult { node, topic, unstored: None, id, result });
+        }
         let owns = match self.topics.get(&topic) {
             Some(known) => known.replica == ReplicaState::Owned,
             // The other node has chosen this one.
@@ -248,7 +273,7 @@ impl KeyReplicator {
             match self.publisher.write_key(&topic, &write) {
                 Ok(written) => {
                     let is_durable = is_storable(&written) && self.is_durable(&topic);
-                    unstored = is_durable.then_some((written.position, now + WRITE_TIMEOUT));
+                    unstored = is_durable.then_some((written.position, until));
                     self.note_durable(&topic);
                     WriteResult::Done(written)
                 }
@@ -256,6 +281,9 @@ impl KeyReplicator {
                 Err(error) => WriteResult::Failed(key_problem(error)),
             }
         };
+        if result == WriteResult::Retry {
+            self.writes.retried.add((node, &topic), id, until);
+        }
         self.writes.results.push(HeldResult { node, topic, unstored, id, result });
     }
 
@@ -317,6 +345,11 @@ impl KeyReplicator {
         let Some(write) = self.writes.pending.get_mut(&id) else { return };
         if !matches!(write.progress, WriteProgress::Sent(owner) if owner.id == node.id) {
             return;
+        }
+        if let WriteProgress::Sent(sent_to) = write.progress
+            && !matches!(result, WriteResult::Failed(_))
+        {
+            self.writes.sent.remove(&write.submitted.topic, sent_to);
         }
         match result {
             WriteResult::Retry => {
