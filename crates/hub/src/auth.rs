@@ -420,7 +420,7 @@ pub fn seconds(claim: f64) -> Duration {
 }
 
 /// Prefix of the subprotocol in which a browser passes its token, because it cannot set headers of a WebSocket.
-pub(crate) const BEARER_PROTOCOL: &str = "sinews.bearer.";
+const BEARER_PROTOCOL: &str = "sinews.bearer.";
 
 /// The token of a request: from `Authorization`, the list of subprotocols, or the query.
 fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
