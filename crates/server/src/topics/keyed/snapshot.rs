@@ -1,7 +1,7 @@
 //! Snapshots of the keys of a topic: the keys at one time, encoded part by part as subscribers are ready.
 //!
 //! ```text
-//!   KeyedTopic ─▶ TopicSnapshot: shared names and values      ◀─ SnapshotReader: index of the next key
+//!   KeyedTopic ─▶ SharedSnapshot: references to the keys         ◀─ SnapshotReader: index of the next key
 //!                   │ bytes                                      │ a filter: encodes its part for itself
 //!                   ▼                                            ▼ none: the part is encoded once for all readers
 //!                 SnapshotMemory: above the limit, the oldest snapshot is discarded; its readers begin again
@@ -44,14 +44,14 @@ pub(crate) struct SnapshotMemory {
 #[derive(Debug)]
 struct SnapshotList {
     /// In the order of their creation.
-    snapshots: VecDeque<Weak<TopicSnapshot>>,
+    snapshots: VecDeque<Weak<SharedSnapshot>>,
     /// Length at which dropped snapshots are removed.
     sweep_at: usize,
 }
 
 /// The keys of a topic at one time.
 #[derive(Debug)]
-pub(super) struct TopicSnapshot {
+pub(super) struct SharedSnapshot {
     pub(super) cursor: u64,
     position: Position,
     content: Mutex<Option<SnapshotContent>>,
@@ -77,7 +77,7 @@ struct SnapshotCharge {
 /// Position of a subscriber in a snapshot.
 #[derive(Debug)]
 pub(super) struct SnapshotReader {
-    snapshot: Arc<TopicSnapshot>,
+    snapshot: Arc<SharedSnapshot>,
     /// Number of parts that were read.
     parts: usize,
     /// Index of the next key.
@@ -103,7 +103,7 @@ impl SnapshotMemory {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, snapshot: &Arc<TopicSnapshot>) {
+    fn add(&self, snapshot: &Arc<SharedSnapshot>) {
         let mut list = self.lock();
         if list.snapshots.len() >= list.sweep_at {
             list.snapshots.retain(|known| known.strong_count() > 0);
@@ -113,7 +113,7 @@ impl SnapshotMemory {
     }
 
     /// Discards the oldest snapshots above the limit, but not this one.
-    fn enforce(&self, kept: &TopicSnapshot) {
+    fn enforce(&self, kept: &SharedSnapshot) {
         if self.bytes() <= self.bytes_max {
             return;
         }
@@ -151,7 +151,7 @@ impl Drop for SnapshotCharge {
     }
 }
 
-impl TopicSnapshot {
+impl SharedSnapshot {
     pub(super) fn new(
         (position, cursor): (Position, u64),
         keys: Vec<KeyChange>,
@@ -201,7 +201,8 @@ impl TopicSnapshot {
         let is_last = end == keys.len();
         // Encoded with the lock, so once: other readers of the snapshot need the same part.
         let part = self.encode(topic, (parts, is_last), &keys[next..end], encode);
-        charge.add(PART_COST + part.payload().len());
+        // The message, and its encoding for a kind of connection.
+        charge.add(PART_COST + 2 * part.payload().len());
         encoded.push((part.clone(), end));
         drop(content);
         self.memory.enforce(self);
@@ -249,7 +250,7 @@ fn part_len<'a>(keys: impl Iterator<Item = &'a KeyChange>) -> usize {
 }
 
 impl SnapshotReader {
-    pub(super) fn new(snapshot: Arc<TopicSnapshot>) -> Self {
+    pub(super) fn new(snapshot: Arc<SharedSnapshot>) -> Self {
         Self { snapshot, parts: 0, next: 0 }
     }
 

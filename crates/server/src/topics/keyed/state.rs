@@ -216,13 +216,13 @@ impl KeyedState {
         self.check_condition(write.condition, current.map(|current| current.version))?;
         let changed = match &write.value {
             Some(value) => {
-                self.check_limits(&write.key, value, named_bytes(write), limits.of(write))?;
-                self.make_space(write, limits);
+                let needed = self.check_limits(&write.key, value, named_bytes(write), limits.of(write))?;
+                self.make_space(needed, limits);
                 self.put(&write.key, Some(value.clone()), write.ttl.map(|ttl| now + ttl), now);
                 true
             }
             None if current.is_some() => {
-                self.make_space(write, limits);
+                self.make_space(named_bytes(write), limits);
                 self.put(&write.key, None, None, now);
                 true
             }
@@ -251,41 +251,35 @@ impl KeyedState {
         }
     }
 
-    /// Returns the bytes by which a value of a key is larger than what the topic has of the key.
-    fn growth(&self, key: &Arc<str>, value: &Bytes) -> usize {
-        let before = self.keys.get(key).map_or(0, |known| cost(key, known.value.as_ref()));
-        cost(key, Some(value)).saturating_sub(before)
-    }
-
-    /// Forgets earlier idempotency keys, as far as a write needs their memory.
-    fn make_space(&mut self, write: &KeyWrite, limits: WriteLimits) {
-        let growth = write.value.as_ref().map_or(0, |value| self.growth(&write.key, value));
-        let needed = growth + named_bytes(write);
+    /// Forgets earlier idempotency keys, as far as a change needs their memory.
+    fn make_space(&mut self, needed: usize, limits: WriteLimits) {
         self.recent.set_bytes_left(limits.left, limits.config.total_bytes);
         self.recent.free(needed.saturating_sub(limits.left));
     }
 
-    /// Checks the limits of a new value, whose idempotency key takes a number of bytes.
+    /// Checks the limits of a new value, whose idempotency key takes a number of bytes. Returns the memory that the write
+    /// needs in bytes.
     fn check_limits(
         &self,
         key: &Arc<str>,
         value: &Bytes,
         named: usize,
         limits: WriteLimits,
-    ) -> Result<(), KeyError> {
+    ) -> Result<usize, KeyError> {
         let known = self.keys.get(key);
+        let before = known.map_or(0, |known| cost(key, known.value.as_ref()));
         let KeyedConfig { keys, topic_bytes, total_bytes, .. } = limits.config;
         if known.is_none_or(|known| known.value.is_none()) && self.len() >= keys {
             return Err(KeyError::TooManyKeys(keys));
         }
-        let growth = self.growth(key, value);
+        let growth = cost(key, Some(value)).saturating_sub(before);
         if growth > 0 && self.bytes + growth > topic_bytes {
             return Err(KeyError::TopicFull(topic_bytes));
         }
         if growth + named > limits.left.saturating_add(self.recent.bytes()) {
             return Err(KeyError::ServerFull(total_bytes));
         }
-        Ok(())
+        Ok(growth + named)
     }
 
     /// Changes a key.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_session::Prepared;
 
-use super::snapshot::{PART_BYTES, SnapshotMemory, SnapshotReader, TopicSnapshot};
+use super::snapshot::{PART_BYTES, SharedSnapshot, SnapshotMemory, SnapshotReader};
 use super::state::{KeyedState, NeedsSnapshot};
 use super::update::{KeyChange, KeyedUpdate, SnapshotPart};
 use crate::topics::history::policy::Position;
@@ -31,7 +31,7 @@ pub(crate) struct KeyedTopic {
     pub(crate) name: Arc<str>,
     state: Mutex<KeyedState>,
     /// The last snapshot of all keys.
-    snapshot: Mutex<Option<Arc<TopicSnapshot>>>,
+    snapshot: Mutex<Option<Arc<SharedSnapshot>>>,
     snapshots: Arc<SnapshotMemory>,
     pub(super) threads: Box<[ThreadInterest]>,
     /// The thread that removes its expired keys.
@@ -129,7 +129,7 @@ impl KeyedTopic {
             return SnapshotStart::Whole(cursor, self.encode_whole(position, &keys, false, encode));
         }
         let changes_max = SNAPSHOT_CHANGES.max(state.len() as u64 / 2);
-        let is_recent = |known: &&Arc<TopicSnapshot>| {
+        let is_recent = |known: &&Arc<SharedSnapshot>| {
             state.has_changes_after(known.cursor)
                 && cursor.saturating_sub(known.cursor) <= changes_max
                 && !known.is_discarded()
@@ -139,7 +139,7 @@ impl KeyedTopic {
         }
         let keys = state.snapshot(None);
         drop(state);
-        let snapshot = TopicSnapshot::new((position, cursor), keys, &self.snapshots);
+        let snapshot = SharedSnapshot::new((position, cursor), keys, &self.snapshots);
         *self.lock_snapshot() = Some(Arc::clone(&snapshot));
         SnapshotStart::Parts(SnapshotReader::new(snapshot))
     }
@@ -155,7 +155,7 @@ impl KeyedTopic {
         (encode.0)(&KeyedUpdate { topic: &self.name, position, part, changes, is_unavailable })
     }
 
-    fn lock_snapshot(&self) -> MutexGuard<'_, Option<Arc<TopicSnapshot>>> {
+    fn lock_snapshot(&self) -> MutexGuard<'_, Option<Arc<SharedSnapshot>>> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -106,18 +106,18 @@ impl KeyedState {
         let version = self.newest_version(&write.key, now);
         self.check_condition(write.condition, version)?;
         let pending = self.stored.as_ref().and_then(|stored| stored.newest.get(&write.key));
-        let expires = match &write.value {
+        let (expires, needed) = match &write.value {
             Some(value) => {
-                self.check_limits_with_pending(write, value, version.is_none(), limits.of(write))?;
-                write.ttl
+                let is_new = version.is_none();
+                (write.ttl, self.check_limits_with_pending(write, value, is_new, limits.of(write))?)
             }
-            None if version.is_some() => None,
+            None if version.is_some() => (None, named_bytes(write)),
             None => {
                 let (position, pending) = (self.position(), pending.map(|(ticket, _)| *ticket));
                 return Ok(KeyWritten { position, changed: false, repeated: false, pending });
             }
         };
-        self.make_space(write, limits);
+        self.make_space(needed, limits);
         let name = write.idempotency_key.as_deref();
         let (ticket, sequence) =
             self.append_change((&write.key, write.value.as_ref()), (expires, name), now, append)?;
@@ -153,7 +153,7 @@ impl KeyedState {
         value: &Bytes,
         is_new: bool,
         mut limits: WriteLimits,
-    ) -> Result<(), KeyError> {
+    ) -> Result<usize, KeyError> {
         let pending = self.stored.as_ref().map_or((0, 0), |stored| (stored.new_keys, stored.bytes));
         if is_new && self.len() + pending.0 >= limits.config.keys {
             return Err(KeyError::TooManyKeys(limits.config.keys));
