@@ -458,6 +458,8 @@ impl BoundServer {
         if result.is_ok() {
             serving();
         }
+        // That of the setup: small allocations of connections would pin it.
+        sinews_engine::release_free_memory();
         for thread in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);

@@ -78,7 +78,7 @@ pub(crate) struct Worker {
     turn: Instant,
     /// The loop's timer for releasing unused memory is set.
     releasing: bool,
-    /// Spare buffers freed and connections closed since free memory was last returned.
+    /// Spare buffers freed, handshakes completed, and connections closed since free memory was last returned.
     freed: usize,
 }
 
@@ -259,8 +259,8 @@ impl Worker {
     }
 }
 
-/// Minimum number of freed buffers or closed connections to return memory for: a buffer has up to 64 KiB, and under
-/// low load they are mostly fewer.
+/// Minimum number of freed buffers, handshakes or closed connections to return memory for: a buffer has up to 64 KiB, tables that
+/// grow with connections free their former memory, and under low load they are mostly fewer.
 const FREED_MIN: usize = 64;
 
 /// How long unused memory of messages is kept: it is returned after one to two intervals.

@@ -9,6 +9,9 @@ use super::registry::{SubscriberIndex, Topics};
 /// Number of subscribers of a topic from which on the capacity of their list doubles.
 const FEW_SUBSCRIBERS: usize = 8;
 
+/// Capacity that such a list gains. An allocator rounds sizes up, and each move to a larger list would leave a gap.
+const SUBSCRIBERS_STEP: usize = 3;
+
 impl Topics {
     pub(crate) fn subscriber_id(&self, conn: ConnId) -> SubscriberId {
         SubscriberId { shard: self.shard, conn }
@@ -68,9 +71,9 @@ impl Topics {
             self.prune(topic);
             return Err(InvalidTopic::TooManySubscriptions);
         };
-        if subscribers.len() < FEW_SUBSCRIBERS {
-            // Without spare capacity: most topics have few subscribers.
-            subscribers.reserve_exact(1);
+        if subscribers.len() == subscribers.capacity() && subscribers.len() < FEW_SUBSCRIBERS {
+            // Most topics have few subscribers: two in place, then five, and so on.
+            subscribers.reserve_exact(SUBSCRIBERS_STEP);
         }
         subscribers.push(conn);
         self.subscriptions.push(conn, index);
@@ -195,6 +198,8 @@ mod tests {
         assert_eq!(receivers(&mut topics, 5), [early], "the subscription of `early` is unchanged");
         assert_eq!(receivers(&mut topics, 7), [early, late]);
         assert_eq!(receivers(&mut topics, 9), [early, late, later]);
+        let index = topics.index_of("t").unwrap();
+        assert!(topics.topics[index].progress().is_none(), "all receive all versions, so none is stored");
         topics.unsubscribe_all(late);
         topics.subscribe("t", late).unwrap();
         assert_eq!(receivers(&mut topics, 10), [early, later, late]);

@@ -139,6 +139,7 @@ impl Worker {
             arm_for_handler(&mut websocket, io, conn, deadline, shared.services.epoch);
         }
         *protocol = ConnProtocol::WebSocket(websocket);
+        self.freed += 1;
         if self.shared.services.stopping {
             self.close_websocket(conn);
         }

@@ -110,7 +110,10 @@ impl PusherClient {
         let kind = ChannelKind::of(channel);
         check_features(&connection.app.options.features, kind)?;
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
-        let member = authorize(connection, kind, data)?;
+        let member = match kind.access {
+            ChannelAccess::Public => None,
+            _ => authorize((connection, self.socket_id(cx)), kind, data)?,
+        };
         let presence = presence_of(&connection.app.options.id, channel);
         if connection.recovers(channel) {
             // The answer to the first subscription follows.
@@ -329,8 +332,7 @@ impl PusherClient {
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.
-    pub(super) fn end_subscriptions(&self, connection: &mut PusherConnection) {
-        let of_user = connection.user.take().is_some_and(|user| user.is_subscribed);
+    pub(super) fn end_subscriptions(&self, connection: &PusherConnection, of_user: bool) {
         for _ in 0..connection.channels + u16::from(of_user) {
             self.hub().uncount_subscriber(TopicForm::Event);
         }
@@ -390,16 +392,13 @@ fn join(
     Ok(())
 }
 
-/// Checks the signature of a subscription. Returns the member of a presence channel.
+/// Checks the signature of a subscription to a channel that is not public. Returns the member of a presence channel.
 fn authorize(
-    connection: &PusherConnection,
+    (connection, socket_id): (&PusherConnection, u128),
     kind: ChannelKind,
     data: &SubscribeData,
 ) -> Result<Option<SignedMember>, SubscriptionError> {
-    if kind.access == ChannelAccess::Public {
-        return Ok(None);
-    }
-    let socket_id = socket_id_text(connection.socket_id());
+    let socket_id = socket_id_text(socket_id);
     let channel = &data.channel;
     let member_data = data.channel_data.as_deref();
     let with_data = member_data.map(|member| format!("{socket_id}:{channel}:{member}"));
@@ -414,7 +413,7 @@ fn authorize(
     if !kind.is_presence() {
         return Ok(None);
     }
-    let member = match (member_data, &connection.user) {
+    let member = match (member_data, connection.user()) {
         (Some(data), _) => read_member(data),
         (None, Some(user)) => Some(SignedMember { id: user.id.clone(), info: user.info.clone() }),
         (None, None) => {
