@@ -214,13 +214,16 @@ impl TlsPrograms {
     }
 }
 
+/// The bars of a part, as in [`PartResult::bars`].
+type Bars = Vec<(usize, usize, f64)>;
+
 /// Measures loads that are open in turns.
 fn measure(
     args: &Http3Args,
     title: String,
     servers: &[Http3Server],
     mut contenders: Vec<EchoContender>,
-    bars: Vec<(usize, usize, f64)>,
+    bars: Bars,
 ) -> Result<PartResult, Error> {
     let plan = args.plan.plan();
     let names: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
@@ -238,7 +241,7 @@ fn open_kinds(
     kinds: &[(&str, &str, &str)],
     path: impl Fn(&str, usize) -> String,
     options: &[&str],
-) -> Result<(Vec<EchoContender>, Vec<(usize, usize, f64)>), Error> {
+) -> Result<(Vec<EchoContender>, Bars), Error> {
     let (mut contenders, mut bars) = (Vec::new(), Vec::new());
     for (server, Http3Server { name, server: process, .. }) in servers.iter().enumerate() {
         let first = contenders.len();
