@@ -550,21 +550,15 @@ impl RegisteredConnection {
     /// # Errors
     /// Their token was revoked since it was verified: the revocation has not found this connection. A later one finds it.
     pub(crate) fn set_rights(&self, rights: &Rights, revocations: &Revocations) -> Result<(), Denied> {
-        self.replace_rights(rights);
-        revocations.check(rights)
-    }
-
-    fn replace_rights(&self, rights: &Rights) {
         let number = self.0.number;
-        let mut registry = self.0.registry.lock();
-        let mut state = self.0.lock();
+        let (mut registry, mut state) = (self.0.registry.lock(), self.0.lock());
         registry.remove_user(state.rights.subject(), number);
         registry.add_user(rights.subject(), number);
         state.rights = rights.clone();
+        drop((state, registry));
+        revocations.check(rights)
     }
-}
 
-impl RegisteredConnection {
     /// Ends the registration of a WebSocket, with its close code.
     pub(crate) fn end(self, closed: &Closed) {
         self.0.lock().closed = Some(closed.status());

@@ -22,7 +22,7 @@ use super::circuit::{Circuit, CircuitChange};
 use super::detail::HookDetail;
 use super::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
 use super::kind::HookKind;
-use super::lane::{HookLanes, LaneSlot, PendingRequests};
+use super::lane::{HookBacklog, HookLanes, LaneSlot};
 use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
@@ -159,8 +159,8 @@ impl HookClient {
     }
 
     /// The requests that wait or are in progress.
-    pub(super) fn pending(&self) -> PendingRequests {
-        self.lock().values().fold(PendingRequests::default(), |sum, endpoint| sum + endpoint.lanes.pending())
+    pub(super) fn pending(&self) -> HookBacklog {
+        self.lock().values().fold(HookBacklog::default(), |sum, endpoint| sum + endpoint.lanes.pending())
     }
 
     fn endpoint(&self, url: &str) -> Option<Arc<Endpoint>> {

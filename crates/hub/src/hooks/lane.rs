@@ -21,14 +21,14 @@ pub(super) struct HookLane {
     permits: Arc<Semaphore>,
     /// Maximum number of requests that wait or are in progress.
     requests_max: usize,
-    pending: Mutex<PendingRequests>,
+    pending: Mutex<HookBacklog>,
     /// The log has the first rejected request since an accepted one.
     is_full: AtomicBool,
 }
 
 /// Requests that wait or are in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PendingRequests {
+pub(super) struct HookBacklog {
     pub(super) requests: usize,
     /// Memory of their bodies and of the messages that the application decides about.
     pub(super) bytes: usize,
@@ -55,7 +55,7 @@ pub(super) enum LaneFull {
     Bytes(usize),
 }
 
-impl Add for PendingRequests {
+impl Add for HookBacklog {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -115,13 +115,13 @@ impl HookLanes {
     }
 
     /// The requests of all lanes.
-    pub(super) fn pending(&self) -> PendingRequests {
-        self.0.iter().fold(PendingRequests::default(), |sum, lane| sum + *lane.lock())
+    pub(super) fn pending(&self) -> HookBacklog {
+        self.0.iter().fold(HookBacklog::default(), |sum, lane| sum + *lane.lock())
     }
 }
 
 impl HookLane {
-    fn lock(&self) -> MutexGuard<'_, PendingRequests> {
+    fn lock(&self) -> MutexGuard<'_, HookBacklog> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -170,7 +170,7 @@ mod tests {
         let connect = lanes.admit(HookKind::Connect, 0).unwrap();
         assert_eq!(lanes.pending().requests, 4);
         drop((calls, connect));
-        assert_eq!(lanes.pending(), PendingRequests::default());
+        assert_eq!(lanes.pending(), HookBacklog::default());
         drop(lanes.admit(HookKind::Rpc, 0).unwrap());
         assert!(lanes.note_full(HookKind::Rpc));
     }
@@ -187,6 +187,6 @@ mod tests {
         assert_eq!(lanes.pending().bytes, (48 << 20) + 1);
         assert!(lanes.admit(PUBLISH, 1).is_ok());
         drop(slots);
-        assert_eq!(lanes.pending(), PendingRequests::default());
+        assert_eq!(lanes.pending(), HookBacklog::default());
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::client::HookClient;
 use super::kind::HookKind;
-use super::lane::PendingRequests;
+use super::lane::HookBacklog;
 
 /// Counters of hooks, which outlive a reload.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl HookCollector {
     }
 
     /// The number of URLs with an open circuit, and the pending requests.
-    fn present(&self) -> (usize, PendingRequests) {
+    fn present(&self) -> (usize, HookBacklog) {
         let client = self.client.upgrade();
         client.map_or_else(Default::default, |client| (client.open_circuits(), client.pending()))
     }
