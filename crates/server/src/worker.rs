@@ -74,6 +74,8 @@ pub(crate) struct Worker {
     scratch: Vec<u8>,
     /// Number of connections that are being rejected with an answer.
     rejecting: usize,
+    /// Due time of the next TLS handshake with a connection that is being rejected, in nanoseconds since the epoch.
+    tls_rejection_due: u64,
     /// The turn's time on the loop's clock.
     turn: Instant,
     /// The loop's timer for releasing unused memory is set.
@@ -120,6 +122,7 @@ impl Worker {
             plaintext: Vec::new(),
             scratch: Vec::new(),
             rejecting: 0,
+            tls_rejection_due: 0,
             releasing: false,
             freed: 0,
         }
