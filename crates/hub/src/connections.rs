@@ -3,6 +3,7 @@
 //! A handler registers when its connection opens. A command is queued with the connection and wakes it; the handler
 //! executes it on the thread of the connection.
 
+mod id;
 mod path;
 pub(crate) mod subscribe;
 
@@ -20,8 +21,9 @@ use futures_channel::oneshot;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sinews_server::{CloseCode, Closed, Context};
+use sinews_server::{CloseCode, Closed, Context, SubscriberId};
 
+pub(crate) use self::id::ConnectionId;
 pub(crate) use self::path::ConnectionPath;
 use crate::auth::{Revocation, RevocationError, Revocations, RevokedTokens, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
@@ -147,6 +149,7 @@ pub(crate) struct ClientConnection {
     pub(crate) path: ConnectionPath,
     /// Milliseconds since 1970.
     pub(crate) opened: u64,
+    subscriber: SubscriberId,
     waker: Waker,
     /// Bytes that wait for the client, if they are many.
     queued: AtomicU32,
@@ -216,12 +219,13 @@ impl fmt::Debug for ConnectionRegistry {
 }
 
 impl ConnectionRegistry {
-    /// Registers an open connection at a path, with the rights of its client and the waker of its handler.
+    /// Registers an open connection at a path, with the rights of its client, its id as a subscriber, and the waker of its
+    /// handler.
     pub(crate) fn register(
         self: &Arc<Self>,
         path: ConnectionPath,
         rights: &Rights,
-        waker: Waker,
+        (subscriber, waker): (SubscriberId, Waker),
     ) -> RegisteredConnection {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
@@ -235,6 +239,7 @@ impl ConnectionRegistry {
             number,
             path,
             opened,
+            subscriber,
             waker,
             queued: AtomicU32::new(0),
             state: connection_state,
@@ -258,14 +263,18 @@ impl ConnectionRegistry {
 
     /// The id of a connection.
     pub(crate) fn id_of(&self, connection: &ClientConnection) -> String {
-        format!("{:06x}-{:x}", self.process, connection.number)
+        ConnectionId { process: self.process, number: connection.number }.to_string()
     }
 
     /// The number of an id of this process.
     fn number_of(&self, id: &str) -> Option<u64> {
-        let (process, number) = id.split_once('-')?;
-        let is_own = u32::from_str_radix(process, 16).ok()? == self.process;
-        u64::from_str_radix(number, 16).ok().filter(|_| is_own)
+        ConnectionId::parse(id).filter(|id| id.process == self.process).map(|id| id.number)
+    }
+
+    /// A connection of this process as a subscriber, if it is open.
+    pub(crate) fn subscriber(&self, id: ConnectionId) -> Option<SubscriberId> {
+        let is_own = id.process == self.process;
+        Some(self.lock().find(id.number).filter(|_| is_own)?.subscriber)
     }
 
     /// The connection with an id, if it is open.
@@ -311,8 +320,8 @@ impl ConnectionRegistry {
         after: Option<&str>,
         limit: usize,
     ) -> Vec<Arc<ClientConnection>> {
-        let position = after.and_then(position_of).unwrap_or((0, 0));
-        match position.0.cmp(&self.process) {
+        let process = after.and_then(ConnectionId::parse).map_or(0, |id| id.process);
+        match process.cmp(&self.process) {
             Ordering::Greater => Vec::new(),
             // The id is of this process.
             Ordering::Equal => self.page(user, after, limit).unwrap_or_default(),
@@ -444,12 +453,6 @@ impl ConnectionRegistry {
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Process and number of an id.
-pub(crate) fn position_of(id: &str) -> Option<(u32, u64)> {
-    let (process, number) = id.split_once('-')?;
-    Some((u32::from_str_radix(process, 16).ok()?, u64::from_str_radix(number, 16).ok()?))
 }
 
 /// A connection in a list of the HTTP API.
@@ -607,6 +610,10 @@ mod tests {
         }
     }
 
+    fn subscriber() -> SubscriberId {
+        SubscriberId::from_bits(7)
+    }
+
     fn close_command() -> ConnectionCommand {
         ConnectionCommand::Close { code: CloseCode::POLICY, reason: "test".into() }
     }
@@ -614,8 +621,9 @@ mod tests {
     #[test]
     fn connections_are_found_until_they_are_dropped() {
         let registry = Arc::new(ConnectionRegistry::default());
-        let register =
-            |rights: &Rights| registry.register(ConnectionPath::Protocol, rights, Waker::noop().clone());
+        let register = |rights: &Rights| {
+            registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
+        };
         let (anna, ben) = (Rights::of_subject("anna"), Rights::of_subject("ben"));
         let connections = [register(&anna), register(&Rights::all()), register(&anna), register(&ben)];
         let ids: Vec<String> = connections.iter().map(RegisteredConnection::id).collect();
@@ -648,8 +656,9 @@ mod tests {
     fn slowest_connections_are_listed_first() {
         let registry = Arc::new(ConnectionRegistry::default());
         let (anna, other) = (Rights::of_subject("anna"), Rights::all());
-        let register =
-            |rights: &Rights| registry.register(ConnectionPath::Protocol, rights, Waker::noop().clone());
+        let register = |rights: &Rights| {
+            registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
+        };
         let connections: Vec<_> =
             (0..STEP + 3).map(|at| register(if at == 0 { &anna } else { &other })).collect();
         assert!(registry.slowest(None, 9).is_empty());
@@ -670,8 +679,11 @@ mod tests {
     #[test]
     fn commands_wake_the_handler_and_are_bounded() {
         let (registry, count) = (Arc::new(ConnectionRegistry::default()), Arc::new(CountedWakes::default()));
-        let registered =
-            registry.register(ConnectionPath::Protocol, &Rights::all(), Waker::from(Arc::clone(&count)));
+        let registered = registry.register(
+            ConnectionPath::Protocol,
+            &Rights::all(),
+            (subscriber(), Waker::from(Arc::clone(&count))),
+        );
         let connection = registry.find(&registered.id()).unwrap();
         for _ in 0..COMMANDS_MAX {
             connection.send(close_command()).unwrap();

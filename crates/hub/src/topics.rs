@@ -14,6 +14,7 @@ pub(crate) mod list;
 mod names;
 pub(crate) mod nodes;
 pub(crate) mod presence;
+mod publisher;
 mod recoverable;
 pub(crate) mod shared_keys;
 pub(crate) mod subscribed;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use sinews_server::{
-    Context, InvalidTopic, Position, Prepared, PublishError, Publisher, SubscriberId, TopicPattern, Topics,
+    Context, InvalidTopic, Position, Prepared, Publisher, SubscriberId, TopicPattern, Topics,
 };
 
 use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
@@ -34,9 +35,11 @@ pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
 };
 use self::nodes::OtherNodes;
+pub(crate) use self::publisher::TopicPublisher;
+use self::publisher::reached;
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
-use crate::connections::ConnectionRegistry;
+use crate::connections::{ConnectionId, ConnectionRegistry};
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
 use crate::protocol::pusher::LiveApps;
@@ -131,155 +134,6 @@ pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
 /// Parses patterns that were checked; an invalid pattern would match no topic.
 pub(crate) fn parse_patterns(patterns: Vec<String>) -> Vec<TopicPattern<'static>> {
     patterns.into_iter().filter_map(|pattern| TopicPattern::parse(pattern).ok()).collect()
-}
-
-/// The origin of a publication: a connection or a request.
-pub(crate) trait TopicPublisher {
-    /// Publishes to all subscribers, including the publisher; returns the number of subscribers reached.
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
-
-    /// Publishes to all subscribers; the message is made from its position if the topic has a history.
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize;
-
-    /// Publishes to all other subscribers.
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize;
-
-    /// Publishes to all subscribers but one, which need not be the publisher.
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize;
-
-    /// Publishes a version, or with version 0 a message between two versions, to all subscribers but one.
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize;
-
-    /// The publisher as a subscriber, if it is a connection.
-    fn subscriber_id(&self) -> Option<SubscriberId>;
-
-    /// A publisher for messages with a known position.
-    fn publisher(&self) -> Publisher;
-}
-
-impl TopicPublisher for Context<'_> {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        // The name was checked, and is no pattern.
-        Context::publish(self, topic, message).unwrap_or(0)
-    }
-
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        Context::publish_with(self, topic, make).unwrap_or(0)
-    }
-
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        Context::publish_to_others(self, topic, message).unwrap_or(0)
-    }
-
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(self.topics().publisher().publish_except(topic, message, except))
-    }
-
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        Context::publish_version(self, topic, message, version, except).unwrap_or(0)
-    }
-
-    fn subscriber_id(&self) -> Option<SubscriberId> {
-        Some(Context::subscriber_id(self))
-    }
-
-    fn publisher(&self) -> Publisher {
-        self.topics().publisher()
-    }
-}
-
-impl TopicPublisher for Topics {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        Self::publish(self, topic, message, None).unwrap_or(0)
-    }
-
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        Self::publish_with(self, topic, make, None).unwrap_or(0)
-    }
-
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        Self::publish(self, topic, message, None).unwrap_or(0)
-    }
-
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        Self::publish_except(self, topic, message, except).unwrap_or(0)
-    }
-
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        Self::publish_version(self, topic, message, version, except).unwrap_or(0)
-    }
-
-    fn subscriber_id(&self) -> Option<SubscriberId> {
-        None
-    }
-
-    fn publisher(&self) -> Publisher {
-        Self::publisher(self)
-    }
-}
-
-impl TopicPublisher for Publisher {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        reached(Self::publish(self, topic, message))
-    }
-
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        reached(Self::publish_with(self, topic, make))
-    }
-
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        reached(Self::publish(self, topic, message))
-    }
-
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(Self::publish_except(self, topic, message, except))
-    }
-
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        reached(Self::publish_version(self, topic, message, version, except))
-    }
-
-    fn subscriber_id(&self) -> Option<SubscriberId> {
-        None
-    }
-
-    fn publisher(&self) -> Publisher {
-        self.clone()
-    }
-}
-
-fn reached(result: Result<usize, PublishError>) -> usize {
-    result.unwrap_or_else(|error| match error {
-        PublishError::Undelivered(undelivered) => {
-            tracing::warn!("{undelivered}");
-            undelivered.reached
-        }
-        _ => 0,
-    })
 }
 
 impl HubTopics {
@@ -394,6 +248,20 @@ impl HubTopics {
         self.publish_to(out, topic, &publication, (include_self, socket))
     }
 
+    /// Publishes as [`publish`](Self::publish) does, except to a connection of this node or of another one. A replay of the
+    /// history includes the message for every subscriber.
+    pub(crate) fn publish_except(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        content: &MessageContent,
+        exclude: Option<ConnectionId>,
+    ) -> usize {
+        let publication = ChannelPublication::new(content);
+        let source = PublicationSource { origin: PublicationOrigin::Local, socket: None, exclude };
+        self.publish_local(out, topic, &publication, (true, source))
+    }
+
     /// Publishes as [`publish_from`](Self::publish_from) does, an event that is made once for all of its channels.
     pub(crate) fn publish_to(
         &self,
@@ -402,21 +270,32 @@ impl HubTopics {
         publication: &ChannelPublication<'_>,
         (include_self, socket): (bool, Option<u128>),
     ) -> usize {
+        let source = PublicationSource { origin: PublicationOrigin::Local, socket, exclude: None };
+        self.publish_local(out, topic, publication, (include_self, source))
+    }
+
+    fn publish_local(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        publication: &ChannelPublication<'_>,
+        (include_self, source): (bool, PublicationSource),
+    ) -> usize {
         self.count(topic);
         let channel = self.channel(topic);
         let is_cached = channel.as_ref().is_some_and(PublishedChannel::is_cache);
         let authority = self.read_authority();
-        let source = PublicationSource { origin: PublicationOrigin::Local, socket };
         let reached = self.publish_framed(&authority, out, topic, publication, source);
         drop(authority);
-        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, include_self);
+        let audience = (include_self, self.subscriber(source.exclude));
+        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, audience);
         // The other nodes receive the events of a cache channel in the order in which this node retains them.
         if let Some(nodes) = self.other_nodes() {
             let content = publication.content();
             match is_cached {
                 // A node that has its first subscriber later answers with the last event.
-                true => nodes.publish_to_all(topic, content),
-                false => nodes.publish(topic, content),
+                true => nodes.publish_to_all(topic, content, source.exclude),
+                false => nodes.publish(topic, content, source.exclude),
             }
         }
         reached
@@ -443,7 +322,12 @@ impl HubTopics {
         }
         let publication = ChannelPublication::new(content);
         self.relay_recoverable(out, topic, &publication, position);
-        self.publish_plain(out, (topic, channel.as_ref()), &publication, true);
+        self.publish_plain(out, (topic, channel.as_ref()), &publication, (true, None));
+    }
+
+    /// A connection as a subscriber, if this process has it.
+    fn subscriber(&self, connection: Option<ConnectionId>) -> Option<SubscriberId> {
+        connection.and_then(|id| self.connections.subscriber(id))
     }
 
     /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
@@ -459,18 +343,18 @@ impl HubTopics {
         out: &mut impl TopicPublisher,
         (topic, channel): (&str, Option<&PublishedChannel<'_>>),
         publication: &ChannelPublication<'_>,
-        include_self: bool,
+        (include_self, except): (bool, Option<SubscriberId>),
     ) -> usize {
-        let reached = self.publish_event(out, (topic, channel), publication, include_self);
+        let reached = self.publish_event(out, (topic, channel), publication, (include_self, except));
         if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
             return reached;
         }
         let (topic, message) = (TopicForm::Plain.topic(topic), publication.content().plain());
         reached
-            + if include_self {
-                out.publish(&topic, &message)
-            } else {
-                out.publish_to_others(&topic, &message)
+            + match except {
+                Some(except) => out.publish_except(&topic, &message, except),
+                None if include_self => out.publish(&topic, &message),
+                None => out.publish_to_others(&topic, &message),
             }
     }
 
@@ -511,17 +395,18 @@ impl HubTopics {
             return self.publish_unstored(&out.publisher(), topic, publication, source.socket);
         }
         let channel = self.recoverable_channel(topic);
-        let mut assigned = None;
-        let reached = out.publish_with(&TopicForm::Framed.topic(topic), |position| {
+        let (mut assigned, except) = (None, self.subscriber(source.exclude));
+        let make = |position| {
             // The topic is locked, so the predecessor receives messages in order.
             if let Some(predecessor) = predecessor {
                 predecessor.send_or_cut(published(topic, content, position, source));
             }
             assigned = position;
             content.framed(topic, position)
-        });
-        let publication = (topic, publication);
-        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, source.socket)
+        };
+        let reached = out.publish_with(&TopicForm::Framed.topic(topic), make, except);
+        let (publication, sender) = ((topic, publication), (source.socket, except));
+        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, sender)
     }
 
     /// Counts a new subscription.

@@ -531,8 +531,8 @@ impl Receiver {
     fn deliver(&mut self, body: &[u8]) {
         let Some((topic, publications)) = read_publications(body) else { return };
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
-        for content in publications {
-            self.hub.deliver_from_cluster(&mut self.publisher, topic, &content);
+        for (content, exclude) in &publications {
+            self.hub.deliver_from_cluster(&mut self.publisher, topic, (content, *exclude));
         }
     }
 }

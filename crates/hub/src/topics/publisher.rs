@@ -1,0 +1,176 @@
+//! What publishes to topics: connections, requests, and other threads.
+
+use sinews_server::{Context, Position, Prepared, PublishError, Publisher, SubscriberId, Topics};
+
+/// The origin of a publication: a connection or a request.
+pub(crate) trait TopicPublisher {
+    /// Publishes to all subscribers, including the publisher; returns the number of subscribers reached.
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
+
+    /// Publishes to all subscribers but one, if any; the message is made from its position if the topic has a history.
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize;
+
+    /// Publishes to all other subscribers.
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize;
+
+    /// Publishes to all subscribers but one, which need not be the publisher.
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize;
+
+    /// Publishes a version, or with version 0 a message between two versions, to all subscribers but one.
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize;
+
+    /// The publisher as a subscriber, if it is a connection.
+    fn subscriber_id(&self) -> Option<SubscriberId>;
+
+    /// A publisher for messages with a known position.
+    fn publisher(&self) -> Publisher;
+}
+
+impl TopicPublisher for Context<'_> {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        // The name was checked, and is no pattern.
+        Context::publish(self, topic, message).unwrap_or(0)
+    }
+
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        match except {
+            Some(_) => reached(self.topics().publisher().publish_with_except(topic, make, except)),
+            None => Context::publish_with(self, topic, make).unwrap_or(0),
+        }
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        Context::publish_to_others(self, topic, message).unwrap_or(0)
+    }
+
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        reached(self.topics().publisher().publish_except(topic, message, except))
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Context::publish_version(self, topic, message, version, except).unwrap_or(0)
+    }
+
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        Some(Context::subscriber_id(self))
+    }
+
+    fn publisher(&self) -> Publisher {
+        self.topics().publisher()
+    }
+}
+
+impl TopicPublisher for Topics {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        Self::publish(self, topic, message, None).unwrap_or(0)
+    }
+
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Self::publish_with_except(self, topic, make, except).unwrap_or(0)
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        Self::publish(self, topic, message, None).unwrap_or(0)
+    }
+
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        Self::publish_except(self, topic, message, except).unwrap_or(0)
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Self::publish_version(self, topic, message, version, except).unwrap_or(0)
+    }
+
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        None
+    }
+
+    fn publisher(&self) -> Publisher {
+        Self::publisher(self)
+    }
+}
+
+impl TopicPublisher for Publisher {
+    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
+        reached(Self::publish(self, topic, message))
+    }
+
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        reached(Self::publish_with_except(self, topic, make, except))
+    }
+
+    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
+        reached(Self::publish(self, topic, message))
+    }
+
+    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
+        reached(Self::publish_except(self, topic, message, except))
+    }
+
+    fn publish_version(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        reached(Self::publish_version(self, topic, message, version, except))
+    }
+
+    fn subscriber_id(&self) -> Option<SubscriberId> {
+        None
+    }
+
+    fn publisher(&self) -> Publisher {
+        self.clone()
+    }
+}
+
+/// The number of subscribers that a publication has reached; the log has those that it has not.
+pub(super) fn reached(result: Result<usize, PublishError>) -> usize {
+    result.unwrap_or_else(|error| match error {
+        PublishError::Undelivered(undelivered) => {
+            tracing::warn!("{undelivered}");
+            undelivered.reached
+        }
+        _ => 0,
+    })
+}
