@@ -7,6 +7,7 @@
 //! ```
 
 mod addresses;
+mod calls;
 mod circuit;
 mod client;
 mod http;
@@ -16,6 +17,7 @@ mod metrics;
 mod options;
 pub(crate) mod requests;
 
+pub(crate) use self::calls::HookCall;
 pub(crate) use self::client::{HookClient, HookReply, PendingReply};
 pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};
 pub(crate) use self::kind::HookKind;
