@@ -147,9 +147,11 @@ pub(crate) struct ClientConnection {
     registry: Arc<ConnectionRegistry>,
     number: u64,
     pub(crate) path: ConnectionPath,
-    /// Milliseconds since 1970.
-    pub(crate) opened: u64,
-    subscriber: SubscriberId,
+    /// Milliseconds since 1970, in parts without padding.
+    opened_low: u32,
+    opened_high: u16,
+    /// A part of the id as a subscriber; the rest is in the queue, in place of padding.
+    subscriber: u32,
     waker: Waker,
     /// Bytes that wait for the client, if they are many.
     queued: AtomicU32,
@@ -162,8 +164,11 @@ struct CommandQueue {
     /// Boxed, since most connections get none.
     #[expect(clippy::box_collection, reason = "a pointer for each idle connection")]
     commands: Option<Box<Vec<ConnectionCommand>>>,
-    /// The close code, at the end.
-    closed: Option<u16>,
+    /// The close code, at the end; 0 before it.
+    closed: u16,
+    /// Parts of the id as a subscriber: its lowest bits, and its thread.
+    subscriber_low: u32,
+    subscriber_thread: u16,
 }
 
 /// The connections that a command names.
@@ -229,17 +234,24 @@ impl ConnectionRegistry {
     ) -> RegisteredConnection {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let bits = subscriber.to_bits();
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        let connection_state =
-            Mutex::new(CommandQueue { rights: rights.clone(), commands: None, closed: None });
+        let connection_state = Mutex::new(CommandQueue {
+            rights: rights.clone(),
+            commands: None,
+            closed: 0,
+            subscriber_low: bits as u32,
+            subscriber_thread: (bits >> u64::BITS) as u16,
+        });
         let connection = Arc::new(ClientConnection {
             registry: Arc::clone(self),
             number,
             path,
-            opened,
-            subscriber,
+            opened_low: opened as u32,
+            opened_high: (opened >> u32::BITS) as u16,
+            subscriber: (bits >> u32::BITS) as u32,
             waker,
             queued: AtomicU32::new(0),
             state: connection_state,
@@ -274,7 +286,8 @@ impl ConnectionRegistry {
     /// A connection of this process as a subscriber, if it is open.
     pub(crate) fn subscriber(&self, id: ConnectionId) -> Option<SubscriberId> {
         let is_own = id.process == self.process;
-        Some(self.lock().find(id.number).filter(|_| is_own)?.subscriber)
+        let connection = self.lock().find(id.number).filter(|_| is_own)?;
+        Some(connection.subscriber())
     }
 
     /// The connection with an id, if it is open.
@@ -459,7 +472,7 @@ impl ConnectionRegistry {
 pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnection) -> Value {
     let rights = connection.rights();
     let mut described = json!({
-        "connection": registry.id_of(connection), "path": connection.path.as_str(), "opened": connection.opened,
+        "connection": registry.id_of(connection), "path": connection.path.as_str(), "opened": connection.opened(),
         "queued": connection.queued.load(MemoryOrdering::Relaxed),
     });
     if let Some(user) = rights.subject() {
@@ -472,6 +485,19 @@ pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnec
 }
 
 impl ClientConnection {
+    /// When it was opened, in milliseconds since 1970.
+    pub(crate) fn opened(&self) -> u64 {
+        u64::from(self.opened_high) << u32::BITS | u64::from(self.opened_low)
+    }
+
+    fn subscriber(&self) -> SubscriberId {
+        let state = self.lock();
+        let (low, thread) = (state.subscriber_low, state.subscriber_thread);
+        drop(state);
+        let middle = u128::from(self.subscriber) << u32::BITS;
+        SubscriberId::from_bits(u128::from(thread) << u64::BITS | middle | u128::from(low))
+    }
+
     /// The rights of its client.
     pub(crate) fn rights(&self) -> Rights {
         self.lock().rights.clone()
@@ -559,13 +585,13 @@ impl RegisteredConnection {
 impl RegisteredConnection {
     /// Ends the registration of a WebSocket, with its close code.
     pub(crate) fn end(self, closed: &Closed) {
-        self.0.lock().closed = Some(closed.status());
+        self.0.lock().closed = closed.status();
     }
 
     /// Reports the end of the connection, if anything wants to know it. The end of a poll does not say that its client has
     /// gone.
     fn report(&self) {
-        let ClientConnection { registry, path, opened, state, .. } = &*self.0;
+        let ClientConnection { registry, path, state, .. } = &*self.0;
         if *path == ConnectionPath::Poll {
             return;
         }
@@ -577,8 +603,8 @@ impl RegisteredConnection {
             path: path.as_str(),
             user: state.rights.subject().map(Arc::from),
             address: state.rights.address(),
-            opened: *opened,
-            code: state.closed,
+            opened: self.0.opened(),
+            code: (state.closed > 0).then_some(state.closed),
         };
         drop(state);
         events.emit(EventDetail::ConnectionClosed(Box::new(closed)));
