@@ -34,11 +34,15 @@ const BEARER = "sinews.bearer.";
 /** With the option `fallback`: failed attempts before the next one uses HTTP, at first and after HTTP has worked. */
 const FALLBACK_AFTER = 2;
 const FALLBACK_AGAIN_AFTER = 1;
-/** Topics of one HTTP response. */
+/** Topics of one HTTP response, and topics that it joins. */
 const RESPONSE_TOPICS_MAX = 64;
-/** HTTP responses at a time: browsers open six connections to a server, and requests need one. Two are for topics. */
+/**
+ * HTTP responses at a time: browsers open six connections to a server, and requests need one. Two are for topics. While joins
+ * change, there is one more.
+ */
 const RESPONSES_MAX = 5;
 const RESPONSES_WITHOUT_TOPICS_MAX = RESPONSES_MAX - 2;
+const EXCESS = `more than ${RESPONSES_MAX} responses need a WebSocket, and this network blocks it`;
 /** Error code of a request that HTTP does not offer; close code of a connection that is made anew. */
 const NOT_IMPLEMENTED = 501;
 const RESTART = 1012;
@@ -612,8 +616,9 @@ export class Client {
 }
 
 /**
- * Requests of HTTP behind the interface of a WebSocket, for networks that block WebSockets: publications, histories, lists
- * of members, and subscriptions as lines of JSON. Joins, streams and calls need a WebSocket.
+ * Requests of HTTP behind the interface of a WebSocket, for networks that block WebSockets: publications, calls, histories,
+ * lists of members, appends to streams, and subscriptions and joins as lines of JSON. To read streams, a client needs a
+ * WebSocket.
  */
 class HttpSocket {
   onmessage = null;
@@ -627,6 +632,14 @@ class HttpSocket {
   #responses = new Set();
   /** The same with keys, by topic. */
   #keyed = new Map();
+  /** Requested joins: `{ id, member, isJoined }`, by topic. */
+  #joins = new Map();
+  /** Requests to leave: `[topic, { id }]`. */
+  #leaves = [];
+  /** The response by which this client is a member of topics, whether the joins differ from it, and whether it changes. */
+  #membership = null;
+  #joinsDiffer = false;
+  #isJoining = false;
   /** Batches of subscriptions with open responses. */
   #batches = 0;
   #hasAssigned;
@@ -647,8 +660,8 @@ class HttpSocket {
 
   /** Ids of the responses that have begun. */
   get connections() {
-    const open = [...this.#responses, ...this.#keyed.values(), this.#assigned];
-    return open.map(({ connection }) => connection).filter((connection) => connection !== undefined);
+    const open = [...this.#responses, ...this.#keyed.values(), this.#assigned, this.#membership];
+    return open.map((response) => response?.connection).filter((connection) => connection !== undefined);
   }
 
   send(text) {
@@ -661,12 +674,23 @@ class HttpSocket {
         return answer(this.#publish(message));
       case "history":
         return answer(this.#history(message));
+      case "rpc":
+        return answer(this.#call(message));
+      case "join":
+        this.#joins.set(message.topic, { id, member: message.member, isJoined: false });
+        return void this.#updateJoins();
+      case "leave":
+        this.#joins.delete(message.topic);
+        this.#leaves.push([message.topic, { id }]);
+        return void this.#updateJoins();
       case "presence":
       case "members":
         return answer(this.#listMembers(message));
+      case "append":
+        return answer(this.#append(message));
       case "set":
       case "delete":
-        return answer(this.#writeKey(message));
+        return answer(message.stream === undefined ? this.#writeKey(message) : this.#deleteStream(message));
       case "unsubscribe":
         if (message.keys) this.#unfollowKeys(message.topic);
         else this.#unsubscribe(message.topic);
@@ -695,10 +719,96 @@ class HttpSocket {
   }
 
   async #publish({ topic, data, b64 }) {
-    const [type, body] = b64 === undefined ? ["application/json", JSON.stringify(data)] : ["application/octet-stream", fromBase64(b64)];
-    const init = { method: "POST", body, headers: { "Content-Type": type } };
+    const init = { method: "POST", ...content(data, b64) };
     const { subscribers, epoch, seq } = await (await this.#fetch(`topics/${encodeURIComponent(topic)}`, {}, init)).json();
     return { op: "ack", reached: subscribers, epoch, seq };
+  }
+
+  async #call({ method, data, topic }) {
+    const init = { method: "POST", ...content(data) };
+    return { op: "rpc", ...await (await this.#fetch(`rpc/${encodeURIComponent(method)}`, { topic }, init)).json() };
+  }
+
+  async #append({ stream, key, partition, ack, data, b64 }) {
+    const init = { method: "POST", ...content(data, b64) };
+    const path = `streams/${encodeURIComponent(stream)}`;
+    return { op: "ack", ...await (await this.#fetch(path, { key, partition, ack }, init)).json() };
+  }
+
+  async #deleteStream({ stream }) {
+    await this.#fetch(`streams/${encodeURIComponent(stream)}`, {}, { method: "DELETE" });
+    return { op: "ack", stream };
+  }
+
+  /** Joins and leaves what is requested. Requests that are made together share a response. */
+  async #updateJoins() {
+    this.#joinsDiffer = true;
+    if (this.#isJoining) return;
+    this.#isJoining = true;
+    await null;
+    for (let oneByOne = false; this.#joinsDiffer && !this.#abort.signal.aborted;) {
+      const joined = [...this.#joins].filter(([, { isJoined }]) => isJoined);
+      const others = [...this.#joins].filter(([, { isJoined }]) => !isJoined);
+      const added = others.slice(0, oneByOne ? 1 : others.length);
+      const left = this.#leaves.splice(0);
+      this.#joinsDiffer = added.length < others.length;
+      const error = await this.#openMembership([...joined, ...added]).then(() => null, (failure) => failure);
+      if (!error) {
+        for (const [, entry] of added) entry.isJoined = true;
+        for (const [topic, { id }] of [...added, ...left]) this.#receive({ op: "ack", id, topic });
+        continue;
+      }
+      if (added.length === 0 || typeof error.code !== "number") return this.#end(ABNORMAL, error.message);
+      this.#leaves.unshift(...left);
+      this.#joinsDiffer = true;
+      // One of them is rejected, and the others join.
+      oneByOne = added.length > 1;
+      if (oneByOne) continue;
+      const [[topic, entry]] = added;
+      // Another request may have replaced it meanwhile.
+      if (this.#joins.get(topic) === entry) this.#joins.delete(topic);
+      this.#reject(entry.id, error);
+    }
+    this.#isJoining = false;
+  }
+
+  /** Opens a response that joins topics, and ends the former one once this client has joined all of them. */
+  async #openMembership(entries) {
+    const former = this.#membership;
+    if (entries.length > RESPONSE_TOPICS_MAX) {
+      throw new SinewsError(NOT_IMPLEMENTED, `more than ${RESPONSE_TOPICS_MAX} joined topics need a WebSocket, and this network blocks it`);
+    }
+    let response = null;
+    if (entries.length > 0) {
+      if (!former && !this.#hasCapacity(this.#countWithoutTopics() - 1)) throw new SinewsError(NOT_IMPLEMENTED, EXCESS);
+      response = { abort: new AbortController(), topics: new Map(), joined: new Set() };
+      const members = entries.map(([, { member }]) => JSON.stringify(member));
+      const query = { join: entries.map(([topic]) => topic), member: new Set(members).size === 1 ? members[0] : members };
+      const { body } = await this.#fetch("topics", query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
+      await new Promise((resolve, reject) => {
+        this.#readMembership(response, body, () => response.joined.size === entries.length && resolve()).catch(reject);
+      });
+    }
+    this.#membership = response;
+    former?.abort.abort();
+  }
+
+  async #readMembership(response, body, onjoined) {
+    let reason = "the response has ended";
+    try {
+      for await (const line of lines(body)) {
+        const message = JSON.parse(line);
+        if (message.op === "joined") {
+          response.joined.add(message.topic);
+          onjoined();
+        } else this.#handleLine(response, message);
+      }
+    } catch (error) {
+      reason = error.message;
+    }
+    // This client itself may have ended the response.
+    if (!response.abort.signal.aborted) this.#end(ABNORMAL, reason);
+    throw new SinewsError("lost", reason);
   }
 
   /** The conditions are headers. A version is an ETag, which has the epoch. */
@@ -706,17 +816,12 @@ class HttpSocket {
     if (version !== undefined && epoch === undefined) {
       throw new SinewsError(NOT_IMPLEMENTED, "a version needs an epoch without a WebSocket, and this network blocks it");
     }
-    const headers = {};
+    const { body, headers } = op === "set" ? content(data, b64) : { headers: {} };
     if (if_new) headers["If-None-Match"] = "*";
     if (if_exists) headers["If-Match"] = "*";
     if (version !== undefined) headers["If-Match"] = `"${epoch}-${version}"`;
     if (idempotency_key !== undefined) headers["Idempotency-Key"] = idempotency_key;
-    const init = { method: "DELETE", headers };
-    if (op === "set") {
-      const [type, body] = b64 === undefined ? ["application/json", JSON.stringify(data)] : ["application/octet-stream", fromBase64(b64)];
-      Object.assign(init, { method: "PUT", body });
-      headers["Content-Type"] = type;
-    }
+    const init = { method: op === "set" ? "PUT" : "DELETE", body, headers };
     const path = `topics/${encodeURIComponent(topic)}/keys/${encodeURIComponent(key)}`;
     const { seq, changed, repeated, ...written } = await (await this.#fetch(path, { ttl }, init)).json();
     return { op: "ack", epoch: written.epoch, seq, changed, repeated };
@@ -730,13 +835,7 @@ class HttpSocket {
   /** Opens a response with the keys of a topic. */
   async #followKeys({ id, topic, filter, interval, from }) {
     this.#unfollowKeys(topic);
-    const others = this.#countWithoutTopics();
-    if (others + this.#responses.size >= RESPONSES_MAX && this.#batches > 1) {
-      return this.#end(RESTART, "subscriptions are combined");
-    }
-    if (others >= RESPONSES_WITHOUT_TOPICS_MAX || others + this.#responses.size >= RESPONSES_MAX) {
-      return queueMicrotask(() => this.#rejectExcess(id));
-    }
+    if (!this.#hasCapacity(this.#countWithoutTopics())) return queueMicrotask(() => this.#rejectExcess(id));
     const response = { abort: new AbortController(), topics: new Map([[topic, { id, matches: () => false }]]) };
     this.#keyed.set(topic, response);
     const query = { filter, interval, from: from && positionText(from) };
@@ -768,13 +867,21 @@ class HttpSocket {
     return (await this.#fetch(`topics/${encodeURIComponent(topic)}`, { wait: 0, ...query }, { headers: { Accept: "application/json" } })).json();
   }
 
-  /** Responses with keys, and the one with assigned topics. */
+  /** Responses with keys, the one with assigned topics, and the one that joins topics. */
   #countWithoutTopics() {
-    return this.#keyed.size + (this.#hasAssigned ? 1 : 0);
+    const isMember = this.#membership || this.#joins.size > 0;
+    return this.#keyed.size + (this.#hasAssigned ? 1 : 0) + (isMember ? 1 : 0);
+  }
+
+  /** Whether one more response than these others may be open without topics. The next connection combines subscriptions. */
+  #hasCapacity(others) {
+    const isFull = others + this.#responses.size >= RESPONSES_MAX;
+    if (isFull && this.#batches > 1) this.#end(RESTART, "subscriptions are combined");
+    return !isFull && others < RESPONSES_WITHOUT_TOPICS_MAX;
   }
 
   #rejectExcess(id) {
-    this.#reject(id, new SinewsError(NOT_IMPLEMENTED, `more than ${RESPONSES_MAX} responses need a WebSocket, and this network blocks it`));
+    this.#reject(id, new SinewsError(NOT_IMPLEMENTED, EXCESS));
   }
 
   /** Opens a response for each way to begin and each detail of presence, with many topics each. */
@@ -1348,6 +1455,13 @@ async function* lines(body) {
     rest = parts.pop();
     yield* parts;
   }
+}
+
+/** The body of a request, and its type. */
+function content(data, b64) {
+  return b64 === undefined
+    ? { body: JSON.stringify(data), headers: { "Content-Type": "application/json" } }
+    : { body: fromBase64(b64), headers: { "Content-Type": "application/octet-stream" } };
 }
 
 function conditions({ ttl, ifNew, ifExists, version, epoch, idempotencyKey }) {

@@ -565,7 +565,8 @@ test("HTTP replaces a blocked WebSocket, and resumes without loss or repetition"
   assert.ok((await blocked.publish("kept.a", 4)).reached >= 1);
   assert.deepEqual((await blocked.history("kept.a", 2)).map(({ data }) => data), [3, 4]);
   await assert.rejects(blocked.history("plain"), { code: 410 });
-  await assert.rejects(blocked.stream("plain").append(1), { code: 501 });
+  await assert.rejects(blocked.stream("plain").read(0), { code: 501 });
+  await assert.rejects(blocked.stream("plain").append(1), { code: 404 });
   await assert.rejects(blocked.publish("a..b", 1), { code: 400 });
   await blocked.subscribe("more", () => {}).ready;
   // More responses than a browser has connections: the next connection combines them, without the invalid topic.
@@ -646,7 +647,6 @@ test("over HTTP, the number of subscribers and the members are followed and list
   assert.equal(await blocked.presence("room"), 2);
   await direct.subscribe("hall", () => {}).ready;
   await counts.until((count) => count === 2);
-  await assert.rejects(blocked.join("room", { id: "ben" }), { code: 501 });
 
   // One of the topics that share a response is invalid.
   const pair = ["room.*", "cellar"].map((topic) => blocked.subscribe(topic, () => {}, { members: others.push }));
@@ -670,6 +670,94 @@ test("over HTTP, the number of subscribers and the members are followed and list
     assert.equal((await messages.next()).data, topic);
   }
   assert.equal(messages.size, 0);
+});
+
+test("over HTTP, a client appends to streams, deletes them, and does not read them", limit, async (t) => {
+  const { port, url } = await serve(t, ["--streams", folder(t)]);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [blocked, direct] = [client(t, between.url, { fallback: true }), client(t, url)];
+  const [stream, read] = [blocked.stream("orders"), direct.stream("orders")];
+  const { partition, offset } = await stream.append({ id: 1 }, { key: "a b" });
+  assert.deepEqual([partition, offset], [0, 0]);
+  assert.equal((await stream.append(new Uint8Array([0, 255]), { partition: 0, ack: "disk" })).offset, 1);
+  const { records } = await read.read(0);
+  assert.deepEqual(records.map(({ key, data }) => [key, data]), [["a b", { id: 1 }], [undefined, new Uint8Array([0, 255])]]);
+  await assert.rejects(stream.append(1, { partition: 7 }), { code: 404 });
+  await assert.rejects(stream.read(0), { code: 501 });
+  await assert.rejects(stream.consume(() => {}).ready, { code: 501 });
+  await stream.delete();
+  await assert.rejects(stream.delete(), { code: 404 });
+});
+
+test("over HTTP, members join, replace each other, come back after a lost connection, and leave", limit, async (t) => {
+  const { port, url } = await serve(t);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [blocked, watcher] = [client(t, between.url, { fallback: true }), client(t, url)];
+  const ids = async (topic) => (await watcher.members(topic)).map(({ id, connections, info }) => [id, connections, info]);
+  const [members, messages] = [channel(), channel()];
+  await watcher.subscribe("room", () => {}, { members: members.push }).ready;
+  const subscription = blocked.subscribe("room", messages.push);
+  // One of them is rejected, and the others join.
+  const joins = [["room", { id: "anna", info: { name: "Anna" } }], ["hall", { id: "" }], ["cellar", { id: "anna" }]];
+  const results = await Promise.allSettled(joins.map(([topic, member]) => blocked.join(topic, member)));
+  assert.deepEqual(results.map(({ reason }) => reason?.code), [undefined, 422, undefined]);
+  await subscription.ready;
+  assert.equal(blocked.transport, "http");
+  await members.until((now) => now.get("anna")?.name === "Anna");
+  const until = async (topic, expected) => {
+    while (JSON.stringify(await ids(topic)) !== JSON.stringify(expected)) await new Promise(setImmediate);
+  };
+  await until("cellar", [["anna", 1, undefined]]);
+  assert.deepEqual(await ids("hall"), []);
+  assert.equal(blocked.connections.length, 2);
+
+  await blocked.join("room", { id: "anna", info: "renamed" });
+  await members.until((now) => now.get("anna") === "renamed");
+  await blocked.leave("cellar");
+  await until("cellar", []);
+  await blocked.join("hall", { id: "ben" });
+  await until("hall", [["ben", 1, undefined]]);
+  // Requested and withdrawn at once.
+  await Promise.all([blocked.join("attic", { id: "ben" }), blocked.leave("attic")]);
+  assert.deepEqual(await ids("attic"), []);
+
+  between.refuse();
+  await members.until((now) => now.size === 0);
+  await until("hall", []);
+  between.accept();
+  await members.until((now) => now.get("anna") === "renamed");
+  await until("hall", [["ben", 1, undefined]]);
+  assert.equal(blocked.transport, "http");
+  await watcher.publish("room", 1);
+  assert.equal((await messages.next()).data, 1);
+  await Promise.all([blocked.leave("room"), blocked.leave("hall")]);
+  await until("room", []);
+  await until("hall", []);
+  assert.equal(blocked.connections.length, 1);
+  const many = Array.from({ length: 65 }, (_, number) => blocked.join(`many.${number}`, { id: "anna" }));
+  const rejected = (await Promise.allSettled(many)).filter(({ reason }) => reason);
+  assert.deepEqual(rejected.map(({ reason }) => reason.code), [501]);
+  blocked.close();
+  await until("many.0", []);
+});
+
+test("over HTTP, joins take one of the responses, and a token names the member", limit, async (t) => {
+  const { options, make } = tokens(t);
+  const { port, url } = await serve(t, options);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const token = make("--subject", "anna", "--subscribe", ">", "--expires", "1h");
+  const one = client(t, between.url, { fallback: true, token });
+  await Promise.all(["a", "b"].map((topic) => one.state(topic, () => {}).ready));
+  await assert.rejects(one.join("room", { id: "ben" }), { code: 403 });
+  await one.join("room", { id: "anna" });
+  assert.deepEqual((await client(t, url, { token }).members("room")).map(({ id }) => id), ["anna"]);
+  await assert.rejects(one.state("c", () => {}).ready, { code: 501 });
+  await one.leave("room");
+  await one.state("c", () => {}).ready;
+  await assert.rejects(one.join("room", { id: "anna" }), { code: 501, message: /more than 5 responses need a WebSocket/ });
 });
 
 test("a backend disconnects the connections that a client names", limit, async (t) => {
@@ -719,13 +807,14 @@ test("over HTTP, hooks of the application decide, and its topics are received", 
   const application = createServer(async (request, response) => {
     let body = "";
     for await (const chunk of request) body += chunk;
-    const { hook, topic, key, data } = JSON.parse(body);
+    const { hook, method, topic, key, data } = JSON.parse(body);
     asked.push([hook, topic ?? null, key ?? null]);
     const no = { reject: { code: 422, reason: "no" } };
     const answers = {
       connect: { claims: { sub: "anna", subscribe: ">", publish: ">", keys: ">/>" }, topics: ["personal.anna"] },
       subscribe: topic === "no" ? no : {},
       publish: data === "spam" ? no : key ? { data: { checked: data } } : {},
+      rpc: method === "a/b é" ? { data: [data, topic ?? null] } : no,
     };
     response.end(JSON.stringify(answers[hook]));
   });
@@ -734,7 +823,7 @@ test("over HTTP, hooks of the application decide, and its topics are received", 
   t.after(() => application.close());
   const hook = `http://127.0.0.1:${application.address().port}/`;
   const key = "a-key-of-the-tests,-32-bytes-long";
-  const options = ["connect", "subscribe", "publish"].flatMap((name) => [`--hooks-${name}`, hook]);
+  const options = ["connect", "subscribe", "publish", "rpc"].flatMap((name) => [`--hooks-${name}`, hook]);
   const { port, http } = await serve(t, [...options, "--api-key", key]);
   const between = await proxy(t, port);
   between.blockWebSockets();
@@ -746,6 +835,11 @@ test("over HTTP, hooks of the application decide, and its topics are received", 
   assert.equal((await messages.next()).data, "hello");
   await assert.rejects(one.publish("chat", "spam"), { code: 422, message: "no" });
   await assert.rejects(one.subscribe("no", () => {}).ready, { code: 422, message: "no" });
+  assert.deepEqual(await one.call("a/b é", { n: 1 }), [{ n: 1 }, null]);
+  assert.deepEqual(await one.call("a/b é", undefined, { topic: "chat" }), [null, "chat"]);
+  await assert.rejects(one.call("other"), { code: 422, message: "no" });
+  await one.join("chat", { id: "anna" });
+  assert.deepEqual(await one.members("chat"), [{ id: "anna", connections: 1 }]);
   await one.set("prices", "gold", 1);
   await assert.rejects(one.set("prices", "gold", "spam"), { code: 422 });
   const views = channel();
@@ -760,7 +854,7 @@ test("over HTTP, hooks of the application decide, and its topics are received", 
   }
   assert.deepEqual(await assigned.next(), { op: "message", topic: "personal.anna", data: "for you" });
   const names = new Set(asked.map(([name]) => name));
-  assert.deepEqual([...names].sort(), ["connect", "publish", "subscribe"]);
+  assert.deepEqual([...names].sort(), ["connect", "publish", "rpc", "subscribe"]);
 });
 
 test("over HTTP, keys are followed and written under conditions", limit, async (t) => {

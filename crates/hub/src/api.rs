@@ -3,6 +3,7 @@
 pub(crate) mod keys;
 pub(crate) mod members;
 mod read_topic;
+pub(crate) mod rpc;
 pub(crate) mod streams;
 pub(crate) mod topics;
 pub(crate) mod v1;

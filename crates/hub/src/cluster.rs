@@ -49,7 +49,7 @@ use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
 use crate::auth::Revocation;
-use crate::connections::ConnectionCounts;
+use crate::connections::{ConnectionCounts, ConnectionId};
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
@@ -423,14 +423,14 @@ impl KeySender for Cluster {
 }
 
 impl OtherNodes for Cluster {
-    fn publish(&self, topic: &str, content: &MessageContent) {
+    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>) {
         let (kind, payload) = content.parts();
-        self.outbox.publish(topic, Audience::Subscribers, (kind, &payload));
+        self.outbox.publish(topic, Audience::Subscribers, (kind, &payload, exclude));
     }
 
-    fn publish_to_all(&self, topic: &str, content: &MessageContent) {
+    fn publish_to_all(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>) {
         let (kind, payload) = content.parts();
-        self.outbox.publish(topic, Audience::AllNodes, (kind, &payload));
+        self.outbox.publish(topic, Audience::AllNodes, (kind, &payload, exclude));
     }
 
     fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool {

@@ -3,6 +3,7 @@
 //! A handler registers when its connection opens. A command is queued with the connection and wakes it; the handler
 //! executes it on the thread of the connection.
 
+mod id;
 mod path;
 pub(crate) mod subscribe;
 
@@ -20,8 +21,9 @@ use futures_channel::oneshot;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sinews_server::{CloseCode, Closed, Context};
+use sinews_server::{CloseCode, Closed, Context, SubscriberId};
 
+pub(crate) use self::id::ConnectionId;
 pub(crate) use self::path::ConnectionPath;
 use crate::auth::{Denied, Revocation, RevocationError, Revocations, RevokedTokens, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
@@ -145,8 +147,11 @@ pub(crate) struct ClientConnection {
     registry: Arc<ConnectionRegistry>,
     number: u64,
     pub(crate) path: ConnectionPath,
-    /// Milliseconds since 1970.
-    pub(crate) opened: u64,
+    /// Milliseconds since 1970, in parts without padding.
+    opened_low: u32,
+    opened_high: u16,
+    /// A part of the id as a subscriber; the rest is in the queue, in place of padding.
+    subscriber: u32,
     waker: Waker,
     /// Bytes that wait for the client, if they are many.
     queued: AtomicU32,
@@ -159,8 +164,11 @@ struct CommandQueue {
     /// Boxed, since most connections get none.
     #[expect(clippy::box_collection, reason = "a pointer for each idle connection")]
     commands: Option<Box<Vec<ConnectionCommand>>>,
-    /// The close code, at the end.
-    closed: Option<u16>,
+    /// The close code, at the end; 0 before it.
+    closed: u16,
+    /// Parts of the id as a subscriber: its lowest bits, and its thread.
+    subscriber_low: u32,
+    subscriber_thread: u16,
 }
 
 /// The connections that a command names.
@@ -216,25 +224,34 @@ impl fmt::Debug for ConnectionRegistry {
 }
 
 impl ConnectionRegistry {
-    /// Registers an open connection at a path, with the rights of its client and the waker of its handler.
+    /// Registers an open connection at a path, with the rights of its client, its id as a subscriber, and the waker of its
+    /// handler.
     pub(crate) fn register(
         self: &Arc<Self>,
         path: ConnectionPath,
         rights: &Rights,
-        waker: Waker,
+        (subscriber, waker): (SubscriberId, Waker),
     ) -> RegisteredConnection {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let bits = subscriber.to_bits();
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        let connection_state =
-            Mutex::new(CommandQueue { rights: rights.clone(), commands: None, closed: None });
+        let connection_state = Mutex::new(CommandQueue {
+            rights: rights.clone(),
+            commands: None,
+            closed: 0,
+            subscriber_low: bits as u32,
+            subscriber_thread: (bits >> u64::BITS) as u16,
+        });
         let connection = Arc::new(ClientConnection {
             registry: Arc::clone(self),
             number,
             path,
-            opened,
+            opened_low: opened as u32,
+            opened_high: (opened >> u32::BITS) as u16,
+            subscriber: (bits >> u32::BITS) as u32,
             waker,
             queued: AtomicU32::new(0),
             state: connection_state,
@@ -258,14 +275,19 @@ impl ConnectionRegistry {
 
     /// The id of a connection.
     pub(crate) fn id_of(&self, connection: &ClientConnection) -> String {
-        format!("{:06x}-{:x}", self.process, connection.number)
+        ConnectionId { process: self.process, number: connection.number }.to_string()
     }
 
     /// The number of an id of this process.
     fn number_of(&self, id: &str) -> Option<u64> {
-        let (process, number) = id.split_once('-')?;
-        let is_own = u32::from_str_radix(process, 16).ok()? == self.process;
-        u64::from_str_radix(number, 16).ok().filter(|_| is_own)
+        ConnectionId::parse(id).filter(|id| id.process == self.process).map(|id| id.number)
+    }
+
+    /// A connection of this process as a subscriber, if it is open.
+    pub(crate) fn subscriber(&self, id: ConnectionId) -> Option<SubscriberId> {
+        let is_own = id.process == self.process;
+        let connection = self.lock().find(id.number).filter(|_| is_own)?;
+        Some(connection.subscriber())
     }
 
     /// The connection with an id, if it is open.
@@ -311,8 +333,8 @@ impl ConnectionRegistry {
         after: Option<&str>,
         limit: usize,
     ) -> Vec<Arc<ClientConnection>> {
-        let position = after.and_then(position_of).unwrap_or((0, 0));
-        match position.0.cmp(&self.process) {
+        let process = after.and_then(ConnectionId::parse).map_or(0, |id| id.process);
+        match process.cmp(&self.process) {
             Ordering::Greater => Vec::new(),
             // The id is of this process.
             Ordering::Equal => self.page(user, after, limit).unwrap_or_default(),
@@ -446,17 +468,11 @@ impl ConnectionRegistry {
     }
 }
 
-/// Process and number of an id.
-pub(crate) fn position_of(id: &str) -> Option<(u32, u64)> {
-    let (process, number) = id.split_once('-')?;
-    Some((u32::from_str_radix(process, 16).ok()?, u64::from_str_radix(number, 16).ok()?))
-}
-
 /// A connection in a list of the HTTP API.
 pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnection) -> Value {
     let rights = connection.rights();
     let mut described = json!({
-        "connection": registry.id_of(connection), "path": connection.path.as_str(), "opened": connection.opened,
+        "connection": registry.id_of(connection), "path": connection.path.as_str(), "opened": connection.opened(),
         "queued": connection.queued.load(MemoryOrdering::Relaxed),
     });
     if let Some(user) = rights.subject() {
@@ -469,6 +485,19 @@ pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnec
 }
 
 impl ClientConnection {
+    /// When it was opened, in milliseconds since 1970.
+    pub(crate) fn opened(&self) -> u64 {
+        u64::from(self.opened_high) << u32::BITS | u64::from(self.opened_low)
+    }
+
+    fn subscriber(&self) -> SubscriberId {
+        let state = self.lock();
+        let (low, thread) = (state.subscriber_low, state.subscriber_thread);
+        drop(state);
+        let middle = u128::from(self.subscriber) << u32::BITS;
+        SubscriberId::from_bits(u128::from(thread) << u64::BITS | middle | u128::from(low))
+    }
+
     /// The rights of its client.
     pub(crate) fn rights(&self) -> Rights {
         self.lock().rights.clone()
@@ -561,13 +590,13 @@ impl RegisteredConnection {
 
     /// Ends the registration of a WebSocket, with its close code.
     pub(crate) fn end(self, closed: &Closed) {
-        self.0.lock().closed = Some(closed.status());
+        self.0.lock().closed = closed.status();
     }
 
     /// Reports the end of the connection, if anything wants to know it. The end of a poll does not say that its client has
     /// gone.
     fn report(&self) {
-        let ClientConnection { registry, path, opened, state, .. } = &*self.0;
+        let ClientConnection { registry, path, state, .. } = &*self.0;
         if *path == ConnectionPath::Poll {
             return;
         }
@@ -579,8 +608,8 @@ impl RegisteredConnection {
             path: path.as_str(),
             user: state.rights.subject().map(Arc::from),
             address: state.rights.address(),
-            opened: *opened,
-            code: state.closed,
+            opened: self.0.opened(),
+            code: (state.closed > 0).then_some(state.closed),
         };
         drop(state);
         events.emit(EventDetail::ConnectionClosed(Box::new(closed)));
@@ -612,6 +641,10 @@ mod tests {
         }
     }
 
+    fn subscriber() -> SubscriberId {
+        SubscriberId::from_bits(7)
+    }
+
     fn close_command() -> ConnectionCommand {
         ConnectionCommand::Close { code: CloseCode::POLICY, reason: "test".into() }
     }
@@ -619,8 +652,9 @@ mod tests {
     #[test]
     fn connections_are_found_until_they_are_dropped() {
         let registry = Arc::new(ConnectionRegistry::default());
-        let register =
-            |rights: &Rights| registry.register(ConnectionPath::Protocol, rights, Waker::noop().clone());
+        let register = |rights: &Rights| {
+            registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
+        };
         let (anna, ben) = (Rights::of_subject("anna"), Rights::of_subject("ben"));
         let connections = [register(&anna), register(&Rights::all()), register(&anna), register(&ben)];
         let ids: Vec<String> = connections.iter().map(RegisteredConnection::id).collect();
@@ -653,7 +687,11 @@ mod tests {
     #[test]
     fn rights_that_were_revoked_since_their_verification_are_denied() {
         let registry = Arc::new(ConnectionRegistry::default());
-        let connection = registry.register(ConnectionPath::Protocol, &Rights::all(), Waker::noop().clone());
+        let connection = registry.register(
+            ConnectionPath::Protocol,
+            &Rights::all(),
+            (subscriber(), Waker::noop().clone()),
+        );
         let revocations = Revocations::default();
         let [first, second] = ["one", "two"].map(|id| Rights::of_token("anna", id, None));
         let revocation = |id: &str| Revocation::new(RevokedTokens::WithId(id.into()), f64::MAX);
@@ -670,8 +708,9 @@ mod tests {
     fn slowest_connections_are_listed_first() {
         let registry = Arc::new(ConnectionRegistry::default());
         let (anna, other) = (Rights::of_subject("anna"), Rights::all());
-        let register =
-            |rights: &Rights| registry.register(ConnectionPath::Protocol, rights, Waker::noop().clone());
+        let register = |rights: &Rights| {
+            registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
+        };
         let connections: Vec<_> =
             (0..STEP + 3).map(|at| register(if at == 0 { &anna } else { &other })).collect();
         assert!(registry.slowest(None, 9).is_empty());
@@ -692,8 +731,11 @@ mod tests {
     #[test]
     fn commands_wake_the_handler_and_are_bounded() {
         let (registry, count) = (Arc::new(ConnectionRegistry::default()), Arc::new(CountedWakes::default()));
-        let registered =
-            registry.register(ConnectionPath::Protocol, &Rights::all(), Waker::from(Arc::clone(&count)));
+        let registered = registry.register(
+            ConnectionPath::Protocol,
+            &Rights::all(),
+            (subscriber(), Waker::from(Arc::clone(&count))),
+        );
         let connection = registry.find(&registered.id()).unwrap();
         let report = || ConnectionCommand::ReportCluster { is_connected: true };
         for _ in 0..COMMANDS_MAX {

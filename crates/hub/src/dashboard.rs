@@ -76,7 +76,8 @@ impl DashboardClient {
 impl Handler for DashboardClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let registry = self.hub.connections();
-        self.connection = Some(registry.register(ConnectionPath::Dashboard, &self.rights, cx.waker()));
+        let ends = (cx.subscriber_id(), cx.waker());
+        self.connection = Some(registry.register(ConnectionPath::Dashboard, &self.rights, ends));
         self.live.policy().close_if_revoked(&self.rights, cx);
         match cx.subscribe(FEED) {
             Ok(()) => {

@@ -39,7 +39,6 @@ use self::wire::{
     send_descriptor,
 };
 use crate::auth::{Revocation, Revocations};
-use crate::protocol::pusher::encode::parse_socket_id;
 use crate::streams::service::StreamService;
 use crate::topics::{HubTopics, MessageContent};
 
@@ -327,13 +326,12 @@ impl HandoverState {
                     publisher.pause_presence();
                     self.stop.hand_over();
                 }
-                HandoverHead::Published { topic, kind, position, answers, socket } => {
+                HandoverHead::Published { topic, kind, position, answers, sender } => {
                     let position = position.map(Into::into);
                     if !self.follows_directly(&topic, position) {
                         continue;
                     }
-                    let socket = socket.as_deref().and_then(parse_socket_id);
-                    let published = (position, answers, socket);
+                    let published = (position, answers, &sender);
                     let content = MessageContent::of(kind, body);
                     self.hub.deliver_from_successor(&mut publisher, &topic, &content, published);
                 }

@@ -7,6 +7,7 @@
 //! ```
 
 mod addresses;
+mod calls;
 mod circuit;
 mod client;
 mod detail;
@@ -18,6 +19,7 @@ mod metrics;
 mod options;
 pub(crate) mod requests;
 
+pub(crate) use self::calls::{CallData, HookCall};
 pub(crate) use self::client::{HookClient, HookReply, PendingReply};
 pub(crate) use self::detail::HookDetail;
 pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};

@@ -278,7 +278,8 @@ impl Namespace {
         self
     }
 
-    /// Limits the calls (`rpc`) of one connection with a topic of the namespace. Default: no limit.
+    /// Limits the calls (`rpc`) of one connection with a topic of the namespace. The plain HTTP calls of a user share one
+    /// rate of this size. Default: no limit.
     #[must_use]
     pub fn with_call_rate(mut self, rate: PublishRate) -> Self {
         self.call_rate = Some(rate);

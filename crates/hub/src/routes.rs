@@ -89,10 +89,7 @@ pub(crate) fn add_to(
         .post("/topics/{name}", move |request| {
             api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
         });
-    let members_live = live.clone();
-    let router = router.get("/topics/{name}/members", move |request| {
-        api::members::list(&members_live, request).unwrap_or_else(|denied| denied.response().into())
-    });
+    let router = add_requests(router, live);
     let router = add_keys(router, live, (hub, store), readers);
     let host_live = live.clone();
     let router = router.before("/", move |request| host_live.policy().check_host(request));
@@ -136,6 +133,18 @@ impl Readers {
         })
         .unwrap_or_else(|denied| denied.response().into())
     }
+}
+
+/// Adds the routes of members and calls.
+fn add_requests(router: Router, live: &LivePolicy) -> Router {
+    let (members_live, rpc_live) = (live.clone(), live.clone());
+    router
+        .get("/topics/{name}/members", move |request| {
+            api::members::list(&members_live, request).unwrap_or_else(|denied| denied.response().into())
+        })
+        .post("/rpc/{method}", move |request| {
+            api::rpc::call(&rpc_live, request).unwrap_or_else(|denied| denied.response().into())
+        })
 }
 
 /// Adds the routes of keys.

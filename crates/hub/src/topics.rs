@@ -24,7 +24,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use sinews_server::{Context, InvalidTopic, Position, Prepared, Publisher, TopicPattern, Topics};
+use sinews_server::{
+    Context, InvalidTopic, Position, Prepared, Publisher, SubscriberId, TopicPattern, Topics,
+};
 
 use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
 use self::channels::{PublishedChannel, TopicLocks};
@@ -37,7 +39,7 @@ pub(crate) use self::publisher::TopicPublisher;
 use self::publisher::reached;
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
-use crate::connections::ConnectionRegistry;
+use crate::connections::{ConnectionId, ConnectionRegistry};
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
 use crate::protocol::pusher::LiveApps;
@@ -253,6 +255,20 @@ impl HubTopics {
         self.publish_to(out, topic, &publication, (include_self, socket))
     }
 
+    /// Publishes as [`publish`](Self::publish) does, except to a connection of this node or of another one. A replay of the
+    /// history includes the message for every subscriber.
+    pub(crate) fn publish_except(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        content: &MessageContent,
+        exclude: Option<ConnectionId>,
+    ) -> usize {
+        let publication = ChannelPublication::new(content);
+        let source = PublicationSource { origin: PublicationOrigin::Local, socket: None, exclude };
+        self.publish_local(out, topic, &publication, (true, source))
+    }
+
     /// Publishes as [`publish_from`](Self::publish_from) does, an event that is made once for all of its channels.
     pub(crate) fn publish_to(
         &self,
@@ -261,21 +277,32 @@ impl HubTopics {
         publication: &ChannelPublication<'_>,
         (include_self, socket): (bool, Option<u128>),
     ) -> usize {
+        let source = PublicationSource { origin: PublicationOrigin::Local, socket, exclude: None };
+        self.publish_local(out, topic, publication, (include_self, source))
+    }
+
+    fn publish_local(
+        &self,
+        out: &mut impl TopicPublisher,
+        topic: &str,
+        publication: &ChannelPublication<'_>,
+        (include_self, source): (bool, PublicationSource),
+    ) -> usize {
         self.count(topic);
         let channel = self.channel(topic);
         let is_cached = channel.as_ref().is_some_and(PublishedChannel::is_cache);
         let authority = self.read_authority();
-        let source = PublicationSource { origin: PublicationOrigin::Local, socket };
         let reached = self.publish_framed(&authority, out, topic, publication, source);
         drop(authority);
-        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, include_self);
+        let audience = (include_self, self.subscriber(source.exclude));
+        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, audience);
         // The other nodes receive the events of a cache channel in the order in which this node retains them.
         if let Some(nodes) = self.other_nodes() {
             let content = publication.content();
             match is_cached {
                 // A node that has its first subscriber later answers with the last event.
-                true => nodes.publish_to_all(topic, content),
-                false => nodes.publish(topic, content),
+                true => nodes.publish_to_all(topic, content, source.exclude),
+                false => nodes.publish(topic, content, source.exclude),
             }
         }
         reached
@@ -302,7 +329,12 @@ impl HubTopics {
         }
         let publication = ChannelPublication::new(content);
         self.relay_recoverable(out, topic, &publication, position);
-        self.publish_plain(out, (topic, channel.as_ref()), &publication, true);
+        self.publish_plain(out, (topic, channel.as_ref()), &publication, (true, None));
+    }
+
+    /// A connection as a subscriber, if this process has it.
+    fn subscriber(&self, connection: Option<ConnectionId>) -> Option<SubscriberId> {
+        connection.and_then(|id| self.connections.subscriber(id))
     }
 
     /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
@@ -318,18 +350,18 @@ impl HubTopics {
         out: &mut impl TopicPublisher,
         (topic, channel): (&str, Option<&PublishedChannel<'_>>),
         publication: &ChannelPublication<'_>,
-        include_self: bool,
+        (include_self, except): (bool, Option<SubscriberId>),
     ) -> usize {
-        let reached = self.publish_event(out, (topic, channel), publication, include_self);
+        let reached = self.publish_event(out, (topic, channel), publication, (include_self, except));
         if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
             return reached;
         }
         let (topic, message) = (TopicForm::Plain.topic(topic), publication.content().plain());
         reached
-            + if include_self {
-                out.publish(&topic, &message)
-            } else {
-                out.publish_to_others(&topic, &message)
+            + match except {
+                Some(except) => out.publish_except(&topic, &message, except),
+                None if include_self => out.publish(&topic, &message),
+                None => out.publish_to_others(&topic, &message),
             }
     }
 
@@ -371,15 +403,16 @@ impl HubTopics {
             return self.publish_unstored(&out.publisher(), topic, publication, source.socket);
         }
         let channel = self.recoverable_channel(topic);
-        let mut assigned = None;
-        let reached = out.publish_with(&TopicForm::Framed.topic(topic), |position| {
+        let (mut assigned, except) = (None, self.subscriber(source.exclude));
+        let make = |position| {
             // The topic is locked, so the predecessor receives messages in order.
             pass_to_predecessor(position);
             assigned = position;
             content.framed(topic, position)
-        });
-        let publication = (topic, publication);
-        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, source.socket)
+        };
+        let reached = out.publish_with(&TopicForm::Framed.topic(topic), make, except);
+        let (publication, sender) = ((topic, publication), (source.socket, except));
+        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, sender)
     }
 
     /// Counts a new subscription.

@@ -266,7 +266,7 @@ fn long_poll_waits_for_a_topic_without_history() {
 fn bad_requests_get_a_reason() {
     let hub = TestHub::new();
     for (status, path, lines, reason) in [
-        (400, "/topics", "", "query parameter `topic` is required"),
+        (400, "/topics", "", "query parameter `topic` is required, up to 64 times, or `join`"),
         (400, "/topics?topic=a&topic=a", "", "topic a is named twice"),
         (400, "/topics/a..b", "", "empty part"),
         (400, "/topics/a.*?presence=true", "", "wildcard"),
@@ -408,6 +408,141 @@ fn event_stream_follows_the_members_of_a_topic() {
     while body.event().unwrap().data != "a message" {}
     assert_eq!(silent.event().unwrap().data, "a message", "no presence");
     drop(ben);
+}
+
+/// The members of a topic: the id, the number of connections, and the info of each.
+fn members(hub: &TestHub, topic: &str) -> Vec<(String, u64, Value)> {
+    let list = parse(&hub.ask(&format!("/topics/{topic}/members"), "Connection: close\r\n").rest());
+    let members = list["members"].as_array().unwrap().iter();
+    let fields = |member: &Value| {
+        let connections = member["connections"].as_u64().unwrap();
+        (member["id"].as_str().unwrap().to_owned(), connections, member["info"].clone())
+    };
+    members.map(fields).collect()
+}
+
+/// Waits for the list of members of a topic.
+fn until_members(hub: &TestHub, topic: &str, expected: &[(&str, u64, Value)]) {
+    let owned = |(id, count, info): &(&str, u64, Value)| ((*id).to_owned(), *count, info.clone());
+    let expected: Vec<_> = expected.iter().map(owned).collect();
+    let begin = std::time::Instant::now();
+    while members(hub, topic) != expected {
+        assert!(begin.elapsed() < support::TIMEOUT, "{:?}", members(hub, topic));
+        thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn client_is_a_member_while_its_response_is_open() {
+    let hub = TestHub::new();
+    let mut watcher = hub.events("/topics/room?members=true");
+    subscribed(&mut watcher);
+    let anna = "member=%7B%22id%22%3A%22anna%22%2C%22info%22%3A%7B%22name%22%3A%22Anna%22%7D%7D";
+    let info = json!({ "name": "Anna" });
+    let mut events = hub.events(&format!("/topics/room?join=room&join=hall&{anna}"));
+    subscribed(&mut events);
+    for topic in ["room", "hall"] {
+        let event = events.event().unwrap();
+        assert_eq!((&*event.kind, &*event.id), ("joined", ""), "{event:?}");
+        assert_eq!(parse(&event.data), json!({ "op": "joined", "topic": topic }));
+        assert_eq!(members(&hub, topic), [("anna".to_owned(), 1, info.clone())]);
+    }
+    // An earlier update may have the subscription only.
+    let mut updates = std::iter::repeat_with(|| presence(&mut watcher)["joined"].clone());
+    let joined = updates.find(|joined| !joined.is_null());
+    assert_eq!(joined, Some(json!([{ "id": "anna", "info": info }])));
+    // The same member by lines, without a subscription, and another member in each topic.
+    let mut lines = hub.ask(&format!("/topics?join=room&{anna}"), LINES);
+    welcomed(&mut lines);
+    assert_eq!(parse(&lines.line().unwrap()), json!({ "op": "joined", "topic": "room" }));
+    let own = "member=%7B%22id%22:%22ben%22%7D&member=%7B%22id%22:%22carl%22%7D";
+    let mut other = hub.ask(&format!("/topics?join=room&join=hall&{own}"), LINES);
+    welcomed(&mut other);
+    for topic in ["room", "hall"] {
+        assert_eq!(parse(&other.line().unwrap())["topic"], topic);
+    }
+    assert_eq!(
+        members(&hub, "room"),
+        [("anna".to_owned(), 2, info.clone()), ("ben".to_owned(), 1, Value::Null)]
+    );
+    // A member gets no message of a topic to which it has not subscribed.
+    hub.publish("room", "for subscribers");
+    assert_eq!(events.event().unwrap().data, "for subscribers");
+    drop(events);
+    until_members(&hub, "room", &[("anna", 1, info), ("ben", 1, Value::Null)]);
+    until_members(&hub, "hall", &[("carl", 1, Value::Null)]);
+    drop((lines, other));
+    until_members(&hub, "room", &[]);
+    until_members(&hub, "hall", &[]);
+}
+
+#[test]
+fn joins_of_a_response_are_checked_before_it_begins() {
+    let hub = TestHub::new();
+    let id = |id: &str| format!("member=%7B%22id%22%3A%22{id}%22%7D");
+    let many: String = (0..65).map(|number| format!("&join=t{number}")).collect();
+    let long = format!("join=a&member=%7B%22id%22:%22x%22,%22info%22:%22{}%22%7D", "i".repeat(1_023));
+    for (status, query, lines, reason) in [
+        (400, "join=a".to_owned(), "", "a member is required"),
+        (400, id("x"), "", "`member` needs `join`"),
+        (400, format!("join=a&join=a&{}", id("x")), "", "topic a is joined twice"),
+        (400, format!("join=a.*&{}", id("x")), "", "wildcard"),
+        (400, "join=a&member=x".to_owned(), "", "query parameter `member`: "),
+        (400, "join=a&member=%7B%22id%22:%22x%22,%22name%22:1%7D".to_owned(), "", "unknown field"),
+        (400, format!("join=a&join=b&join=c&{0}&{0}", id("x")), "", "once for each `join` (3), not 2 times"),
+        (400, format!("{many}&{}", id("x")), "", "`join` is permitted up to 64 times"),
+        (422, format!("join=a&{}", id("")), "", "id"),
+        (413, long, "", "1025"),
+        (400, format!("join=a&{}", id("x")), JSON, "query parameter `join` is not for long polls"),
+    ] {
+        for path in ["/topics/t?", "/topics?topic=t&"] {
+            let mut answer = hub.ask(&format!("{path}{query}"), &format!("Connection: close\r\n{lines}"));
+            assert_eq!(answer.status(), status, "{path}{query}");
+            let body = answer.rest();
+            assert!(body.contains(reason), "{path}{query}: {body}");
+        }
+    }
+}
+
+#[test]
+fn join_without_websocket_needs_the_rights_of_a_join() {
+    let options =
+        AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned())).with_leeway(Duration::ZERO);
+    let policy = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
+    let namespaces = Namespaces::new([Namespace::new("kept.secret").with_presence(false)]);
+    let hub = TestHub::built(Hub::builder().access(policy.with_namespaces(namespaces.unwrap())));
+    let token = |lives: u64| {
+        let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(lives);
+        let claims = json!({ "exp": end.as_secs_f64(), "subscribe": ["kept.>"], "sub": "anna" });
+        let key = EncodingKey::from_secret(SECRET.as_bytes());
+        jsonwebtoken::encode(&Header::default(), &claims, &key).unwrap()
+    };
+    let valid = token(600);
+    let ben = "member=%7B%22id%22:%22ben%22%7D";
+    for (status, query) in [
+        (401, format!("join=kept.a&{ben}")),
+        (403, format!("join=kept.a&{ben}&token={valid}")),
+        (403, format!("join=other&token={valid}")),
+        (422, format!("join=kept.secret&token={valid}")),
+    ] {
+        assert_eq!(hub.events(&format!("/topics?{query}")).status(), status, "{query}");
+    }
+    // The user of the token is the member.
+    let mut body = hub.ask(&format!("/topics?join=kept.a&token={valid}"), LINES);
+    body.line().unwrap();
+    assert_eq!(parse(&body.line().unwrap())["op"], "joined");
+    let anna = format!("/topics/kept.a/members?token={valid}");
+    let listed = || parse(&hub.ask(&anna, "Connection: close\r\n").rest())["members"].clone();
+    assert_eq!(listed(), json!([{ "id": "anna", "connections": 1 }]));
+    drop(body);
+    // The end of the token ends the response, and the membership.
+    let short = token(2);
+    let mut body = hub.ask(&format!("/topics?join=kept.a&token={short}"), LINES);
+    let mut messages = vec![body.line().unwrap()];
+    messages.extend(std::iter::from_fn(|| body.line()));
+    let close = parse(messages.last().unwrap());
+    assert_eq!((&close["op"], &close["code"]), (&json!("close"), &json!(4401)), "{messages:?}");
+    while listed() != json!([]) {}
 }
 
 #[test]

@@ -142,6 +142,13 @@ fn http_replaces_websockets(w: &mut World<'_>) -> Result<(), Failure> {
     )?;
     w.until_noted("http,1,anna,2")?;
     w.until_noted("by http a message")?;
+    w.run(
+        "await blocked.join('cellar', { id: 'ben' });
+         note('joined ' + (await member.members('cellar')).map(({ id }) => id));
+         await blocked.leave('cellar');",
+    )?;
+    w.until_noted("joined anna,ben")?;
+    w.until_noted("members anna")?;
     w.run("notes.length = 0; await member.leave('cellar');")?;
     w.until_noted("members ")?;
     w.run("blocked.close(); member.close();")

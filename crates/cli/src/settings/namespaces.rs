@@ -122,7 +122,7 @@ settings! {
         }
 
         /// Maximum rate of one connection: calls (`rpc`) per second with a topic of the namespace. Excess is rejected with
-        /// 429.
+        /// 429. The plain HTTP calls of a user share one rate of this size.
         calls_per_second: Option<NonZeroU32> { unset: "no limit", example: "10", reloads: true }
 
         /// Maximum number of calls at once of one connection, after an idle time.

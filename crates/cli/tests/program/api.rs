@@ -7,10 +7,11 @@ mod refresh;
 mod revocations;
 mod schema;
 
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use sinews_testkit::Reply;
+use sinews_testkit::{BodyReader, Reply};
 
 use crate::config::Directory;
 use crate::support::{PROGRAM, Running, Socket};
@@ -132,6 +133,93 @@ fn messages_are_published_alone_in_batches_and_to_many_topics() {
         call(&server, "POST /broadcast", &json!({"pattern": "none.*", "data": 1})),
         json!({"results": []})
     );
+}
+
+/// A client of `/ws` with subscriptions, and the id of its connection.
+fn subscriber(server: &Running, topics: &[&str]) -> (ApiClient, String) {
+    let (mut client, welcome) = ApiClient::connect(server, "/ws");
+    topics.iter().for_each(|topic| client.subscribe(topic));
+    (client, welcome["connection"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn publications_exclude_one_connection() {
+    let server = serve(&["--history", "kept.>=10"]);
+    let mut clients = [(); 4].map(|()| subscriber(&server, &["live.a", "kept.a"]));
+    let ids = clients.each_ref().map(|(_, id)| id.clone());
+    for (at, id) in ids.iter().enumerate() {
+        for topic in ["live.a", "kept.a"] {
+            let message = json!({"topic": topic, "data": at, "exclude": id});
+            call(&server, "POST /publish", &message);
+            call(&server, "POST /batch", &json!({"messages": [message]}));
+            let broadcast = json!({"topics": [topic], "data": at, "exclude": id});
+            call(&server, "POST /broadcast", &broadcast);
+            let broadcast = json!({"pattern": topic.replace(".a", ".*"), "data": at, "exclude": id});
+            call(&server, "POST /broadcast", &broadcast);
+        }
+    }
+    call(&server, "POST /publish", &json!({"topic": "live.a", "data": "last", "exclude": "0-1"}));
+    for (at, (client, _)) in clients.iter_mut().enumerate() {
+        let mut received = Vec::new();
+        while received.last() != Some(&json!("last")) {
+            received.push(client.receive()["data"].clone());
+        }
+        assert!(!received.contains(&json!(at)), "{at}: {received:?}");
+        assert_eq!(received.len(), 3 * 8 + 1);
+        // The history has all messages.
+        let history = client.request(json!({"op": "history", "id": 1, "topic": "kept.a", "last": 10}));
+        assert_eq!(history["messages"].as_array().unwrap().len(), 10);
+    }
+}
+
+#[test]
+fn publications_exclude_raw_sockets_and_event_streams() {
+    let server = serve(&[]);
+    let mut raw = server.websocket("/topics/live.a");
+    raw.send(&sinews_testkit::Frame::ping(""));
+    assert!(matches!(raw.next(), Some(Reply::Pong(_))));
+    let listed = call(&server, "GET /connections", &Value::Null);
+    let of_raw = listed["connections"][0]["connection"].as_str().unwrap();
+    let mut stream = server.connect();
+    let lines = "Accept: application/x-ndjson";
+    write!(stream, "GET /topics/live.a HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
+    let mut events = BodyReader::new(stream);
+    let mut next = || -> Value { serde_json::from_str(&events.line().unwrap()).unwrap() };
+    let (welcome, ack) = (next(), next());
+    assert_eq!(ack["op"], "ack");
+    let of_events = welcome["connection"].as_str().unwrap();
+    for id in [of_raw, of_events, "0-1"] {
+        call(&server, "POST /publish", &json!({"topic": "live.a", "data": id, "exclude": id}));
+    }
+    assert_eq!([raw.next(), raw.next()], [of_events, "0-1"].map(|id| Some(Reply::text(id))));
+    assert_eq!([next()["data"].clone(), next()["data"].clone()], [of_raw, "0-1"]);
+}
+
+#[test]
+fn exclusions_of_durable_topics_and_invalid_ids_are_rejected() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let server = serve(&["--streams", &streams, "--streams-topics", "stored.>"]);
+    let (_client, id) = subscriber(&server, &["live.a", "stored.a"]);
+    for (message, status, text) in [
+        (
+            json!({"topic": "live.a", "data": 1, "exclude": "x"}),
+            400,
+            "exclude: \"x\" is no id of a connection",
+        ),
+        (json!({"topic": "stored.a", "data": 1, "exclude": id}), 422, "stored.a is a durable topic"),
+    ] {
+        let answer = call_with(&server, KEY, "", "POST /api/v1/publish", &message.to_string());
+        assert_eq!(answer.status, status);
+        assert!(answer.body["error"].as_str().unwrap().contains(text), "{}", answer.body);
+        let results = call(&server, "POST /batch", &json!({"messages": [message]}));
+        assert_eq!(results["results"][0]["code"], status);
+    }
+    let broadcast = json!({"pattern": ">", "data": 1, "exclude": id});
+    let results = call(&server, "POST /broadcast", &broadcast)["results"].clone();
+    let codes = results.as_array().unwrap().iter().map(|result| (&result["topic"], &result["code"]));
+    let expected = [(&json!("live.a"), &Value::Null), (&json!("stored.a"), &json!(422))];
+    assert_eq!(codes.collect::<Vec<_>>(), expected);
 }
 
 #[test]

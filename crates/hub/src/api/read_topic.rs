@@ -3,7 +3,7 @@
 use sinews_server::{Answer, Request, Response};
 
 use crate::auth::{Action, Denied, Rights};
-use crate::hooks::requests::{RequestHooks, RequestRejection};
+use crate::hooks::requests::{MemberAnswer, RequestHooks, RequestRejection};
 use crate::policy::LivePolicy;
 use crate::problem::Problem;
 
@@ -30,7 +30,7 @@ pub(super) fn read_topic(
         let decided = async {
             let rights = hooks.connect(rights, route).await?.rights;
             check(&rights, &topic)?;
-            hooks.subscribe(&rights, std::iter::once(&*topic)).await.map(drop)
+            hooks.subscribe(&rights, std::iter::once(&*topic), &mut MemberAnswer::default()).await
         };
         decided.await.map_or_else(|rejection| rejection.response(), |()| read(&topic))
     }))

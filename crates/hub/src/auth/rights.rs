@@ -308,12 +308,16 @@ impl Rights {
         self.in_namespace(|table| table.check_subscription(topic, rates)).unwrap_or(Ok(()))
     }
 
-    /// Takes a call from the rate of the connection.
+    /// Takes a call from the rate of the connection, or of the plain requests of the user.
     ///
     /// # Errors
     /// The exceeded limit of the topic's namespace.
-    pub(crate) fn check_call_rate(&self, topic: &str, rates: &mut ConnectionRates) -> Result<(), Problem> {
-        self.in_namespace(|table| table.check_call(topic, rates)).unwrap_or(Ok(()))
+    pub(crate) fn check_call_rate(
+        &self,
+        topic: &str,
+        rates: Option<&mut ConnectionRates>,
+    ) -> Result<(), Problem> {
+        self.in_namespace(|table| table.check_call(topic, self.client(), rates)).unwrap_or(Ok(()))
     }
 
     /// Checks that publications to a topic have no limits.

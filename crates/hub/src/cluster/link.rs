@@ -540,8 +540,8 @@ impl Receiver {
         let NodeMessageHead { node: NodeId { id: node, start }, number, .. } = *head;
         let origin = NodeMessageId { node, start, number };
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
-        for content in publications {
-            self.hub.deliver_from_cluster(&mut self.publisher, topic, &content, origin);
+        for (content, exclude) in &publications {
+            self.hub.deliver_from_cluster(&mut self.publisher, topic, (content, *exclude), origin);
         }
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!   head          version 1 B · kind 1 B · node 16 B · start of the node 8 B · number of the message 8 B
-//!   publications  topic (length 2 B) · publications: kind 1 B, payload (length 4 B)
+//!   publications  topic (length 2 B) · publications: kind 1 B, length of the payload 4 B, excluded connection (process 4 B,
+//!                 number 8 B; present if the kind has bit 7), payload
 //!   keys          keys/wire.rs
 //!   others        JSON, and members.rs
 //! ```
@@ -16,6 +17,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::connections::ConnectionId;
 use crate::handover::wire::ContentKind;
 use crate::topics::MessageContent;
 
@@ -135,28 +137,51 @@ pub(super) fn write_topic(out: &mut Vec<u8>, topic: &str) {
 /// Length of a publication besides its payload.
 pub(super) const PUBLICATION_HEAD: usize = 5;
 
+/// Bit of the kind of a publication that excludes a connection.
+const EXCLUDES: u8 = 1 << 7;
+
+/// Length of an excluded connection.
+pub(super) const EXCLUDED: usize = 12;
+
 /// Adds a publication.
-pub(super) fn write_publication(out: &mut Vec<u8>, kind: ContentKind, payload: &[u8]) {
+pub(super) fn write_publication(
+    out: &mut Vec<u8>,
+    kind: ContentKind,
+    payload: &[u8],
+    exclude: Option<ConnectionId>,
+) {
     let kind = match kind {
         ContentKind::Text => 0,
         ContentKind::Json => 1,
         ContentKind::Binary => 2,
         ContentKind::Event => 3,
     };
-    out.push(kind);
+    out.push(if exclude.is_some() { kind | EXCLUDES } else { kind });
     // The caller has checked the length.
     out.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+    if let Some(ConnectionId { process, number }) = exclude {
+        out.extend_from_slice(&process.to_le_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
+    }
     out.extend_from_slice(payload);
 }
 
+/// A publication, and the connection that does not receive it.
+type NodePublication = (MessageContent, Option<ConnectionId>);
+
 /// Reads the topic and the publications of a body; `None` if it is malformed.
-pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<MessageContent>)> {
+pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublication>)> {
     let (length, rest) = body.split_first_chunk::<2>()?;
     let (topic, mut rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
     let topic = std::str::from_utf8(topic).ok()?;
     let mut publications = Vec::new();
     while let Some((head, after)) = rest.split_first_chunk::<PUBLICATION_HEAD>() {
         let [kind, a, b, c, d] = *head;
+        let (exclude, after) = match kind & EXCLUDES {
+            0 => (None, after),
+            _ => read_excluded(after)?,
+        };
+        let kind = kind & !EXCLUDES;
         let (payload, after) = after.split_at_checked(u32::from_le_bytes([a, b, c, d]) as usize)?;
         let is_text = kind == 2 || std::str::from_utf8(payload).is_ok();
         let kind = match kind {
@@ -166,10 +191,18 @@ pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<MessageContent
             3 => ContentKind::Event,
             _ => return None,
         };
-        publications.push(MessageContent::of(kind, Bytes::copy_from_slice(payload)));
+        publications.push((MessageContent::of(kind, Bytes::copy_from_slice(payload)), exclude));
         rest = is_text.then_some(after)?;
     }
     rest.is_empty().then_some((topic, publications))
+}
+
+/// Reads an excluded connection; returns the bytes behind it.
+fn read_excluded(bytes: &[u8]) -> Option<(Option<ConnectionId>, &[u8])> {
+    let (process, rest) = bytes.split_first_chunk::<4>()?;
+    let (number, rest) = rest.split_first_chunk::<8>()?;
+    let (process, number) = (u32::from_le_bytes(*process), u64::from_le_bytes(*number));
+    Some((Some(ConnectionId { process, number }), rest))
 }
 
 #[cfg(test)]
@@ -178,14 +211,16 @@ mod tests {
 
     const NODE: NodeId = NodeId { id: 7 << 64 | 9, start: 1_000 };
 
+    const EXCLUDED_CONNECTION: ConnectionId = ConnectionId { process: 0xABCDEF, number: 1 << 40 };
+
     fn message() -> Vec<u8> {
         let mut out = Vec::new();
         NodeMessageHead { kind: MessageKind::Publications, node: NODE, number: 3 }.write(&mut out);
         assert_eq!(out.len(), HEAD);
         write_topic(&mut out, "chat.1");
-        write_publication(&mut out, ContentKind::Text, "grün".as_bytes());
-        write_publication(&mut out, ContentKind::Binary, &[0xFF; 300]);
-        write_publication(&mut out, ContentKind::Json, b"{}");
+        write_publication(&mut out, ContentKind::Text, "grün".as_bytes(), None);
+        write_publication(&mut out, ContentKind::Binary, &[0xFF; 300], Some(EXCLUDED_CONNECTION));
+        write_publication(&mut out, ContentKind::Json, b"{}", None);
         out
     }
 
@@ -196,7 +231,10 @@ mod tests {
         assert_eq!(head, NodeMessageHead { kind: MessageKind::Publications, node: NODE, number: 3 });
         let (topic, publications) = read_publications(body).unwrap();
         assert_eq!((topic, publications.len()), ("chat.1", 3));
-        let framed = publications.iter().map(|content| content.framed_text("t", None)).collect::<String>();
+        let excluded: Vec<_> = publications.iter().map(|(_, exclude)| *exclude).collect();
+        assert_eq!(excluded, [None, Some(EXCLUDED_CONNECTION), None]);
+        let framed =
+            publications.iter().map(|(content, _)| content.framed_text("t", None)).collect::<String>();
         assert!(framed.contains("\"data\":\"grün\"") && framed.contains("\"b64\":\"//"), "{framed}");
         assert!(framed.contains("\"data\":{}"), "{framed}");
     }

@@ -10,10 +10,11 @@ use mio::Waker;
 use super::direct::{DirectWrite, DirectWriter};
 use super::members::members_per_message;
 use super::message::{
-    HEAD, MessageKind, NodeId, NodeMessageHead, PUBLICATION_HEAD, write_publication, write_topic,
+    EXCLUDED, HEAD, MessageKind, NodeId, NodeMessageHead, PUBLICATION_HEAD, write_publication, write_topic,
 };
 use super::options::BrokerKind;
 use super::subject::Subjects;
+use crate::connections::ConnectionId;
 use crate::handover::wire::ContentKind;
 
 /// Limit of publications that wait for the broker in bytes; further ones are dropped. 16 MiB: the largest message, or
@@ -205,13 +206,20 @@ impl Outbox {
     }
 
     /// Adds a publication. At most once: it is dropped, and counted, while the broker is away.
-    pub(super) fn publish(&self, topic: &str, audience: Audience, (kind, payload): (ContentKind, &[u8])) {
+    /// One connection may be excluded.
+    pub(super) fn publish(
+        &self,
+        topic: &str,
+        audience: Audience,
+        (kind, payload, exclude): (ContentKind, &[u8], Option<ConnectionId>),
+    ) {
         if !self.is_open() {
             self.counters.dropped_away.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut state = self.lock();
-        let size = HEAD + 2 + topic.len() + PUBLICATION_HEAD + payload.len();
+        let excluded = exclude.map_or(0, |_| EXCLUDED);
+        let size = HEAD + 2 + topic.len() + PUBLICATION_HEAD + excluded + payload.len();
         if size > state.max_payload {
             let limit = state.max_payload;
             drop(state);
@@ -235,7 +243,7 @@ impl Outbox {
             state.end_batch(self.kind);
             state.begin_batch(self.node, &self.subjects, (topic, audience));
         }
-        write_publication(&mut state.batch, kind, payload);
+        write_publication(&mut state.batch, kind, payload, exclude);
         let is_written = is_first && state.write_batch(self.kind);
         drop(state);
         self.counters.sent.fetch_add(1, Ordering::Relaxed);
@@ -361,11 +369,11 @@ mod tests {
     #[test]
     fn consecutive_publications_to_a_topic_are_one_message() {
         let outbox = outbox();
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"away"));
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"away", None));
         assert!(taken(&outbox).is_empty());
         outbox.open(1 << 20);
         for (topic, payload) in [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")] {
-            outbox.publish(topic, Audience::Subscribers, (ContentKind::Text, payload.as_bytes()));
+            outbox.publish(topic, Audience::Subscribers, (ContentKind::Text, payload.as_bytes(), None));
         }
         let bytes = taken(&outbox);
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -398,7 +406,7 @@ mod tests {
     /// Publishes and returns whether the publication was written past the link's thread.
     fn is_written(outbox: &Outbox, payload: &[u8]) -> bool {
         outbox.is_woken.store(false, Ordering::SeqCst);
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, payload));
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, payload, None));
         !outbox.is_woken.load(Ordering::SeqCst)
     }
 
@@ -452,7 +460,7 @@ mod tests {
         assert!(outbox.lock().is_partial);
         // The thread has an answer to a ping meanwhile, and later publications follow.
         link.extend_from_slice(b"PONG\r\n");
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"last"));
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"last", None));
         outbox.take(&mut link, 0);
         let reader = std::thread::spawn(move || {
             let mut received = Vec::new();
@@ -481,7 +489,7 @@ mod tests {
         for skips_replies in [true, false] {
             let (outbox, _broker) = attached(true);
             outbox.attach(None, skips_replies);
-            outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"1"));
+            outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"1", None));
             outbox.send("p.all", MessageKind::Heartbeat, b"{}");
             let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
             let commands: Vec<&str> =
@@ -498,7 +506,7 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..100 {
-            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload));
+            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
             let mut output = vec![0; TAKEN_MAX + 1];
             assert!(!outbox.take(&mut output, TAKEN_MAX + 1) && output.len() == TAKEN_MAX + 1);
         }
@@ -513,7 +521,7 @@ mod tests {
         outbox.open(1 << 20);
         for audience in [Audience::Subscribers, Audience::AllNodes, Audience::AllNodes, Audience::Subscribers]
         {
-            outbox.publish("a", audience, (ContentKind::Text, b"1"));
+            outbox.publish("a", audience, (ContentKind::Text, b"1", None));
         }
         let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
         let subjects: Vec<&str> =
@@ -538,14 +546,14 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..40 {
-            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload));
+            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
         }
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &vec![0; 1 << 20]));
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &vec![0; 1 << 20], None));
         assert!(taken(&outbox).len() <= WAITING_MAX + 1024);
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 31);
         assert_eq!(outbox.counters.dropped_full.load(Ordering::Relaxed), 9);
         assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload));
+        outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
         outbox.close();
         assert!(taken(&outbox).is_empty());
     }

@@ -17,7 +17,6 @@ use sinews_server::{
 use super::VARIABLE;
 use super::wire::{FrameReceiver, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor};
 use crate::auth::{Revocation, Revocations};
-use crate::protocol::pusher::encode::parse_socket_id;
 use crate::topics::shared_keys::Claim;
 use crate::topics::{HubTopics, MessageContent};
 
@@ -254,10 +253,9 @@ fn handle_frames(
 ) {
     let end = loop {
         match HandoverFrame::read(&mut input) {
-            Ok(HandoverFrame { head: HandoverHead::Publish { topic, kind, kept, socket }, body }) => {
-                let socket = socket.as_deref().and_then(parse_socket_id);
+            Ok(HandoverFrame { head: HandoverHead::Publish { topic, kind, kept, sender }, body }) => {
                 let content = MessageContent::of(kind, body);
-                hub.publish_for_predecessor(&mut publisher, &topic, &content, (kept, socket));
+                hub.publish_for_predecessor(&mut publisher, &topic, &content, (kept, &sender));
             }
             Ok(HandoverFrame { head: HandoverHead::Revocations, body }) => {
                 if let Err(error) = revoke(&body, hub, revocations) {

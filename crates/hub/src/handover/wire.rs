@@ -81,9 +81,8 @@ pub(crate) enum HandoverHead {
         topic: String,
         kind: ContentKind,
         kept: bool,
-        /// The socket id of the client of an app that has published.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        socket: Option<String>,
+        #[serde(flatten)]
+        sender: HandoverSender,
     },
     /// To the predecessor: a publication, perhaps as an answer.
     Published {
@@ -91,9 +90,8 @@ pub(crate) enum HandoverHead {
         kind: ContentKind,
         position: Option<HandoverPosition>,
         answers: bool,
-        /// The socket id of the client of an app that has published.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        socket: Option<String>,
+        #[serde(flatten)]
+        sender: HandoverSender,
     },
     /// To the predecessor: it was too slow, and receives no more publications.
     Cut,
@@ -108,6 +106,17 @@ pub(crate) enum HandoverAddress {
     Unix(PathBuf),
     /// The way of datagrams of HTTP/3 between both processes.
     Datagrams,
+}
+
+/// The publisher of a publication.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct HandoverSender {
+    /// The socket id of the client of an app that has published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) socket: Option<String>,
+    /// The id of the connection that does not receive the publication.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exclude: Option<String>,
 }
 
 /// Owner of the keys of a topic.

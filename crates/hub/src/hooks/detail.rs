@@ -3,6 +3,7 @@
 use serde_json::json;
 use sinews_server::{KeyCondition, KeyWrite, Position};
 
+use super::calls::{CallData, HookCall};
 use super::kind::HookKind;
 use crate::topics::MessageContent;
 
@@ -25,11 +26,9 @@ pub(crate) enum HookDetail<'a> {
         topic: &'a str,
         write: &'a KeyWrite,
     },
-    /// A call; its data are JSON.
     Rpc {
-        method: &'a str,
-        topic: Option<&'a str>,
-        data: Option<&'a str>,
+        call: HookCall<'a>,
+        data: Option<CallData<'a>>,
     },
 }
 
@@ -49,7 +48,7 @@ impl HookDetail<'_> {
         match self {
             Self::Publish { content, .. } => content.len(),
             Self::WriteKey { write, .. } => write.value().map_or(0, |value| value.len()),
-            Self::Rpc { data, .. } => data.map_or(0, str::len),
+            Self::Rpc { data, .. } => data.map_or(0, CallData::len),
             Self::Connect { .. } | Self::Refresh | Self::Subscribe { .. } => 0,
         }
     }
@@ -62,9 +61,9 @@ impl HookDetail<'_> {
             Self::Subscribe { topic } => format!("\"topic\":{}", json!(topic)),
             Self::Publish { topic, content } => format!("\"topic\":{},{}", json!(topic), content.field()),
             Self::WriteKey { topic, write } => key_fields(topic, write),
-            Self::Rpc { method, topic, data } => {
+            Self::Rpc { call: HookCall { method, topic }, data } => {
                 let topic = topic.map_or_else(String::new, |topic| format!(",\"topic\":{}", json!(topic)));
-                let data = data.map_or_else(String::new, |data| format!(",\"data\":{data}"));
+                let data = data.map_or_else(String::new, |data| format!(",{}", data.field()));
                 format!("\"method\":{}{topic}{data}", json!(method))
             }
         }

@@ -1,12 +1,17 @@
 //! Hooks of plain requests, which the application decides about before their answer.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use hyper::header::{HeaderName, HeaderValue};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use sinews_server::{KeyWrite, Request, Response};
 
+use super::calls::{CallData, HookCall};
 use super::detail::HookDetail;
 use super::kind::HookKind;
 use super::messages::{HookRejection, HookReply};
@@ -64,8 +69,17 @@ pub(crate) struct AcceptedRequest {
     pub(crate) rights: Rights,
     /// The application has granted them.
     pub(crate) is_granted: bool,
+    pub(crate) answer: MemberAnswer,
+}
+
+/// What the application has answered about the client as a subscriber and member.
+#[derive(Debug, Default)]
+pub(crate) struct MemberAnswer {
     /// Topics to which the server subscribes the client, if its request accepts them.
     pub(crate) topics: Vec<String>,
+    /// The info of the client as a member of any topic, and of single ones.
+    pub(crate) info: Option<Value>,
+    pub(crate) topic_infos: BTreeMap<String, Value>,
 }
 
 impl RequestHooks {
@@ -96,13 +110,13 @@ impl RequestHooks {
         let Some((url, failure)) =
             options.and_then(|options| Some((options.connect.clone()?, options.failure)))
         else {
-            return Ok(AcceptedRequest { rights, is_granted: false, topics: Vec::new() });
+            return Ok(AcceptedRequest { rights, is_granted: false, answer: MemberAnswer::default() });
         };
         let hook = TopicHook { url, failure };
         let reply = self.call(&hook, &rights, HookDetail::Connect { path }).await?;
-        let topics = reply.topics;
+        let answer = MemberAnswer { topics: reply.topics, info: reply.info, topic_infos: BTreeMap::new() };
         let Some(claims) = reply.claims else {
-            return Ok(AcceptedRequest { rights, is_granted: false, topics });
+            return Ok(AcceptedRequest { rights, is_granted: false, answer });
         };
         let address = rights.address().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
         let granted = policy.rights_of_claims(claims, address);
@@ -113,28 +127,34 @@ impl RequestHooks {
         if rights.deadline().is_some_and(|until| until <= std::time::Instant::now()) {
             return Err(Denied::token("the token has expired".to_owned()).into());
         }
-        Ok(AcceptedRequest { rights, is_granted: true, topics })
+        Ok(AcceptedRequest { rights, is_granted: true, answer })
     }
 
-    /// Asks the application about subscriptions, as far as it decides about them. Returns the topics of its answers.
-    pub(crate) async fn subscribe(
+    /// Asks the application about subscriptions, as far as it decides about them. Adds its answers to that of the connect
+    /// hook.
+    pub(crate) async fn subscribe<'a>(
         &self,
         rights: &Rights,
-        topics: impl Iterator<Item = &str>,
-    ) -> Result<Vec<String>, RequestRejection> {
-        let ask = |topic| {
+        topics: impl Iterator<Item = &'a str>,
+        answer: &mut MemberAnswer,
+    ) -> Result<(), RequestRejection> {
+        let ask = |topic: &'a str| {
             let hook = rights.subscribe_hook(topic);
             async move {
                 match hook? {
                     Some(hook) => {
                         let reply = self.call(&hook, rights, HookDetail::Subscribe { topic }).await?;
-                        Ok::<_, RequestRejection>(reply.topics)
+                        Ok::<_, RequestRejection>((topic, reply.topics, reply.info))
                     }
-                    None => Ok(Vec::new()),
+                    None => Ok((topic, Vec::new(), None)),
                 }
             }
         };
-        Ok(try_join_all(topics.map(ask).collect::<Vec<_>>()).await?.concat())
+        for (topic, topics, info) in try_join_all(topics.map(ask).collect::<Vec<_>>()).await? {
+            answer.topics.extend(topics);
+            answer.topic_infos.extend(info.map(|info| (topic.to_owned(), info)));
+        }
+        Ok(())
     }
 
     /// Asks the application about a publication, if it decides about it. Returns the content to publish.
@@ -161,6 +181,20 @@ impl RequestHooks {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(write) };
         let reply = self.call(&hook, rights, HookDetail::WriteKey { topic, write: &write }).await?;
         Ok(accepted_write(rights, topic, (write, max_message), reply)?)
+    }
+
+    /// Passes a call of the client to the application. Returns the result.
+    pub(crate) async fn rpc(
+        &self,
+        rights: &Rights,
+        call: HookCall<'_>,
+        content: Option<&MessageContent>,
+    ) -> Result<Option<Box<RawValue>>, RequestRejection> {
+        let hook = call.hook(&self.live.policy(), rights, None)?;
+        // Nothing replaces the result.
+        let hook = TopicHook { url: hook.url.clone(), failure: HookFailure::Closed };
+        let detail = HookDetail::Rpc { call, data: content.map(CallData::Content) };
+        Ok(self.call(&hook, rights, detail).await?.data)
     }
 
     async fn call(

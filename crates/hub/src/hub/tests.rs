@@ -147,6 +147,6 @@ fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
     topics.restore_cached_event(publisher, "kept.cache-a", (&restored, Some(from(5))), Duration::ZERO);
     for (number, origin) in [(last + 1, 4), (last + 2, 5), (last + 3, 6)] {
         let content = MessageContent::Event(event(number).into());
-        topics.deliver_from_cluster(&mut publisher.clone(), "kept.cache-a", &content, from(origin));
+        topics.deliver_from_cluster(&mut publisher.clone(), "kept.cache-a", (&content, None), from(origin));
     }
 }

@@ -8,17 +8,21 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::PublishRate;
+use crate::auth::network_of;
 
 /// Index of the namespace that sets a rate.
 pub(super) type RateScope = u16;
 
-/// The unit that a rate of a connection counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The unit that a rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum RateKind {
     Publish,
     Subscribe,
     Call,
 }
+
+/// A rate of a namespace.
+pub(super) type Rate = (RateKind, RateScope);
 
 /// Due time of the next publication, in nanoseconds of the table's clock.
 type Due = u64;
@@ -42,18 +46,12 @@ pub(crate) struct ConnectionRates(Option<Box<RatesInUse>>);
 struct RatesInUse {
     /// Id of the table that the scopes and due times belong to.
     table: u64,
-    list: Vec<((RateKind, RateScope), Due)>,
+    list: Vec<(Rate, Due)>,
 }
 
 impl ConnectionRates {
     /// Takes one operation from a rate of a table. At most one entry of each kind exists for each namespace.
-    pub(super) fn take(
-        &mut self,
-        table: u64,
-        scope: (RateKind, RateScope),
-        rate: PublishRate,
-        now: Due,
-    ) -> bool {
+    pub(super) fn take(&mut self, table: u64, scope: Rate, rate: PublishRate, now: Due) -> bool {
         let rates = self.0.get_or_insert_default();
         if rates.table != table {
             **rates = RatesInUse { table, list: Vec::new() };
@@ -77,11 +75,22 @@ pub(super) enum User {
     Unknown,
 }
 
+impl User {
+    /// The user with this `sub`, or at this address.
+    pub(super) fn of((subject, address): (Option<&str>, Option<IpAddr>)) -> Self {
+        match (subject, address) {
+            (Some(subject), _) => Self::Subject(subject.into()),
+            (None, Some(address)) => Self::Address(network_of(address)),
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
 /// Rates of users.
 #[derive(Debug)]
 pub(super) struct UserRates {
     start: Instant,
-    shards: [Mutex<HashMap<(RateScope, User), Due>>; SHARDS],
+    shards: [Mutex<HashMap<(Rate, User), Due>>; SHARDS],
 }
 
 const SHARDS: usize = 16;
@@ -101,8 +110,8 @@ impl UserRates {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(Due::MAX)
     }
 
-    /// Takes one publication.
-    pub(super) fn take(&self, scope: RateScope, user: User, rate: PublishRate, now: Due) -> bool {
+    /// Takes one operation.
+    pub(super) fn take(&self, scope: Rate, user: User, rate: PublishRate, now: Due) -> bool {
         let mut hasher = DefaultHasher::new();
         user.hash(&mut hasher);
         let shard = &self.shards[hasher.finish() as usize % SHARDS];
@@ -127,7 +136,7 @@ impl UserRates {
 }
 
 /// Removes idle users, or else the user that is idle next.
-fn make_room(shard: &mut HashMap<(RateScope, User), Due>, now: Due) {
+fn make_room(shard: &mut HashMap<(Rate, User), Due>, now: Due) {
     shard.retain(|_, due| *due > now);
     if shard.len() >= SHARD_MAX {
         let next = shard.iter().min_by_key(|(_, due)| **due).map(|(key, _)| key.clone());
@@ -158,14 +167,16 @@ mod tests {
     fn rates_of_users_are_separate_and_bounded() {
         let (rates, rate) = (UserRates::default(), PublishRate::new(1));
         let user = |number: usize| User::Subject(number.to_string().into());
-        assert!(rates.take(0, user(1), rate, 5) && !rates.take(0, user(1), rate, 5));
-        assert!(rates.take(0, user(2), rate, 5) && rates.take(1, user(1), rate, 5));
+        let of = |scope| (RateKind::Publish, scope);
+        assert!(rates.take(of(0), user(1), rate, 5) && !rates.take(of(0), user(1), rate, 5));
+        assert!(rates.take(of(0), user(2), rate, 5) && rates.take(of(1), user(1), rate, 5));
+        assert!(rates.take((RateKind::Call, 0), user(1), rate, 5), "each kind has its own rate");
         let count = SHARDS * (SHARD_MAX + 200);
         for number in 0..count {
-            assert!(rates.take(2, user(number), rate, 7));
+            assert!(rates.take(of(2), user(number), rate, 7));
         }
         let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap().len();
         assert!(rates.shards.iter().all(|shard| len(shard) <= SHARD_MAX));
-        assert!(!rates.take(2, user(count - 1), rate, 7), "the last user is known");
+        assert!(!rates.take(of(2), user(count - 1), rate, 7), "the last user is known");
     }
 }

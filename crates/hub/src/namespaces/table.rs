@@ -12,7 +12,6 @@ use sinews_server::{KeyWrite, PresenceInterval, TopicName, TopicPattern, Topics}
 use super::order::overlap;
 use super::rates::{RateKind, RateScope, User, UserRates};
 use super::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
-use crate::auth::network_of;
 use crate::brief::brief;
 use crate::hooks::{HookFailure, HookKind, HookOptions, HookTarget};
 use crate::problem::{Problem, code, problem};
@@ -257,7 +256,7 @@ impl NamespaceTable {
         &self,
         topic: &str,
         bytes: usize,
-        (subject, address): (Option<&str>, Option<IpAddr>),
+        client: (Option<&str>, Option<IpAddr>),
         rates: &mut ConnectionRates,
     ) -> Result<(), Problem> {
         let options = self.of(topic);
@@ -275,15 +274,10 @@ impl NamespaceTable {
         {
             return exceeded("publishes_per_second", rate);
         }
-        if let Some((scope, rate)) = options.user_rate {
-            let user = match (subject, address) {
-                (Some(subject), _) => User::Subject(subject.into()),
-                (None, Some(address)) => User::Address(network_of(address)),
-                (None, None) => User::Unknown,
-            };
-            if !self.users.take(scope, user, rate, now) {
-                return exceeded("user_publishes_per_second", rate);
-            }
+        if let Some((scope, rate)) = options.user_rate
+            && !self.users.take((RateKind::Publish, scope), User::of(client), rate, now)
+        {
+            return exceeded("user_publishes_per_second", rate);
         }
         Ok(())
     }
@@ -308,13 +302,28 @@ impl NamespaceTable {
         })
     }
 
-    /// Takes a call from the rate of the connection.
+    /// Takes a call from the rate of the connection. The plain requests of a user, which have no connection, share the rate
+    /// of one.
     ///
     /// # Errors
     /// The exceeded limit.
-    pub(crate) fn check_call(&self, topic: &str, rates: &mut ConnectionRates) -> Result<(), Problem> {
-        self.take(RateKind::Call, self.of(topic).call_rate, rates)
-            .map_err(|rate| exceeded(&format!("calls of {} exceed calls_per_second", brief(topic)), rate))
+    pub(crate) fn check_call(
+        &self,
+        topic: &str,
+        client: (Option<&str>, Option<IpAddr>),
+        rates: Option<&mut ConnectionRates>,
+    ) -> Result<(), Problem> {
+        let limit = self.of(topic).call_rate;
+        let taken = match (rates, limit) {
+            (Some(rates), limit) => self.take(RateKind::Call, limit, rates),
+            (None, Some((scope, rate))) => {
+                let user = User::of(client);
+                let is_taken = self.users.take((RateKind::Call, scope), user, rate, self.users.now());
+                if is_taken { Ok(()) } else { Err(rate) }
+            }
+            (None, None) => Ok(()),
+        };
+        taken.map_err(|rate| exceeded(&format!("calls of {} exceed calls_per_second", brief(topic)), rate))
     }
 
     /// Takes an operation from a rate of the connection; the rate if it is exceeded.

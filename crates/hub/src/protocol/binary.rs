@@ -83,7 +83,8 @@ impl BinaryClient {
     fn register(&mut self, cx: &mut Context<'_>) {
         let Some(client) = &self.client else { return };
         let path = if self.is_plain { ConnectionPath::PlainStream } else { ConnectionPath::Stream };
-        self.connection = Some(self.registry.register(path, &client.rights, cx.waker()));
+        self.connection =
+            Some(self.registry.register(path, &client.rights, (cx.subscriber_id(), cx.waker())));
         self.live.policy().close_if_revoked(&client.rights, cx);
     }
 

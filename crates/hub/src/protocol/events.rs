@@ -6,6 +6,7 @@
 
 mod cursor;
 mod format;
+mod joins;
 pub(crate) mod keys;
 mod request;
 
@@ -21,13 +22,14 @@ use sinews_server::{
 use self::format::{
     ELEMENTS, EventIds, LINES, MESSAGE_EVENTS, PAYLOAD_EVENTS, PollAnswer, PollWaker, Positions,
 };
+use self::joins::RequestedJoin;
 use self::request::{RequestedFormat, RequestedTopic, TopicsRequest};
 use super::json::JsonClient;
 use super::json::members::PresenceDetail;
 use super::json::streams::JsonStreams;
 use crate::auth::{Action, Denied, Rights};
 use crate::closing::close;
-use crate::hooks::requests::{RequestHooks, RequestRejection};
+use crate::hooks::requests::{MemberAnswer, RequestHooks, RequestRejection};
 use crate::http::failure;
 use crate::policy::LivePolicy;
 use crate::problem::Problem;
@@ -61,7 +63,10 @@ impl TopicsReader<'_> {
             Err((status, problem)) => return Ok(failure(status, &problem).into()),
         };
         let rights = policy.rights(request)?;
-        let names: Vec<String> = wanted.topics.iter().map(|topic| topic.name.clone()).collect();
+        let mut names: Vec<String> = wanted.topics.iter().map(|topic| topic.name.clone()).collect();
+        // The application decides about members as about subscribers.
+        let joined = wanted.joins.iter().map(|join| join.topic.clone());
+        names.extend(joined.filter(|topic| wanted.topics.iter().all(|known| known.name != *topic)));
         let config = Arc::clone(self.config);
         let has_presence = wanted.presence > PresenceDetail::None;
         let path = if request.param("name").is_some() { "/topics/{name}" } else { "/topics" };
@@ -69,6 +74,7 @@ impl TopicsReader<'_> {
             if has_presence {
                 wanted.topics.iter().try_for_each(|topic| client.check_presence(&topic.name))?;
             }
+            wanted.joins.iter().try_for_each(|join| client.check_join(&join.topic, join.member.as_ref()))?;
             Ok(response(client, wanted, assigned).with_config(config))
         })
     }
@@ -102,10 +108,12 @@ impl TopicsReader<'_> {
             let decided = async {
                 let accepted = hooks.connect(rights, path).await?;
                 may(&accepted.rights, &topics)?;
-                let mut assigned = accepted.topics;
-                assigned
-                    .extend(hooks.subscribe(&accepted.rights, topics.iter().map(|topic| &**topic)).await?);
-                let client = client(accepted.rights).with_hooks(hooks.into_headers(), accepted.is_granted);
+                let mut answer = accepted.answer;
+                let names = topics.iter().map(|topic| &**topic);
+                hooks.subscribe(&accepted.rights, names, &mut answer).await?;
+                let MemberAnswer { topics: assigned, info, topic_infos } = answer;
+                let (headers, infos) = (hooks.into_headers(), (info, topic_infos));
+                let client = client(accepted.rights).with_hooks(headers, accepted.is_granted, infos);
                 Ok::<_, RequestRejection>(with_origin(make(client, assigned)?, origin))
             };
             decided.await.map_err(|rejection| rejection.response())
@@ -146,8 +154,10 @@ fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) ->
             topics: wanted.topics.clone(),
             presence: wanted.presence,
             assigned: wanted.assigned.then_some(assigned),
+            joins: wanted.joins.clone(),
         })),
         topics: u8::try_from(wanted.topics.len()).ok(),
+        joins: u8::try_from(wanted.joins.len()).unwrap_or(u8::MAX),
         poll,
     };
     match wanted.format {
@@ -171,6 +181,8 @@ struct EventReader {
     requested: Option<Box<RequestedSubscriptions>>,
     /// Number of topics; `None` for the keys of a topic.
     topics: Option<u8>,
+    /// Number of joined topics.
+    joins: u8,
     poll: Option<Box<LongPoll>>,
 }
 
@@ -182,6 +194,7 @@ enum RequestedSubscriptions {
         presence: PresenceDetail,
         /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
         assigned: Option<Vec<String>>,
+        joins: Vec<RequestedJoin>,
     },
     Keys(String, KeySubscription),
 }
@@ -203,12 +216,13 @@ impl LongPoll {
 }
 
 impl EventReader {
-    /// Ends the response if a subscription has ended, or if a poll has its answer.
+    /// Ends the response if a subscription or a membership has ended, or if a poll has its answer.
     fn end_if_due(&self, cx: &mut Context<'_>) {
         let has_all = match self.topics {
             None => self.client.is_subscribed_to_keys(),
             Some(topics) => self.client.subscriptions() >= usize::from(topics),
         };
+        let has_all = has_all && self.client.joined_topics() >= usize::from(self.joins);
         if self.requested.is_none() && !has_all {
             return close(cx, CloseCode::TRY_AGAIN_LATER, "a subscription has ended");
         }
@@ -221,10 +235,16 @@ impl EventReader {
         let Some(requested) = self.requested.take() else { return };
         let mut all_assigned = None;
         let subscribed = match *requested {
-            RequestedSubscriptions::Topics { topics, presence, assigned } => {
+            RequestedSubscriptions::Topics { topics, presence, assigned, joins } => {
                 all_assigned = assigned;
-                topics.into_iter().try_for_each(|RequestedTopic { name, start }| {
+                let mut topics = topics.into_iter();
+                let subscribed = topics.try_for_each(|RequestedTopic { name, start }| {
                     self.client.subscribe_reader(&name, presence, start, cx)
+                });
+                // Behind the subscriptions: other members may answer a new member at once.
+                let mut joins = joins.into_iter();
+                subscribed.and_then(|()| {
+                    joins.try_for_each(|join| self.client.join_reader(&join.topic, join.member, cx))
                 })
             }
             RequestedSubscriptions::Keys(topic, options) => {

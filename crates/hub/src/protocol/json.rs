@@ -27,7 +27,7 @@ use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
 use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
-use self::members::{JoinedTopics, PresenceDetail, presence_problem};
+use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
 use crate::admission::HandshakeRejection;
@@ -177,11 +177,7 @@ impl JsonClient {
             }
             ClientOp::Join { topic, member } => {
                 self.check_hooked(&topic)?;
-                let info = self.hooks.as_ref().and_then(|hooks| hooks.info(&topic));
-                let member = member.with_info_of_application(info);
-                let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
-                let beside = (is_subscribed, self.subscriptions.len());
-                self.joined.join(&topic, member, beside, &self.rights, cx)?;
+                self.join(&topic, member, cx)?;
                 Ok(OpReply::Ack(json!({ "topic": topic })))
             }
             ClientOp::Leave { topic } if self.joined.leave(&topic, cx) => {
@@ -212,6 +208,19 @@ impl JsonClient {
                 })
             }
         }
+    }
+
+    /// Joins a topic as a member, with the info of the application if there is one.
+    fn join(&mut self, topic: &str, member: MemberFields, cx: &mut Context<'_>) -> Result<(), Problem> {
+        let member = self.named(topic, member);
+        let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
+        let beside = (is_subscribed, self.subscriptions.len());
+        self.joined.join(topic, member, beside, &self.rights, cx)
+    }
+
+    /// A member with the info of the application, if there is one.
+    fn named(&self, topic: &str, member: MemberFields) -> MemberFields {
+        member.with_info_of_application(self.hooks.as_ref().and_then(|hooks| hooks.info(topic)))
     }
 
     /// The store of the keys of topics.

@@ -182,7 +182,8 @@ impl TopicClient {
 impl Handler for TopicClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let registry = self.hub.connections();
-        self.connection = Some(registry.register(ConnectionPath::Topic, &self.rights, cx.waker()));
+        self.connection =
+            Some(registry.register(ConnectionPath::Topic, &self.rights, (cx.subscriber_id(), cx.waker())));
         self.live.policy().close_if_revoked(&self.rights, cx);
         deliver_datagrams(TopicForm::Plain, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(cx) {

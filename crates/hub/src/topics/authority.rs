@@ -17,8 +17,9 @@ use sinews_server::{Position, Publisher, TopicSnapshot};
 use super::nodes::NodeMessageId;
 use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
 use crate::auth::Revocation;
-use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead};
-use crate::protocol::pusher::encode::{ChannelPublication, socket_id_text};
+use crate::connections::ConnectionId;
+use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead, HandoverSender};
+use crate::protocol::pusher::encode::{ChannelPublication, parse_socket_id, socket_id_text};
 
 /// The predecessor and the successor of this process, if there are any.
 #[derive(Debug, Default)]
@@ -44,11 +45,13 @@ pub(super) struct PublicationSource {
     pub(super) origin: PublicationOrigin,
     /// The socket of the client of an app that has published.
     pub(super) socket: Option<u128>,
+    /// The connection that does not receive the publication.
+    pub(super) exclude: Option<ConnectionId>,
 }
 
 impl From<PublicationOrigin> for PublicationSource {
     fn from(origin: PublicationOrigin) -> Self {
-        Self { origin, socket: None }
+        Self { origin, socket: None, exclude: None }
     }
 }
 
@@ -77,8 +80,7 @@ impl Successor {
         source: PublicationSource,
     ) -> bool {
         let (kind, body) = content.parts();
-        let socket = source.socket.map(socket_id_text);
-        let head = HandoverHead::Publish { topic: topic.to_owned(), kind, kept, socket };
+        let head = HandoverHead::Publish { topic: topic.to_owned(), kind, kept, sender: source.sender() };
         let frame = HandoverFrame { head, body };
         // One order for both queues.
         let mut awaited = self.lock();
@@ -112,9 +114,25 @@ pub(super) fn published(
             kind,
             position,
             answers: source.origin == PublicationOrigin::PredecessorAwaits,
-            socket: source.socket.map(socket_id_text),
+            sender: source.sender(),
         },
         body,
+    }
+}
+
+impl PublicationSource {
+    /// The publisher as a frame has it.
+    fn sender(&self) -> HandoverSender {
+        HandoverSender {
+            socket: self.socket.map(socket_id_text),
+            exclude: self.exclude.map(|id| id.to_string()),
+        }
+    }
+
+    /// The source of a publication of another process.
+    fn of(origin: PublicationOrigin, sender: &HandoverSender) -> Self {
+        let socket = sender.socket.as_deref().and_then(parse_socket_id);
+        Self { origin, socket, exclude: sender.exclude.as_deref().and_then(ConnectionId::parse) }
     }
 }
 
@@ -190,13 +208,13 @@ impl HubTopics {
         }
     }
 
-    /// Publishes a message that the predecessor has forwarded: of a topic that retains it, and of a client with a socket.
+    /// Publishes a message that the predecessor has forwarded, perhaps of a topic that retains it.
     pub(crate) fn publish_for_predecessor(
         &self,
         out: &mut Publisher,
         topic: &str,
         content: &MessageContent,
-        (kept, socket): (bool, Option<u128>),
+        (kept, sender): (bool, &HandoverSender),
     ) {
         self.count(topic);
         let channel = self.channel(topic);
@@ -204,9 +222,11 @@ impl HubTopics {
             if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
         let publication = ChannelPublication::new(content);
         let authority = self.read_authority();
-        self.publish_framed(&authority, out, topic, &publication, PublicationSource { origin, socket });
+        let source = PublicationSource::of(origin, sender);
+        self.publish_framed(&authority, out, topic, &publication, source);
         drop(authority);
-        self.publish_plain(out, (topic, channel.as_ref()), &publication, true);
+        let audience = (true, self.subscriber(source.exclude));
+        self.publish_plain(out, (topic, channel.as_ref()), &publication, audience);
     }
 
     /// Delivers a publication in a message of another node of the cluster.
@@ -214,7 +234,7 @@ impl HubTopics {
         &self,
         out: &mut Publisher,
         topic: &str,
-        content: &MessageContent,
+        (content, exclude): (&MessageContent, Option<ConnectionId>),
         origin: NodeMessageId,
     ) {
         let has_history = self.has_history(topic);
@@ -226,24 +246,26 @@ impl HubTopics {
         }
         self.count(topic);
         let publication = ChannelPublication::new(content);
+        let except = self.subscriber(exclude);
         if self.is_durable(topic) {
             self.publish_unstored(out, topic, &publication, None);
         } else if self.is_framed(topic) {
             let channel = self.recoverable_channel(topic);
             let mut assigned = None;
-            TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), |position| {
+            let make = |position| {
                 let predecessor = authority.predecessor.as_ref().filter(|_| has_history);
                 if let Some(predecessor) = predecessor {
-                    let source = PublicationOrigin::Local.into();
+                    let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
                     predecessor.send_or_cut(published(topic, content, position, source));
                 }
                 assigned = position;
                 content.framed(topic, position)
-            });
-            self.publish_recoverable(out, channel, (topic, &publication), assigned, None);
+            };
+            TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), make, except);
+            self.publish_recoverable(out, channel, (topic, &publication), assigned, (None, except));
         }
         drop(authority);
-        self.publish_plain(out, (topic, event_channel.as_ref()), &publication, true);
+        self.publish_plain(out, (topic, event_channel.as_ref()), &publication, (true, except));
     }
 
     /// Delivers a message that the successor has published, perhaps of a client with a socket.
@@ -252,34 +274,35 @@ impl HubTopics {
         out: &mut Publisher,
         topic: &str,
         content: &MessageContent,
-        (position, answers, socket): (Option<Position>, bool, Option<u128>),
+        (position, answers, sender): (Option<Position>, bool, &HandoverSender),
     ) {
         let event_channel = self.channel(topic);
         let authority = self.read_authority();
         let Some(successor) = &authority.successor else { return };
-        let mut source = PublicationSource { origin: PublicationOrigin::Successor, socket };
+        let mut source = PublicationSource::of(PublicationOrigin::Successor, sender);
         if answers && let Some((from, ..)) = successor.lock().as_mut().and_then(VecDeque::pop_front) {
             source = from;
         }
-        let origin = source.origin;
+        let (origin, except) = (source.origin, self.subscriber(source.exclude));
         let (message, publication) = (content.framed(topic, position), ChannelPublication::new(content));
         let framed = TopicForm::Framed.topic(topic);
         match position {
             Some(position) => {
                 let channel = self.recoverable_channel(topic);
                 // No caller needs the number of subscribers, and a full mailbox recovers from the history.
-                let _ = out.publish_at(&framed, position, &message);
+                let _ = out.publish_at_except(&framed, position, &message, except);
                 if self.is_durable(topic) {
                     self.relay_recoverable(out, topic, &publication, position);
                 }
-                self.publish_recoverable(out, channel, (topic, &publication), Some(position), source.socket);
+                let sender = (source.socket, except);
+                self.publish_recoverable(out, channel, (topic, &publication), Some(position), sender);
             }
             None if super::is_reserved(topic) => {}
             None if self.is_durable(topic) => {
                 self.publish_unstored(out, topic, &publication, source.socket);
             }
             None => {
-                TopicPublisher::publish(out, &framed, &message);
+                TopicPublisher::publish_with(out, &framed, |_| message, except);
             }
         }
         if let Some(predecessor) = authority.predecessor_for(origin) {
@@ -288,7 +311,7 @@ impl HubTopics {
         drop(authority);
         if origin == PublicationOrigin::Successor {
             self.count(topic);
-            self.publish_plain(out, (topic, event_channel.as_ref()), &publication, true);
+            self.publish_plain(out, (topic, event_channel.as_ref()), &publication, (true, except));
         }
     }
 
@@ -318,7 +341,6 @@ mod tests {
     use super::*;
     use crate::handover::wire::{FrameReceiver, frame_queue};
     use crate::namespaces::order::PatternSwitch;
-    use crate::protocol::pusher::encode::parse_socket_id;
     use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
 
     /// A process without workers; the test reads its histories.
@@ -385,9 +407,8 @@ mod tests {
         /// Executes the predecessor's frames.
         fn publish_forwarded(&self, receiver: &FrameReceiver) {
             while let Some(HandoverFrame { head, body }) = receiver.take() {
-                let HandoverHead::Publish { topic, kind, kept, socket } = head else { panic!("{head:?}") };
-                let (content, socket) = (MessageContent::of(kind, body), socket.as_deref());
-                let source = (kept, socket.and_then(parse_socket_id));
+                let HandoverHead::Publish { topic, kind, kept, sender } = head else { panic!("{head:?}") };
+                let (content, source) = (MessageContent::of(kind, body), (kept, &sender));
                 self.hub.publish_for_predecessor(&mut self.publisher.clone(), &topic, &content, source);
             }
         }
@@ -395,11 +416,10 @@ mod tests {
         /// Executes the successor's frames.
         fn deliver_published(&self, receiver: &FrameReceiver) {
             while let Some(HandoverFrame { head, body }) = receiver.take() {
-                let HandoverHead::Published { topic, kind, position, answers, socket } = head else {
+                let HandoverHead::Published { topic, kind, position, answers, sender } = head else {
                     panic!("{head:?}")
                 };
-                let socket = socket.as_deref().and_then(parse_socket_id);
-                let published = (position.map(Into::into), answers, socket);
+                let published = (position.map(Into::into), answers, &sender);
                 let content = MessageContent::of(kind, body);
                 self.hub.deliver_from_successor(&mut self.publisher.clone(), &topic, &content, published);
             }
@@ -482,6 +502,34 @@ mod tests {
             // The third process receives the event of the second process first.
             assert_eq!(marks, [true, true, false]);
         }
+    }
+
+    #[test]
+    fn excluded_connection_is_known_in_all_processes() {
+        let [first, second] = [(); 2].map(|()| TestProcess::new());
+        let (successor, to_second) = frame_queue();
+        let from_second = second.take_over(first.hub.begin_handover(successor, &first.publisher));
+        let (exclude, content) = (ConnectionId { process: 7, number: 9 }, MessageContent::Text("a".into()));
+        for process in [&first, &second] {
+            for topic in ["kept.a", "live.a"] {
+                let out = &mut process.publisher.clone();
+                process.hub.publish_except(out, topic, &content, Some(exclude));
+            }
+        }
+        let mut excluded = Vec::new();
+        while let Some(frame) = to_second.take() {
+            let HandoverHead::Publish { topic, kind, kept, sender } = frame.head else { panic!() };
+            let content = MessageContent::of(kind, frame.body);
+            let out = &mut second.publisher.clone();
+            second.hub.publish_for_predecessor(out, &topic, &content, (kept, &sender));
+            excluded.push(sender.exclude);
+        }
+        while let Some(frame) = from_second.take() {
+            let HandoverHead::Published { sender, .. } = frame.head else { panic!() };
+            excluded.push(sender.exclude);
+        }
+        // Two to the successor, and from there its own two and the one whose position it has assigned.
+        assert_eq!(excluded, vec![Some(exclude.to_string()); 5]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sinews_server::{Prepared, Publisher};
+use sinews_server::{Prepared, Publisher, SubscriberId};
 
 use super::nodes::NodeMessageId;
 use super::{HubTopics, TopicForm, TopicPublisher, reached};
@@ -79,7 +79,7 @@ impl HubTopics {
         out: &mut impl TopicPublisher,
         (topic, channel): (&str, Option<&PublishedChannel<'_>>),
         publication: &ChannelPublication<'_>,
-        include_self: bool,
+        (include_self, except): (bool, Option<SubscriberId>),
     ) -> usize {
         let Some(PublishedChannel { target, origin, .. }) = channel else { return 0 };
         let has_subscribers = self.channel_events.load(Ordering::Acquire) > 0;
@@ -94,7 +94,7 @@ impl HubTopics {
         };
         let Some(version) = version.filter(|_| has_subscribers) else { return 0 };
         let topic = TopicForm::Event.topic(topic);
-        let except = event.socket_id.and_then(|id| self.apps.socket(id));
+        let except = event.socket_id.and_then(|id| self.apps.socket(id)).or(except);
         match except {
             // Events of clients have no version, and the same way to all workers: they keep their order.
             _ if target.is_cache => {
@@ -155,9 +155,10 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use sinews_server::{Position, Router, Server, SubscriberId};
+    use sinews_server::{Position, Router, Server};
 
     use super::*;
+    use crate::connections::ConnectionId;
     use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
     use crate::topics::MessageContent;
     use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
@@ -190,7 +191,12 @@ mod tests {
             panic!("{topic} without a version")
         }
 
-        fn publish_with(&mut self, topic: &str, _: impl FnOnce(Option<Position>) -> Prepared) -> usize {
+        fn publish_with(
+            &mut self,
+            topic: &str,
+            _: impl FnOnce(Option<Position>) -> Prepared,
+            _: Option<SubscriberId>,
+        ) -> usize {
             panic!("{topic} with a position")
         }
 
@@ -243,11 +249,11 @@ mod tests {
     }
 
     impl OtherNodes for OtherNode {
-        fn publish(&self, topic: &str, _: &MessageContent) {
+        fn publish(&self, topic: &str, _: &MessageContent, _: Option<ConnectionId>) {
             self.receive(topic);
         }
 
-        fn publish_to_all(&self, topic: &str, _: &MessageContent) {
+        fn publish_to_all(&self, topic: &str, _: &MessageContent, _: Option<ConnectionId>) {
             self.receive(topic);
         }
 

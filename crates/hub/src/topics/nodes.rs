@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::MessageContent;
+use crate::connections::ConnectionId;
 
 /// The other nodes of a cluster.
 pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// Passes a publication of this node to the other nodes with subscribers: at most once, in order for each topic and
-    /// publisher.
-    fn publish(&self, topic: &str, content: &MessageContent);
+    /// publisher. One connection may be excluded.
+    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>);
 
     /// Passes a publication to all other nodes, with or without subscribers: otherwise as [`publish`](Self::publish).
-    fn publish_to_all(&self, topic: &str, content: &MessageContent);
+    fn publish_to_all(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>);
 
     /// Requests the last event of a cache channel, unless this node knows it: it has retained an event at that time, if any,
     /// and nodes retain events for this long. The event is delivered as if it were published now. Returns whether it is

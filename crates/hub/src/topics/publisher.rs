@@ -8,8 +8,13 @@ pub(crate) trait TopicPublisher {
     /// Publishes to all subscribers, including the publisher.
     fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
 
-    /// Publishes to all subscribers; the message is made from its position if the topic has a history.
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize;
+    /// Publishes to all subscribers but one, if any; the message is made from its position if the topic has a history.
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize;
 
     /// Publishes to all other subscribers.
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
@@ -44,8 +49,16 @@ impl TopicPublisher for Context<'_> {
         Context::publish(self, topic, message).unwrap_or(0)
     }
 
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        Context::publish_with(self, topic, make).unwrap_or(0)
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        match except {
+            Some(_) => reached(self.topics().publisher().publish_with_except(topic, make, except)),
+            None => Context::publish_with(self, topic, make).unwrap_or(0),
+        }
     }
 
     fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
@@ -76,8 +89,13 @@ impl TopicPublisher for Topics {
         Self::publish(self, topic, message, None).unwrap_or(0)
     }
 
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        Self::publish_with(self, topic, make, None).unwrap_or(0)
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        Self::publish_with_except(self, topic, make, except).unwrap_or(0)
     }
 
     fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
@@ -104,8 +122,13 @@ impl TopicPublisher for Publisher {
         reached(Self::publish(self, topic, message))
     }
 
-    fn publish_with(&mut self, topic: &str, make: impl FnOnce(Option<Position>) -> Prepared) -> usize {
-        reached(Self::publish_with(self, topic, make))
+    fn publish_with(
+        &mut self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
+        reached(Self::publish_with_except(self, topic, make, except))
     }
 
     fn publish_version(

@@ -36,11 +36,11 @@ impl HubTopics {
         channel: Option<RecoverableChannel<'_>>,
         (topic, publication): (&str, &ChannelPublication<'_>),
         position: Option<Position>,
-        socket: Option<u128>,
+        (socket, excluded): (Option<u128>, Option<SubscriberId>),
     ) -> usize {
         let (Some(channel), Some(position)) = (channel, position) else { return 0 };
         let (event, except) = self.positioned(publication, &channel.channel, (position, socket));
-        publish_at(out, topic, position, (&event, except))
+        publish_at(out, topic, position, (&event, except.or(excluded)))
     }
 
     /// Publishes an event of a durable topic at its position in the stream, while the relay of the topic is locked. Later

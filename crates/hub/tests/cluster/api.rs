@@ -20,7 +20,7 @@ fn nodes<const N: usize>(broker: &FakeBroker) -> [TestPeer; N] {
             let options = options.with_public_subscribe([">".to_owned()]);
             let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
             let policy = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
-            builder.access(policy.with_api_keys(keys))
+            builder.access(policy.with_api_keys(keys)).history("kept.>", 10)
         })
     });
     for node in &nodes {
@@ -131,6 +131,39 @@ fn broadcasts_by_pattern_reach_topics_of_all_nodes_once() {
             assert_eq!(subscriber.data(*count), vec![json!("all"); *count]);
             assert_eq!(subscriber.data(1), ["last"]);
         }
+    });
+}
+
+#[test]
+fn publication_excludes_a_connection_of_any_node() {
+    for_both(|broker| {
+        let nodes = nodes::<2>(&broker);
+        let mut clients = [user(&nodes[0], "anna"), user(&nodes[1], "ben"), user(&nodes[1], "carl")];
+        for (client, _) in &mut clients {
+            for topic in ["chat.a", "kept.a"] {
+                client.request(&json!({ "op": "subscribe", "topic": topic, "id": 1 }));
+            }
+        }
+        for topic in ["chat.a", "kept.a"] {
+            broker.wait_for(&format!("sinews.t.{topic}"), 2);
+        }
+        let ids = clients.each_ref().map(|(_, id)| id.clone());
+        for topic in ["chat.a", "kept.a"] {
+            for (at, id) in ids.iter().enumerate() {
+                let message = json!({ "topic": topic, "data": at, "exclude": id });
+                nodes[0].api("POST /api/v1/publish", &message);
+            }
+        }
+        nodes[0].api("POST /api/v1/publish", &json!({ "topic": "chat.a", "data": "last" }));
+        for (at, (client, _)) in clients.iter_mut().enumerate() {
+            let others: Vec<usize> = (0..3).filter(|number| *number != at).collect();
+            let mut expected: Vec<Value> = others.iter().chain(&others).map(|number| json!(number)).collect();
+            expected.push(json!("last"));
+            assert_eq!(client.data(5), expected);
+        }
+        // The node of an excluded connection retains the message.
+        let history = nodes[1].api("GET /api/v1/topics/kept.a/history?last=9", &Value::Null);
+        assert_eq!(history["messages"].as_array().unwrap().len(), 3, "{history}");
     });
 }
 

@@ -29,6 +29,21 @@ impl Topics {
         Ok(self.publish_resolved_with(topic, name, make, except))
     }
 
+    /// Publishes as [`publish_with`](Self::publish_with) does, except to a connection of any thread. A replay of the history
+    /// includes the message for every subscriber.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_with_except(
+        &mut self,
+        name: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, InvalidTopic> {
+        let topic = self.resolve(name)?;
+        Ok(self.publish_resolved_with_except(topic, name, make, except))
+    }
+
     pub(crate) fn publish_resolved_with(
         &mut self,
         topic: Option<usize>,
@@ -36,17 +51,23 @@ impl Topics {
         make: impl FnOnce(Option<Position>) -> Prepared,
         except: Option<ConnId>,
     ) -> usize {
+        let except = except.map(|conn| SubscriberId { shard: self.shard, conn });
+        self.publish_resolved_with_except(topic, name, make, except)
+    }
+
+    fn publish_resolved_with_except(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
         if self.has_history(topic, name) {
             return self
-                .publish_with_history(
-                    topic,
-                    name,
-                    |position| make(Some(position)),
-                    except.map(|conn| SubscriberId { shard: self.shard, conn }),
-                )
+                .publish_with_history(topic, name, |position| make(Some(position)), except)
                 .unwrap_or(0);
         }
-        self.publish_resolved(topic, name, &make(None), except)
+        self.publish_resolved_except(topic, name, &make(None), except)
     }
 
     /// Returns whether a topic has history.

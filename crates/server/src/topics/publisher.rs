@@ -145,12 +145,27 @@ impl Publisher {
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
     ) -> Result<usize, PublishError> {
+        self.publish_with_except(topic, make, None)
+    }
+
+    /// Publishes as [`publish_with`](Self::publish_with) does, except to one subscriber. A replay of the history includes the
+    /// message for every subscriber.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_with_except(
+        &self,
+        topic: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, PublishError> {
         name::check(topic)?;
         if self.directory.rules.history(topic).is_none() {
-            return self.publish(topic, &make(None));
+            return self.publish_to_all(topic, &make(None), 0, except);
         }
         let patterns = self.directory.matching(topic);
-        let from = PublishOrigin { posts: &self.posts, except: None };
+        let excluded = except.map(|except| (except.shard, except.conn));
+        let from = PublishOrigin { posts: &self.posts, except: excluded };
         let make = |position| make(Some(position));
         into_result(self.directory.publish_with_history(topic, &patterns, make, from).unwrap_or_default())
     }

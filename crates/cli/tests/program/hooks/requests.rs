@@ -70,6 +70,98 @@ fn publications_by_post_are_decided_about() {
 }
 
 #[test]
+fn calls_by_post_are_answered_by_the_application() {
+    let directory = Directory::new();
+    let app = Application::start(|request| match request.json()["method"].as_str() {
+        Some("add/all é") => AppAnswer::Json(json!({"data": {"sum": 3}})),
+        Some("nothing") => AppAnswer::Json(json!({})),
+        Some("fail") => AppAnswer::Status(500),
+        _ => AppAnswer::Json(json!({"reject": {"code": 404, "reason": "no such method"}})),
+    });
+    let (all, own) = (app.url("/all"), app.url("/own"));
+    let file = format!(
+        "[hooks]\nrpc = {all:?}\nheaders = \"cookie\"\nfailure = \"open\"\n[namespace.\"own.>\"]\nrpc_hook = {own:?}\n\
+         [namespace.\"few.>\"]\ncalls_per_second = 1\n[namespace.\"off.>\"]\nrpc_hook = \"off\"\n"
+    );
+    let server = serve(&directory, &file);
+    let call = |path: &str, kind: &str, body: &str| {
+        server.request(&format!("POST /rpc/{path} HTTP/1.1\r\nCookie: a=b\r\nContent-Type: {kind}"), body)
+    };
+    let answer = call("add%2Fall%20%C3%A9", "application/json", "[1, 2]");
+    assert!(answer.contains("Cache-Control: no-store"), "{answer}");
+    assert_eq!(parts(&answer), (200, "{\"data\":{\"sum\":3}}\n"));
+    let request = app.request();
+    assert_eq!((&*request.path, request.header("cookie")), ("/all", Some("a=b")));
+    let expected = json!({"hook": "rpc", "method": "add/all é", "data": [1, 2], "address": "127.0.0.1"});
+    assert_eq!(request.json(), expected, "a plain request has no connection");
+    for (kind, body, field, value) in [
+        ("application/json", "null", "data", json!(null)),
+        ("text/plain", "a", "data", json!("a")),
+        ("application/octet-stream", "\0", "b64", json!("AA==")),
+    ] {
+        assert_eq!(parts(&call("nothing?topic=own.a", kind, body)), (200, "{\"data\":null}\n"));
+        let request = app.request();
+        assert_eq!((&*request.path, &request.json()["topic"]), ("/own", &json!("own.a")));
+        assert_eq!(request.json().get(field), Some(&value));
+    }
+    assert_eq!(status(&call("nothing", "application/json", "")), 200);
+    assert_eq!(app.request().json().get("data"), None);
+    assert_eq!(parts(&call("other", "text/plain", "")), (404, "{\"error\":\"no such method\"}\n"));
+    app.request();
+    let failed = call("fail", "text/plain", "");
+    assert!(failed.contains("Retry-After: 1"), "{failed}");
+    assert_eq!(
+        parts(&failed),
+        (503, "{\"error\":\"the application did not answer; retry later\"}\n"),
+        "a call does not fail open"
+    );
+    app.request();
+    for (path, kind, body, expected) in [
+        ("m".repeat(129), "text/plain", "", 400),
+        ("%FF".to_owned(), "text/plain", "", 400),
+        ("m".to_owned(), "application/json", "{", 400),
+        ("m".to_owned(), "application/x-ndjson", "1", 415),
+        ("m?topic=off.a".to_owned(), "text/plain", "", 404),
+    ] {
+        assert_eq!(status(&call(&path, kind, body)), expected, "{path}");
+    }
+    // The calls of a user share one rate.
+    let limited = (0..100).find(|_| status(&call("nothing?topic=few.a", "text/plain", "")) == 429);
+    assert!(limited.is_some_and(|calls| calls >= 1), "{limited:?}");
+    app.requests.try_iter().for_each(drop);
+    let foreign = "POST /rpc/nothing HTTP/1.1\r\nOrigin: https://other.example";
+    assert_eq!(status(&server.request(foreign, "")), 403);
+    assert_eq!(status(&server.get("/rpc/nothing")), 405);
+    assert!(app.requests.try_recv().is_err(), "a rejected call is not passed on");
+}
+
+#[test]
+fn calls_by_post_have_the_rights_of_the_connect_hook() {
+    let directory = Directory::new();
+    let app = Application::start(|request| {
+        let body = request.json();
+        AppAnswer::Json(match (body["hook"].as_str().unwrap(), request.header("cookie")) {
+            ("connect", Some("anna")) => json!({"claims": {"sub": "anna"}}),
+            ("connect", _) => json!({"reject": {"code": 4429, "reason": "too early"}}),
+            _ => json!({"data": body["user"]}),
+        })
+    });
+    let url = app.url("/");
+    let hooks = format!("[hooks]\nconnect = {url:?}\nrpc = {url:?}\nheaders = \"cookie\"\n");
+    let server = serve(&directory, &hooks);
+    let call = |cookie: &str| server.request(&format!("POST /rpc/m HTTP/1.1\r\nCookie: {cookie}"), "");
+    assert_eq!(parts(&call("anna")), (200, "{\"data\":\"anna\"}\n"));
+    assert_eq!(app.request().json()["path"], "/rpc/{method}");
+    assert_eq!(parts(&call("ben")), (429, "{\"error\":\"too early\"}\n"));
+    // Without hooks, and with an invalid token.
+    let secret = directory.write("secret", SECRET);
+    let server = serve(&directory, &format!("[auth]\nsecret_file = {secret:?}\n"));
+    let call = |lines: &str| server.request(&format!("POST /rpc/m HTTP/1.1{lines}"), "");
+    assert_eq!(status(&call("")), 404);
+    assert_eq!(status(&call("\r\nAuthorization: Bearer x")), 401);
+}
+
+#[test]
 fn event_streams_and_polls_are_decided_about() {
     let directory = Directory::new();
     let (app, server) = deciding(&directory);
@@ -100,6 +192,43 @@ fn event_streams_and_polls_are_decided_about() {
     assert_eq!(status(&poll), 200, "{poll}");
     // A pattern that matches topics with different hooks.
     assert_eq!(status(&server.request("GET /topics/%3E HTTP/1.1\r\nAccept: text/event-stream", "")), 403);
+}
+
+#[test]
+fn members_of_event_streams_are_decided_about() {
+    let directory = Directory::new();
+    let (app, server) = deciding(&directory);
+    let member = "member=%7B%22id%22:%22me%22,%22info%22:%22forged%22%7D";
+    for no in ["join=a.no", "topic=a.free&join=a.no"] {
+        assert_eq!(lines(&server, &format!("/topics?{no}&{member}")).status(), 409);
+        assert_eq!(app.request().json()["topic"], "a.no");
+    }
+    let mut joined = lines(&server, &format!("/topics?topic=a.x&join=a.x&join=a.y&join=a.free&{member}"));
+    assert_eq!(next(&mut joined)["op"], "ack");
+    for topic in ["a.x", "a.y", "a.free"] {
+        assert_eq!(next(&mut joined), json!({"op": "joined", "topic": topic}));
+    }
+    let mut asked: Vec<String> =
+        (0..2).map(|_| app.request().json()["topic"].as_str().unwrap().to_owned()).collect();
+    asked.sort();
+    assert_eq!(asked, ["a.x", "a.y"], "once each");
+    for (topic, info) in [("a.y", "of the topic"), ("a.free", "forged")] {
+        let list = server.get(&format!("/topics/{topic}/members"));
+        let expected = json!([{"id": "me", "connections": 1, "info": info}]);
+        let list: Value = serde_json::from_str(parts(&list).1).unwrap();
+        assert_eq!(list["members"], expected);
+    }
+    // The connect hook sets the info of all topics.
+    let app = Application::start(|_| {
+        AppAnswer::Json(json!({"claims": {"sub": "anna", "subscribe": ["room"]}, "info": {"name": "Anna"}}))
+    });
+    let server = serve(&directory, &format!("[hooks]\nconnect = {:?}\n", app.url("/")));
+    let mut joined = lines(&server, "/topics?join=room");
+    assert_eq!(next(&mut joined)["op"], "joined");
+    let list = server.get("/topics/room/members");
+    let list: Value = serde_json::from_str(parts(&list).1).unwrap();
+    assert_eq!(list["members"], json!([{"id": "anna", "connections": 1, "info": {"name": "Anna"}}]));
+    assert_eq!(lines(&server, &format!("/topics?join=room&{member}")).status(), 403);
 }
 
 #[test]

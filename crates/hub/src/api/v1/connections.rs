@@ -20,8 +20,8 @@ use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{
-    ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, described,
-    position_of,
+    ClientConnection, ConnectionCommand, ConnectionId, ConnectionRegistry, ConnectionSelector, REVOKED,
+    described,
 };
 use crate::problem::{Problem, code, problem};
 use crate::topics;
@@ -104,7 +104,7 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
             connections.iter().map(|connection| described(registry, connection)).collect();
         return Ok(success(&page(json!({ "connections": listed }), next.as_deref())).into());
     };
-    if after.as_ref().is_some_and(|after| position_of(after).is_none()) {
+    if after.as_ref().is_some_and(|after| ConnectionId::parse(after).is_none()) {
         return Err(problem(code::MALFORMED, "after: no id of a connection"));
     }
     let own = registry.cluster_page(user.as_deref(), after.as_deref(), limit + 1);
@@ -117,7 +117,7 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
             listed.extend(result["connections"].as_array().into_iter().flatten().cloned());
         }
         listed.sort_by_cached_key(|connection| {
-            position_of(connection["connection"].as_str().unwrap_or_default())
+            ConnectionId::parse(connection["connection"].as_str().unwrap_or_default())
         });
         let has_more = listed.len() > limit;
         listed.truncate(limit);

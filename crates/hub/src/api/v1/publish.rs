@@ -17,6 +17,8 @@ use super::idempotency::{ApiPublication, Published, check_key};
 use super::topics::matching_topics_of_all_nodes;
 use crate::api::streams::{StoredPublication, append_to_topic};
 use crate::auth::{ApiRight, ApiRights, Rights};
+use crate::brief::brief;
+use crate::connections::ConnectionId;
 use crate::json::present;
 use crate::problem::{Problem, code, problem};
 use crate::topics::list::TopicScan;
@@ -40,6 +42,8 @@ struct PublishBody<'a> {
     b64: Option<Cow<'a, str>>,
     #[serde(borrow)]
     idempotency_key: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    exclude: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +64,21 @@ struct BroadcastBody<'a> {
     b64: Option<Cow<'a, str>>,
     #[serde(borrow)]
     idempotency_key: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    exclude: Option<Cow<'a, str>>,
+}
+
+/// The idempotency key of a publication, and the connection that does not receive it.
+type PublishOptions<'a> = (Option<&'a str>, Option<ConnectionId>);
+
+/// The connection that a request excludes.
+fn excluded(id: Option<&str>) -> Result<Option<ConnectionId>, Problem> {
+    let parse = |id| {
+        ConnectionId::parse(id).ok_or_else(|| {
+            problem(code::MALFORMED, format!("exclude: {:?} is no id of a connection", brief(id)))
+        })
+    };
+    id.map(parse).transpose()
 }
 
 /// A publication with its topic, or the error of one message among others.
@@ -195,6 +214,7 @@ pub(super) fn broadcast(
     let body: BroadcastBody<'_> = read(request)?;
     let content = content_of(body.data, body.b64.as_deref())?;
     let key = body.idempotency_key.as_deref();
+    let exclude = excluded(body.exclude.as_deref())?;
     match (body.topics, body.pattern) {
         (Some(topics), None) => {
             if topics.len() > TOPICS_MAX {
@@ -204,14 +224,15 @@ pub(super) fn broadcast(
             let unread = context.unread_topics(rights, names);
             if unread.is_empty() {
                 let out = request.topics();
-                return Ok(results(publish_to_all(context, rights, out, (topics, &content, key))));
+                return Ok(results(publish_to_all(context, rights, out, (topics, &content, (key, exclude)))));
             }
             let key = key.map(str::to_owned);
             let mut delayed = DelayedPublication::new(context, rights, request, unread);
             Ok(Answer::later(async move {
                 let read = delayed.read_keys().await;
                 let (context, rights, out) = (&delayed.context, &delayed.rights, &mut delayed.publisher);
-                let publish = || publish_to_all(context, rights, out, (topics, &content, key.as_deref()));
+                let publish =
+                    || publish_to_all(context, rights, out, (topics, &content, (key.as_deref(), exclude)));
                 answer_to_all(read.map(|()| publish())).await
             }))
         }
@@ -224,6 +245,7 @@ pub(super) fn broadcast(
                 publisher: request.publisher(),
                 content,
                 key: key.map(str::to_owned),
+                exclude,
             };
             Ok(Answer::later(async move {
                 match broadcast.publish((scan, &pattern)).await {
@@ -243,6 +265,7 @@ struct PatternBroadcast {
     publisher: Publisher,
     content: MessageContent,
     key: Option<String>,
+    exclude: Option<ConnectionId>,
 }
 
 impl PatternBroadcast {
@@ -255,7 +278,7 @@ impl PatternBroadcast {
         let names = topics.iter().map(|topic| &**topic).filter(|_| key.is_some());
         self.context.read_keys(self.context.unread_topics(&self.rights, names)).await?;
         // Once each: the nodes with subscribers receive it from the broker.
-        let (out, message) = (&mut self.publisher, (topics, &self.content, key));
+        let (out, message) = (&mut self.publisher, (topics, &self.content, (key, self.exclude)));
         let mut text = results_text(publish_to_all(&self.context, &self.rights, out, message)).await;
         if !missing.is_empty() {
             text.truncate(text.trim_end().len() - 1);
@@ -270,10 +293,10 @@ fn publish_to_all(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     out: &mut impl TopicPublisher,
-    (topics, content, key): (Vec<String>, &MessageContent, Option<&str>),
+    (topics, content, options): (Vec<String>, &MessageContent, PublishOptions<'_>),
 ) -> Vec<(String, PublishOutcome)> {
     let publish = |topic: String| {
-        let outcome = publish_to(context, rights, out, &topic, content, key);
+        let outcome = publish_to(context, rights, out, &topic, content, options);
         (topic, outcome)
     };
     topics.into_iter().map(publish).collect()
@@ -293,7 +316,8 @@ fn publish_message(
     message: &PublishBody<'_>,
 ) -> PublishOutcome {
     let content = content_of(message.data, message.b64.as_deref())?;
-    publish_to(context, rights, out, &message.topic, &content, message.idempotency_key.as_deref())
+    let options = (message.idempotency_key.as_deref(), excluded(message.exclude.as_deref())?);
+    publish_to(context, rights, out, &message.topic, &content, options)
 }
 
 /// Publishes to one topic; returns whether an earlier publication had the same idempotency key.
@@ -303,19 +327,24 @@ fn publish_to(
     out: &mut impl TopicPublisher,
     topic: &str,
     content: &MessageContent,
-    key: Option<&str>,
+    (key, exclude): PublishOptions<'_>,
 ) -> PublishOutcome {
     topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(ApiRight::Publish, topic)?;
     key.map_or(Ok(()), check_key)?;
     let store = context.durable_store(topic);
+    if store.is_some() && exclude.is_some() {
+        let text =
+            format!("exclude: {} is a durable topic, whose records reach all subscribers", brief(topic));
+        return Err(problem(code::TOPIC, text));
+    }
     let mut publish = || match store {
         Some(store) => {
             let append = append_to_topic(store, topic, (content.clone(), key), Rights::all());
             ApiPublication::appending(async move { append.await.map(Published::Stored) })
         }
         None => {
-            let subscribers = context.hub.publish(out, topic, content, true);
+            let subscribers = context.hub.publish_except(out, topic, content, exclude);
             let cluster = context.hub.reaches_nodes();
             ApiPublication::Done(Published::Delivered { subscribers, cluster })
         }

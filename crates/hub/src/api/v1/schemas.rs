@@ -11,8 +11,14 @@ pub(super) const ONCE: Field = optional(
     "1 to 128 bytes: a second publication to the topic with the same key within 300 s is not published; of a durable topic, \
      also after a restart and at another node",
 );
+pub(super) const EXCLUDE: Field = optional(
+    "exclude",
+    Schema::Text,
+    "Id of a connection of any node that does not receive the message, such as that of the sender. Not for durable topics; \
+     a later replay of the topic's history has the message",
+);
 pub(super) const MESSAGE: Schema = Schema::Object(
-    &[required("topic", Schema::Text, "Topic to publish to"), DATA, B64, ONCE],
+    &[required("topic", Schema::Text, "Topic to publish to"), DATA, B64, ONCE, EXCLUDE],
     &["data", "b64"],
 );
 

@@ -5,9 +5,9 @@ use super::parameters::{
     AFTER, GROUP_NAME, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, KEY, STREAM_NAME, TOPIC, limit,
 };
 use super::schemas::{
-    B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE, KEY_WRITTEN,
-    KEYS_WRITTEN, MESSAGE, MISSING, NEW_OFFSET, NEXT, NODE, OFFSETS_SET, ONCE, RESULT, RESULTS, STREAM,
-    STREAM_CHANGE, STREAM_GROUPS_LISTED, STREAM_INFO, SUBSCRIPTION, USER,
+    B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, EXCLUDE, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE,
+    KEY_WRITTEN, KEYS_WRITTEN, MESSAGE, MISSING, NEW_OFFSET, NEXT, NODE, OFFSETS_SET, ONCE, RESULT, RESULTS,
+    STREAM, STREAM_CHANGE, STREAM_GROUPS_LISTED, STREAM_INFO, SUBSCRIPTION, USER,
 };
 use super::{connections, keys, openapi, publish, server, streams, topics};
 use crate::auth::ApiRight;
@@ -79,6 +79,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
                     DATA,
                     B64,
                     ONCE,
+                    EXCLUDE,
                 ],
                 &["topics", "pattern"],
             ),

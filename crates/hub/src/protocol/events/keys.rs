@@ -56,7 +56,7 @@ impl TopicsReader<'_> {
             client.check_keys(&topic)?;
             let polled = RequestedTopic { name: topic.clone(), start: position.map(ReplayFrom::After) };
             let requested = Some(Box::new(RequestedSubscriptions::Keys(topic, options)));
-            let reader = |poll| EventReader { client, requested, topics: None, poll };
+            let reader = |poll| EventReader { client, requested, topics: None, joins: 0, poll };
             let response = match format {
                 RequestedFormat::Events => StreamingResponse::new(request::EVENTS, &KEY_EVENTS, reader(None)),
                 RequestedFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader(None)),

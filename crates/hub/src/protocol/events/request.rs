@@ -6,6 +6,7 @@ use std::time::Duration;
 use sinews_server::{ReplayFrom, Request, TopicName};
 
 use super::cursor::{Cursor, UNKNOWN};
+use super::joins::{self, RequestedJoin};
 use crate::brief::brief;
 use crate::protocol::json::members::PresenceDetail;
 use crate::topics;
@@ -26,6 +27,8 @@ pub(super) struct TopicsRequest {
     pub(super) assigned: bool,
     /// The presence of each topic, as far as the client requests it.
     pub(super) presence: PresenceDetail,
+    /// The topics of which the client is a member while the response is open.
+    pub(super) joins: Vec<RequestedJoin>,
 }
 
 /// The format of the answer.
@@ -85,13 +88,18 @@ impl TopicsRequest {
             (true, false) => PresenceDetail::Changes,
             (false, false) => PresenceDetail::None,
         };
-        if !(assigned && names.is_empty()) {
+        let joins = joins::read(request).map_err(|problem| (400, problem))?;
+        if !(names.is_empty() && (assigned || !joins.is_empty())) {
             check_names(&names, presence).map_err(|problem| (400, problem))?;
         }
         let accept = request.head().header("accept").filter_map(|value| std::str::from_utf8(value).ok());
         let format = negotiate(accept)
             .ok_or_else(|| (406, format!("Accept must permit {EVENTS}, {LINES} or {JSON}")))?;
-        let not_polled = [("assigned", assigned), ("presence", presence > PresenceDetail::None)];
+        let not_polled = [
+            ("assigned", assigned),
+            ("presence", presence > PresenceDetail::None),
+            ("join", !joins.is_empty()),
+        ];
         if matches!(format, RequestedFormat::Poll(_))
             && let Some((name, _)) = not_polled.into_iter().find(|(_, is_set)| *is_set)
         {
@@ -103,23 +111,7 @@ impl TopicsRequest {
             count.map_err(|_| (400, "query parameter `last` must be a number of messages".to_owned()))
         });
         let last = last.transpose()?;
-        // A browser repeats the query when it connects again, and adds the header.
-        let event_id = request.head().header("last-event-id").next();
-        let cursor = match (event_id, query("after")) {
-            (Some(id), _) => Resume::of_event_id(id, names.len()),
-            (None, Some(after)) => match Cursor::parse(&after, names.len()) {
-                Some(cursor) => Resume::At(cursor),
-                None => {
-                    let text = format!(
-                        "query parameter `after` must have a position such as 8100236-44 for each topic, \
-                         separated by commas: {:?}",
-                        brief(&after)
-                    );
-                    return Err((400, text));
-                }
-            },
-            (None, None) => Resume::New,
-        };
+        let cursor = Resume::read(request, names.len()).map_err(|problem| (400, problem))?;
         let topics = names.into_iter().enumerate().map(|(at, name)| RequestedTopic {
             start: match &cursor {
                 Resume::At(cursor) => cursor.start(at),
@@ -128,7 +120,7 @@ impl TopicsRequest {
             },
             name: name.into_owned(),
         });
-        Ok(Self { topics: topics.collect(), format, assigned, presence })
+        Ok(Self { topics: topics.collect(), format, assigned, presence, joins })
     }
 
     /// Whether the answer has one topic, and every message belongs to it.
@@ -148,6 +140,22 @@ enum Resume {
 }
 
 impl Resume {
+    fn read(request: &Request<'_>, topics: usize) -> Result<Self, String> {
+        // A browser repeats the query when it connects again, and adds the header.
+        let event_id = request.head().header("last-event-id").next();
+        match (event_id, request.query_values("after").next()) {
+            (Some(id), _) => Ok(Self::of_event_id(id, topics)),
+            (None, Some(after)) => Cursor::parse(&after, topics).map(Self::At).ok_or_else(|| {
+                format!(
+                    "query parameter `after` must have a position such as 8100236-44 for each topic, \
+                     separated by commas: {:?}",
+                    brief(&after)
+                )
+            }),
+            (None, None) => Ok(Self::New),
+        }
+    }
+
     fn of_event_id(id: &[u8], topics: usize) -> Self {
         let cursor = std::str::from_utf8(id).ok().and_then(|id| Cursor::parse(id.trim(), topics));
         cursor.map_or(Self::Unknown, Self::At)
@@ -156,7 +164,7 @@ impl Resume {
 
 fn check_names(names: &[Cow<'_, str>], presence: PresenceDetail) -> Result<(), String> {
     if names.is_empty() || names.len() > TOPICS_MAX {
-        return Err(format!("query parameter `topic` is required, up to {TOPICS_MAX} times"));
+        return Err(format!("query parameter `topic` is required, up to {TOPICS_MAX} times, or `join`"));
     }
     // A pattern has no presence.
     let check = if presence > PresenceDetail::None { topics::check_name } else { topics::check_subscription };

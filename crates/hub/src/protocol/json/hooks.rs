@@ -19,7 +19,9 @@ use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::hooks::requests::{UNANSWERED, accepted_write, replaced};
-use crate::hooks::{HookClient, HookDetail, HookFailure, HookKind, HookReply, PendingReply};
+use crate::hooks::{
+    CallData, HookCall, HookClient, HookDetail, HookFailure, HookKind, HookReply, PendingReply,
+};
 use crate::keys::KeyStore;
 use crate::namespaces::TopicHook;
 use crate::policy::AccessPolicy;
@@ -68,9 +70,6 @@ enum HookedAction {
 /// Extension of expired rights if the application does not answer and the hook fails open.
 const EXTENSION: Duration = Duration::from_secs(30);
 
-/// Longest name of a method in bytes.
-const METHOD_MAX: usize = 128;
-
 impl ConnectionHooks {
     /// Keeps the headers of the handshake; `None` without hooks.
     pub(super) fn of(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
@@ -79,8 +78,12 @@ impl ConnectionHooks {
     }
 
     /// The state of a response whose request the application has accepted.
-    pub(super) fn of_request(headers: Vec<(HeaderName, HeaderValue)>, grants_rights: bool) -> Box<Self> {
-        Box::new(Self { headers, grants_rights, ..Self::default() })
+    pub(super) fn of_request(
+        headers: Vec<(HeaderName, HeaderValue)>,
+        grants_rights: bool,
+        (info, topic_infos): (Option<Value>, BTreeMap<String, Value>),
+    ) -> Box<Self> {
+        Box::new(Self { headers, grants_rights, info, topic_infos, ..Self::default() })
     }
 
     /// The info that the application has set for a member of a topic.
@@ -273,25 +276,9 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        if method.is_empty() || method.len() > METHOD_MAX {
-            return Err(problem(code::MALFORMED, format!("rpc: a method has 1 to {METHOD_MAX} bytes")));
-        }
-        if let Some(topic) = topic {
-            self.rights.check_call_rate(topic, &mut self.rates)?;
-        }
-        let policy = self.live.policy();
-        let of_all = || {
-            let options = policy.hooks()?.options();
-            let url = options.rpc.clone()?;
-            Some(Arc::new(TopicHook { url, failure: options.failure }))
-        };
-        let hook = match topic {
-            Some(topic) => self.rights.topic_hook(HookKind::Rpc, topic),
-            None => of_all(),
-        };
-        let hook =
-            hook.ok_or_else(|| problem(code::UNKNOWN_OP, "rpc: no hook is configured for this call"))?;
-        let detail = HookDetail::Rpc { method, topic, data: data.map(RawValue::get) };
+        let call = HookCall { method, topic };
+        let hook = call.hook(&self.live.policy(), &self.rights, Some(&mut self.rates))?;
+        let detail = HookDetail::Rpc { call, data: data.map(|data| CallData::Json(data.get())) };
         self.start_for_topic(&hook, &detail, HookedAction::Rpc { id: id.clone() }, cx)
     }
 

@@ -23,14 +23,34 @@ pub(in crate::protocol) enum PresenceDetail {
 }
 
 /// A member as a client names it.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct MemberFields {
+pub(in crate::protocol) struct MemberFields {
     id: String,
     info: Option<Value>,
 }
 
 impl MemberFields {
+    /// The user of the token.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn of_user(rights: &Rights) -> Result<Self, Problem> {
+        match rights.subject() {
+            Some(subject) => Ok(Self { id: subject.to_owned(), info: None }),
+            None => Err(problem(
+                code::MALFORMED,
+                "join: a member is required, since there is no token with a sub",
+            )),
+        }
+    }
+
+    fn into_member(self) -> Member {
+        // In the form in which clients receive it, without spare capacity: it stays as long as the member.
+        let info = self.info.map_or_else(Box::default, |info| info.to_string().into_boxed_str());
+        Member::new(self.id).with_info(info.into_boxed_bytes())
+    }
+
     /// Replaces the client's info by the application's, if there is one.
     pub(super) fn with_info_of_application(self, info: Option<&Value>) -> Self {
         Self { info: info.cloned().or(self.info), ..self }
@@ -73,19 +93,12 @@ impl JoinedTopics {
         rights: &Rights,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-        rights.may(Action::Subscribe, topic)?;
-        rights.check_presence(topic)?;
-        check_subject(&member.id, rights)?;
+        let member = checked(topic, member, rights)?;
         let is_new = !self.contains(topic);
         if is_new && !is_subscribed {
             self.check_room(subscriptions)?;
         }
-        let MemberFields { id, info } = member;
-        // In the form in which clients receive it, without spare capacity: it stays as long as the member.
-        let info = info.map_or_else(Box::default, |info| info.to_string().into_boxed_str());
-        let id: Arc<str> = id.into();
-        let member = Member::new(Arc::clone(&id)).with_info(info.into_boxed_bytes());
+        let id = member.shared_id();
         cx.join(topic, member).map_err(presence_problem)?;
         let list = self.0.get_or_insert_default();
         list.unsubscribed += usize::from(is_new && !is_subscribed);
@@ -124,6 +137,11 @@ impl JoinedTopics {
     /// Whether the connection has joined a topic.
     pub(super) fn contains(&self, topic: &str) -> bool {
         self.0.as_ref().is_some_and(|list| list.topics.iter().any(|known| *known.name == *topic))
+    }
+
+    /// The number of joined topics.
+    pub(super) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |list| list.topics.len())
     }
 
     fn check_room(&self, subscriptions: usize) -> Result<(), Problem> {
@@ -172,6 +190,20 @@ impl JoinedTopics {
         });
         ended.collect()
     }
+}
+
+/// The member of a join that is permitted.
+///
+/// # Errors
+/// The rights do not cover it, the topic's namespace has no presence, or the member is invalid.
+pub(super) fn checked(topic: &str, member: MemberFields, rights: &Rights) -> Result<Member, Problem> {
+    topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+    rights.may(Action::Subscribe, topic)?;
+    rights.check_presence(topic)?;
+    check_subject(&member.id, rights)?;
+    let member = member.into_member();
+    member.check().map_err(presence_problem)?;
+    Ok(member)
 }
 
 /// A token with a `sub` names its client, which must not take another name.

@@ -1,12 +1,14 @@
 //! Subscriptions of clients that send no messages: their response has the messages of the protocol.
 
+use std::collections::BTreeMap;
+
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, ReplayFrom};
 
 use super::hooks::ConnectionHooks;
 use super::keys::{KeyOp, KeyRequest};
-use super::members::PresenceDetail;
+use super::members::{self, MemberFields, PresenceDetail};
 use super::{JsonClient, OpReply, send_json};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::problem::Problem;
@@ -75,13 +77,15 @@ impl JsonClient {
         }
     }
 
-    /// Sets the headers of the request that hooks repeat, and whether the application has granted the rights.
+    /// Sets the headers of the request that hooks repeat, whether the application has granted the rights, and the infos
+    /// that it has set for members: of all topics, and of single ones.
     pub(in crate::protocol) fn with_hooks(
         mut self,
         headers: Vec<(HeaderName, HeaderValue)>,
         is_granted: bool,
+        infos: (Option<Value>, BTreeMap<String, Value>),
     ) -> Self {
-        self.hooks = Some(ConnectionHooks::of_request(headers, is_granted));
+        self.hooks = Some(ConnectionHooks::of_request(headers, is_granted, infos));
         self
     }
 
@@ -91,6 +95,41 @@ impl JsonClient {
     /// The topic's namespace has no presence.
     pub(in crate::protocol) fn check_presence(&self, topic: &str) -> Result<(), Problem> {
         self.rights.check_presence(topic)
+    }
+
+    /// Whether such a client may join a topic as a member, which is the user of the token by default.
+    ///
+    /// # Errors
+    /// The problem of the topic or the member.
+    pub(in crate::protocol) fn check_join(
+        &self,
+        topic: &str,
+        member: Option<&MemberFields>,
+    ) -> Result<(), Problem> {
+        let member = member.cloned().map_or_else(|| MemberFields::of_user(&self.rights), Ok)?;
+        members::checked(topic, self.named(topic, member), &self.rights).map(drop)
+    }
+
+    /// Makes such a client a member of a topic until its response ends, and notifies it.
+    ///
+    /// # Errors
+    /// The problem, which the client has been told.
+    pub(in crate::protocol) fn join_reader(
+        &mut self,
+        topic: &str,
+        member: Option<MemberFields>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        // The application has accepted the request.
+        let member = member.map_or_else(|| MemberFields::of_user(&self.rights), Ok);
+        let joined = member.and_then(|member| self.join(topic, member, cx));
+        let reply = OpReply::Message(json!({ "op": "joined", "topic": topic }));
+        self.acknowledge(joined.map(|()| reply), json!({ "topic": topic }), cx)
+    }
+
+    /// The number of topics that the client has joined.
+    pub(in crate::protocol) fn joined_topics(&self) -> usize {
+        self.joined.len()
     }
 
     /// Whether the keys of a topic can be read.

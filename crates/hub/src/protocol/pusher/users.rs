@@ -80,7 +80,8 @@ impl PusherClient {
         cx.join(&topic, Member::new(&*user.member.id))
             .map_err(|_| "the server has no memory for more users")?;
         let rights = Rights::of_subject(&subject(&app.id, &user.member.id)).of_client(cx.peer().ip());
-        let registered = self.hub().connections().register(ConnectionPath::App, &rights, cx.waker());
+        let registered =
+            self.hub().connections().register(ConnectionPath::App, &rights, (cx.subscriber_id(), cx.waker()));
         let most = app.limits.watchlist;
         send(cx, &success);
         connection.liveness.is_authorized = true;

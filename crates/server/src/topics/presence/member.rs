@@ -73,13 +73,23 @@ impl Member {
         &self.id
     }
 
+    /// Returns the id, shared with the member.
+    #[must_use]
+    pub fn shared_id(&self) -> Arc<str> {
+        Arc::clone(&self.id)
+    }
+
     /// Returns the info of the connection that joined last.
     #[must_use]
     pub fn info(&self) -> &[u8] {
         &self.info
     }
 
-    pub(crate) fn check(&self) -> Result<(), PresenceError> {
+    /// Checks the id and the info, as a join does.
+    ///
+    /// # Errors
+    /// [`PresenceError::MemberId`], [`PresenceError::MemberInfo`].
+    pub fn check(&self) -> Result<(), PresenceError> {
         if self.id.is_empty() || self.id.len() > Self::ID_MAX || self.id.chars().any(char::is_control) {
             return Err(PresenceError::MemberId);
         }

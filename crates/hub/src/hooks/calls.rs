@@ -1,0 +1,73 @@
+//! Calls of clients, which the application answers by the hook `rpc`.
+
+use std::sync::Arc;
+
+use super::kind::HookKind;
+use crate::auth::Rights;
+use crate::namespaces::{ConnectionRates, TopicHook};
+use crate::policy::AccessPolicy;
+use crate::problem::{Problem, code, problem};
+use crate::topics::MessageContent;
+
+/// Longest name of a method in bytes.
+const METHOD_MAX: usize = 128;
+
+/// A call of a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HookCall<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) topic: Option<&'a str>,
+}
+
+/// The data of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CallData<'a> {
+    Json(&'a str),
+    /// The body of a plain request.
+    Content(&'a MessageContent),
+}
+
+impl CallData<'_> {
+    pub(super) fn len(self) -> usize {
+        match self {
+            Self::Json(json) => json.len(),
+            Self::Content(content) => content.len(),
+        }
+    }
+
+    /// The data as a field, such as `"data":1`.
+    pub(super) fn field(self) -> String {
+        match self {
+            Self::Json(json) => format!("\"data\":{json}"),
+            Self::Content(content) => content.field(),
+        }
+    }
+}
+
+impl HookCall<'_> {
+    /// Checks the call of a connection, or of a plain request, which has no rates; returns its hook.
+    ///
+    /// # Errors
+    /// The method is invalid, the client exceeds its rate, or no hook is configured.
+    pub(crate) fn hook(
+        &self,
+        policy: &AccessPolicy,
+        rights: &Rights,
+        rates: Option<&mut ConnectionRates>,
+    ) -> Result<Arc<TopicHook>, Problem> {
+        if self.method.is_empty() || self.method.len() > METHOD_MAX {
+            return Err(problem(code::MALFORMED, format!("rpc: a method has 1 to {METHOD_MAX} bytes")));
+        }
+        if let Some(topic) = self.topic {
+            rights.check_call_rate(topic, rates)?;
+        }
+        let hook = match self.topic {
+            Some(topic) => rights.topic_hook(HookKind::Rpc, topic),
+            None => policy.hooks().and_then(|hooks| {
+                let options = hooks.options();
+                Some(Arc::new(TopicHook { url: options.rpc.clone()?, failure: options.failure }))
+            }),
+        };
+        hook.ok_or_else(|| problem(code::UNKNOWN_OP, "rpc: no hook is configured for this call"))
+    }
+}
