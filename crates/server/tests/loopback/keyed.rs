@@ -444,7 +444,7 @@ fn subscriptions_to_topics_without_keys_take_no_memory_of_keys() {
     set(&publisher, "a", "1");
     let mut peer = server.websocket("/");
     for number in 0..500 {
-        peer.send(&Frame::text(&format!("subscribe {}{number}", "x".repeat(200))));
+        peer.send(&Frame::text(format!("subscribe {}{number}", "x".repeat(200))));
     }
     peer.send(&Frame::text("set t b 1"));
     while text(&mut peer).split(' ').nth(2) != Some("2") {}
