@@ -54,6 +54,13 @@ id = "7"
 key = "other-pages"
 secret = "secret"
 origins = ["https://shop.example"]
+
+[[pusher.app]]
+id = "8"
+key = "silent"
+secret = "secret"
+activity_timeout = "1s"
+pong_timeout = "1s"
 `;
 
 const { resolve } = createRequire(import.meta.url);
@@ -373,6 +380,23 @@ check("4009: a connection that is not authorized in time", async () => {
   await state(client, "disconnected");
   return [[...client.errors], client.states];
 }, [[4009], ["connecting", "connected", "disconnected"]]);
+
+check("4201: a client whose pings and pongs are lost connects again at once", async () => {
+  const { send } = WebSocket.prototype;
+  WebSocket.prototype.send = function (message) {
+    if (!/pusher:p[io]ng/.test(message)) send.call(this, message);
+  };
+  try {
+    const client = connect("anna", { key: "silent" });
+    await state(client, "connected");
+    const first = client.connection.socket_id;
+    await state(client, "connecting");
+    await state(client, "connected");
+    return [[...client.errors], client.states, client.connection.socket_id !== first];
+  } finally {
+    WebSocket.prototype.send = send;
+  }
+}, [[4201], ["connecting", "connected", "connecting", "connected"], true]);
 
 check("4301: too many client events, and the connection stays", async () => {
   const client = connect("anna");

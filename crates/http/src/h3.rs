@@ -1,5 +1,5 @@
 //! HTTP/3 without I/O (RFC 9114), with QPACK (RFC 9204), extended CONNECT (RFC 9220), datagrams (RFC 9297) and WebTransport:
-//! both sides. QUIC is the driver's.
+//! both sides. The driver has QUIC.
 //!
 //! A driver reports opened streams by [`H3Connection::open`], and passes received bytes of a stream to
 //! [`H3Connection::receive`], which returns one [`Event`] a call, and borrows both the input and the caller's

@@ -26,7 +26,7 @@ use sinews_server::{Request, TopicName, TopicPattern};
 
 pub use self::api_keys::ApiKeys;
 pub(crate) use self::api_keys::{ApiRight, ApiRights};
-pub(crate) use self::creator::Creator;
+pub(crate) use self::creator::{Creator, network_of};
 use self::fault::TokenFault;
 pub(crate) use self::jwks::IssuerKeys;
 pub(crate) use self::jwks_metrics::IssuerMetrics;
@@ -420,7 +420,7 @@ pub fn seconds(claim: f64) -> Duration {
 }
 
 /// Prefix of the subprotocol in which a browser passes its token, because it cannot set headers of a WebSocket.
-pub(crate) const BEARER_PROTOCOL: &str = "sinews.bearer.";
+const BEARER_PROTOCOL: &str = "sinews.bearer.";
 
 /// The token of a request: from `Authorization`, the list of subprotocols, or the query.
 fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {

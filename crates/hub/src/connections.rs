@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use sinews_server::{CloseCode, Closed, Context};
 
 pub(crate) use self::path::ConnectionPath;
-use crate::auth::{Revocation, RevocationError, Revocations, RevokedTokens, Rights, RightsChange};
+use crate::auth::{Denied, Revocation, RevocationError, Revocations, RevokedTokens, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
 use crate::problem::{Problem, code, problem};
@@ -546,17 +546,19 @@ impl RegisteredConnection {
     }
 
     /// Replaces the rights of the client, and its user.
-    pub(crate) fn set_rights(&self, rights: &Rights) {
+    ///
+    /// # Errors
+    /// Their token was revoked since it was verified: the revocation has not found this connection. A later one finds it.
+    pub(crate) fn set_rights(&self, rights: &Rights, revocations: &Revocations) -> Result<(), Denied> {
         let number = self.0.number;
-        let mut registry = self.0.registry.lock();
-        let mut state = self.0.lock();
+        let (mut registry, mut state) = (self.0.registry.lock(), self.0.lock());
         registry.remove_user(state.rights.subject(), number);
         registry.add_user(rights.subject(), number);
         state.rights = rights.clone();
+        drop((state, registry));
+        revocations.check(rights)
     }
-}
 
-impl RegisteredConnection {
     /// Ends the registration of a WebSocket, with its close code.
     pub(crate) fn end(self, closed: &Closed) {
         self.0.lock().closed = Some(closed.status());
@@ -635,16 +637,33 @@ mod tests {
         assert!(registry.find(&ids[3]).is_some());
         assert!(registry.find("0-1").is_none() && registry.find("").is_none());
         assert_eq!(registry.page(None, Some("x"), 1).map(drop).unwrap_err().code, 400);
-        connections[3].set_rights(&anna);
+        let none = Revocations::default();
+        assert!(connections[3].set_rights(&anna, &none).is_ok());
         assert!(page(Some("ben"), None, 9).is_empty());
         assert_eq!(page(Some("anna"), Some(&ids[2]), 9), ids[3..]);
         assert_eq!(registry.counts().users, 1);
-        connections[3].set_rights(&anna);
+        assert!(connections[3].set_rights(&anna, &none).is_ok());
         assert_eq!(registry.counts().users, 1, "the same user");
         drop(connections);
         assert_eq!(registry.counts().users, 0);
         assert!(page(None, None, 9).is_empty() && page(Some("anna"), None, 9).is_empty());
         assert!(registry.find(&ids[3]).is_none());
+    }
+
+    #[test]
+    fn rights_that_were_revoked_since_their_verification_are_denied() {
+        let registry = Arc::new(ConnectionRegistry::default());
+        let connection = registry.register(ConnectionPath::Protocol, &Rights::all(), Waker::noop().clone());
+        let revocations = Revocations::default();
+        let [first, second] = ["one", "two"].map(|id| Rights::of_token("anna", id, None));
+        let revocation = |id: &str| Revocation::new(RevokedTokens::WithId(id.into()), f64::MAX);
+        // Before the connection has the rights: it does not find them.
+        assert_eq!(registry.revoke(&revocations, &[revocation("one")]), 0);
+        assert!(connection.set_rights(&first, &revocations).is_err());
+        // And after it.
+        assert!(connection.set_rights(&second, &revocations).is_ok());
+        assert_eq!(registry.revoke(&revocations, &[revocation("two")]), 1);
+        assert!(matches!(connection.take_commands()[..], [ConnectionCommand::Close { .. }]));
     }
 
     #[test]

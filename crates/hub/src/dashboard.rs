@@ -12,11 +12,12 @@ use sinews_server::{
 };
 
 use crate::admission::HandshakeRejection;
-use crate::auth::{Action, Rights};
-use crate::closing::{TOKEN_EXPIRED, close};
+use crate::auth::{Action, Rights, RightsChange};
+use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::cluster::Cluster;
+use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::periodic::Periodic;
-use crate::policy::{AccessPolicy, LivePolicy};
+use crate::policy::LivePolicy;
 use crate::protocol::pusher::report::AppsReport;
 use crate::streams::report;
 use crate::streams::service::StreamService;
@@ -37,24 +38,46 @@ const TOPICS_MAX: usize = 20;
 /// A connected dashboard.
 pub(crate) struct DashboardClient {
     rights: Rights,
+    live: LivePolicy,
     hub: Arc<HubTopics>,
     counted: bool,
+    /// Set from the opening to the end.
+    connection: Option<RegisteredConnection>,
 }
 
 impl DashboardClient {
     pub(crate) fn new(
         request: &Request<'_>,
-        policy: &AccessPolicy,
+        live: &LivePolicy,
         hub: Arc<HubTopics>,
     ) -> Result<Self, HandshakeRejection> {
-        let rights = policy.rights(request)?;
+        let rights = live.policy().rights(request)?;
         rights.may_by_token(Action::Subscribe, TOPIC)?;
-        Ok(Self { rights, hub, counted: false })
+        Ok(Self { rights, live: live.clone(), hub, counted: false, connection: None })
+    }
+
+    /// Replaces the rights by those of the backend. Without the right to view the dashboard, the connection is closed.
+    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
+        let policy = self.live.policy();
+        match policy.changed_rights(change, &self.rights) {
+            Ok(rights) => self.rights = rights,
+            // The options of this node may differ from those of the node that has checked the change.
+            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+        }
+        policy.announce_rights(self.connection.as_ref(), &self.rights, cx);
+        // The deadline may be earlier than before: the server reads it after a wakeup.
+        cx.waker().wake();
+        if let Err(denied) = self.rights.may_by_token(Action::Subscribe, TOPIC) {
+            close(cx, FORBIDDEN, &denied.problem);
+        }
     }
 }
 
 impl Handler for DashboardClient {
     fn open(&mut self, cx: &mut Context<'_>) {
+        let registry = self.hub.connections();
+        self.connection = Some(registry.register(ConnectionPath::Dashboard, &self.rights, cx.waker()));
+        self.live.policy().close_if_revoked(&self.rights, cx);
         match cx.subscribe(FEED) {
             Ok(()) => {
                 self.counted = true;
@@ -69,6 +92,19 @@ impl Handler for DashboardClient {
         let _ = cx.send_text("pong");
     }
 
+    fn woken(&mut self, cx: &mut Context<'_>) {
+        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
+        for change in changes.unwrap_or_default() {
+            self.change_rights(&change, cx);
+        }
+    }
+
+    fn queued(&mut self, bytes: usize) {
+        if let Some(connection) = &self.connection {
+            connection.set_queued(bytes);
+        }
+    }
+
     fn deadline(&self) -> Option<Instant> {
         self.rights.deadline()
     }
@@ -77,7 +113,10 @@ impl Handler for DashboardClient {
         close(cx, TOKEN_EXPIRED, "the token has expired");
     }
 
-    fn close(&mut self, _: &Closed, _: &mut Context<'_>) {
+    fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
+        if let Some(connection) = self.connection.take() {
+            connection.end(closed);
+        }
         if std::mem::take(&mut self.counted) {
             self.hub.count_dashboard(false);
         }

@@ -9,14 +9,17 @@
 mod addresses;
 mod circuit;
 mod client;
+mod detail;
 mod http;
 mod kind;
-pub(crate) mod messages;
+mod lane;
+mod messages;
 mod metrics;
 mod options;
 pub(crate) mod requests;
 
 pub(crate) use self::client::{HookClient, HookReply, PendingReply};
+pub(crate) use self::detail::HookDetail;
 pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};
 pub(crate) use self::kind::HookKind;
 pub(crate) use self::metrics::{HookCollector, HookMetrics};

@@ -264,7 +264,7 @@ impl Namespace {
     }
 
     /// Limits the publications and writes of keys of one user on this node to all topics of the namespace together. The
-    /// user is the `sub` of the token, or else the address of the client. Default: no limit.
+    /// user is the `sub` of the token, or else the address of the client (of IPv6: its /64). Default: no limit.
     #[must_use]
     pub fn with_user_rate(mut self, rate: PublishRate) -> Self {
         self.user_rate = Some(rate);

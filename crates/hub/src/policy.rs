@@ -9,7 +9,7 @@ use sinews_server::{Context, KeyWrite, OriginPolicy, PresenceInterval, Request, 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
-use crate::connections::REVOKED;
+use crate::connections::{REVOKED, RegisteredConnection};
 use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
 use crate::hosts::HostRules;
 use crate::http::failure;
@@ -264,6 +264,20 @@ impl AccessPolicy {
     /// the connection.
     pub(crate) fn close_if_revoked(&self, rights: &Rights, cx: &mut Context<'_>) {
         if self.revocations.check(rights).is_err() {
+            close(cx, TOKEN_EXPIRED, REVOKED);
+        }
+    }
+
+    /// Shows the new rights of a connection to the HTTP API. Closes the connection if their token was revoked since it was
+    /// verified; a later revocation finds the connection with these rights.
+    pub(crate) fn announce_rights(
+        &self,
+        connection: Option<&RegisteredConnection>,
+        rights: &Rights,
+        cx: &mut Context<'_>,
+    ) {
+        // A connection that is not registered yet is checked then.
+        if connection.is_some_and(|connection| connection.set_rights(rights, &self.revocations).is_err()) {
             close(cx, TOKEN_EXPIRED, REVOKED);
         }
     }

@@ -81,7 +81,7 @@ pub(crate) fn add_to(
             "/dashboard/feed",
             route(options, raw::NAME, move |request| {
                 let (policy, hub) = (dashboard_live.policy(), Arc::clone(&dashboard_hub));
-                admit(&policy, request, || DashboardClient::new(request, &policy, hub))
+                admit(&policy, request, || DashboardClient::new(request, &dashboard_live, hub))
             }),
         )
         .get("/topics", messages())

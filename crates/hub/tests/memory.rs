@@ -133,9 +133,9 @@ fn idle_connections_take_bounded_memory() {
     type Open = fn(SocketAddr, usize) -> TcpStream;
     let kinds: [(&str, Open, isize); 3] = [
         ("WebSocket", |address, _| open_websocket(address, "/echo"), 256),
-        ("member of a room of five", open_member, 1_100),
+        ("member of a room of five", open_member, 1_060),
         // Of these, up to 36 bytes are the table that counts topics, when it doubles: 9 bytes for each slot.
-        ("connection of the Pusher protocol with two channels", open_pusher, 850 + 36),
+        ("connection of the Pusher protocol with two channels", open_pusher, 780 + 36),
     ];
     for (name, open, max) in kinds {
         let before = streams.len();

@@ -41,7 +41,6 @@ use crate::topics::{
     Directory, EncodeUpdate, PresenceInterval, PresenceIntervals, PresenceMessage, PresenceTable,
     PresenceUpdate, Publisher, TopicConfig, TopicRule, TopicRules, Topics,
 };
-use crate::worker::process_link::ProcessLink;
 use crate::worker::{QuicRouting, StopTimes, Worker, WorkerSetup};
 
 /// Configuration of a server that is not bound yet.
@@ -264,9 +263,7 @@ impl Server {
     /// [`BindError`] names the address or the setting at fault, or reports that an event loop could not be created.
     pub fn bind(mut self) -> Result<BoundServer, BindError> {
         self.check()?;
-        let predecessor = self.inherited.take_datagrams().map(ProcessLink::from_fd).transpose();
-        let predecessor = predecessor.map_err(|error| BindError { fault: BindFault::Loop, error })?;
-        let routing = Arc::new(QuicRouting::new(self.threads, predecessor.filter(|_| self.http.http3)));
+        let routing = self.routing()?;
         let BoundListeners { addresses, files, threads, late, listener_fds } =
             self.bind_listeners(&routing)?;
         let loops = start_loops(&self.engine, threads)
@@ -327,12 +324,7 @@ impl Server {
             })
             .collect();
         let publisher = Publisher::new(directory, Arc::clone(&posts));
-        let late = LateSockets {
-            addresses: late,
-            posts: Arc::clone(&posts),
-            stop: Arc::clone(&stop),
-            routing: Arc::clone(&routing),
-        };
+        let late = LateSockets::new(late, &posts, &stop, &routing);
         let stop = StopHandle { level: stop, posts, listener_fds: Arc::new(listener_fds), routing };
         Ok(BoundServer { addresses, files, unused, workers, late, publisher, monitor, pool, stop })
     }
@@ -466,6 +458,8 @@ impl BoundServer {
         if result.is_ok() {
             serving();
         }
+        // That of the setup: small allocations of connections would pin it.
+        sinews_engine::release_free_memory();
         for thread in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);

@@ -16,7 +16,7 @@ use crate::pool::BlockingPool;
 /// acknowledged by a broker. The first answers leave, and their results are handled, before the last are computed.
 /// (Otherwise 128 clients that wait for Kafka would go in step: all answered, then all asking, and no work done while
 /// Kafka is busy.)
-pub(crate) const WOKEN_PER_TURN: usize = 16;
+const WOKEN_PER_TURN: usize = 16;
 
 /// Futures and handlers of a thread. Their state is with their connections.
 #[derive(Debug)]

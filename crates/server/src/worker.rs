@@ -74,11 +74,13 @@ pub(crate) struct Worker {
     scratch: Vec<u8>,
     /// Number of connections that are being rejected with an answer.
     rejecting: usize,
+    /// Due time of the next TLS handshake with a connection that is being rejected, in nanoseconds since the epoch.
+    tls_rejection_due: u64,
     /// The turn's time on the loop's clock.
     turn: Instant,
     /// The loop's timer for releasing unused memory is set.
     releasing: bool,
-    /// Spare buffers freed and connections closed since free memory was last returned.
+    /// Spare buffers freed, handshakes completed, and connections closed since free memory was last returned.
     freed: usize,
 }
 
@@ -120,6 +122,7 @@ impl Worker {
             plaintext: Vec::new(),
             scratch: Vec::new(),
             rejecting: 0,
+            tls_rejection_due: 0,
             releasing: false,
             freed: 0,
         }
@@ -259,8 +262,8 @@ impl Worker {
     }
 }
 
-/// Minimum number of freed buffers or closed connections to return memory for: a buffer has up to 64 KiB, and under
-/// low load they are mostly fewer.
+/// Minimum number of freed buffers, handshakes or closed connections to return memory for: a buffer has up to 64 KiB, tables that
+/// grow with connections free their former memory, and under low load they are mostly fewer.
 const FREED_MIN: usize = 64;
 
 /// How long unused memory of messages is kept: it is returned after one to two intervals.

@@ -82,7 +82,7 @@ fn published_messages_share_their_payload() {
             let mut tx = side.session.tx(&mut side.resources, Time::ZERO);
             tx.queue_prepared(&message, true).expect("an open session");
             assert_eq!(tx.exempt(), 5 + len);
-            let mut chain = side.session.start_send().expect("output");
+            let chain = side.session.start_send().expect("output");
             let pieces: Vec<&[u8]> = chain.pieces().collect();
             let payload = message.payload();
             assert_eq!(pieces.concat(), self::message(2, payload));

@@ -92,6 +92,8 @@ struct OffsetsWrite {
     pieces: Vec<Bytes>,
     waiters: CommitWaiters,
     sync: bool,
+    /// All earlier bytes are synced.
+    is_first_unsynced: bool,
 }
 
 enum GroupsJob {
@@ -349,29 +351,26 @@ impl ConsumerGroups {
             pieces,
             waiters: std::mem::take(&mut state.waiters),
             sync: state.fsync == Fsync::Batch,
+            is_first_unsynced: !state.is_dirty,
         };
         Some(GroupsJob::Write(write))
     }
 
     fn write(&self, write: OffsetsWrite) {
-        let result = append_all(&*write.file, &write.pieces).1;
-        let result = match result {
+        let result = match append_all(&*write.file, &write.pieces).1 {
             Err(error) if is_shortage(&error) => match write.file.truncate(write.start) {
                 Ok(()) => Err(AppendError::NoSpace),
                 Err(error) => Err(self.fail("cutting back", &error)),
             },
             Err(error) => Err(self.fail("writing", &error)),
-            Ok(()) if write.sync => write.file.sync().map_err(|error| {
-                // As in a partition: changes that could not be synced must not be visible to the next process.
-                let _ = write.file.truncate(write.start);
-                self.fail("syncing", &error)
-            }),
+            Ok(()) if write.sync => write.file.sync().map_err(|error| self.cut_unsynced(&write, &error)),
             Ok(()) => Ok(()),
         };
         let mut state = self.state();
         let changes = std::mem::take(&mut state.in_flight);
         if result.is_ok() {
-            state.is_dirty |= !write.sync;
+            // A sync includes all earlier bytes.
+            state.is_dirty = !write.sync;
             state.end = write.end;
             store(&mut state.offsets, changes);
         }
@@ -383,6 +382,20 @@ impl ConsumerGroups {
                 Ok(()) => completer.reached(Durability::Broker, offset),
                 Err(error) => completer.fail(error.clone()),
             }
+        }
+    }
+
+    /// Cuts off changes that could not be synced, as in a partition: the next process must not see them. On a full disk, later
+    /// commits go on if that is synced: the pages of the failed sync no longer belong to the file. Earlier bytes must be
+    /// durable, because a second sync may succeed without those of the failed one.
+    fn cut_unsynced(&self, write: &OffsetsWrite, error: &io::Error) -> AppendError {
+        let cut = write.file.truncate(write.start);
+        if !is_shortage(error) || !write.is_first_unsynced {
+            return self.fail("syncing", error);
+        }
+        match cut.and_then(|()| write.file.sync()) {
+            Ok(()) => AppendError::NoSpace,
+            Err(error) => self.fail("cutting off offsets that could not be synced", &error),
         }
     }
 

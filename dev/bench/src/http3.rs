@@ -140,7 +140,7 @@ impl TlsPrograms {
         }
         let depth = in_flight.to_string();
         let fixed = ["--insecure", "-c", "64", "-i", &depth, "-s", "64", "--binary", "--burst"];
-        let path = |_: &str| "/echo".to_owned();
+        let path = |_: &str, _: usize| "/echo".to_owned();
         let (mut contenders, mut bars) = open_kinds(&servers, &KINDS[..2], path, &fixed)?;
         let name = "web-transport-quinn".to_owned();
         let server = self.http3_peer(&name)?;
@@ -165,7 +165,8 @@ impl TlsPrograms {
             servers.push(Http3Server { name: format!("sinews, {}", short(backend)), server, options: &[] });
         }
         let fixed = ["--insecure", "-m", "fan-out", "-c", "65", "-s", "64", "--burst"];
-        let path = |query: &str| format!("/topics/{{topic}}?self=false{query}");
+        // Each load has a topic of its own: all of them are open at once.
+        let path = |query: &str, kind: usize| format!("/topics/{kind}-{{topic}}?self=false{query}");
         let (contenders, bars) = open_kinds(&servers, &KINDS, path, &fixed)?;
         let title = "64 subscribers over HTTP/3, publications of 64 bytes".to_owned();
         let result = measure(args, title, &servers, contenders, bars)?;
@@ -213,13 +214,16 @@ impl TlsPrograms {
     }
 }
 
+/// The bars of a part, as in [`PartResult::bars`].
+type Bars = Vec<(usize, usize, f64)>;
+
 /// Measures loads that are open in turns.
 fn measure(
     args: &Http3Args,
     title: String,
     servers: &[Http3Server],
     mut contenders: Vec<EchoContender>,
-    bars: Vec<(usize, usize, f64)>,
+    bars: Bars,
 ) -> Result<PartResult, Error> {
     let plan = args.plan.plan();
     let names: Vec<String> = contenders.iter().map(|one| one.name.clone()).collect();
@@ -235,15 +239,15 @@ fn measure(
 fn open_kinds(
     servers: &[Http3Server],
     kinds: &[(&str, &str, &str)],
-    path: impl Fn(&str) -> String,
+    path: impl Fn(&str, usize) -> String,
     options: &[&str],
-) -> Result<(Vec<EchoContender>, Vec<(usize, usize, f64)>), Error> {
+) -> Result<(Vec<EchoContender>, Bars), Error> {
     let (mut contenders, mut bars) = (Vec::new(), Vec::new());
     for (server, Http3Server { name, server: process, .. }) in servers.iter().enumerate() {
         let first = contenders.len();
-        for (kind, option, query) in kinds {
+        for (number, (kind, option, query)) in kinds.iter().enumerate() {
             let name = format!("{name}, {kind}");
-            let url = format!("wss://{}{}", process.address, path(query));
+            let url = format!("wss://{}{}", process.address, path(query, number));
             let load = Generator::warm(&url, &[&[*option], options].concat())
                 .map_err(|error| format!("{name}: {error}"))?;
             contenders.push(EchoContender { name, server, load });

@@ -1,8 +1,9 @@
 <?php
 // The unmodified Pusher library for PHP against a server: php pusher_library.php SOURCES BASE
 //
-// SOURCES is a copy of pusher-http-php. Its dependencies are packages of Debian: php-cli, php-curl, php-guzzlehttp-guzzle and
-// php-psr-log. BASE is a server such as http://127.0.0.1:8080 with this app:
+// SOURCES is a copy of pusher-http-php, or a folder in which Composer has installed it (composer.json). The dependencies of a copy
+// are packages of Debian: php-cli, php-curl, php-guzzlehttp-guzzle and php-psr-log. BASE is a server such as
+// http://127.0.0.1:8080 with this app:
 //
 //   id = "3", key = "278d425bdf160c739803", secret = "7ad3773142a6692b25b8", subscription_counts = true
 //
@@ -14,12 +15,16 @@ declare(strict_types=1);
 const KEY = '278d425bdf160c739803';
 const SECRET = '7ad3773142a6692b25b8';
 
-require '/usr/share/php/GuzzleHttp/autoload.php';
-require '/usr/share/php/Psr/Log/autoload.php';
-spl_autoload_register(function (string $class) use ($sources): void {
-    $file = $sources . '/src/' . substr($class, strlen('Pusher\\')) . '.php';
-    if (str_starts_with($class, 'Pusher\\') && is_file($file)) require $file;
-});
+if (is_file("$sources/vendor/autoload.php")) {
+    require "$sources/vendor/autoload.php";
+} else {
+    require '/usr/share/php/GuzzleHttp/autoload.php';
+    require '/usr/share/php/Psr/Log/autoload.php';
+    spl_autoload_register(function (string $class) use ($sources): void {
+        $file = $sources . '/src/' . substr($class, strlen('Pusher\\')) . '.php';
+        if (str_starts_with($class, 'Pusher\\') && is_file($file)) require $file;
+    });
+}
 
 $url = parse_url($base);
 $library = fn (string $secret = SECRET, array $more = []) => new Pusher\Pusher(KEY, $secret, '3',

@@ -30,7 +30,8 @@ pub(crate) struct Options {
     binary: Option<PathBuf>,
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
-    /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, gorilla, coder, curl-suite, h2spec,
+    /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, pusher-php (a copy of the
+    /// library in the folder PUSHER_HTTP_PHP, or one that Composer installs), gorilla, coder, curl-suite, h2spec,
     /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, quic-go, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), webtransport (Chromium and webtransport-go), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// http-proxies (request smuggling through nginx, HAProxy, Apache, Caddy, nghttpx and Envoy, as far as they are installed);
@@ -70,7 +71,7 @@ struct Client {
     prepare: fn() -> Result<Command, Missing>,
 }
 
-const CLIENTS: [Client; 15] = [
+const CLIENTS: [Client; 16] = [
     Client { name: "curl", prepare: || tools::curl("http/client.sh") },
     Client { name: "ws", prepare: || tools::node("ws.mjs") },
     Client { name: "sinews-js", prepare: || tools::node("sinews-js.mjs") },
@@ -90,6 +91,7 @@ const CLIENTS: [Client; 15] = [
     Client { name: "pusher-python", prepare: || tools::python(&["pusher_libraries.py"]) },
     Client { name: "pusher-go", prepare: || tools::go("pusher") },
     Client { name: "pusher-java", prepare: || tools::java("PusherLibraries") },
+    Client { name: "pusher-php", prepare: || tools::php("pusher_library.php", "PUSHER_HTTP_PHP") },
     Client { name: "gorilla", prepare: || tools::go("gorilla") },
     Client { name: "coder", prepare: || tools::go("coder") },
 ];

@@ -270,6 +270,31 @@ pub(crate) fn java(class: &str) -> Result<Command, Missing> {
     Ok(command)
 }
 
+/// A program of `dev/interop/php` with the sources of a library: a copy in the folder that a variable names, or the package
+/// of `composer.json`, which Composer installs.
+pub(crate) fn php(script: &str, copy: &str) -> Result<Command, Missing> {
+    need("php", "apt-get install php-cli php-curl php-guzzlehttp-guzzle php-psr-log")?;
+    let sources = match std::env::var_os(copy) {
+        Some(sources) => PathBuf::from(sources),
+        None => composer_packages(copy)?,
+    };
+    let mut command = Command::new("php");
+    command.arg(source("php").join(script)).arg(sources);
+    Ok(command)
+}
+
+/// The folder with the packages of `dev/interop/php/composer.json`.
+fn composer_packages(copy: &str) -> Result<PathBuf, Missing> {
+    let remedy = format!("apt-get install composer, or set {copy} to a folder with a copy of the library");
+    need("composer", &remedy)?;
+    let (dir, versions) = (process::cache("interop").join("php"), source("php/composer.json"));
+    copy_files(&source("php"), &dir).map_err(|error| broken(&dir, &error))?;
+    let mut install = Command::new("composer");
+    install.args(["update", "--no-interaction", "--no-progress", "--no-scripts", "--prefer-dist"]);
+    once(&dir, &versions, install.current_dir(&dir))?;
+    Ok(dir)
+}
+
 /// An argument of Maven that sets a property.
 fn property(name: &str, value: &Path) -> String {
     format!("-D{name}={}", value.display())

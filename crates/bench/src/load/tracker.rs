@@ -128,7 +128,7 @@ impl ThreadState {
     }
 
     /// Whether a closed loop may send another message now.
-    pub(crate) fn reserve_message(&mut self) -> bool {
+    fn reserve_message(&mut self) -> bool {
         if self.stopped || self.window.is_none() || self.plan.rate.is_some() {
             return false;
         }

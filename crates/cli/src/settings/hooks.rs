@@ -51,10 +51,12 @@ settings! {
         /// Time for an answer, with the time in the queue and retries; at most 30s.
         timeout: PositiveDuration { default: "5s", reloads: true }
 
-        /// Maximum number of concurrent requests; at most 4,096.
+        /// Maximum number of concurrent requests of one hook to one URL; at most 4,096. Calls, for example, have their own:
+        /// slow answers to them delay no connection.
         concurrency: NonZeroUsize { default: "64", reloads: true }
 
-        /// Maximum number of queued requests. Further requests fail.
+        /// Maximum number of queued requests of one hook to one URL. Further requests fail, as do requests with which those
+        /// that wait or are in progress would exceed 64 MiB.
         queue: NonZeroUsize { default: "1024", reloads: true }
 
         /// Decision if the application does not answer: `closed` rejects, `open` accepts as if there were no hook. Calls
@@ -72,7 +74,8 @@ settings! {
             reloads: true,
         }
 
-        /// Number of consecutive failures of a URL after which its requests fail at once, for {hooks.circuit_time}.
+        /// Number of consecutive failures of a URL after which its requests fail at once, for {hooks.circuit_time}. A status
+        /// from 400 to 499 is none, except 408, 425 and 429.
         circuit_failures: NonZeroU32 { default: "10", reloads: true }
 
         /// Time for which no request is sent to a URL after {hooks.circuit_failures} failures. One request is tried

@@ -100,7 +100,7 @@ settings! {
 
         /// Maximum rate of one user on this node: publications and writes of keys per second, to all topics of the
         /// namespace together, over all connections and HTTP requests. A user is the `sub` of the token, or else the
-        /// address of the client.
+        /// address of the client (of IPv6: its /64).
         user_publishes_per_second: Option<NonZeroU32> { unset: "no limit", example: "50", reloads: true }
 
         /// Maximum number of publications at once of one user, after an idle time.

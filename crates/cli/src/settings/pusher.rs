@@ -40,7 +40,7 @@ settings! {
         }
 
         /// Memory that recoveries reserve while they read missed events of durable topics, 1 MiB each. Further recoveries wait;
-        /// a recovery that has waited and read for 5 seconds is answered with `"recovered": false`.
+        /// a recovery that has waited and read for {pusher.app[].recovery_timeout} is answered with `"recovered": false`.
         max_recovery_bytes: ByteSize { default: "64m" }
     }
 }
@@ -101,8 +101,13 @@ settings! {
         /// Whether the parameter `protocol` is required; otherwise the library's version may stand for it.
         strict_protocol: Option<bool> { unset: "false", example: "true", reloads: true }
 
-        /// Time without a message after which clients send a ping; one second to one day. The server sends one 30 seconds later.
+        /// Time without a message after which clients send a ping; one second to one day. The server sends one after
+        /// {pusher.app[].pong_timeout} more.
         activity_timeout: Option<PositiveDuration> { unset: "120s", example: "60s", reloads: true }
+
+        /// Time in which a client has to answer a ping of the server; at most one day. After it, the connection is closed with
+        /// 4201.
+        pong_timeout: Option<PositiveDuration> { unset: "30s", example: "10s", reloads: true }
 
         /// Time in which a client has to sign in or to subscribe to a private or presence channel; at most one day.
         authorization_timeout: Option<PositiveDuration> { unset: "no limit", example: "10s", reloads: true }
@@ -143,6 +148,10 @@ settings! {
         /// Maximum number of cache channels on this node that retain an event. Their messages have this number times
         /// {pusher.app[].max_event_data} bytes at most. Beyond either, the oldest event is dropped.
         max_cached_channels: Option<NonZeroUsize> { unset: "10000", example: "1000", reloads: true }
+
+        /// Time in which the missed events of a durable topic are read for a recovery; at most one minute. After it, the recovery
+        /// is answered with `"recovered": false`.
+        recovery_timeout: Option<PositiveDuration> { unset: "5s", example: "10s", reloads: true }
 
         /// Maximum number of users in a watchlist, at most 100.
         max_watchlist: Option<NonZeroUsize> { unset: "100", example: "50", reloads: true }
@@ -501,7 +510,13 @@ fn limits(keys: &PusherAppKeys) -> PusherLimits {
     set(&mut limits.cached_channels, keys.max_cached_channels);
     set(&mut limits.watchlist, keys.max_watchlist);
     limits.event_data = keys.max_event_data.unwrap_or(limits.event_data);
-    limits.cache_time = keys.cache_time.unwrap_or(limits.cache_time);
+    for (limit, value) in [
+        (&mut limits.cache_time, keys.cache_time),
+        (&mut limits.pong_time, keys.pong_timeout),
+        (&mut limits.recovery_time, keys.recovery_timeout),
+    ] {
+        *limit = value.unwrap_or(*limit);
+    }
     limits.connections = keys.max_connections.map(NonZeroUsize::get);
     limits.requests_per_second = keys.requests_per_second.map(NonZeroU32::get);
     if let Some(rate) = keys.client_events_per_second {
@@ -518,7 +533,8 @@ mod tests {
     fn apps_are_read_from_a_list_of_tables() {
         let file = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"not shown\"\nmore_keys = \"b:c\"\n\
                     origins = [\"https://a.example\"]\nclient_events = true\nmax_event_data = \"20k\"\n\
-                    cache_time = \"1m\"\ntopics = \"chat\"\nmax_connections = 5\n\
+                    cache_time = \"1m\"\npong_timeout = \"3s\"\nrecovery_timeout = \"2s\"\n\
+                    topics = \"chat\"\nmax_connections = 5\n\
                     webhooks = [\"http://a/\", \"http://b/\"]\nwebhook_events = [\"cache_miss\"]\n\
                     webhook_channels = \"private-\"\nwebhook_batches = true\nwebhook_grace = \"0s\"\n\
                     webhook_headers = [\"Authorization: Bearer not shown\", \"X-A:b\"]\n\
@@ -527,6 +543,12 @@ mod tests {
         assert!(!settings.pusher.apps().unwrap().is_empty());
         assert!(!format!("{settings:?}").contains("not shown"), "secrets are not shown");
         assert_eq!(settings.pusher.len(), 2);
+        let times = |section: &super::PusherSection| {
+            let limits = super::limits(&section.keys);
+            [limits.cache_time, limits.pong_time, limits.recovery_time].map(|time| time.as_secs())
+        };
+        let times: Vec<_> = settings.pusher.sections.iter().map(times).collect();
+        assert_eq!(times, [[60, 3, 2], [1_800, 30, 5]]);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 pub(crate) mod broker;
 mod durable_keys;
 #[cfg(any(feature = "nats", feature = "redis"))]
+mod one_channel;
+#[cfg(any(feature = "nats", feature = "redis"))]
 mod presence;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) mod real;

@@ -80,10 +80,55 @@ fn feed_reports_users_topics_keys_hooks_and_webhooks() {
         json!({"webhook": "app", "delivered": 2, "failed": 0, "dropped": 0, "retries": 0, "queued": 0});
     assert_eq!(seen["webhooks"], json!([webhook]));
     drop(clients);
-    // The last publication may be in the next report, too.
+    // The last publication may be in the next report, too. The viewer is connected as anna.
     let end = report(&mut viewer, |report| {
-        report["users"] == 0 && report["topics"] == json!([["players", 0, 0, 1]])
+        report["users"] == 1 && report["topics"] == json!([["players", 0, 0, 1]])
     });
     assert_eq!((&end["topic_count"], &end["subscribed_topics"]), (&json!(1), &json!(0)));
     assert_eq!(end["members"], 0);
+}
+
+#[test]
+fn viewer_of_a_revoked_token_is_closed() {
+    let directory = Directory::new();
+    let (secret, key) = (directory.write("secret", SECRET), "0123456789abcdef0123456789abcdef");
+    let file = format!("[auth]\nsecret_file = {secret:?}\n[api]\nkey = {key:?}\n");
+    let server = serve(&directory, &file);
+    let open = |user: &str| {
+        let token = token(&secret, &["--subject", user, "--subscribe", "sinews.dashboard"]);
+        server.try_websocket("/dashboard/feed", &format!("Authorization: Bearer {token}\r\n"))
+    };
+    let [mut anna, mut ben] = ["anna", "ben"].map(|user| open(user).expect("a feed"));
+    let call = |request: &str, body: &Value| {
+        let head =
+            format!("{request} HTTP/1.1\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json");
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = server.request(&head, &body);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        serde_json::from_str::<Value>(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    // Once a report has arrived, the connection is registered.
+    for viewer in [&mut anna, &mut ben] {
+        report(viewer, |_| true);
+    }
+    let listed = &call("GET /api/v1/connections?user=anna", &Value::Null)["connections"];
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["path"]), (1, &json!("/dashboard/feed")));
+    assert_eq!(call("POST /api/v1/revoke", &json!({"user": "anna"}))["connections"], 1);
+    let code = loop {
+        match anna.next() {
+            Some(Reply::Message(..)) => {}
+            end => break end.and_then(|reply| reply.close_code()),
+        }
+    };
+    assert_eq!(code, Some(4401));
+    assert!(open("anna").is_err(), "the token is rejected");
+    // Without the right to view the dashboard, the connection ends, too.
+    call("POST /api/v1/refresh", &json!({"user": "ben", "claims": {"sub": "ben", "subscribe": ["other"]}}));
+    let code = loop {
+        match ben.next() {
+            Some(Reply::Message(..)) => {}
+            end => break end.and_then(|reply| reply.close_code()),
+        }
+    };
+    assert_eq!(code, Some(4403));
 }

@@ -1,5 +1,6 @@
 //! Hooks: an application that accepts, rejects, is slow, fails, or is not there.
 
+mod limits;
 mod requests;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -82,6 +82,26 @@ fn rotated_keys_are_fetched_once_however_many_tokens_need_them() {
     assert!(metrics.contains("sinews_jwks_fetches_total{issuer=\"any\",result=\"failed\"} 0\n"), "{metrics}");
 }
 
+#[test]
+fn rotated_key_is_fetched_after_many_tokens_with_unknown_ids() {
+    let directory = Directory::new();
+    let set = Arc::new(Mutex::new(key_set(&["es256"])));
+    let served = Arc::clone(&set);
+    let app = Application::start(move |_| AppAnswer::Json(served.lock().unwrap().clone()));
+    let server = serve(&directory, &format!("[auth]\njwks_url = {:?}\n", app.url("/")));
+    let (former, next) = (signed("ec256.pem", "es256", &[]), signed("ed25519.pem", "ed", &[]));
+    assert_eq!(settled(&server, &former), "200");
+    // Nobody has to sign them. The keys are fetched for the first ones.
+    let unknown: Vec<String> = (0..80).map(|number| signed_id(&next, &format!("unknown{number}"))).collect();
+    for token in &unknown {
+        assert_eq!(answer(&server, token).0, "503");
+    }
+    assert_eq!(settled(&server, &unknown[0]), "401");
+    *set.lock().unwrap() = key_set(&["ed"]);
+    assert_eq!(answer(&server, &next).0, "503", "the client tries again");
+    assert_eq!(settled(&server, &next), "200");
+}
+
 /// The token with another id of the key.
 fn signed_id(token: &str, id: &str) -> String {
     let header = URL_SAFE_NO_PAD.encode(json!({"alg": "EdDSA", "typ": "JWT", "kid": id}).to_string());

@@ -224,6 +224,47 @@ fn rejected_events_are_not_sent_again() {
 }
 
 #[test]
+fn of_a_rejected_batch_only_the_rejected_event_is_dropped() {
+    let directory = Directory::new();
+    let (permit, permits) = channel();
+    let permits = Arc::new(Mutex::new(permits));
+    // As an application that limits the size of a request: the first request waits, and the events behind it gather.
+    let app = Application::start(move |request| match &request.json()["events"][0]["data"] {
+        data if data == "first" => AppAnswer::Wait(Arc::clone(&permits), json!({})),
+        _ if request.body.len() > 1_000 => AppAnswer::Status(413),
+        _ => AppAnswer::Status(200),
+    });
+    let server = serve(&directory, &webhook("app", &app, "events = [\"client_message\"]\nbatch = 5"));
+    let mut client = Client::connect(&server);
+    publish(&mut client, "a", &json!("first"));
+    app.request();
+    let large = json!("x".repeat(1_000));
+    for data in [&json!(1), &json!(2), &large, &json!(3), &json!(4)] {
+        publish(&mut client, "a", data);
+    }
+    permit.send(()).unwrap();
+    let (mut accepted, mut ids) = (Vec::new(), HashSet::new());
+    while accepted.len() < 4 {
+        let request = app.request();
+        assert!(is_signed(&request, SECRET) && ids.insert(request.json()["id"].to_string()), "{request:?}");
+        if request.body.len() <= 1_000 {
+            let body = request.json();
+            let lost = body["lost"].as_u64().unwrap();
+            let events = body["events"].as_array().unwrap();
+            accepted.extend(events.iter().map(|event| (event["data"].as_u64().unwrap(), lost)));
+        }
+    }
+    // The request after the dropped event has its number.
+    assert_eq!(accepted, [(1, 0), (2, 0), (3, 1), (4, 1)]);
+    let count = |result: &str| {
+        metric(&server, &format!("sinews_webhook_events_total{{webhook=\"app\",result={result:?}}}"))
+    };
+    wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}", "5");
+    assert_eq!(count("failed"), "1");
+    assert_eq!(metric(&server, "sinews_webhook_retries_total{webhook=\"app\"}"), "0");
+}
+
+#[test]
 fn events_wait_while_the_application_is_away_and_arrive_in_order() {
     let directory = Directory::new();
     let address = unused_address();

@@ -26,7 +26,7 @@ pub struct H3Connection {
     pub(super) is_server: bool,
     pub(super) streams: QuicStreams,
     signals: VecDeque<StreamSignal>,
-    /// Streams that need not wait any longer.
+    /// Held streams whose input is to be passed again.
     resumed: Vec<QuicStreamId>,
     /// Bytes of our control stream.
     pub(super) control: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct H3Connection {
     pub(super) decoder_instructions: DecoderInstructions,
     /// The smallest identifier of a request that was not opened.
     pub(super) next_request: u64,
-    pub(super) drain: GoAwayState,
+    pub(super) go_away: GoAwayState,
     /// Identifier in GOAWAY of the peer.
     pub(super) peer_go_away: u64,
     pub(super) max_push_id: Option<u64>,
@@ -110,7 +110,7 @@ impl H3Connection {
             settings: None,
             decoder_instructions: DecoderInstructions::default(),
             next_request: 0,
-            drain: GoAwayState::Serving,
+            go_away: GoAwayState::Serving,
             peer_go_away: VARINT_MAX,
             max_push_id: None,
             resets: Budget::default(),
@@ -152,7 +152,7 @@ impl H3Connection {
         if self.is_server {
             self.next_request = self.next_request.max(id.get() + 4);
         }
-        let is_refused = matches!(self.drain, GoAwayState::Final(first) if id.get() >= first);
+        let is_refused = matches!(self.go_away, GoAwayState::Final(first) if id.get() >= first);
         if is_beyond || is_refused {
             self.abort(id, H3Code::H3_REQUEST_REJECTED);
             self.rejected = self.rejected.saturating_add(1);
@@ -342,16 +342,16 @@ impl H3Connection {
     /// Begins a graceful shutdown of a server: announces it (RFC 9114 section 5.2). Requests that the client sent before it
     /// reads the announcement are served: call [`shut_down_now`](Self::shut_down_now) after a round trip.
     pub fn shut_down(&mut self) {
-        if self.drain == GoAwayState::Serving && self.is_server {
-            self.drain = GoAwayState::Announced;
+        if self.go_away == GoAwayState::Serving && self.is_server {
+            self.go_away = GoAwayState::Announced;
             self.queue_go_away(VARINT_MAX - 3);
         }
     }
 
     /// Rejects new requests at once. Open streams continue.
     pub fn shut_down_now(&mut self) {
-        if !matches!(self.drain, GoAwayState::Final(_)) && self.is_server {
-            self.drain = GoAwayState::Final(self.next_request);
+        if !matches!(self.go_away, GoAwayState::Final(_)) && self.is_server {
+            self.go_away = GoAwayState::Final(self.next_request);
             self.queue_go_away(self.next_request);
         }
     }
@@ -359,7 +359,7 @@ impl H3Connection {
     /// Whether a shutdown is complete: no request is open, and none will be.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        matches!(self.drain, GoAwayState::Final(_)) && self.requests() == 0
+        matches!(self.go_away, GoAwayState::Final(_)) && self.requests() == 0
     }
 
     fn queue_go_away(&mut self, id: u64) {

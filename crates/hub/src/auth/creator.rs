@@ -16,12 +16,18 @@ pub(crate) enum Creator {
 
 impl Creator {
     pub(crate) fn of_address(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V6(six) => match six.to_ipv4_mapped() {
-                Some(four) => Self::Address(four.into()),
-                None => Self::Address(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into()),
-            },
-            four => Self::Address(four),
-        }
+        Self::Address(network_of(address))
+    }
+}
+
+/// The address by which limits count a client: of IPv6 the first 64 bits, usually the network of one customer, who can use
+/// all its addresses.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(six) => match six.to_ipv4_mapped() {
+            Some(four) => four.into(),
+            None => Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into(),
+        },
+        four => four,
     }
 }

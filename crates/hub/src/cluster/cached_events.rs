@@ -17,6 +17,7 @@ use super::Cluster;
 use super::commands::{NodeCommand, NodeResults};
 use super::pending::PendingWork;
 use crate::topics::HubTopics;
+use crate::topics::nodes::NodeMessageId;
 
 /// Maximum number of channels that are requested after a login at the broker; further ones have no earlier event here.
 const REQUESTED_MAX: usize = 65_536;
@@ -102,8 +103,8 @@ pub(super) fn exchange_events(
             cluster.cached_events.forget(&topic);
         }
         let events = results.iter().filter_map(read_event);
-        if let Some((age, message)) = events.min_by_key(|(age, _)| *age) {
-            hub.restore_cached_event(publisher, &topic, &message, age);
+        if let Some((age, message, origin)) = events.min_by_key(|(age, ..)| *age) {
+            hub.restore_cached_event(publisher, &topic, (&message, origin), age);
         }
     }
 }
@@ -111,17 +112,24 @@ pub(super) fn exchange_events(
 /// The last event of a cache channel on this node, for another one.
 pub(super) fn cached_event(hub: &HubTopics, topic: &str) -> Value {
     match hub.cached_event(topic) {
-        Some((message, age)) => json!({
+        Some(((message, origin), age)) => json!({
             "event": String::from_utf8_lossy(message.payload()),
             "age": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+            "from": origin.map(|from| (format!("{:032x}", from.node), from.start, from.number)),
         }),
         None => Value::Null,
     }
 }
 
-fn read_event(result: &Value) -> Option<(Duration, Prepared)> {
+fn read_event(result: &Value) -> Option<(Duration, Prepared, Option<NodeMessageId>)> {
     let message = Prepared::text(result["event"].as_str()?);
-    Some((Duration::from_millis(result["age"].as_u64()?), message))
+    Some((Duration::from_millis(result["age"].as_u64()?), message, read_origin(&result["from"])))
+}
+
+/// The message of another node from which a node has an event; `None` if it has published the event itself.
+fn read_origin(from: &Value) -> Option<NodeMessageId> {
+    let node = u128::from_str_radix(from[0].as_str()?, 16).ok()?;
+    Some(NodeMessageId { node, start: from[1].as_u64()?, number: from[2].as_u64()? })
 }
 
 #[cfg(test)]

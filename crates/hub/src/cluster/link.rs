@@ -25,6 +25,7 @@ use super::pending::PendingWork;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
 use crate::topics::HubTopics;
+use crate::topics::nodes::NodeMessageId;
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -418,7 +419,7 @@ impl Receiver {
         let is_replaced = head.kind != MessageKind::Publications && nodes.is_replaced(head.node);
         drop(nodes);
         match head.kind {
-            MessageKind::Publications => self.deliver(body),
+            MessageKind::Publications => self.deliver(&head, body),
             MessageKind::Heartbeat => {
                 let Ok(heartbeat) = serde_json::from_slice::<Heartbeat>(body) else { return };
                 if heartbeat.serving {
@@ -544,11 +545,13 @@ impl Receiver {
         self.keys.run(&*self.cluster, now);
     }
 
-    fn deliver(&mut self, body: &[u8]) {
+    fn deliver(&mut self, head: &NodeMessageHead, body: &[u8]) {
         let Some((topic, publications)) = read_publications(body) else { return };
+        let NodeMessageHead { node: NodeId { id: node, start }, number, .. } = *head;
+        let origin = NodeMessageId { node, start, number };
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
         for content in publications {
-            self.hub.deliver_from_cluster(&mut self.publisher, topic, &content);
+            self.hub.deliver_from_cluster(&mut self.publisher, topic, &content, origin);
         }
     }
 }

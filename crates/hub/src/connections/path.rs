@@ -15,6 +15,7 @@ pub(crate) enum ConnectionPath {
     PlainStream,
     /// An app, whose users have no claims.
     App,
+    Dashboard,
 }
 
 impl ConnectionPath {
@@ -27,6 +28,7 @@ impl ConnectionPath {
             Self::Stream => "/streams/{name}",
             Self::PlainStream => "streams.listen",
             Self::App => "/app/{key}",
+            Self::Dashboard => "/dashboard/feed",
         }
     }
 }

@@ -1,25 +1,29 @@
 //! The client of hooks: a thread that sends the requests of all workers, with limits.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_channel::oneshot;
+use futures_util::future::{Either, select};
 use hyper::header::{HeaderName, HeaderValue};
 use ring::rand::{SecureRandom, SystemRandom};
 use sinews_server::Request;
-use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::time::{sleep, timeout_at};
 
 use super::circuit::{Circuit, CircuitChange};
+use super::detail::HookDetail;
 use super::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
 use super::kind::HookKind;
+use super::lane::{HookBacklog, HookLanes, LaneSlot};
+use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
 use super::options::{HookOptions, HookUrl, parse_url};
@@ -30,15 +34,16 @@ pub(crate) struct HookClient {
     /// By URL: those of the options, and during a reload those of the former options.
     endpoints: Mutex<HashMap<String, Arc<Endpoint>>>,
     metrics: Arc<HookMetrics>,
-    pending: Arc<AtomicUsize>,
-    jobs: Sender<HookJob>,
+    /// The lanes limit it.
+    jobs: UnboundedSender<HookJob>,
 }
 
-/// A URL, its connections and its circuit.
+/// A URL, its connections, its circuit and its queues.
 struct Endpoint {
     url: String,
     transport: HookTransport,
     circuit: Circuit,
+    lanes: Arc<HookLanes>,
 }
 
 /// A request that waits, and the receiver of its answer.
@@ -47,16 +52,16 @@ struct HookJob {
     request: HookRequest,
     begin: Instant,
     reply: oneshot::Sender<Result<HookReply, HookFailed>>,
-    pending: PendingCount,
+    slot: LaneSlot,
 }
 
-/// Counts a job until it is dropped.
-struct PendingCount(Arc<AtomicUsize>);
-
-impl Drop for PendingCount {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Why there is no valid answer.
+enum HookFault {
+    /// The application has answered with a status that a client can cause.
+    Rejected(String),
+    Failed(String),
+    /// The time was over, in the queue or later.
+    TimedOut,
 }
 
 /// The application has not answered.
@@ -119,7 +124,7 @@ impl HookClient {
         }
         let credentials =
             HookCredentials::new(needs_tls, options.roots.as_deref(), options.signing_key.as_deref())?;
-        let (jobs, receiver) = channel(options.queue);
+        let (jobs, receiver) = unbounded_channel();
         let sender = Arc::new(HookSender {
             credentials,
             metrics: Arc::clone(&metrics),
@@ -128,13 +133,11 @@ impl HookClient {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(|error| format!("thread of hooks: {error}"))?;
-        let concurrency = options.concurrency;
         let thread = std::thread::Builder::new().name("hooks".to_owned());
-        let spawned = thread.spawn(move || runtime.block_on(run(receiver, sender, concurrency)));
+        let spawned = thread.spawn(move || runtime.block_on(run(receiver, sender)));
         spawned.map_err(|error| format!("thread of hooks: {error}"))?;
-        let pending = Arc::default();
         let endpoints = Mutex::new(endpoints);
-        Ok(Arc::new(Self { options: options.clone(), endpoints, metrics, pending, jobs }))
+        Ok(Arc::new(Self { options: options.clone(), endpoints, metrics, jobs }))
     }
 
     pub(crate) fn options(&self) -> &HookOptions {
@@ -155,9 +158,9 @@ impl HookClient {
         self.lock().values().filter(|endpoint| endpoint.circuit.is_open()).count()
     }
 
-    /// Number of requests that wait or are in progress.
-    pub(super) fn pending(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
+    /// The requests that wait or are in progress.
+    pub(super) fn pending(&self) -> HookBacklog {
+        self.lock().values().fold(HookBacklog::default(), |sum, endpoint| sum + endpoint.lanes.pending())
     }
 
     fn endpoint(&self, url: &str) -> Option<Arc<Endpoint>> {
@@ -174,95 +177,113 @@ impl HookClient {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request to a URL.
+    /// Queues a request to a URL: of the client of a connection with this id, if there is one.
     pub(crate) fn call(
         &self,
-        kind: HookKind,
         url: &str,
-        body: String,
+        detail: &HookDetail<'_>,
+        (connection, client): (&str, (Option<&str>, Option<IpAddr>)),
         headers: Vec<(HeaderName, HeaderValue)>,
     ) -> PendingReply {
+        let kind = detail.kind();
         let (reply, receiver) = oneshot::channel();
         let pending = PendingReply(receiver);
         let Some(endpoint) = self.endpoint(url) else {
             self.metrics.record(kind, HookResult::Failed, None);
             return pending;
         };
+        // The content waits twice: with the action of the client, and in the body.
+        let content = detail.content_len();
+        let other = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
+        let mut slot = match endpoint.lanes.admit(kind, other + 2 * content) {
+            Ok(slot) => slot,
+            Err(full) => {
+                self.metrics.record(kind, HookResult::QueueFull, None);
+                if endpoint.lanes.note_full(kind) {
+                    let (hook, url) = (kind.name(), endpoint.shown_url());
+                    tracing::warn!(hook, url, "requests to the hook fail: {full}");
+                }
+                return pending;
+            }
+        };
+        let body = messages::with_fields(&messages::begin(kind, connection, client), &detail.fields());
+        slot.set_bytes(other + content + body.len());
         let mut id = [0; 16];
         // Without random numbers, the application sees equal ids.
         let _ = SystemRandom::new().fill(&mut id);
         let id = format!("{:032x}", u128::from_be_bytes(id));
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let job = HookJob {
-            endpoint,
-            request: HookRequest { kind, id, body: Bytes::from(body), headers },
-            begin: Instant::now(),
-            reply,
-            pending: PendingCount(Arc::clone(&self.pending)),
-        };
-        if let Err(error) = self.jobs.try_send(job) {
-            self.metrics.record(kind, HookResult::QueueFull, None);
-            tracing::debug!(hook = kind.name(), limit = self.options.queue, "the queue of hooks is full");
-            drop(error);
-        }
+        let request = HookRequest { kind, id, body: Bytes::from(body), headers };
+        let job = HookJob { endpoint, request, begin: Instant::now(), reply, slot };
+        // Without its thread, the receiver sees the end of the reply's sender.
+        let _ = self.jobs.send(job);
         pending
     }
 }
 
 /// Sends jobs until the client is dropped.
-async fn run(mut jobs: Receiver<HookJob>, sender: Arc<HookSender>, concurrency: usize) {
-    let permits = Arc::new(Semaphore::new(concurrency));
-    loop {
-        // A job stays in the queue until it may be sent, so that the queue has a limit.
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let Some(job) = jobs.recv().await else { break };
-        let sender = Arc::clone(&sender);
+async fn run(mut jobs: UnboundedReceiver<HookJob>, sender: Arc<HookSender>) {
+    let (running, mut ended) = channel::<Infallible>(1);
+    while let Some(job) = jobs.recv().await {
+        let (sender, running) = (Arc::clone(&sender), running.clone());
         tokio::spawn(async move {
             sender.execute(job).await;
-            drop(permit);
+            drop(running);
         });
     }
+    drop(running);
     // Requests in progress are answered.
-    let all = u32::try_from(concurrency).unwrap_or(u32::MAX);
-    let _ = permits.acquire_many(all).await;
+    let _ = ended.recv().await;
 }
 
 impl HookSender {
     async fn execute(&self, job: HookJob) {
-        let HookJob { endpoint, request, begin, reply, pending } = job;
-        if reply.is_canceled() {
-            // The client has disconnected meanwhile.
-            return;
-        }
+        let HookJob { endpoint, request, begin, mut reply, slot } = job;
         let kind = request.kind;
-        if !endpoint.circuit.permits(Instant::now()) {
+        let deadline = (begin + self.timeout).into();
+        let permit = timeout_at(deadline, slot.permit());
+        let permit = match select(pin!(permit), reply.cancellation()).await {
+            Either::Left((permit, _)) => permit.ok().flatten(),
+            // The client has disconnected meanwhile.
+            Either::Right(_) => return,
+        };
+        let is_sent = permit.is_some();
+        let answer = if !is_sent {
+            Err(HookFault::TimedOut)
+        } else if !endpoint.circuit.permits(Instant::now()) {
             self.metrics.record(kind, HookResult::CircuitOpen, None);
-            drop(pending);
+            drop((permit, slot));
             let _ = reply.send(Err(HookFailed));
             return;
-        }
-        let deadline = (begin + self.timeout).into();
-        let (result, answer) = match timeout_at(deadline, self.attempt(&endpoint, &request)).await {
-            Ok(Ok(answer)) => {
-                let result =
-                    if answer.rejection.is_some() { HookResult::Rejected } else { HookResult::Accepted };
-                (result, Ok(answer))
-            }
-            Ok(Err(text)) => (HookResult::Failed, Err(text)),
-            Err(_) => (HookResult::TimedOut, Err(format!("no answer within {:?}", self.timeout))),
+        } else {
+            let attempt = timeout_at(deadline, self.attempt(&endpoint, &request)).await;
+            attempt.unwrap_or(Err(HookFault::TimedOut))
+        };
+        let result = match &answer {
+            Ok(HookReply { rejection: None, .. }) => HookResult::Accepted,
+            Ok(_) => HookResult::Rejected,
+            Err(HookFault::TimedOut) => HookResult::TimedOut,
+            Err(_) => HookResult::Failed,
         };
         self.metrics.record(kind, result, Some(begin.elapsed()));
-        endpoint.note(kind, &answer);
+        // The application is not at fault if the time was over in the queue.
+        if is_sent {
+            endpoint.note(kind, &answer, begin);
+        }
         // The metrics are complete when the client gets its answer.
-        drop(pending);
+        drop((permit, slot));
         let _ = reply.send(answer.map_err(|_| HookFailed));
     }
 
-    async fn attempt(&self, endpoint: &Endpoint, request: &HookRequest) -> Result<HookReply, String> {
+    async fn attempt(&self, endpoint: &Endpoint, request: &HookRequest) -> Result<HookReply, HookFault> {
         let mut retries = self.retries;
         loop {
             let error = match endpoint.transport.send(request, &self.credentials).await {
-                Ok((200..300, body)) => return HookReply::parse(request.kind, &body),
+                Ok((200..300, body)) => {
+                    return HookReply::parse(request.kind, &body).map_err(HookFault::Failed);
+                }
+                Ok((status, _)) if is_of_the_request(status) => {
+                    return Err(HookFault::Rejected(format!("status {status}")));
+                }
                 Ok((status, _)) => HookSendError {
                     text: format!("status {status}"),
                     is_unsent: false,
@@ -272,7 +293,7 @@ impl HookSender {
             };
             let may_repeat = error.is_temporary && (error.is_unsent || request.kind.is_idempotent());
             if retries == 0 || !may_repeat {
-                return Err(error.text);
+                return Err(HookFault::Failed(error.text));
             }
             retries -= 1;
             self.metrics.retry();
@@ -281,26 +302,48 @@ impl HookSender {
     }
 }
 
+/// Whether a client can cause a status by its request, such as 413. The others are about the application: it is slow, or
+/// receives too many requests.
+fn is_of_the_request(status: u16) -> bool {
+    matches!(status, 400..500) && !matches!(status, 408 | 425 | 429)
+}
+
 impl Endpoint {
     fn new(url: &str, parsed: HookUrl, options: &HookOptions) -> Arc<Self> {
         let circuit = Circuit::new(options.circuit_failures, options.circuit_time);
-        Arc::new(Self { url: url.to_owned(), transport: HookTransport::new(parsed), circuit })
+        let (transport, lanes) = (HookTransport::new(parsed), HookLanes::new(options));
+        Arc::new(Self { url: url.to_owned(), transport, circuit, lanes })
     }
 
-    /// Records a result in the circuit, and logs its changes.
-    fn note(&self, kind: HookKind, answer: &Result<HookReply, String>) {
-        let change = self.circuit.record(answer.is_ok(), Instant::now());
-        // The query may have a secret.
-        let (hook, url) = (kind.name(), self.url.split('?').next().unwrap_or_default());
-        match (change, answer) {
-            (CircuitChange::FirstFailure, Err(error)) => {
-                tracing::warn!(hook, url, "the hook failed: {error}")
+    /// The URL for the log: the query may have a secret.
+    fn shown_url(&self) -> &str {
+        self.url.split('?').next().unwrap_or_default()
+    }
+
+    /// Records the answer to a request in the circuit, and logs changes and faults.
+    fn note(&self, kind: HookKind, answer: &Result<HookReply, HookFault>, begin: Instant) {
+        let now = Instant::now();
+        let (hook, url) = (kind.name(), self.shown_url());
+        let (change, fault) = match answer {
+            Ok(_) => (self.circuit.record_answer(now), None),
+            Err(HookFault::Rejected(fault)) => {
+                if self.circuit.logs_error(now) {
+                    tracing::warn!(hook, url, "the hook failed: {fault}");
+                }
+                (self.circuit.record_answer(now), None)
             }
-            (CircuitChange::Opened, Err(error)) => {
-                tracing::error!(hook, url, "the hook failed repeatedly; requests pause: {error}");
+            Err(HookFault::Failed(fault)) => (self.circuit.record_failure(now), Some(&**fault)),
+            Err(HookFault::TimedOut) => (self.circuit.record_timeout(begin, now), Some("no answer in time")),
+        };
+        match (change, fault) {
+            (CircuitChange::FirstFailure, Some(fault)) => {
+                tracing::warn!(hook, url, "the hook failed: {fault}");
+            }
+            (CircuitChange::Opened, Some(fault)) => {
+                tracing::error!(hook, url, "the hook failed repeatedly; requests pause: {fault}");
             }
             (CircuitChange::Closed, _) => tracing::info!(hook, url, "the hook answers again"),
-            (_, Err(error)) => tracing::debug!(hook, url, "the hook failed: {error}"),
+            (_, Some(fault)) => tracing::debug!(hook, url, "the hook failed: {fault}"),
             _ => {}
         }
     }

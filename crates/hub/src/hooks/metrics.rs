@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::client::HookClient;
 use super::kind::HookKind;
+use super::lane::HookBacklog;
 
 /// Counters of hooks, which outlive a reload.
 #[derive(Debug)]
@@ -106,11 +107,17 @@ impl HookCollector {
             hook
         });
         let hooks: Vec<Value> = hooks.collect();
-        let client = self.client.upgrade();
-        let (open, pending) = client.map_or((0, 0), |client| (client.open_circuits(), client.pending()));
+        let (open, pending) = self.present();
         json!({
-            "hooks": hooks, "retries": load(&self.metrics.retries), "open_circuits": open, "pending": pending,
+            "hooks": hooks, "retries": load(&self.metrics.retries), "open_circuits": open,
+            "pending": pending.requests,
         })
+    }
+
+    /// The number of URLs with an open circuit, and the pending requests.
+    fn present(&self) -> (usize, HookBacklog) {
+        let client = self.client.upgrade();
+        client.map_or_else(Default::default, |client| (client.open_circuits(), client.pending()))
     }
 }
 
@@ -141,11 +148,15 @@ impl Collector for HookCollector {
             None,
             MetricType::Counter,
         )?)?;
-        let client = self.client.upgrade();
-        let (open, pending) = client.map_or((0, 0), |client| (client.open_circuits(), client.pending()));
+        let (open, pending) = self.present();
         for (name, help, value) in [
             ("sinews_hook_open_circuits", "URLs of hooks that are not requested because they fail", open),
-            ("sinews_hook_pending", "Requests to hooks that wait or are in progress", pending),
+            ("sinews_hook_pending", "Requests to hooks that wait or are in progress", pending.requests),
+            (
+                "sinews_hook_pending_bytes",
+                "Memory of the requests to hooks that wait or are in progress, in bytes",
+                pending.bytes,
+            ),
         ] {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;

@@ -153,14 +153,16 @@ impl HookOptions {
         self
     }
 
-    /// Sets the maximum number of requests at a time, 1 to 4,096. Default: 64, as many as small applications handle.
+    /// Sets the maximum number of requests of one hook to one URL at a time, 1 to 4,096. Default: 64, as many as small
+    /// applications handle.
     #[must_use]
     pub fn with_concurrency(mut self, requests: usize) -> Self {
         self.concurrency = requests;
         self
     }
 
-    /// Sets the maximum number of requests that wait, at least 1; further ones fail. Default: 1,024.
+    /// Sets the maximum number of requests of one hook to one URL that wait, at least 1; further ones fail. So do those with
+    /// which the memory of the requests that wait or are in progress would exceed 64 MiB. Default: 1,024.
     #[must_use]
     pub fn with_queue(mut self, requests: usize) -> Self {
         self.queue = requests;
@@ -204,7 +206,8 @@ impl HookOptions {
     }
 
     /// Sets the circuit breaker of each URL: after this number of failures in a row, at least 1, requests fail at once for
-    /// this time; then one request is tried. Default: 10 failures, 10 s.
+    /// this time; then one request is tried. A status that a client can cause (400 to 499 except 408, 425 and 429) is an
+    /// answer. Default: 10 failures, 10 s.
     #[must_use]
     pub fn with_circuit(mut self, failures: u32, time: Duration) -> Self {
         (self.circuit_failures, self.circuit_time) = (failures, time);

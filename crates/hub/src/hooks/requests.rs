@@ -5,11 +5,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use hyper::header::{HeaderName, HeaderValue};
-use serde_json::json;
-use sinews_server::{KeyCondition, KeyWrite, Position, Request, Response};
+use sinews_server::{KeyWrite, Request, Response};
 
+use super::detail::HookDetail;
 use super::kind::HookKind;
-use super::messages::{self, HookRejection, HookReply};
+use super::messages::{HookRejection, HookReply};
 use super::options::HookFailure;
 use crate::auth::{Denied, Rights};
 use crate::http::failure;
@@ -99,8 +99,7 @@ impl RequestHooks {
             return Ok(AcceptedRequest { rights, is_granted: false, topics: Vec::new() });
         };
         let hook = TopicHook { url, failure };
-        let fields = format!("\"path\":{}", json!(path));
-        let reply = self.call((HookKind::Connect, &hook), &rights, &fields).await?;
+        let reply = self.call(&hook, &rights, HookDetail::Connect { path }).await?;
         let topics = reply.topics;
         let Some(claims) = reply.claims else {
             return Ok(AcceptedRequest { rights, is_granted: false, topics });
@@ -123,13 +122,12 @@ impl RequestHooks {
         rights: &Rights,
         topics: impl Iterator<Item = &str>,
     ) -> Result<Vec<String>, RequestRejection> {
-        let ask = |topic: &str| {
-            let fields = format!("\"topic\":{}", json!(topic));
+        let ask = |topic| {
             let hook = rights.subscribe_hook(topic);
             async move {
                 match hook? {
                     Some(hook) => {
-                        let reply = self.call((HookKind::Subscribe, &hook), rights, &fields).await?;
+                        let reply = self.call(&hook, rights, HookDetail::Subscribe { topic }).await?;
                         Ok::<_, RequestRejection>(reply.topics)
                     }
                     None => Ok(Vec::new()),
@@ -147,8 +145,8 @@ impl RequestHooks {
         (content, max_message): (MessageContent, usize),
     ) -> Result<MessageContent, RequestRejection> {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(content) };
-        let fields = format!("\"topic\":{},{}", json!(topic), content.field());
-        let reply = self.call((HookKind::Publish, &hook), rights, &fields).await?;
+        let detail = HookDetail::Publish { topic, content: &content };
+        let reply = self.call(&hook, rights, detail).await?;
         Ok(replaced(reply, max_message)?
             .map_or(Ok(content), |content| rights.check_size(topic, content.len()).map(|()| content))?)
     }
@@ -161,22 +159,20 @@ impl RequestHooks {
         (write, max_message): (KeyWrite, usize),
     ) -> Result<KeyWrite, RequestRejection> {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(write) };
-        let fields = key_fields(topic, &write);
-        let reply = self.call((HookKind::Publish, &hook), rights, &fields).await?;
+        let reply = self.call(&hook, rights, HookDetail::WriteKey { topic, write: &write }).await?;
         Ok(accepted_write(rights, topic, (write, max_message), reply)?)
     }
 
     async fn call(
         &self,
-        (kind, hook): (HookKind, &TopicHook),
+        hook: &TopicHook,
         rights: &Rights,
-        fields: &str,
+        detail: HookDetail<'_>,
     ) -> Result<HookReply, RequestRejection> {
         let policy = self.live.policy();
         // A reload may have removed the hooks.
         let client = policy.hooks().ok_or_else(|| problem(code::STORE, UNANSWERED))?;
-        let body = messages::with_fields(&messages::begin(kind, "", rights.client()), fields);
-        let pending = client.call(kind, &hook.url, body, self.headers.clone());
+        let pending = client.call(&hook.url, &detail, ("", rights.client()), self.headers.clone());
         match (pending.wait().await, hook.failure) {
             (Ok(HookReply { rejection: Some(rejection), .. }), _) => {
                 Err(problem(status_of(&rejection), rejection.reason).into())
@@ -216,31 +212,6 @@ pub(crate) fn replaced(reply: HookReply, max_message: usize) -> Result<Option<Me
         return Err(problem(code::TOO_LARGE, text));
     }
     Ok(Some(content))
-}
-
-/// The fields of a request about a write of a key.
-pub(crate) fn key_fields(topic: &str, write: &KeyWrite) -> String {
-    let mut fields = json!({ "topic": topic, "key": write.key() });
-    if let Some(ttl) = write.ttl() {
-        fields["ttl"] = json!(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-    }
-    match write.condition() {
-        Some(KeyCondition::IfNew) => fields["if_new"] = json!(true),
-        Some(KeyCondition::IfExists) => fields["if_exists"] = json!(true),
-        Some(KeyCondition::Version(version)) => fields["version"] = json!(version),
-        Some(KeyCondition::At(Position { epoch, sequence })) => {
-            (fields["version"], fields["epoch"]) = (json!(sequence), json!(epoch));
-        }
-        _ => {}
-    }
-    if let Some(name) = write.idempotency_key() {
-        fields["idempotency_key"] = json!(name);
-    }
-    // The stored form of a value is a field.
-    let value = write.value().map(|value| String::from_utf8_lossy(value).into_owned());
-    let fields = fields.to_string();
-    let fields = fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).unwrap_or_default();
-    format!("{fields},{}", value.as_deref().unwrap_or("\"delete\":true"))
 }
 
 /// The write of a key that the application has accepted, perhaps with another value.

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
-use sinews_server::{BackendChoice, Context, EngineConfig, Handler, Payload, WebSocketRoute};
+use sinews_server::{BackendChoice, Context, EngineConfig, Handler, Payload, Prepared, WebSocketRoute};
 
 use super::*;
 use crate::auth::{Auth, AuthOptions};
 use crate::topics::MessageContent;
+use crate::topics::nodes::NodeMessageId;
 use crate::{HostRules, PusherApp, PusherApps};
 
 /// Longer than any step takes on a busy machine.
@@ -104,25 +105,42 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
     early.send("pusher:subscribe", &json!({ "channel": "cache-a" }));
     let mut busy = [(); 2].map(|()| TestClient::connect(address, "/busy"));
     let mut last = 0;
-    for recover in [false, true, false, true] {
+    for (recover, repeats) in [(false, false), (true, false), (false, true), (false, false), (true, false)] {
         let mut late = TestClient::of_app(address);
+        let request = json!({ "channel": "cache-a", "recover": recover });
+        if repeats {
+            late.send("pusher:subscribe", &request);
+            assert_eq!(late.events_through(last), [last], "the last event so far");
+        }
         let occupy = |socket: &mut TestClient| socket.0.send_text("occupy the worker").unwrap();
         occupy(&mut busy[0]);
         is_busy.recv_timeout(TIMEOUT).unwrap();
         occupy(&mut busy[1]);
-        late.send("pusher:subscribe", &json!({ "channel": "cache-a", "recover": recover }));
+        late.send("pusher:subscribe", &request);
         release.send(()).unwrap();
         is_busy.recv_timeout(TIMEOUT).unwrap();
         (0..2).for_each(|at| publish(last + 1 + at));
         release.send(()).unwrap();
+        let first = if repeats { last + 1 } else { last + 2 };
         let mut events = late.events_through(last + 2);
         publish(last + 3);
         events.extend(late.events_through(last + 3));
-        assert_eq!(events, [last + 2, last + 3], "with recovery: {recover}");
+        let expected: Vec<u32> = (first..=last + 3).collect();
+        assert_eq!(events, expected, "with recovery: {recover}; a second time: {repeats}");
         let expected: Vec<u32> = (last + 1..=last + 3).collect();
         assert_eq!(early.events_through(last + 3), expected);
         last += 3;
     }
+    // The answer of a third node overtakes the event of its publisher.
+    let from = |number| NodeMessageId { node: 7, start: 1, number };
+    let event = |number: u32| format!("{{\"event\":\"e\",\"data\":{number}}}");
+    let restored = Prepared::text(event(last + 2));
+    topics.restore_cached_event(&publisher, "kept.cache-a", (&restored, Some(from(5))), Duration::ZERO);
+    for (number, origin) in [(last + 1, 4), (last + 2, 5), (last + 3, 6)] {
+        let content = MessageContent::Event(event(number).into());
+        topics.deliver_from_cluster(&mut publisher.clone(), "kept.cache-a", &content, from(origin));
+    }
+    assert_eq!(early.events_through(last + 3), [last + 2, last + 3]);
     drop((early, busy));
     stop.stop_now();
     running.join().unwrap();

@@ -69,7 +69,7 @@ impl ConnectionRates {
     }
 }
 
-/// A user: the `sub` of a token, or the address of a client without one.
+/// A user: the `sub` of a token, or the address or IPv6 network of a client without one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum User {
     Subject(Box<str>),

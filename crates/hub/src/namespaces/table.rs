@@ -12,6 +12,7 @@ use sinews_server::{KeyWrite, PresenceInterval, TopicName, TopicPattern, Topics}
 use super::order::overlap;
 use super::rates::{RateKind, RateScope, User, UserRates};
 use super::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
+use crate::auth::network_of;
 use crate::brief::brief;
 use crate::hooks::{HookFailure, HookKind, HookOptions, HookTarget};
 use crate::problem::{Problem, code, problem};
@@ -277,7 +278,7 @@ impl NamespaceTable {
         if let Some((scope, rate)) = options.user_rate {
             let user = match (subject, address) {
                 (Some(subject), _) => User::Subject(subject.into()),
-                (None, Some(address)) => User::Address(address),
+                (None, Some(address)) => User::Address(network_of(address)),
                 (None, None) => User::Unknown,
             };
             if !self.users.take(scope, user, rate, now) {
@@ -386,6 +387,19 @@ mod tests {
         ] {
             assert_eq!(table.subscribe_access(topic), rules, "{topic}");
         }
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_share_the_rate_of_a_user() {
+        let table = table(vec![Namespace::new("a").with_user_rate(PublishRate::new(1))]);
+        let publish = |address: &str| {
+            let address: IpAddr = address.parse().unwrap();
+            table.check_publication("a", 1, (None, Some(address)), &mut ConnectionRates::default())
+        };
+        assert!(publish("2001:db8:0:1::1").is_ok());
+        assert!(publish("2001:db8:0:1:ffff::2").is_err(), "the same customer");
+        assert!(publish("2001:db8:0:2::1").is_ok() && publish("192.0.2.1").is_ok());
+        assert!(publish("::ffff:192.0.2.1").is_err() && publish("192.0.2.2").is_ok());
     }
 
     #[test]

@@ -131,9 +131,7 @@ impl BinaryClient {
         let Some(IdentifiedClient { rights, .. }) = &self.client else { return };
         let left = rights.expires_in().map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
         let ended = self.streams.end_denied(|stream| rights.may(Action::Subscribe, stream).err());
-        if let Some(connection) = &self.connection {
-            connection.set_rights(rights);
-        }
+        self.live.policy().announce_rights(self.connection.as_ref(), rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         // A closing connection accepts no messages.

@@ -289,7 +289,7 @@ impl JsonClient {
     fn renew(&mut self, token: &str, cx: &mut Context<'_>) -> Result<OpReply, Problem> {
         self.check_token_decides()?;
         let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/ws")?;
-        self.set_rights(rights);
+        self.set_rights(rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         let mut ack = json!({});

@@ -117,9 +117,7 @@ impl TopicClient {
             // The options of this node may differ from those of the node that has checked the change.
             Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
         }
-        if let Some(connection) = &self.connection {
-            connection.set_rights(&self.rights);
-        }
+        self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         if self.joined

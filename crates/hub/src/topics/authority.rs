@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuar
 
 use sinews_server::{Position, Publisher, TopicSnapshot};
 
+use super::nodes::NodeMessageId;
 use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
 use crate::auth::Revocation;
 use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead};
@@ -208,10 +209,16 @@ impl HubTopics {
         self.publish_plain(out, (topic, channel.as_ref()), &publication, true);
     }
 
-    /// Delivers a message of another node of the cluster.
-    pub(crate) fn deliver_from_cluster(&self, out: &mut Publisher, topic: &str, content: &MessageContent) {
+    /// Delivers a publication in a message of another node of the cluster.
+    pub(crate) fn deliver_from_cluster(
+        &self,
+        out: &mut Publisher,
+        topic: &str,
+        content: &MessageContent,
+        origin: NodeMessageId,
+    ) {
         let has_history = self.has_history(topic);
-        let event_channel = self.channel(topic);
+        let event_channel = self.channel_from(topic, origin);
         let authority = self.read_authority();
         if has_history && authority.successor.is_some() {
             // The successor receives it from the cluster as well, and returns it with its position.

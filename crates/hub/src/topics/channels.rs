@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sinews_server::{Prepared, Publisher};
 
+use super::nodes::NodeMessageId;
 use super::{HubTopics, TopicForm, TopicPublisher, reached};
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::protocol::pusher::EventTarget;
@@ -37,6 +38,8 @@ impl TopicLocks {
 /// A channel during a publication.
 pub(super) struct PublishedChannel<'a> {
     target: EventTarget<'a>,
+    /// The message of another node that has the publication.
+    origin: Option<NodeMessageId>,
     /// Of a cache channel.
     _order: Option<MutexGuard<'a, ()>>,
 }
@@ -57,7 +60,16 @@ impl HubTopics {
     pub(super) fn channel<'a>(&'a self, topic: &'a str) -> Option<PublishedChannel<'a>> {
         let target = self.apps.target(topic)?;
         let order = target.is_cache.then(|| self.cache_channels.lock(topic));
-        Some(PublishedChannel { target, _order: order })
+        Some(PublishedChannel { target, origin: None, _order: order })
+    }
+
+    /// The channel that a topic is, for a publication of another node.
+    pub(super) fn channel_from<'a>(
+        &'a self,
+        topic: &'a str,
+        origin: NodeMessageId,
+    ) -> Option<PublishedChannel<'a>> {
+        Some(PublishedChannel { origin: Some(origin), ..self.channel(topic)? })
     }
 
     /// Publishes to the subscribers of the channel that the topic is, if it is one, and retains the event of a cache
@@ -69,17 +81,18 @@ impl HubTopics {
         publication: &ChannelPublication<'_>,
         include_self: bool,
     ) -> usize {
-        let Some(PublishedChannel { target, .. }) = channel else { return 0 };
+        let Some(PublishedChannel { target, origin, .. }) = channel else { return 0 };
         let has_subscribers = self.channel_events.load(Ordering::Acquire) > 0;
         if !has_subscribers && !target.is_cache {
             return 0;
         }
         let event = publication.encode(&target.channel);
         let is_retained = target.is_cache && !event.is_of_client;
-        let version = if is_retained { self.apps.retain(target, &event.message) } else { 0 };
-        if !has_subscribers {
-            return 0;
-        }
+        let version = match is_retained {
+            true => self.apps.retain(target, &event.message, *origin),
+            false => Some(0),
+        };
+        let Some(version) = version.filter(|_| has_subscribers) else { return 0 };
         let topic = TopicForm::Event.topic(topic);
         let except = event.socket_id.and_then(|id| self.apps.socket(id));
         match except {
@@ -94,8 +107,9 @@ impl HubTopics {
         }
     }
 
-    /// The last event of a cache channel, and its age. The other nodes were sent the event before.
-    pub(crate) fn cached_event(&self, topic: &str) -> Option<(Prepared, Duration)> {
+    /// The last event of a cache channel with its origin, and its age. The other nodes were sent the event before; one of another
+    /// node may arrive there later than from here.
+    pub(crate) fn cached_event(&self, topic: &str) -> Option<((Prepared, Option<NodeMessageId>), Duration)> {
         self.channel(topic)?.target.retained()
     }
 
@@ -123,12 +137,12 @@ impl HubTopics {
         &self,
         out: &Publisher,
         topic: &str,
-        message: &Prepared,
+        (message, origin): (&Prepared, Option<NodeMessageId>),
         age: Duration,
     ) {
         let channel = self.channel(topic).filter(|channel| channel.target.is_cache);
-        let Some(PublishedChannel { target, _order }) = channel else { return };
-        if let Some(version) = self.apps.restore(&target, message, age) {
+        let Some(PublishedChannel { target, _order, .. }) = channel else { return };
+        if let Some(version) = self.apps.restore(&target, (message, origin), age) {
             reached(out.publish_version(&TopicForm::Event.topic(topic), message, version, None));
         }
     }
@@ -291,11 +305,11 @@ mod tests {
                 });
                 has_started.recv().unwrap();
                 thread::yield_now();
-                hub.apps.retain(&target, &Prepared::text(number.to_string()));
+                hub.apps.retain(&target, &Prepared::text(number.to_string()), None);
                 drop(publication);
                 request.join().unwrap()
             });
-            assert_eq!(event.unwrap().0.payload(), number.to_string().as_bytes());
+            assert_eq!(event.unwrap().0.0.payload(), number.to_string().as_bytes());
         }
     }
 }

@@ -88,7 +88,7 @@ impl MessageContent {
     }
 
     /// The length of the field without escapes.
-    pub(crate) fn field_len(&self) -> usize {
+    fn field_len(&self) -> usize {
         match self {
             Self::Text(bytes) => "\"data\":\"\"".len() + bytes.len(),
             Self::Json(bytes) | Self::Event(bytes) => "\"data\":".len() + bytes.len(),

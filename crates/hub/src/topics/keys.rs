@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use serde_json::json;
-use sinews_server::{KeyChange, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position, Prepared};
+use sinews_server::{
+    KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position, Prepared,
+};
 
 use super::MessageContent;
 use crate::problem::{Problem, code, problem};
@@ -43,6 +45,27 @@ pub(crate) fn value_len(write: &KeyWrite) -> usize {
     let field = write.value().map_or(&[][..], |value| &value[..]);
     let name = field.iter().position(|byte| *byte == b':').map_or(0, |at| at + 1);
     field.len() - name
+}
+
+/// Sets the condition of a write from the fields of a client: a version alone, or with its epoch.
+///
+/// # Errors
+/// The fields that exclude each other.
+pub(crate) fn with_condition(
+    write: KeyWrite,
+    if_new: Option<bool>,
+    if_exists: Option<bool>,
+    position: (Option<u64>, Option<u64>),
+) -> Result<KeyWrite, &'static str> {
+    let condition = match (if_new == Some(true), if_exists == Some(true), position) {
+        (false, false, (None, None)) => return Ok(write),
+        (true, false, (None, None)) => KeyCondition::IfNew,
+        (false, true, (None, None)) => KeyCondition::IfExists,
+        (false, false, (Some(version), None)) => KeyCondition::Version(version),
+        (false, false, (Some(sequence), Some(epoch))) => KeyCondition::At(Position { epoch, sequence }),
+        _ => return Err("one of if_new, if_exists and version, which may have an epoch"),
+    };
+    Ok(write.with_condition(condition))
 }
 
 /// Encodes an update for subscribers.

@@ -38,6 +38,23 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     fn set_report_role(&self, role: ReportRole);
 }
 
+/// A message of a node of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeMessageId {
+    pub(crate) node: u128,
+    /// When the process started.
+    pub(crate) start: u64,
+    /// Counts the messages of the process.
+    pub(crate) number: u64,
+}
+
+impl NodeMessageId {
+    /// Whether the process sent this message before another one of its own, or it is the same message.
+    pub(crate) fn is_through(self, other: Self) -> bool {
+        (self.node, self.start) == (other.node, other.start) && self.number <= other.number
+    }
+}
+
 /// The part of a node in reports of the state of topics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -38,8 +38,42 @@ pub(super) async fn deliver(receiver: Arc<WebhookQueue>) {
     receiver.end();
 }
 
-/// Sends a batch until the application has accepted or rejected it, or it is too old.
+/// Sends events until the application has accepted or rejected them, or they are too old. Of rejected events, it sends the
+/// halves: one event of a client, such as a message that the application finds too large, takes no others with it.
 async fn send(receiver: &WebhookQueue, taken: TakenEvents, failures: &mut u32) {
+    // The next batch is the last one.
+    let mut batches = vec![taken];
+    while let Some(mut batch) = batches.pop() {
+        batch.lost += receiver.take_lost();
+        match send_batch(receiver, &batch, failures).await {
+            BatchResult::Accepted => {}
+            BatchResult::Rejected if batch.events.len() > 1 => {
+                let rest = batch.events.split_off(batch.events.len().div_ceil(2));
+                batches.push(TakenEvents { events: rest, since: batch.since, lost: 0 });
+                batches.push(batch);
+            }
+            BatchResult::Rejected => receiver.give_up(&batch, None),
+            BatchResult::Old(target, delay) => {
+                // The rest is as old.
+                batch.events.extend(batches.drain(..).rev().flat_map(|rest| rest.events));
+                let now = Instant::now();
+                receiver.give_up(&batch, Some((&target, now)));
+                wait(receiver, now + delay).await;
+            }
+        }
+    }
+}
+
+/// The end of the attempts to send a batch.
+enum BatchResult {
+    Accepted,
+    /// The application has rejected the events; to send them again would not help.
+    Rejected,
+    /// The application has not accepted them in time; the delay before the next request.
+    Old(Arc<WebhookTarget>, Duration),
+}
+
+async fn send_batch(receiver: &WebhookQueue, taken: &TakenEvents, failures: &mut u32) -> BatchResult {
     let mut id = [0; 16];
     // Without random numbers, the ids of the events still distinguish the requests.
     let _ = SystemRandom::new().fill(&mut id);
@@ -57,38 +91,40 @@ async fn send(receiver: &WebhookQueue, taken: TakenEvents, failures: &mut u32) {
                 if std::mem::take(failures) > 0 {
                     tracing::info!(webhook = receiver.name(), "the webhook is delivered again");
                 }
-                return receiver.metrics.delivered(taken.events.len() as u64);
+                receiver.metrics.delivered(taken.events.len() as u64);
+                return BatchResult::Accepted;
             }
             Err(failure) => failure,
         };
+        if failure.is_final && taken.events.len() > 1 {
+            tracing::debug!(webhook = receiver.name(), "the events are sent in halves: {}", failure.text);
+            return BatchResult::Rejected;
+        }
         *failures += 1;
         if *failures == 1 {
             let url = &*target.shown_url;
             tracing::warn!(webhook = receiver.name(), url, "the webhook failed: {}", failure.text);
         }
+        if failure.is_final {
+            // The application answers: the next request needs no delay. Only the first rejection is logged.
+            *failures = 1;
+            return BatchResult::Rejected;
+        }
         let delay = backoff(*failures, random());
         let now = Instant::now();
         let is_old = now >= taken.since + target.limits.retry_time;
-        let is_late = receiver.closed().is_some_and(|end| now + delay >= end);
-        if failure.is_final || is_old || is_late {
-            if is_old {
-                let count = taken.events.len();
-                tracing::error!(
-                    webhook = receiver.name(),
-                    count,
-                    "events were not delivered within {:?} and are dropped: {}",
-                    target.limits.retry_time,
-                    failure.text
-                );
-            }
-            receiver.give_up(&taken, &target, now);
-            if failure.is_final {
-                // The application answers: the next request needs no delay. Only the first rejection is logged.
-                *failures = 1;
-                return;
-            }
-            wait(receiver, now + delay).await;
-            return;
+        if is_old {
+            let count = taken.events.len();
+            tracing::error!(
+                webhook = receiver.name(),
+                count,
+                "events were not delivered within {:?} and are dropped: {}",
+                target.limits.retry_time,
+                failure.text
+            );
+        }
+        if is_old || receiver.closed().is_some_and(|end| now + delay >= end) {
+            return BatchResult::Old(target, delay);
         }
         receiver.metrics.retry();
         wait(receiver, now + delay).await;
@@ -113,7 +149,7 @@ fn limit(receiver: &WebhookQueue, target: &WebhookTarget) -> Duration {
 
 struct FailedAttempt {
     text: String,
-    /// The application has rejected the events; to send them again would not help.
+    /// The application has rejected the events.
     is_final: bool,
 }
 

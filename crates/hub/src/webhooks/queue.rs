@@ -161,11 +161,18 @@ impl WebhookQueue {
         NextBatch::Send(TakenEvents { events, since, lost: std::mem::take(&mut state.lost) })
     }
 
-    /// Notes that events were not delivered, and drops further ones that are as old.
-    pub(super) fn give_up(&self, taken: &TakenEvents, target: &WebhookTarget, now: Instant) {
+    /// The number of lost events that the application does not know of; the caller reports it.
+    pub(super) fn take_lost(&self) -> u64 {
+        std::mem::take(&mut self.lock().lost)
+    }
+
+    /// Notes that events were not delivered, and drops further ones that are too old at a time.
+    pub(super) fn give_up(&self, taken: &TakenEvents, old: Option<(&WebhookTarget, Instant)>) {
         let mut state = self.lock();
         let mut failed = taken.events.len() as u64;
-        let is_old = |waiting: &WaitingEvent| waiting.since + target.limits.retry_time <= now;
+        let is_old = |waiting: &WaitingEvent| {
+            old.is_some_and(|(target, now)| waiting.since + target.limits.retry_time <= now)
+        };
         while state.events.front().is_some_and(is_old) {
             let Some(old) = state.events.pop_front() else { break };
             state.bytes = state.bytes.saturating_sub(old.event.detail.cost());
@@ -306,12 +313,12 @@ mod tests {
             receiver.push(occupied(&ids, topic), &target);
         }
         let batch = taken(receiver.next(&target, Instant::now()));
-        receiver.give_up(&batch, &target, Instant::now());
+        receiver.give_up(&batch, Some((&target, Instant::now())));
         assert_eq!((receiver.len(), receiver.metrics.values()), (1, (0, 2, 0)), "the third is not old");
         let last = taken(receiver.next(&target, Instant::now()));
         assert_eq!(last.lost, 2);
         receiver.push(occupied(&ids, "d"), &target);
-        receiver.give_up(&last, &target, Instant::now() + retry_time);
+        receiver.give_up(&last, Some((&target, Instant::now() + retry_time)));
         assert_eq!((receiver.len(), receiver.metrics.values()), (0, (0, 4, 0)));
         receiver.push(occupied(&ids, "e"), &target);
         assert_eq!(taken(receiver.next(&target, Instant::now())).lost, 4, "lost numbers add up");

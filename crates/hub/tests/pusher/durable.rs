@@ -1,7 +1,6 @@
 //! Channels that are durable topics: events are stored, and recovered from the stream.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -11,23 +10,6 @@ use crate::broker::{FakeBroker, WireProtocol};
 use crate::client::{Client, api, app, data_of, metric, policy, request, trigger};
 use crate::memory_broker::MemoryBroker;
 use crate::support::{TIMEOUT, TestHub};
-
-/// A directory of streams, removed at the end.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-pusher-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A server whose channels are durable topics.
 fn start(directory: &Path) -> TestHub {
@@ -67,6 +49,15 @@ fn until_published(hub: &TestHub, channel: &str, end: u64) -> String {
     }
 }
 
+/// Waits until a recovery has reserved its memory: the node opens the copy of the stream first.
+fn until_reserved(hub: &TestHub) {
+    let begin = Instant::now();
+    while metric(hub, "sinews_pusher_recovery_bytes") < 1_048_576.0 {
+        assert!(begin.elapsed() < TIMEOUT, "no recovery has reserved memory");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
 fn sequence(position: &str) -> u64 {
     position.split_once('-').unwrap().1.parse().unwrap()
 }
@@ -79,8 +70,8 @@ fn trigger_except(hub: &TestHub, channel: &str, data: &str, client: &Client) {
 
 #[test]
 fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart() {
-    let directory = Directory::new("restart");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     // There is no stream yet.
     let mut client = Client::new(&hub);
     let (before, recovered) = recover(&mut client, "a", &json!(true));
@@ -110,7 +101,7 @@ fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart
     };
     behind(&hub, &position, &[2, 3]).ping();
     drop(hub);
-    let hub = start(&directory.0);
+    let hub = start(directory.path());
     behind(&hub, &before, &[1, 2, 3]).ping();
     let mut client = behind(&hub, &position, &[2, 3]);
     trigger(&hub, "a", "e", "4");
@@ -131,8 +122,8 @@ fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart
 #[test]
 fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_event_once() {
     const EVENTS: u64 = 300;
-    let directory = Directory::new("during");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     trigger(&hub, "a", "e", "0");
     until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
@@ -156,8 +147,8 @@ fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_e
 
 #[test]
 fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_again() {
-    let directory = Directory::new("excluded");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     trigger(&hub, "a", "e", "1");
     until_published(&hub, "a", 1);
     let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
@@ -182,8 +173,8 @@ fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_agai
 
 #[test]
 fn client_events_of_durable_channels_are_delivered_and_not_stored() {
-    let directory = Directory::new("client-events");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     let channel = "private-a";
     trigger(&hub, channel, "e", "1");
     until_published(&hub, channel, 1);
@@ -207,8 +198,8 @@ fn client_events_of_durable_channels_are_delivered_and_not_stored() {
 
 #[test]
 fn clients_of_other_protocols_cannot_forge_stored_events() {
-    let directory = Directory::new("forged");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     trigger(&hub, "a", "e", "1");
     until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
@@ -230,8 +221,8 @@ fn clients_of_other_protocols_cannot_forge_stored_events() {
 
 #[test]
 fn records_that_other_programs_write_to_the_store_are_no_events_of_the_app() {
-    let (store, [first, second]) = (MemoryBroker::default(), ["written-1", "written-2"].map(Directory::new));
-    let hub = start_at_broker(&store, &first.0, PusherLimits::default());
+    let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let hub = start_at_broker(&store, first.path(), PusherLimits::default());
     let mut client = Client::new(&hub);
     recover(&mut client, "a", &json!(true));
     for channel in ["a", "b"] {
@@ -253,7 +244,7 @@ fn records_that_other_programs_write_to_the_store_are_no_events_of_the_app() {
         store.write("stored.a", key, &forged.to_string());
     }
     until_published(&hub, "a", sequence(&position) + 4);
-    let later = start_at_broker(&store, &second.0, PusherLimits::default());
+    let later = start_at_broker(&store, second.path(), PusherLimits::default());
     let [mut here, mut there] = [&hub, &later].map(Client::new);
     for client in [&mut here, &mut there] {
         assert!(recover(client, "a", &json!({ "position": position })).1);
@@ -268,9 +259,9 @@ fn records_that_other_programs_write_to_the_store_are_no_events_of_the_app() {
 
 #[test]
 fn recoveries_wait_for_the_memory_of_others() {
-    let (store, [first, second]) = (MemoryBroker::default(), ["memory-1", "memory-2"].map(Directory::new));
-    let position = two_events(&store, &first.0);
-    let builder = at_broker(&store, &second.0, PusherLimits::default());
+    let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let position = two_events(&store, first.path());
+    let builder = at_broker(&store, second.path(), PusherLimits::default());
     let hub = TestHub::built(builder.pusher_recovery_bytes(1));
     trigger(&hub, "b", "e", "1");
     until_published(&hub, "b", 1);
@@ -282,6 +273,7 @@ fn recoveries_wait_for_the_memory_of_others() {
         client.ping();
     };
     subscribe(&mut reading, "a");
+    until_reserved(&hub);
     subscribe(&mut waiting, "b");
     let reserved = || metric(&hub, "sinews_pusher_recovery_bytes");
     assert_eq!(reserved(), 1_048_576.0);
@@ -306,17 +298,17 @@ fn recoveries_wait_for_the_memory_of_others() {
 
 #[test]
 fn subscriptions_without_missed_events_need_no_memory_of_recoveries() {
-    let (store, [first, second]) =
-        (MemoryBroker::default(), ["no-memory-1", "no-memory-2"].map(Directory::new));
-    let position = two_events(&store, &first.0);
-    let hub = TestHub::built(at_broker(&store, &second.0, PusherLimits::default()).pusher_recovery_bytes(1));
+    let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let position = two_events(&store, first.path());
+    let hub =
+        TestHub::built(at_broker(&store, second.path(), PusherLimits::default()).pusher_recovery_bytes(1));
     trigger(&hub, "b", "e", "1");
     let end = until_published(&hub, "b", 1);
     store.hold_fetches("stored.a");
     let mut reading = Client::new(&hub);
     let request = json!({ "position": position.replace("-1", "-0") });
     reading.send("pusher:subscribe", json!({ "channel": "a", "recover": request }));
-    reading.ping();
+    until_reserved(&hub);
     assert_eq!(recover(&mut Client::new(&hub), "b", &json!(true)), (Some(end.clone()), false));
     let up_to_date = json!({ "position": end });
     assert_eq!(recover(&mut Client::new(&hub), "b", &up_to_date), (Some(end), true));
@@ -327,9 +319,10 @@ fn subscriptions_without_missed_events_need_no_memory_of_recoveries() {
 
 #[test]
 fn slow_client_leaves_the_memory_of_recoveries_to_others() {
-    let (store, [first, second]) = (MemoryBroker::default(), ["slow-1", "slow-2"].map(Directory::new));
-    let position = two_events(&store, &first.0);
-    let hub = TestHub::built(at_broker(&store, &second.0, PusherLimits::default()).pusher_recovery_bytes(1));
+    let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let position = two_events(&store, first.path());
+    let hub =
+        TestHub::built(at_broker(&store, second.path(), PusherLimits::default()).pusher_recovery_bytes(1));
     trigger(&hub, "b", "e", "1");
     until_published(&hub, "b", 1);
     store.hold_fetches("stored.a");
@@ -338,8 +331,7 @@ fn slow_client_leaves_the_memory_of_recoveries_to_others() {
     witness.subscribe("live");
     let request = json!({ "position": position.replace("-1", "-0") });
     slow.send("pusher:subscribe", json!({ "channel": "a", "recover": request }));
-    slow.ping();
-    assert_eq!(metric(&hub, "sinews_pusher_recovery_bytes"), 1_048_576.0);
+    until_reserved(&hub);
     // Beyond the buffers of the kernel, more than the high-water mark.
     let mut published = 0;
     while metric(&hub, "sinews_queued_bytes") < 300_000.0 {
@@ -358,8 +350,8 @@ fn slow_client_leaves_the_memory_of_recoveries_to_others() {
 
 #[test]
 fn events_of_a_request_wait_for_a_queue_that_has_filled_meanwhile() {
-    let (store, directory) = (MemoryBroker::default(), Directory::new("busy"));
-    let hub = start_at_broker(&store, &directory.0, PusherLimits::default());
+    let (store, directory) = (MemoryBroker::default(), tempfile::tempdir().unwrap());
+    let hub = start_at_broker(&store, directory.path(), PusherLimits::default());
     for channel in ["a", "b"] {
         trigger(&hub, channel, "e", "0");
         until_published(&hub, channel, 1);
@@ -376,8 +368,8 @@ fn events_of_a_request_wait_for_a_queue_that_has_filled_meanwhile() {
 
 #[test]
 fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
-    let directory = Directory::new("limits");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     for first in (0..=1_000).step_by(10) {
         let batch: Vec<Value> = (first..1_001.min(first + 10))
             .map(|number: i32| json!({ "name": "e", "channel": "a", "data": number.to_string() }))
@@ -404,11 +396,11 @@ fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
 #[test]
 fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_later() {
     let (store, broker) = (MemoryBroker::default(), FakeBroker::start(WireProtocol::Redis));
-    let directories = ["node-1", "node-2", "node-3", "node-4"].map(Directory::new);
+    let directories = [(); 4].map(|()| tempfile::tempdir().unwrap());
     let start = |at: usize| {
         let app = app().with_topics("stored").with_client_events(true);
         let streams = StreamOptions::at_broker(store.shared(), "memory", "")
-            .with_directory(&directories[at].0)
+            .with_directory(directories[at].path())
             .with_topics(["stored.>".to_owned()]);
         let cluster = ClusterOptions::parse(&broker.url()).unwrap();
         TestHub::built(Hub::builder().access(policy([app])).streams(streams).cluster(cluster))
@@ -471,8 +463,8 @@ fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_la
 fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
     const CHANNELS: usize = 24;
     const EVENTS: usize = 50;
-    let directory = Directory::new("many");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     let channel = |at: usize| format!("c-{at}");
     for at in 0..CHANNELS {
         for first in (0..EVENTS).step_by(10) {
@@ -505,8 +497,8 @@ fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
 
 #[test]
 fn subscribers_of_a_deleted_stream_receive_and_recover_the_events_of_the_new_one() {
-    let directory = Directory::new("deleted");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     trigger(&hub, "a", "e", "1");
     trigger(&hub, "a", "e", "2");
     until_published(&hub, "a", 2);
@@ -553,9 +545,9 @@ fn two_events(store: &MemoryBroker, directory: &Path) -> String {
 
 #[test]
 fn second_subscription_during_a_recovery_has_no_answer_of_its_own() {
-    let (store, [first, second]) = (MemoryBroker::default(), ["twice-1", "twice-2"].map(Directory::new));
-    let position = two_events(&store, &first.0);
-    let hub = start_at_broker(&store, &second.0, PusherLimits::default());
+    let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let position = two_events(&store, first.path());
+    let hub = start_at_broker(&store, second.path(), PusherLimits::default());
     store.hold_fetches("stored.a");
     let mut client = Client::new(&hub);
     let subscription = json!({ "channel": "a", "recover": { "position": position } });
@@ -577,11 +569,11 @@ fn second_subscription_during_a_recovery_has_no_answer_of_its_own() {
 
 #[test]
 fn recovery_that_a_broker_does_not_answer_in_time_is_incomplete() {
-    let (store, [first, second]) = (MemoryBroker::default(), ["late-1", "late-2"].map(Directory::new));
-    let position = two_events(&store, &first.0);
+    let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let position = two_events(&store, first.path());
     let mut limits = PusherLimits::default();
     limits.recovery_time = Duration::from_millis(50);
-    let hub = start_at_broker(&store, &second.0, limits);
+    let hub = start_at_broker(&store, second.path(), limits);
     store.hold_fetches("stored.a");
     let mut client = Client::new(&hub);
     assert!(!recover(&mut client, "a", &json!({ "position": position })).1);
@@ -597,8 +589,8 @@ fn recovery_that_a_broker_does_not_answer_in_time_is_incomplete() {
 
 #[test]
 fn limit_of_a_recovery_counts_encoded_events() {
-    let directory = Directory::new("encoded");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     trigger(&hub, "a", "e", "1");
     let before = until_published(&hub, "a", 1);
     for _ in 0..9 {
@@ -616,8 +608,8 @@ fn limit_of_a_recovery_counts_encoded_events() {
 
 #[test]
 fn events_of_a_batch_for_a_new_durable_channel_stay_in_order() {
-    let directory = Directory::new("batch");
-    let hub = start(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
     let mut client = Client::new(&hub);
     for channel in 0..20 {
         let channel = format!("c-{channel}");
@@ -634,9 +626,9 @@ fn events_of_a_batch_for_a_new_durable_channel_stay_in_order() {
 
 #[test]
 fn app_creates_a_limited_number_of_streams_and_a_rejected_event_reaches_nobody() {
-    let directory = Directory::new("creation");
+    let directory = tempfile::tempdir().unwrap();
     let topics = ["stored.d.>", "other.d.>"].map(str::to_owned);
-    let streams = StreamOptions::in_directory(&directory.0)
+    let streams = StreamOptions::in_directory(directory.path())
         .with_topics(topics)
         .with_creation_limits(CreationLimits::new(3, 100));
     let other = PusherApp::new("4", "other-key", crate::client::SECRET).with_topics("other");

@@ -146,7 +146,7 @@ impl Gate {
 
     /// Returns whether queues exceed the memory limit. A message counts once for each recipient, so the resident
     /// memory of the process must exceed the limit, too.
-    pub(crate) fn is_memory_full(&self) -> bool {
+    fn is_memory_full(&self) -> bool {
         let exceeds = |max| self.resident_bytes().is_none_or(|bytes| bytes > max);
         self.is_count_exceeded() && self.max_memory.is_some_and(exceeds)
     }

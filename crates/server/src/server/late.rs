@@ -15,10 +15,10 @@ use crate::worker::QuicRouting;
 /// connections to this process, which passes them on. Sockets of a predecessor that takes none are closed first.
 pub(super) struct LateSockets {
     /// Indexes of the sockets in each loop, and their addresses.
-    pub(super) addresses: Vec<(usize, SocketAddr)>,
-    pub(super) posts: Arc<[Post<Mail>]>,
-    pub(super) stop: Arc<StopLevel>,
-    pub(super) routing: Arc<QuicRouting>,
+    addresses: Vec<(usize, SocketAddr)>,
+    posts: Arc<[Post<Mail>]>,
+    stop: Arc<StopLevel>,
+    routing: Arc<QuicRouting>,
 }
 
 /// Wait before the next look whether an address is free. A client repeats its first datagram later.
@@ -31,6 +31,16 @@ const LATE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 const LATE_WARNING: Duration = Duration::from_secs(60);
 
 impl LateSockets {
+    pub(super) fn new(
+        addresses: Vec<(usize, SocketAddr)>,
+        posts: &Arc<[Post<Mail>]>,
+        stop: &Arc<StopLevel>,
+        routing: &Arc<QuicRouting>,
+    ) -> Self {
+        let (posts, stop, routing) = (Arc::clone(posts), Arc::clone(stop), Arc::clone(routing));
+        Self { addresses, posts, stop, routing }
+    }
+
     /// Starts to receive from the predecessor, and binds the sockets; a thread binds those that must wait.
     pub(super) fn start(mut self) -> io::Result<()> {
         self.routing.receive_from_predecessor(&self.posts)?;

@@ -2,14 +2,17 @@
 
 use std::io;
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use sinews_engine::{DatagramSocket, Listener};
 use sinews_http::h3;
 use sinews_quic::QuicEndpoint;
 
 use super::Server;
+use super::bind_error::{BindError, BindFault};
 use crate::listen::{BoundAddress, ListenTarget, ListenerProtocol};
 use crate::worker::QuicRouting;
+use crate::worker::process_link::ProcessLink;
 
 /// The sockets of one thread, each with its endpoint. A socket that is bound late is absent.
 pub(super) type ThreadEndpoints = Vec<(Option<DatagramSocket>, QuicEndpoint)>;
@@ -18,6 +21,13 @@ pub(super) type ThreadEndpoints = Vec<(Option<DatagramSocket>, QuicEndpoint)>;
 const PORTS_TRIED: usize = 8;
 
 impl Server {
+    /// Creates the routing of datagrams, which continues that of the predecessor.
+    pub(super) fn routing(&mut self) -> Result<Arc<QuicRouting>, BindError> {
+        let link = self.inherited.take_datagrams().map(ProcessLink::from_fd).transpose();
+        let link = link.map_err(|error| BindError { fault: BindFault::Loop, error })?;
+        Ok(Arc::new(QuicRouting::new(self.threads, link.filter(|_| self.http.http3))))
+    }
+
     /// Binds an address for TCP and, with HTTP/3, for UDP: for each thread a socket, or none if [`LateSockets`](super::late::LateSockets) binds it.
     pub(super) fn bind_address(
         &self,

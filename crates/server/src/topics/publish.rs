@@ -348,7 +348,14 @@ impl Topics {
 
     /// Releases a delivered publication.
     pub(crate) fn finish_delivery(&mut self, publication: &Publication) {
-        self.topics[publication.topic].references -= 1;
+        let topic = &mut self.topics[publication.topic];
+        topic.references -= 1;
+        if publication.sequence > 0
+            && topic.entry.history().is_none()
+            && let Some(progress) = topic.progress_mut()
+        {
+            progress.seen = progress.seen.max(publication.sequence);
+        }
         self.prune(publication.topic);
     }
 

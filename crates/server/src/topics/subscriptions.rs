@@ -9,6 +9,9 @@ use super::registry::{SubscriberIndex, Topics};
 /// Number of subscribers of a topic from which on the capacity of their list doubles.
 const FEW_SUBSCRIBERS: usize = 8;
 
+/// Capacity that such a list gains. An allocator rounds sizes up, and each move to a larger list would leave a gap.
+const SUBSCRIBERS_STEP: usize = 3;
+
 impl Topics {
     pub(crate) fn subscriber_id(&self, conn: ConnId) -> SubscriberId {
         SubscriberId { shard: self.shard, conn }
@@ -41,6 +44,16 @@ impl Topics {
         Ok(())
     }
 
+    /// Returns whether a version that was published to a topic is still on its way to a connection, which has subscribed to
+    /// the topic by [`subscribe_after`](Self::subscribe_after).
+    pub(crate) fn awaits_version(&self, name: &str, version: u64, conn: ConnId) -> bool {
+        let topic = self.index_of(name).filter(|topic| self.is_subscribed_by_name(*topic, conn));
+        let progress = topic.and_then(|topic| self.topics[topic].progress());
+        progress.is_some_and(|progress| {
+            progress.seen < version && progress.joined.get(&conn).is_none_or(|from| *from <= version)
+        })
+    }
+
     /// Subscribes to a valid name, or to an internal topic.
     pub(super) fn subscribe_unchecked(&mut self, name: &str, conn: ConnId) -> Result<(), InvalidTopic> {
         let known = self.index_of(name);
@@ -68,9 +81,9 @@ impl Topics {
             self.prune(topic);
             return Err(InvalidTopic::TooManySubscriptions);
         };
-        if subscribers.len() < FEW_SUBSCRIBERS {
-            // Without spare capacity: most topics have few subscribers.
-            subscribers.reserve_exact(1);
+        if subscribers.len() == subscribers.capacity() && subscribers.len() < FEW_SUBSCRIBERS {
+            // Most topics have few subscribers: two in place, then five, and so on.
+            subscribers.reserve_exact(SUBSCRIBERS_STEP);
         }
         subscribers.push(conn);
         self.subscriptions.push(conn, index);
@@ -188,13 +201,19 @@ mod tests {
         };
         topics.subscribe("t", early).unwrap();
         topics.subscribe_after("t", 5, late).unwrap();
+        assert!(topics.awaits_version("t", 4, early) && !topics.awaits_version("t", 4, late));
+        assert!(topics.awaits_version("t", 6, late) && !topics.awaits_version("t", 6, later));
         assert_eq!(receivers(&mut topics, 4), [early]);
+        assert!(!topics.awaits_version("t", 4, early) && topics.awaits_version("t", 5, early));
         assert_eq!(receivers(&mut topics, 0), [early, late], "without a version");
         topics.subscribe_after("t", 7, later).unwrap();
         topics.subscribe_after("t", 9, early).unwrap();
         assert_eq!(receivers(&mut topics, 5), [early], "the subscription of `early` is unchanged");
         assert_eq!(receivers(&mut topics, 7), [early, late]);
         assert_eq!(receivers(&mut topics, 9), [early, late, later]);
+        let index = topics.index_of("t").unwrap();
+        assert!(topics.topics[index].progress().is_none(), "all receive all versions, so none is stored");
+        assert!([early, late, later].iter().all(|conn| !topics.awaits_version("t", 9, *conn)));
         topics.unsubscribe_all(late);
         topics.subscribe("t", late).unwrap();
         assert_eq!(receivers(&mut topics, 10), [early, later, late]);

@@ -9,8 +9,7 @@ use sinews_engine::{self as engine, App, ConnId, Io};
 use super::Worker;
 use super::conn::{ClientConn, ConnProtocol};
 use crate::framing::h1::H1Conn;
-use crate::limits::{Limit, REJECTING_MAX, RejectedConn};
-use crate::listen::ListenerProtocol;
+use crate::limits::{Limit, REJECTING_MAX, RateLimit, RejectedConn};
 use crate::proxy::{ProxiedAddress, Remainder};
 use crate::tls::TlsConn;
 
@@ -23,15 +22,12 @@ impl Worker {
         peer: SocketAddr,
         listener: usize,
     ) -> (ConnProtocol, Option<Box<TlsConn>>) {
-        let is_http = |protocol: &ListenerProtocol| protocol.tls.is_none() && protocol.messages.is_none();
-        let with_response = self.listener_protocols.get(listener).is_none_or(is_http);
         match self.shared.services.gate.admit(peer.ip()) {
             Ok(()) => {
                 let http = ConnProtocol::Http(Box::new(H1Conn::new(conn, peer, self.shared.services.now)));
-                (http, self.start_tls(io, conn, listener))
+                (http, self.start_tls(io, conn, listener, self.shared.services.http.http2))
             }
-            // A rejection over TLS would cost more than service.
-            Err(limit) => (self.reject(io, conn, limit, with_response), None),
+            Err(limit) => self.reject(io, conn, limit, listener),
         }
     }
 
@@ -90,36 +86,65 @@ impl Worker {
     }
 
     /// Rejects a connection, with an answer unless too many are being rejected.
-    pub(super) fn reject(
+    fn reject(
         &mut self,
         io: &mut Io,
         conn: ConnId,
         limit: Limit,
-        with_response: bool,
-    ) -> ConnProtocol {
+        listener: usize,
+    ) -> (ConnProtocol, Option<Box<TlsConn>>) {
         self.shared.services.count_limit(limit);
         self.rejecting += 1;
-        if !with_response || self.rejecting > REJECTING_MAX {
-            io.close(conn);
-        } else {
-            io.set_timer(conn, io.now() + REJECTING_TIME);
+        let protocol = self.listener_protocols.get(listener);
+        let (has_http, has_tls) =
+            protocol.map_or((true, false), |protocol| (protocol.messages.is_none(), protocol.tls.is_some()));
+        let mut may_answer = has_http && self.rejecting <= REJECTING_MAX;
+        let mut tls = None;
+        if may_answer && has_tls {
+            if self.take_tls_rejection(io) {
+                // The answer is one of HTTP/1.1.
+                tls = self.start_tls(io, conn, listener, false);
+            }
+            may_answer = tls.is_some();
         }
-        ConnProtocol::Rejected(Box::new(RejectedConn::new(limit)))
+        if may_answer {
+            io.set_timer(conn, io.now() + REJECTING_TIME);
+        } else {
+            io.close(conn);
+        }
+        (ConnProtocol::Rejected(Box::new(RejectedConn::new(limit))), tls)
+    }
+
+    /// Takes one TLS handshake of the rate for rejected connections.
+    fn take_tls_rejection(&mut self, io: &Io) -> bool {
+        let now = io.now().saturating_duration_since(self.shared.services.epoch).as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let rate = RateLimit::new(TLS_REJECTIONS_PER_SECOND, TLS_REJECTIONS_PER_SECOND);
+        let taken = rate.take(self.tls_rejection_due, now);
+        self.tls_rejection_due = taken.unwrap_or(self.tls_rejection_due);
+        taken.is_some()
     }
 
     /// Handles the first request bytes of a rejected connection.
     pub(super) fn receive_rejected(&mut self, io: &mut Io, conn: ConnId, chunk: &[u8]) {
-        if let Some((ConnProtocol::Rejected(rejected), shared)) = self.lend(conn) {
-            let router = Rc::clone(&shared.router);
-            let services = &mut shared.services;
-            let date = (&mut services.date, services.now);
-            if rejected.receive(chunk, (&router, &services.http.head), &mut shared.resources, date) {
-                io.send(conn);
-                io.shutdown(conn);
-            }
+        let Some((ConnProtocol::Rejected(rejected), shared)) = self.lend(conn) else { return };
+        let router = Rc::clone(&shared.router);
+        let services = &mut shared.services;
+        let date = (&mut services.date, services.now);
+        if !rejected.receive(chunk, (&router, &services.http.head), &mut shared.resources, date) {
+            return;
         }
+        if let Some(tls) = self.conn_mut(conn).and_then(|found| found.tls.as_deref_mut()) {
+            tls.finish();
+        }
+        io.send(conn);
+        io.shutdown(conn);
     }
 }
 
 /// Time for a rejected connection to send its request and to read the rejection.
 const REJECTING_TIME: Duration = Duration::from_secs(2);
+
+/// TLS handshakes a second of one thread with connections that are then rejected with an answer, and burst; further ones are
+/// closed without a handshake, which costs far more than an answer in clear text: at most some percent of the thread.
+const TLS_REJECTIONS_PER_SECOND: u32 = 50;

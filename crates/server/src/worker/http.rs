@@ -12,7 +12,7 @@ use crate::timer::NEVER;
 
 impl Worker {
     /// Returns the HTTP state of the connection and the shared state.
-    pub(super) fn lend_http(&mut self, conn: ConnId) -> Option<(&mut H1Conn, &mut WorkerShared)> {
+    fn lend_http(&mut self, conn: ConnId) -> Option<(&mut H1Conn, &mut WorkerShared)> {
         match self.lend(conn)? {
             (ConnProtocol::Http(http), shared) => Some((http, shared)),
             _ => None,
@@ -67,7 +67,7 @@ impl Worker {
     }
 
     /// Handles waiting requests, unless reads are paused.
-    pub(super) fn continue_http(&mut self, io: &mut Io, conn: ConnId) {
+    fn continue_http(&mut self, io: &mut Io, conn: ConnId) {
         let reads_paused = self.conn_mut(conn).is_some_and(|found| found.reads_paused);
         match self.lend(conn) {
             Some((ConnProtocol::Http(http), _)) if http.paused && !http.is_busy() && !reads_paused => {
@@ -139,12 +139,13 @@ impl Worker {
             arm_for_handler(&mut websocket, io, conn, deadline, shared.services.epoch);
         }
         *protocol = ConnProtocol::WebSocket(websocket);
+        self.freed += 1;
         if self.shared.services.stopping {
             self.close_websocket(conn);
         }
     }
 
-    pub(super) fn receive_websocket(&mut self, io: &Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
+    fn receive_websocket(&mut self, io: &Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         self.time(io);
         match self.lend(conn) {
             Some((ConnProtocol::WebSocket(websocket), shared)) => websocket.receive(chunk, conn, shared),

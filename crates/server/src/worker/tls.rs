@@ -14,11 +14,16 @@ impl Worker {
     }
 
     /// Creates the TLS state of a new connection, if its listener requires TLS. On failure the connection is closed.
-    pub(super) fn start_tls(&self, io: &mut Io, conn: ConnId, listener: usize) -> Option<Box<TlsConn>> {
+    pub(super) fn start_tls(
+        &self,
+        io: &mut Io,
+        conn: ConnId,
+        listener: usize,
+        http2: bool,
+    ) -> Option<Box<TlsConn>> {
         let protocol = self.listener_protocols.get(listener)?;
         let config = protocol.tls.as_ref()?;
-        let http2 = self.shared.services.http.http2 && protocol.messages.is_none();
-        let tls = TlsConn::new(config, http2, protocol.http3_port);
+        let tls = TlsConn::new(config, http2 && protocol.messages.is_none(), protocol.http3_port);
         if tls.is_none() {
             io.close(conn);
         }

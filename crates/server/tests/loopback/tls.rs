@@ -10,13 +10,13 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sinews_proto::Role;
 use sinews_server::{
-    Certificates, Config, ConnectionEnd, HttpConfig, Limit, Limits, Listen, Monitor, Router, Sent, Server,
+    Certificates, CloseCode, Config, HttpConfig, Limit, Limits, Listen, Monitor, Router, Sent, Server,
     TlsConfig, WebSocketEnd,
 };
 use sinews_testkit::{Frame, Reader, Reply};
 
 use crate::backend;
-use crate::support::{HandlerEvent, LARGE, PATIENCE, Running, get, handshake, routes, scripted};
+use crate::support::{HandlerEvent, LARGE, PATIENCE, Running, echo, get, handshake, routes, scripted};
 
 /// A certificate for these names, in PEM, and its key.
 fn made(names: &[&str]) -> (String, String) {
@@ -327,17 +327,77 @@ fn proxy_header_comes_before_the_tls_handshake() {
     first.send(get("/"));
     first.head();
     assert_eq!(first.body(14), b"192.0.2.7:4711");
-    // A rejected TLS connection gets no answer.
     let mut second = connect();
-    assert!(second.stream.write_all(b"x").is_err());
+    second.send(get("/"));
+    assert!(second.head().starts_with("HTTP/1.1 429 "), "the limit is that of the client's address");
     assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
     // Its socket is closed when the client has ended its side, too.
     drop(second);
     let deadline = std::time::Instant::now() + PATIENCE;
-    while monitor.metrics().closed.of(ConnectionEnd::Closed) == 0 {
+    while monitor.metrics().connections() > 1 {
         assert!(std::time::Instant::now() < deadline);
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn clients_beyond_the_limit_of_connections_get_an_answer_over_tls() {
+    let pem = made(&["localhost"]);
+    let code = CloseCode::new(4100).unwrap();
+    let routes = routes().websocket("/closing", echo().with_overload_close("full", code, "later"));
+    let server = Server::new(routes).limits(Limits::default().with_max_connections(1));
+    let (server, monitor) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let mut open = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
+    for versions in [&[&rustls::version::TLS13][..], &[&rustls::version::TLS12]] {
+        let mut config = client(&pem.0, versions);
+        // The answers are those of HTTP/1.1.
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let connect = || Client::new(&server, &config, "localhost");
+        let mut socket = connect().upgrade("/closing");
+        let mut frames = Vec::new();
+        socket.stream.read_to_end(&mut frames).unwrap();
+        let replies = socket.reader.read(&frames).unwrap();
+        assert_eq!(replies, [Reply::text("full"), Reply::Close(Some(4100), "later".into())]);
+        for request in [get("/"), handshake("/echo", "")] {
+            let mut rejected = connect();
+            let head = rejected.send(request).head();
+            assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After: 10"), "{head}");
+        }
+    }
+    open.send(Frame::text("still here").encode(Role::Client));
+    open.expect(&Reply::text("still here"));
+    let metrics = monitor.metrics();
+    assert_eq!((metrics.limited.of(Limit::Connections), metrics.tls_handshakes), (6, 7));
+}
+
+#[test]
+fn tls_handshakes_with_rejected_clients_have_a_rate() {
+    let pem = made(&["localhost"]);
+    let server = Server::new(routes()).limits(Limits::default().with_max_connections(1));
+    let (server, monitor) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let config = client(&pem.0, BOTH);
+    let mut open = Client::new(&server, &config, "localhost").upgrade("/echo");
+    let (begin, mut answered) = (std::time::Instant::now(), 0);
+    for _ in 0..150 {
+        let mut rejected = Client::new(&server, &config, "localhost");
+        if rejected.stream.write_all(get("/").as_bytes()).is_ok() {
+            assert!(rejected.head().starts_with("HTTP/1.1 503 "));
+            answered += 1;
+        }
+    }
+    // A burst, and as many each second.
+    let most = 50 + begin.elapsed().as_millis() as u64 / 20 + 1;
+    assert!((50..=most).contains(&answered), "{answered} of at most {most}");
+    let metrics = monitor.metrics();
+    assert_eq!((metrics.limited.of(Limit::Connections), metrics.tls_handshakes), (150, 1 + answered));
+    // A client without a handshake is closed in time.
+    for _ in 0..2 {
+        let mut silent = TcpStream::connect(server.address).unwrap();
+        silent.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert!(!matches!(silent.read(&mut [0; 1]), Ok(1..)));
+    }
+    open.send(Frame::text("still here").encode(Role::Client));
+    open.expect(&Reply::text("still here"));
 }
 
 #[test]

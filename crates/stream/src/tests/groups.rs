@@ -181,6 +181,33 @@ fn full_disk_rejects_a_commit_and_a_failure_rejects_all() {
     one.fill(0..1, 8);
 }
 
+/// As in a partition: the commits of a full disk fail, and later ones go on.
+#[test]
+fn full_disk_at_a_sync_rejects_its_commits_only() {
+    let one = TestLog::new(&StreamConfig::default());
+    one.stream.commit("a", 0, 1).unwrap();
+    one.work();
+    // The write, and its sync.
+    one.disk.plan(2, DiskFault::Shortage);
+    let mut pending = one.stream.commit("a", 0, 2).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    assert_eq!(one.stream.committed("a", 0), Some(1));
+    let mut pending = one.stream.commit("a", 0, 3).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(3)));
+    // The rejected offset is not seen after a restart.
+    let disk = one.disk.after(CrashKind::PowerLoss);
+    let (streams, losses) = open(&disk, StreamsConfig::default(), &one.clock).unwrap();
+    assert_eq!((losses, streams.stream("s").unwrap().committed("a", 0)), (vec![], Some(3)));
+    // If the cut cannot be synced either, the groups fail.
+    one.disk.plan(2, DiskFault::Shortage);
+    one.disk.plan(4, DiskFault::Shortage);
+    let mut pending = one.stream.commit("a", 0, 4).unwrap();
+    one.work();
+    assert!(matches!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::Failed(_)))));
+}
+
 const FILE: &str = "/log/streams/s/groups.log";
 
 /// Bytes of a chunk with one entry of the group `group`: three heads, and the entry twice.

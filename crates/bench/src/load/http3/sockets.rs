@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sinews_http::h3::{Event, QuicStreamId, RequestTarget};
 use sinews_proto::handshake::{ClientRequest, HandshakeMisuse};
-use sinews_proto::{CloseCode, Config, Kind};
+use sinews_proto::{CloseCode, Config, Kind, Time};
 use sinews_quic::Exchanges;
 use sinews_session::Resources;
 
@@ -88,50 +88,19 @@ impl Http3Sockets {
         (resources, config): (&mut Resources, &Arc<Config>),
     ) -> Result<(), ConnectionFailure> {
         let now = time(thread_state.epoch, thread_state.now);
+        if self.are_sessions {
+            self.receive_session_event(&event, config, now)?;
+        }
         match event {
             Event::Settings { settings } if !settings.extended_connect => {
                 let text = "the server offers no WebSockets over HTTP/3";
                 return Err(ConnectionFailure::new(FailureKind::Handshake, text));
             }
-            Event::Settings { settings }
-                if self.are_sessions && !(settings.webtransport && settings.datagrams) =>
-            {
-                let text = "the server offers no WebTransport";
-                return Err(ConnectionFailure::new(FailureKind::Handshake, text));
-            }
             Event::Settings { .. } => self.is_connected = true,
-            Event::Response { head, .. } if self.are_sessions && head.status() >= 200 => {
-                // The server opens the stream of the messages next.
-                if head.status() >= 300 {
-                    let text = format!("the server rejected a session with {}", head.status());
-                    return Err(ConnectionFailure::new(FailureKind::Handshake, &text));
-                }
-            }
-            Event::Response { stream, head } if head.status() >= 200 => {
+            Event::Response { stream, head } if !self.are_sessions && head.status() >= 200 => {
                 let Some(socket) = self.sockets.get_mut(index_of(stream)) else { return Ok(()) };
                 socket.socket.open(&head, false, config, now)?;
                 self.open += 1;
-            }
-            Event::SessionStream { stream, session } => {
-                let Some(socket) = self.sockets.get_mut(index_of(session)) else { return Ok(()) };
-                if socket.stream.is_some() {
-                    let text = "the server opened a second stream in a session";
-                    return Err(ConnectionFailure::new(FailureKind::Protocol, text));
-                }
-                socket.stream = Some(stream);
-                socket.socket.open_session(config, now);
-                self.open += 1;
-            }
-            Event::SessionClosed { session, code, reason } => {
-                let Some(Http3Socket { socket, .. }) = self.sockets.get(index_of(session)) else { return Ok(()) };
-                if socket.session.is_none() {
-                    let text = "the server rejected a session, such as one beyond its limit";
-                    return Err(ConnectionFailure::new(FailureKind::Handshake, text));
-                }
-                if !socket.is_over() {
-                    let text = format!("the server closed a session with code {code} {reason}");
-                    return Err(ConnectionFailure::new(FailureKind::Closed, &text));
-                }
             }
             Event::Data { stream, data } => {
                 let Some(index) = self.carried_by(stream) else { return Ok(()) };
@@ -166,6 +135,51 @@ impl Http3Sockets {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Handles the part of an event that concerns sessions.
+    fn receive_session_event(
+        &mut self,
+        event: &Event<'_>,
+        config: &Arc<Config>,
+        now: Time,
+    ) -> Result<(), ConnectionFailure> {
+        let failed = |kind, text: &str| Err(ConnectionFailure::new(kind, text));
+        match event {
+            Event::Settings { settings } if !(settings.webtransport && settings.datagrams) => {
+                failed(FailureKind::Handshake, "the server offers no WebTransport")
+            }
+            // After 2xx the server opens the stream of the messages.
+            Event::Response { head, .. } if head.status() >= 300 => {
+                let text = format!("the server rejected a session with {}", head.status());
+                failed(FailureKind::Handshake, &text)
+            }
+            Event::SessionStream { stream, session } => {
+                let Some(socket) = self.sockets.get_mut(index_of(*session)) else { return Ok(()) };
+                if socket.stream.is_some() {
+                    return failed(FailureKind::Protocol, "the server opened a second stream in a session");
+                }
+                socket.stream = Some(*stream);
+                socket.socket.open_session(config, now);
+                self.open += 1;
+                Ok(())
+            }
+            Event::SessionClosed { session, code, reason } => {
+                let Some(Http3Socket { socket, .. }) = self.sockets.get(index_of(*session)) else {
+                    return Ok(());
+                };
+                if socket.session.is_none() {
+                    let text = "the server rejected a session, such as one beyond its limit";
+                    return failed(FailureKind::Handshake, text);
+                }
+                if !socket.is_over() {
+                    let text = format!("the server closed a session with code {code} {reason}");
+                    return failed(FailureKind::Closed, &text);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Handles a datagram of a session: the kind of a message, and its payload.

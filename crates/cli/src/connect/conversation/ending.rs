@@ -60,7 +60,7 @@ impl Conversation {
     }
 
     /// Whether all input has been sent.
-    pub(super) fn has_sent_input(&self) -> bool {
+    fn has_sent_input(&self) -> bool {
         self.input_ended && self.unsent.is_empty()
     }
 

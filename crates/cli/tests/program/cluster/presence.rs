@@ -3,9 +3,11 @@
 //! `cargo xtask brokers` runs these tests. With `--measure` it prints the figures of the book.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,13 +18,13 @@ use sinews_testkit::Frame;
 use super::real::broker::{unused_name, url};
 use super::real::{client, receive, until};
 use super::tap::{BrokerTap, PRESENCE_CHANGES, PRESENCE_REQUEST, PRESENCE_SNAPSHOT, TapCounts};
-use crate::support::{Running, Socket};
+use crate::support::{PROGRAM, Running, Socket, clean};
 
 /// Members, if the limit of descriptors permits it: each is a connection, and a third of them returns.
 const MEMBERS: usize = 10_000;
 
 /// Connections that are opened at a time.
-const BATCH: usize = 100;
+pub(super) const BATCH: usize = 100;
 
 /// Watchers of each node that survives.
 const WATCHERS: usize = 4;
@@ -41,12 +43,21 @@ pub(super) struct TestCluster {
 
 impl TestCluster {
     pub(super) fn start(arguments: &[&str]) -> Self {
+        Self::start_program(PROGRAM, arguments)
+    }
+
+    /// As [`start`](Self::start), with another build of the program.
+    pub(super) fn start_program(program: impl AsRef<OsStr>, arguments: &[&str]) -> Self {
         let prefix = unused_name("presence");
         let tap = BrokerTap::start(url("").trim_end_matches('?'), &prefix);
         let cluster = url(&format!("prefix={prefix}"));
         // Members do not answer pings.
         let common = ["--cluster", &cluster, "--websocket-ping-interval", "off", "--log", "error"];
-        let nodes = [(); 3].map(|()| Running::serve(&[&common[..], arguments].concat()));
+        let nodes = [(); 3].map(|()| {
+            let mut command = clean(Command::new(&program));
+            command.args(["serve", "--listen", "127.0.0.1:0"]).args(common).args(arguments);
+            Running::start(&mut command)
+        });
         for node in &nodes {
             until("all nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 3\n"));
         }
@@ -204,7 +215,7 @@ fn follow_all(watchers: Vec<Watcher>, count: usize) -> Vec<Watcher> {
 }
 
 /// The number of members that the descriptors of this process permit.
-fn member_count() -> usize {
+pub(super) fn member_count() -> usize {
     let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
     let limit = rlimit::increase_nofile_limit(hard).unwrap();
     let permitted = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(1_000) / 4 * 3;
@@ -220,26 +231,30 @@ fn cpu_seconds(node: &Running) -> f64 {
 }
 
 /// Figures of one phase.
-struct Phase {
+pub(super) struct Phase {
     begin: Instant,
     counts: TapCounts,
     cpu: [f64; 3],
 }
 
 impl Phase {
-    fn begin(cluster: &TestCluster) -> Self {
+    pub(super) fn begin(cluster: &TestCluster) -> Self {
         let cpu = cluster.nodes.each_ref().map(cpu_seconds);
         Self { begin: Instant::now(), counts: cluster.tap.counts(), cpu }
     }
 
-    fn end(&self, cluster: &TestCluster) -> (TapCounts, Duration, [f64; 3]) {
+    pub(super) fn elapsed(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    pub(super) fn end(&self, cluster: &TestCluster) -> (TapCounts, Duration, [f64; 3]) {
         let mut cpu = cluster.nodes.each_ref().map(cpu_seconds);
         cpu.iter_mut().zip(self.cpu).for_each(|(now, before)| *now -= before);
         (cluster.tap.since(&self.counts), self.begin.elapsed(), cpu)
     }
 }
 
-fn described(name: &str, (counts, elapsed, cpu): &(TapCounts, Duration, [f64; 3])) -> String {
+pub(super) fn described(name: &str, (counts, elapsed, cpu): &(TapCounts, Duration, [f64; 3])) -> String {
     let (messages, bytes) = counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
     let changes = counts[PRESENCE_CHANGES];
     let mut text = format!(

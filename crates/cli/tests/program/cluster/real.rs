@@ -221,6 +221,12 @@ mod nats {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn members_of_one_channel_are_added_and_removed_once() {
+        super::super::one_channel::members_of_one_channel_are_added_and_removed_once();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn nodes_share_keys_through_failures() {
         super::nodes_share_keys();
     }
@@ -256,6 +262,12 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn users_are_added_and_removed_once() {
         super::super::users::users_are_added_and_removed_once();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn members_of_one_channel_are_added_and_removed_once() {
+        super::super::one_channel::members_of_one_channel_are_added_and_removed_once();
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::real::until;
 use crate::config::Directory;
 use crate::support::{Running, Socket};
 
-const KEY: &str = "278d425bdf160c739803";
-const SECRET: &str = "7ad3773142a6692b25b8";
+pub(super) const KEY: &str = "278d425bdf160c739803";
+pub(super) const SECRET: &str = "7ad3773142a6692b25b8";
 
 /// Each channel has a third of the users, and each user is in a third of the channels: 10,000 memberships.
 const USERS: usize = 300;
@@ -82,16 +82,7 @@ impl UserClient {
         let socket_id = between(&established, r#"\"socket_id\":\""#, r#"\""#).unwrap();
         let mut frames = Vec::new();
         for channel in channels_of(user) {
-            let channel = format!("presence-{channel}");
-            let member = json!({ "user_id": user.to_string() }).to_string();
-            let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes());
-            let tag = hmac::sign(&key, format!("{socket_id}:{channel}:{member}").as_bytes());
-            let signature: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-            let data = json!({
-                "channel": channel, "auth": format!("{KEY}:{signature}"), "channel_data": member,
-            });
-            let text = json!({ "event": "pusher:subscribe", "data": data }).to_string();
-            frames.extend(Frame::text(text).encode(sinews_proto::Role::Client));
+            frames.extend(subscription(&format!("presence-{channel}"), &user.to_string(), socket_id));
         }
         std::io::Write::write_all(&mut socket.stream, &frames).unwrap();
         let (seen, stream) = (Arc::<Mutex<SeenUsers>>::default(), socket.stream.try_clone().unwrap());
@@ -110,6 +101,17 @@ impl UserClient {
     }
 }
 
+/// The frame with which a connection subscribes to a presence channel as a user.
+pub(super) fn subscription(channel: &str, user: &str, socket_id: &str) -> Vec<u8> {
+    let member = json!({ "user_id": user }).to_string();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes());
+    let tag = hmac::sign(&key, format!("{socket_id}:{channel}:{member}").as_bytes());
+    let signature: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let data = json!({ "channel": channel, "auth": format!("{KEY}:{signature}"), "channel_data": member });
+    let text = json!({ "event": "pusher:subscribe", "data": data }).to_string();
+    Frame::text(text).encode(sinews_proto::Role::Client)
+}
+
 impl Drop for UserClient {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
@@ -118,7 +120,7 @@ impl Drop for UserClient {
 }
 
 /// The next message; `None` at the end.
-fn message(socket: &mut Socket) -> Option<String> {
+pub(super) fn message(socket: &mut Socket) -> Option<String> {
     loop {
         // A killed node resets its connections.
         match socket.try_next().ok()?? {
@@ -130,7 +132,7 @@ fn message(socket: &mut Socket) -> Option<String> {
 }
 
 /// What is between two parts of a text. There are 700,000 messages, too many to parse all of each.
-fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
+pub(super) fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(start)?;
     Some(rest.split_once(end)?.0)
 }

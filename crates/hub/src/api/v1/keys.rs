@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Answer, KeyCondition, KeyWrite, KeyWritten, Position, Request};
+use sinews_server::{Answer, KeyWrite, KeyWritten, Position, Request};
 
 use super::body::{content_of, read, topic_of};
 use super::context::{ApiContext, Executed, failure, success};
@@ -17,6 +17,7 @@ use crate::auth::{ApiRight, ApiRights, Creator};
 use crate::json::present;
 use crate::problem::{Problem, code, problem};
 use crate::streams::service::StreamService;
+use crate::topics::keys::with_condition;
 use crate::topics::shared_keys::KeyWriteOutcome;
 
 /// Maximum number of writes of a request.
@@ -141,16 +142,8 @@ fn write_of(body: &WriteBody<'_>) -> Result<KeyWrite, Problem> {
     if let Some(idempotency_key) = body.idempotency_key.as_deref() {
         write = write.with_idempotency_key(idempotency_key);
     }
-    let (is_new, is_known) = (body.if_new == Some(true), body.if_exists == Some(true));
-    let condition = match (is_new, is_known, body.version, body.epoch) {
-        (false, false, None, None) => return Ok(write),
-        (true, false, None, None) => KeyCondition::IfNew,
-        (false, true, None, None) => KeyCondition::IfExists,
-        (false, false, Some(version), None) => KeyCondition::Version(version),
-        (false, false, Some(sequence), Some(epoch)) => KeyCondition::At(Position { epoch, sequence }),
-        _ => return Err(fault("one of if_new, if_exists and version, which may have an epoch")),
-    };
-    Ok(write.with_condition(condition))
+    let position = (body.version, body.epoch);
+    with_condition(write, body.if_new, body.if_exists, position).map_err(fault)
 }
 
 fn result_json(key: String, written: Result<KeyWritten, Problem>) -> Value {

@@ -28,11 +28,7 @@ use crate::topics::presence;
 const LISTED_MAX: usize = 1_000;
 
 /// The topics of messages that match, in order; `None` if there are more than `most`. Yields between parts of the list.
-pub(super) async fn matching_topics(
-    publisher: &Publisher,
-    mut scan: TopicScan,
-    most: usize,
-) -> Option<Vec<String>> {
+async fn matching_topics(publisher: &Publisher, mut scan: TopicScan, most: usize) -> Option<Vec<String>> {
     let mut topics = Vec::new();
     loop {
         let names = scan.next(publisher);

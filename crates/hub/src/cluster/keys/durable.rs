@@ -24,7 +24,7 @@ use crate::streams::key_faults::FaultCause;
 use crate::topics::shared_keys::Claim;
 
 /// Time for which a node that starts waits for the nodes that it has last seen: they may have later keys.
-pub(super) const RESTORE_WAIT: Duration = Duration::from_secs(60);
+const RESTORE_WAIT: Duration = Duration::from_secs(60);
 
 /// Time in which all nodes announce their copies of a topic without an owner.
 const POSITIONS_WAIT: Duration = Duration::from_secs(3);

@@ -105,7 +105,7 @@ impl KeyReplicator {
 
     /// An epoch after that of the last owner: the time in microseconds, which no epoch of an earlier run of the cluster
     /// has. Below 2^53 until the year 2255.
-    pub(super) fn new_epoch(&mut self, known: u64) -> u64 {
+    fn new_epoch(&mut self, known: u64) -> u64 {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = u64::try_from(time.as_micros()).unwrap_or(0) & ((1 << 53) - 1);
         self.last_epoch = time.max(self.last_epoch + 1).max(known + 1);

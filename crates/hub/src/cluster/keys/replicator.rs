@@ -25,7 +25,7 @@ const BATCH_BYTES: usize = 32 << 10;
 pub(super) const WAITING_MAX: usize = 256 << 10;
 
 /// Time after a login in which each living node sends a heartbeat.
-pub(super) const SYNC_MIN: Duration = Duration::from_millis(1_200);
+const SYNC_MIN: Duration = Duration::from_millis(1_200);
 
 /// Interval of the search for topics to claim.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(100);
@@ -405,13 +405,7 @@ impl KeyReplicator {
     }
 
     /// Applies changes of another node.
-    pub(super) fn receive_changes(
-        &mut self,
-        node: NodeId,
-        body: &[u8],
-        sender: &dyn KeySender,
-        now: Instant,
-    ) {
+    fn receive_changes(&mut self, node: NodeId, body: &[u8], sender: &dyn KeySender, now: Instant) {
         let mut body = KeyDecoder(body);
         let Some(number) = body.long() else { return };
         self.remotes.entry(node).or_default().note(number);

@@ -46,7 +46,7 @@ impl JsonClient {
             // The options of this node may differ from those of the node that has checked the change.
             Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
         };
-        self.set_rights(rights);
+        self.set_rights(rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         if !self.acknowledges_all {

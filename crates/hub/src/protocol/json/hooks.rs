@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use sinews_server::{CloseCode, Context, KeySubscription, KeyWrite, Kind, Payload, ReplayFrom, Request};
 
 use super::keys::{KeyOp, KeyRequest};
@@ -18,8 +18,8 @@ use super::{JsonClient, OpReply, send_json};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
-use crate::hooks::requests::{UNANSWERED, accepted_write, key_fields, replaced};
-use crate::hooks::{HookClient, HookFailure, HookKind, HookReply, PendingReply, messages};
+use crate::hooks::requests::{UNANSWERED, accepted_write, replaced};
+use crate::hooks::{HookClient, HookDetail, HookFailure, HookKind, HookReply, PendingReply};
 use crate::keys::KeyStore;
 use crate::namespaces::TopicHook;
 use crate::policy::AccessPolicy;
@@ -153,9 +153,9 @@ impl JsonClient {
         let policy = self.live.policy();
         let Some(hooks) = policy.hooks() else { return false };
         let Some(url) = &hooks.options().connect else { return false };
-        let fields = format!("\"path\":{}", json!(path));
         let hook = TopicHook { url: url.clone(), failure: hooks.options().failure };
-        self.start(hooks, (HookKind::Connect, &hook), &fields, HookedAction::Connect, cx);
+        let reply = self.request(hooks, &hook, &HookDetail::Connect { path });
+        self.await_reply(reply, &hook, HookedAction::Connect, cx);
         true
     }
 
@@ -174,7 +174,8 @@ impl JsonClient {
             return true;
         }
         let hook = TopicHook { url: url.clone(), failure: hooks.options().failure };
-        self.start(hooks, (HookKind::Refresh, &hook), "\"expired\":true", HookedAction::Refresh, cx);
+        let reply = self.request(hooks, &hook, &HookDetail::Refresh);
+        self.await_reply(reply, &hook, HookedAction::Refresh, cx);
         true
     }
 
@@ -192,9 +193,8 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let fields = format!("\"topic\":{}", json!(topic));
         let action = HookedAction::Subscribe { topic: topic.to_owned(), presence, start, id: id.clone() };
-        self.start_for_topic((HookKind::Subscribe, hook), &fields, action, cx)
+        self.start_for_topic(hook, &HookDetail::Subscribe { topic }, action, cx)
     }
 
     /// Asks the application about a publication.
@@ -205,10 +205,9 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let fields = format!("\"topic\":{},{}", json!(topic), content.field());
         let action =
             HookedAction::Publish { topic: topic.to_owned(), content: content.clone(), id: id.clone() };
-        self.start_for_topic((HookKind::Publish, hook), &fields, action, cx)
+        self.start_for_topic(hook, &HookDetail::Publish { topic, content }, action, cx)
     }
 
     /// The hook that decides about an operation on the keys of a topic.
@@ -250,18 +249,20 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let (topic, id) = (request.topic.into_owned(), id.clone());
-        let (kind, fields, action) = match request.op {
+        let (topic, id) = (&*request.topic, id.clone());
+        match request.op {
             KeyOp::Write(write) => {
-                (HookKind::Publish, key_fields(&topic, &write), HookedAction::WriteKey { topic, write, id })
+                let reply = self.request_for_topic(hook, &HookDetail::WriteKey { topic, write: &write })?;
+                let action = HookedAction::WriteKey { topic: topic.to_owned(), write, id };
+                self.await_reply(reply, hook, action, cx);
+                Ok(OpReply::Deferred)
             }
             KeyOp::Subscribe(options) => {
-                let fields = format!("\"topic\":{}", json!(topic));
-                (HookKind::Subscribe, fields, HookedAction::SubscribeKeys { topic, options, id })
+                let action = HookedAction::SubscribeKeys { topic: topic.to_owned(), options, id };
+                self.start_for_topic(hook, &HookDetail::Subscribe { topic }, action, cx)
             }
-            KeyOp::Unsubscribe => return Ok(OpReply::Deferred),
-        };
-        self.start_for_topic((kind, hook), &fields, action, cx)
+            KeyOp::Unsubscribe => Ok(OpReply::Deferred),
+        }
     }
 
     /// Passes a call to the application.
@@ -290,43 +291,49 @@ impl JsonClient {
         };
         let hook =
             hook.ok_or_else(|| problem(code::UNKNOWN_OP, "rpc: no hook is configured for this call"))?;
-        let mut fields = format!("\"method\":{}", json!(method));
-        if let Some(topic) = topic {
-            fields.push_str(&format!(",\"topic\":{}", json!(topic)));
-        }
-        if let Some(data) = data {
-            fields.push_str(&format!(",\"data\":{}", data.get()));
-        }
-        self.start_for_topic((HookKind::Rpc, &hook), &fields, HookedAction::Rpc { id: id.clone() }, cx)
+        let detail = HookDetail::Rpc { method, topic, data: data.map(RawValue::get) };
+        self.start_for_topic(&hook, &detail, HookedAction::Rpc { id: id.clone() }, cx)
     }
 
     fn start_for_topic(
         &mut self,
-        hook: (HookKind, &TopicHook),
-        fields: &str,
+        hook: &TopicHook,
+        detail: &HookDetail<'_>,
         action: HookedAction,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let policy = self.live.policy();
-        // A reload may have removed the hooks.
-        let hooks = policy.hooks().ok_or_else(unanswered)?;
-        self.start(hooks, hook, fields, action, cx);
+        let reply = self.request_for_topic(hook, detail)?;
+        self.await_reply(reply, hook, action, cx);
         Ok(OpReply::Deferred)
     }
 
-    /// Sends the request, and pauses reads until its answer.
-    fn start(
+    fn request_for_topic(
         &mut self,
-        client: &HookClient,
-        (kind, hook): (HookKind, &TopicHook),
-        fields: &str,
+        hook: &TopicHook,
+        detail: &HookDetail<'_>,
+    ) -> Result<PendingReply, Problem> {
+        let policy = self.live.policy();
+        // A reload may have removed the hooks.
+        let hooks = policy.hooks().ok_or_else(unanswered)?;
+        Ok(self.request(hooks, hook, detail))
+    }
+
+    /// Sends the request.
+    fn request(&mut self, client: &HookClient, hook: &TopicHook, detail: &HookDetail<'_>) -> PendingReply {
+        let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
+        let state = self.hooks.get_or_insert_default();
+        client.call(&hook.url, detail, (&id, self.rights.client()), state.headers.clone())
+    }
+
+    /// Pauses reads until the answer.
+    fn await_reply(
+        &mut self,
+        reply: PendingReply,
+        hook: &TopicHook,
         action: HookedAction,
         cx: &mut Context<'_>,
     ) {
-        let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
-        let body = messages::with_fields(&messages::begin(kind, &id, self.rights.client()), fields);
         let state = self.hooks.get_or_insert_default();
-        let reply = client.call(kind, &hook.url, body, state.headers.clone());
         state.pending = Some(PendingHook { reply, failure: hook.failure, action });
         cx.pause_reads();
         // The wakeup polls the answer.
@@ -460,7 +467,7 @@ impl JsonClient {
         if let Some(claims) = reply.claims {
             match self.rights_of_claims(claims, cx) {
                 Ok(rights) => {
-                    self.set_rights(rights);
+                    self.set_rights(rights, cx);
                     self.hooks.get_or_insert_default().grants_rights = true;
                 }
                 Err(()) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
@@ -482,7 +489,7 @@ impl JsonClient {
             Ok(reply) => reply,
             Err(true) => {
                 let rights = self.rights.until(Instant::now() + EXTENSION);
-                return self.set_rights(rights);
+                return self.set_rights(rights, cx);
             }
             Err(false) => return self.reject(TOKEN_EXPIRED, EXPIRED, cx),
         };
@@ -492,7 +499,7 @@ impl JsonClient {
         let Some(rights) = rights.filter(is_valid) else {
             return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         };
-        self.set_rights(rights);
+        self.set_rights(rights, cx);
         let hooks = self.hooks.get_or_insert_default();
         hooks.grants_rights = true;
         if reply.info.is_some() {
@@ -528,14 +535,12 @@ impl JsonClient {
     }
 
     /// Replaces the rights.
-    pub(super) fn set_rights(&mut self, rights: Rights) {
+    pub(super) fn set_rights(&mut self, rights: Rights, cx: &mut Context<'_>) {
         self.rights = rights;
         if let Some(hooks) = &mut self.hooks {
             hooks.refresh_due = false;
         }
-        if let Some(connection) = &self.connection {
-            connection.set_rights(&self.rights);
-        }
+        self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
     }
 
     /// Subscribes the client to the topics of its token or claims. Former ones remain.

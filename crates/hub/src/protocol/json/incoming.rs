@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sinews_server::{KeyCondition, KeySubscription, KeyWrite, Position, ReplayFrom};
+use sinews_server::{KeySubscription, KeyWrite, Position, ReplayFrom};
 use sinews_stream as stream;
 
 use super::keys::{KeyOp, KeyRequest};
@@ -19,6 +19,7 @@ use crate::json::{borrowed, present};
 use crate::problem::{Problem, code, problem};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
 use crate::topics::MessageContent;
+use crate::topics::keys::with_condition;
 
 /// A valid message.
 #[derive(Debug)]
@@ -409,16 +410,8 @@ fn key_write(name: &str, fields: &MessageFields<'_>) -> Result<KeyWrite, Problem
     if let Some(idempotency_key) = fields.idempotency_key.as_deref() {
         write = write.with_idempotency_key(idempotency_key);
     }
-    let (is_new, is_known) = (fields.if_new == Some(true), fields.if_exists == Some(true));
-    let condition = match (is_new, is_known, fields.version, fields.epoch) {
-        (false, false, None, None) => return Ok(write),
-        (true, false, None, None) => KeyCondition::IfNew,
-        (false, true, None, None) => KeyCondition::IfExists,
-        (false, false, Some(version), None) => KeyCondition::Version(version),
-        (false, false, Some(sequence), Some(epoch)) => KeyCondition::At(Position { epoch, sequence }),
-        _ => return Err(fault("one of if_new, if_exists and version, which may have an epoch")),
-    };
-    Ok(write.with_condition(condition))
+    let position = (fields.version, fields.epoch);
+    with_condition(write, fields.if_new, fields.if_exists, position).map_err(fault)
 }
 
 fn parse_stream_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<ClientOp<'a>, Problem> {

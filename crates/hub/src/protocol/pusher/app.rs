@@ -28,6 +28,9 @@ const ALL_WEBHOOKS_MAX: usize = 256;
 /// Maximum of the timeouts of an app.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Maximum of [`PusherLimits::recovery_time`]: each recovery that is read reserves memory that others wait for.
+const RECOVERY_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// Limits of an app. The defaults are those of the hosted service, where it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -63,7 +66,8 @@ pub struct PusherLimits {
     /// Time in which a client answers a ping of the server, at most one day; after it, the connection is closed with 4201.
     /// Default 30 s.
     pub pong_time: Duration,
-    /// Time in which the missed events of a channel are read from a stream; after it, the client recovers none. Default 5 s.
+    /// Time in which the missed events of a channel are read from a stream, at most one minute; after it, the client recovers
+    /// none. Default 5 s.
     pub recovery_time: Duration,
 }
 
@@ -327,6 +331,9 @@ impl PusherApp {
         if self.limits.pong_time > TIMEOUT_MAX {
             return fault("pong_time must be at most one day".to_owned());
         }
+        if self.limits.recovery_time > RECOVERY_TIME_MAX {
+            return fault("recovery_time must be at most one minute".to_owned());
+        }
         if self.webhooks.len() > WEBHOOKS_MAX {
             return fault(format!("{} webhooks exceed the limit of {WEBHOOKS_MAX}", self.webhooks.len()));
         }
@@ -453,6 +460,8 @@ mod tests {
     fn invalid_apps_are_rejected_with_their_id() {
         let app = |id: &str| PusherApp::new(id, format!("key-{id}"), "secret");
         let limits = |channels| PusherLimits { channels, ..PusherLimits::default() };
+        let recovery_time = Duration::from_secs(61);
+        let slow = PusherLimits { recovery_time, ..PusherLimits::default() };
         let webhooks = |id: &str, count: usize| {
             (0..count).fold(app(id), |app, _| app.with_webhook(PusherWebhook::new("http://a/")))
         };
@@ -467,6 +476,7 @@ mod tests {
                 "topics overlap those of app \"1\"",
             ),
             (vec![app("1").with_limits(limits(501))], "channels of 501 exceeds the limit of 500"),
+            (vec![app("1").with_limits(slow)], "recovery_time must be at most one minute"),
             (vec![app("1").with_origins(["no origin"])], "origins:"),
             (vec![app("1").with_activity_timeout(Duration::ZERO)], "activity_timeout"),
             (vec![app("1").with_activity_timeout(Duration::MAX)], "activity_timeout must be one second to"),

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use sinews_server::Prepared;
 
+use crate::topics::nodes::NodeMessageId;
+
 /// The last event of each cache channel of an app.
 #[derive(Debug, Default)]
 pub(super) struct EventCache {
@@ -27,6 +29,8 @@ pub(super) struct CachedEvent {
     pub(super) expires: Instant,
     /// Distinguishes the events of a channel, and rises.
     pub(super) version: u64,
+    /// The message with which another node has published it.
+    pub(super) origin: Option<NodeMessageId>,
 }
 
 /// Limits of a cache.
@@ -41,18 +45,19 @@ pub(super) struct CacheBounds {
 }
 
 impl EventCache {
-    /// Retains an event with its version; the oldest events make room.
+    /// Retains an event with its version and its origin; the oldest events make room.
     pub(super) fn insert(
         &mut self,
         channel: &str,
-        (message, version): (Prepared, u64),
+        (message, version, origin): (Prepared, u64, Option<NodeMessageId>),
         bounds: CacheBounds,
         now: Instant,
     ) {
         let Some(expires) = now.checked_add(bounds.time) else { return };
         self.misses.remove(channel);
         self.bytes += message.payload().len();
-        let replaced = self.events.insert(channel.into(), CachedEvent { message, at: now, expires, version });
+        let event = CachedEvent { message, at: now, expires, version, origin };
+        let replaced = self.events.insert(channel.into(), event);
         self.bytes -= replaced.map_or(0, |event| event.message.payload().len());
         self.order.push_back((version, channel.into()));
         while let Some((version, oldest)) = self.order.front() {
@@ -121,7 +126,7 @@ mod tests {
         let mut version = 0;
         let mut event = || {
             version += 1;
-            (Prepared::text("m"), version)
+            (Prepared::text("m"), version, None)
         };
         let within = |channels| CacheBounds { time, channels, bytes: 100 };
         for number in 0..1_000 {
@@ -149,7 +154,7 @@ mod tests {
         let mut version = 0;
         let mut insert = |channel: &str, len| {
             version += 1;
-            cache.insert(channel, (Prepared::text("m".repeat(len)), version), bounds, now);
+            cache.insert(channel, (Prepared::text("m".repeat(len)), version, None), bounds, now);
             let known = ["a", "b", "c"].into_iter().filter(|channel| cache.get(channel, now).is_some());
             (known.collect::<String>(), cache.bytes)
         };
@@ -171,7 +176,7 @@ mod tests {
         assert!(cache.note_miss("a", begin) && !cache.note_miss("a", begin) && cache.note_miss("b", begin));
         assert!(cache.note_miss("a", begin + MISS_INTERVAL));
         let bounds = CacheBounds { time: Duration::from_millis(1), channels: 2, bytes: 100 };
-        cache.insert("a", (Prepared::text("m"), 1), bounds, begin);
+        cache.insert("a", (Prepared::text("m"), 1, None), bounds, begin);
         assert!(cache.note_miss("a", begin + MISS_INTERVAL), "there was an event in between");
         for number in 0..2 * MISSES_MAX {
             assert!(cache.note_miss(&number.to_string(), begin + MISS_INTERVAL));

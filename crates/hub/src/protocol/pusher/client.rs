@@ -47,9 +47,6 @@ pub(super) struct PusherConnection {
     key: Option<u8>,
     /// Number of channels.
     pub(super) channels: u16,
-    socket_id: [u8; 16],
-    pub(super) user: Option<Box<SignedInUser>>,
-    pub(super) client_events: ClientEventRate,
     pub(super) liveness: Liveness,
     /// One pointer, since there are many idle connections.
     pub(super) rare: Option<Box<RareState>>,
@@ -61,10 +58,20 @@ pub(super) struct RareState {
     /// The name of the key with which the client has connected, if the present configuration of the app lacks it: a later
     /// configuration may have it again.
     key: Option<Box<str>>,
+    pub(super) user: Option<Box<SignedInUser>>,
+    pub(super) client_events: ClientEventRate,
     /// Channels with the topics of a former configuration.
     pub(super) topics: Vec<FormerTopic>,
     /// Subscriptions that wait for the events that the client has missed: at most one for each channel.
     pub(super) recoveries: Vec<PendingRecovery>,
+}
+
+impl RareState {
+    fn is_empty(&self) -> bool {
+        let Self { key, user, client_events, topics, recoveries } = self;
+        let has_sent = *client_events != ClientEventRate::default();
+        key.is_none() && user.is_none() && !has_sent && topics.is_empty() && recoveries.is_empty()
+    }
 }
 
 impl PusherClient {
@@ -78,6 +85,12 @@ impl PusherClient {
 
     pub(super) fn apps(&self) -> &LiveApps {
         self.hub().apps()
+    }
+
+    /// The id of the open connection. It is computed, and not stored: there are many idle connections.
+    pub(super) fn socket_id(&self, cx: &Context<'_>) -> u128 {
+        // No connection opens without random numbers.
+        self.apps().socket_id(cx.subscriber_id()).unwrap_or_default()
     }
 
     /// Closes the connection with an error, and counts it.
@@ -123,10 +136,7 @@ impl PusherClient {
             key: app.options.key_index(key),
             app,
             channels: 0,
-            socket_id: socket_id.to_ne_bytes(),
             rare: None,
-            user: None,
-            client_events: ClientEventRate::default(),
             liveness: Liveness::new(self.apps().now()),
         })
     }
@@ -199,8 +209,9 @@ impl PusherClient {
 }
 
 impl PusherConnection {
-    pub(super) fn socket_id(&self) -> u128 {
-        u128::from_ne_bytes(self.socket_id)
+    /// The user that has signed in.
+    pub(super) fn user(&self) -> Option<&SignedInUser> {
+        self.rare.as_ref()?.user.as_deref()
     }
 
     /// The key with which the client has connected, unless it was removed.
@@ -220,9 +231,7 @@ impl PusherConnection {
 
     /// Frees the rare state if there is none.
     pub(super) fn prune_rare(&mut self) {
-        let is_empty =
-            |rare: &RareState| rare.key.is_none() && rare.topics.is_empty() && rare.recoveries.is_empty();
-        self.rare = self.rare.take().filter(|rare| !is_empty(rare));
+        self.rare = self.rare.take().filter(|rare| !rare.is_empty());
     }
 
     /// The presence of a channel with a subscription, and the id of this client as its member.
@@ -302,7 +311,7 @@ impl Handler for PusherClient {
             return;
         };
         self.continue_recoveries(&mut connection, cx);
-        let registered = connection.user.as_ref().and_then(|user| user.connection.as_ref());
+        let registered = connection.user().and_then(|user| user.connection.as_ref());
         for command in registered.map_or_else(Vec::new, |registered| registered.take_commands()) {
             match command {
                 ConnectionCommand::Close { code, reason } => {
@@ -364,7 +373,7 @@ impl Handler for PusherClient {
 
     fn queued(&mut self, bytes: usize) {
         let ClientState::Open(connection) = &self.state else { return };
-        if let Some(registered) = connection.user.as_ref().and_then(|user| user.connection.as_ref()) {
+        if let Some(registered) = connection.user().and_then(|user| user.connection.as_ref()) {
             registered.set_queued(bytes);
         }
     }
@@ -374,10 +383,11 @@ impl Handler for PusherClient {
         else {
             return;
         };
-        if let Some(registered) = connection.user.as_mut().and_then(|user| user.connection.take()) {
+        let mut user = connection.rare.take().and_then(|rare| rare.user);
+        if let Some(registered) = user.as_mut().and_then(|user| user.connection.take()) {
             registered.end(closed);
         }
-        self.end_subscriptions(&mut connection);
+        self.end_subscriptions(&connection, user.is_some_and(|user| user.is_subscribed));
         self.apps().counters.open.fetch_sub(1, Ordering::Relaxed);
         connection.app.remove_connection();
     }
@@ -405,3 +415,14 @@ pub(super) const TERMINATED: CloseCode = match CloseCode::new(code::UNAUTHORIZED
     Some(code) => code,
     None => CloseCode::POLICY,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_client_is_small() {
+        // glibc's allocator adds 8 bytes and rounds to 16.
+        assert!(size_of::<PusherClient>() <= 64 - 8);
+    }
+}

@@ -9,12 +9,13 @@ use super::channel::{ChannelAccess, ChannelKind, presence_of, topic_of};
 use super::client::{PusherClient, PusherConnection, send};
 use super::code;
 use super::encode::{client_event, error, socket_id_text};
+use super::live::LiveApp;
 use super::metrics::PusherRejection;
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::topics::MessageContent;
 
 /// The rate of one connection: the due time of its next event, in nanoseconds.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientEventRate(u64);
 
 impl PusherClient {
@@ -37,21 +38,27 @@ impl PusherClient {
         };
         let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
-        self.hub().publish_from(cx, &topic, &content, false, Some(connection.socket_id()));
-        self.report_client_event(connection, (&topic, &channel), &content, user_id.as_deref());
+        let socket_id = self.socket_id(cx);
+        self.hub().publish_from(cx, &topic, &content, false, Some(socket_id));
+        self.report_client_event(
+            (&connection.app, socket_id),
+            (&topic, &channel),
+            &content,
+            user_id.as_deref(),
+        );
     }
 
     /// Reports an event, if anything wants to know it: of its channel, and of the topic that the channel is.
     fn report_client_event(
         &self,
-        connection: &PusherConnection,
+        (app, socket_id): (&LiveApp, u128),
         (topic, channel): (&str, &str),
         content: &MessageContent,
         user_id: Option<&str>,
     ) {
         let kind = WebhookEventKind::ClientMessage;
         let Some(events) = self.hub().events().filter(|events| events.wants(kind)) else { return };
-        let own_topic = presence_of(&connection.app.options.id, channel);
+        let own_topic = presence_of(&app.options.id, channel);
         let detail = |topic: &str, connection| EventDetail::ClientMessage {
             topic: topic.into(),
             content: content.of_event(),
@@ -61,7 +68,7 @@ impl PusherClient {
         if topic != own_topic {
             events.emit(detail(topic, None));
         }
-        events.emit(detail(&own_topic, Some(socket_id_text(connection.socket_id()))));
+        events.emit(detail(&own_topic, Some(socket_id_text(socket_id))));
     }
 
     /// Checks an event. Returns its channel, and the id of its sender on a presence channel.
@@ -94,8 +101,9 @@ impl PusherClient {
         if ChannelKind::of(channel).access == ChannelAccess::Public {
             return Err("client events are for private and presence channels".to_owned());
         }
-        let due = options.client_event_rate().take(connection.client_events.0, self.apps().now());
-        connection.client_events.0 = due
+        let rate = &mut connection.rare.get_or_insert_default().client_events;
+        let due = options.client_event_rate().take(rate.0, self.apps().now());
+        rate.0 = due
             .ok_or_else(|| format!("more than {} client events a second", limits.client_events_per_second))?;
         Ok((channel.to_owned(), user_id.map(str::to_owned)))
     }

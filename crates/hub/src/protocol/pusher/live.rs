@@ -16,6 +16,7 @@ use super::channel::{self, ChannelKind, PusherTopic, channel_of_topic};
 use super::metrics::PusherCounters;
 use super::socket_ids::SocketIds;
 use crate::namespaces::PublishRate;
+use crate::topics::nodes::NodeMessageId;
 
 /// The apps in force.
 #[derive(Debug)]
@@ -165,15 +166,34 @@ impl LiveApps {
         }
     }
 
-    /// Retains the event of a cache channel. Returns its version.
-    pub(crate) fn retain(&self, target: &EventTarget<'_>, message: &Prepared) -> u64 {
+    /// Retains the event of a cache channel, perhaps from a message of another node. Returns its version; `None` if the event
+    /// was [restored](Self::restore), or a later one of the same node.
+    pub(crate) fn retain(
+        &self,
+        target: &EventTarget<'_>,
+        message: &Prepared,
+        origin: Option<NodeMessageId>,
+    ) -> Option<u64> {
+        let now = Instant::now();
+        let known = origin.and_then(|_| target.lock_cache().get(&target.channel, now)?.origin);
+        if let (Some(origin), Some(known)) = (origin, known)
+            && origin.is_through(known)
+        {
+            return None;
+        }
         let version = self.next_version();
-        target.insert(message, version, Instant::now());
-        version
+        target.insert((message, version, origin), now);
+        Some(version)
     }
 
-    /// Retains an event of this age, unless it is known or there is a later one. Returns its version if it is retained.
-    pub(crate) fn restore(&self, target: &EventTarget<'_>, message: &Prepared, age: Duration) -> Option<u64> {
+    /// Retains an event of this age from its origin, unless it is known or there is a later one. Returns its version if it is
+    /// retained.
+    pub(crate) fn restore(
+        &self,
+        target: &EventTarget<'_>,
+        (message, origin): (&Prepared, Option<NodeMessageId>),
+        age: Duration,
+    ) -> Option<u64> {
         let now = Instant::now();
         let at = now.checked_sub(age)?;
         // The same event arrives at each node at another time.
@@ -182,7 +202,7 @@ impl LiveApps {
             .get(&target.channel, now)
             .is_none_or(|known| known.at < at && known.message.payload() != message.payload());
         let version = is_later.then(|| self.next_version())?;
-        target.insert(message, version, at);
+        target.insert((message, version, origin), at);
         target.lock_cache().get(&target.channel, now).is_some().then_some(version)
     }
 
@@ -286,18 +306,18 @@ pub(crate) struct EventTarget<'a> {
 }
 
 impl EventTarget<'_> {
-    fn insert(&self, message: &Prepared, version: u64, at: Instant) {
-        self.lock_cache().insert(&self.channel, (message.clone(), version), self.bounds(), at);
+    fn insert(&self, (message, version, origin): (&Prepared, u64, Option<NodeMessageId>), at: Instant) {
+        self.lock_cache().insert(&self.channel, (message.clone(), version, origin), self.bounds(), at);
     }
 
-    /// The retained event of a cache channel, and its age.
-    pub(crate) fn retained(&self) -> Option<(Prepared, Duration)> {
+    /// The retained event of a cache channel with its origin, and its age.
+    pub(crate) fn retained(&self) -> Option<((Prepared, Option<NodeMessageId>), Duration)> {
         if !self.is_cache {
             return None;
         }
         let now = Instant::now();
         let known = self.lock_cache().get(&self.channel, now).cloned()?;
-        Some((known.message, now.saturating_duration_since(known.at)))
+        Some(((known.message, known.origin), now.saturating_duration_since(known.at)))
     }
 
     /// Notes that the cache channel has no event. Returns whether to report it.
@@ -333,7 +353,7 @@ mod tests {
             PusherApps::new([app]).unwrap()
         };
         live.replace(&apps(true));
-        live.retain(&live.target("chat.cache-a").unwrap(), &Prepared::text("m"));
+        live.retain(&live.target("chat.cache-a").unwrap(), &Prepared::text("m"), None);
         for (cache_channels, is_readable) in [(false, false), (true, true)] {
             live.replace(&apps(cache_channels));
             assert_eq!(live.app("1").unwrap().cached("cache-a").is_some(), is_readable);
@@ -366,19 +386,31 @@ mod tests {
         assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".into(), false)));
         assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
         let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
-        let known = || target.retained().map(|(message, _)| message.payload().to_vec());
-        assert_eq!(live.retain(&target, &Prepared::text("known")), 1);
-        let restore = |text: &'static str, age| live.restore(&target, &Prepared::text(text), age);
+        let known = || target.retained().map(|((message, _), _)| message.payload().to_vec());
+        let retain = |target: &EventTarget<'_>, text: &'static str, number: Option<u64>| {
+            let origin = number.map(|number| NodeMessageId { node: 7, start: 1, number });
+            live.retain(target, &Prepared::text(text), origin)
+        };
+        assert_eq!(retain(&target, "known", None), Some(1));
+        let from = NodeMessageId { node: 7, start: 1, number: 5 };
+        let restore =
+            |text: &'static str, age| live.restore(&target, (&Prepared::text(text), Some(from)), age);
         assert_eq!(restore("earlier", second), None, "there is a later event");
         assert_eq!(restore("known", Duration::ZERO), None, "it is known");
         assert_eq!(known().as_deref(), Some(&b"known"[..]));
         assert_eq!(restore("later", Duration::ZERO), Some(2));
         assert_eq!(known().as_deref(), Some(&b"later"[..]));
         assert_eq!(restore("expired", 3_600 * second), None, "it has expired");
+        assert_eq!(retain(&target, "later", Some(5)), None, "the message itself arrives later");
+        assert_eq!(retain(&target, "before", Some(4)), None, "so does an earlier one");
+        assert_eq!(known().as_deref(), Some(&b"later"[..]));
+        assert_eq!(retain(&target, "later", Some(6)), Some(3), "the node has published it again");
+        let other = NodeMessageId { node: 8, ..from };
+        assert_eq!(live.retain(&target, &Prepared::text("of another node"), Some(other)), Some(4));
         live.replace(&PusherApps::default());
         live.replace(&apps(1));
         let target = live.target("chat.cache-a").unwrap();
-        assert!(target.retained().is_none() && live.retain(&target, &Prepared::text("again")) > 2);
+        assert!(target.retained().is_none() && retain(&target, "again", None) > Some(4));
         live.replace(&PusherApps::default());
         assert!(live.app("1").is_none() && channel("chat.a").is_none() && live.is_empty());
     }

@@ -26,6 +26,13 @@ pub(super) struct FormerTopic {
     pub(super) topic: Box<str>,
 }
 
+/// The last event of a cache channel, for a client that subscribes.
+enum LastEvent {
+    Retained(Option<CachedEvent>),
+    /// The client is subscribed already, and the event is on its way.
+    Follows,
+}
+
 /// Why a subscription is rejected: the connection stays.
 struct SubscriptionError {
     kind: &'static str,
@@ -110,7 +117,10 @@ impl PusherClient {
         let kind = ChannelKind::of(channel);
         check_features(&connection.app.options.features, kind)?;
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
-        let member = authorize(connection, kind, data)?;
+        let member = match kind.access {
+            ChannelAccess::Public => None,
+            _ => authorize((connection, self.socket_id(cx)), kind, data)?,
+        };
         let presence = presence_of(&connection.app.options.id, channel);
         if connection.recovers(channel) {
             // The answer to the first subscription follows.
@@ -126,8 +136,10 @@ impl PusherClient {
         // No event is published between the last one and the subscription.
         let order = kind.is_cache.then(|| self.hub().lock_cache_channel(&topic));
         let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
+        let form = TopicForm::Event.topic(&topic);
+        let follows = last.as_ref().is_some_and(|event| known && cx.awaits_version(&form, event.version));
         if !known {
-            let after = last.as_ref().map(|event| event.version);
+            let after = kind.is_cache.then(|| last.as_ref().map_or(0, |event| event.version));
             let added =
                 self.add_subscription(connection, (&presence, &topic, after), (member, recover), cx)?;
             connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
@@ -147,6 +159,7 @@ impl PusherClient {
             }
         }
         drop(order);
+        let last = if follows { LastEvent::Follows } else { LastEvent::Retained(last) };
         self.acknowledge(connection, channel, (recover.is_some(), recovery, last), cx)
     }
 
@@ -186,7 +199,7 @@ impl PusherClient {
         let recovery = recovery.map_err(|error| SubscriptionError::limit(error.to_string(), FULL));
         let answered = match recovery {
             Ok(recovery) => {
-                let last = connection.app.cached(channel);
+                let last = LastEvent::Retained(connection.app.cached(channel));
                 self.acknowledge(connection, channel, (true, recovery, last), cx)
             }
             Err(error) => {
@@ -216,7 +229,7 @@ impl PusherClient {
         &self,
         connection: &PusherConnection,
         channel: &str,
-        (recovers, recovery, last): (bool, ChannelRecovery, Option<CachedEvent>),
+        (recovers, recovery, last): (bool, ChannelRecovery, LastEvent),
         cx: &mut Context<'_>,
     ) -> Result<(), SubscriptionError> {
         let (kind, presence) = (ChannelKind::of(channel), presence_of(&connection.app.options.id, channel));
@@ -234,7 +247,9 @@ impl PusherClient {
                 // After a Close, the message is dropped.
                 let _ = cx.queue_prepared(event, true);
             }
-        } else if kind.is_cache {
+        } else if kind.is_cache
+            && let LastEvent::Retained(last) = last
+        {
             let topic = topic_of(connection.app.options.topic_space(), channel);
             self.send_last_event(&connection.app, (channel, &topic), last, cx);
         }
@@ -329,8 +344,7 @@ impl PusherClient {
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.
-    pub(super) fn end_subscriptions(&self, connection: &mut PusherConnection) {
-        let of_user = connection.user.take().is_some_and(|user| user.is_subscribed);
+    pub(super) fn end_subscriptions(&self, connection: &PusherConnection, of_user: bool) {
         for _ in 0..connection.channels + u16::from(of_user) {
             self.hub().uncount_subscriber(TopicForm::Event);
         }
@@ -390,16 +404,13 @@ fn join(
     Ok(())
 }
 
-/// Checks the signature of a subscription. Returns the member of a presence channel.
+/// Checks the signature of a subscription to a channel that is not public. Returns the member of a presence channel.
 fn authorize(
-    connection: &PusherConnection,
+    (connection, socket_id): (&PusherConnection, u128),
     kind: ChannelKind,
     data: &SubscribeData,
 ) -> Result<Option<SignedMember>, SubscriptionError> {
-    if kind.access == ChannelAccess::Public {
-        return Ok(None);
-    }
-    let socket_id = socket_id_text(connection.socket_id());
+    let socket_id = socket_id_text(socket_id);
     let channel = &data.channel;
     let member_data = data.channel_data.as_deref();
     let with_data = member_data.map(|member| format!("{socket_id}:{channel}:{member}"));
@@ -414,7 +425,7 @@ fn authorize(
     if !kind.is_presence() {
         return Ok(None);
     }
-    let member = match (member_data, &connection.user) {
+    let member = match (member_data, connection.user()) {
         (Some(data), _) => read_member(data),
         (None, Some(user)) => Some(SignedMember { id: user.id.clone(), info: user.info.clone() }),
         (None, None) => {

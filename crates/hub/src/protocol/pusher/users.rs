@@ -57,14 +57,14 @@ impl PusherClient {
             return Err("the app has no users that sign in");
         }
         let SignInData { auth, user_data } = data.ok_or("pusher:signin needs auth and user_data")?;
-        let text = format!("{}::user::{user_data}", socket_id_text(connection.socket_id()));
+        let text = format!("{}::user::{user_data}", socket_id_text(self.socket_id(cx)));
         if !connection.key().is_some_and(|key| verifies_auth(key, &auth, &text)) {
             return Err("the signature of the user is invalid");
         }
         let user = read_user(&user_data).filter(|user| is_user_id(&user.member.id));
         let user = user.ok_or("user_data is not an object with an id of 1 to 128 bytes")?;
         let success = object("pusher:signin_success", None, &json!({ "user_data": user_data }));
-        match &connection.user {
+        match connection.user() {
             Some(known) if known.id != user.member.id => {
                 return Err("another user has signed in on this connection");
             }
@@ -84,7 +84,7 @@ impl PusherClient {
         let most = app.limits.watchlist;
         send(cx, &success);
         connection.liveness.is_authorized = true;
-        connection.user = Some(Box::new(SignedInUser {
+        connection.rare.get_or_insert_default().user = Some(Box::new(SignedInUser {
             id: user.member.id,
             info: user.member.info,
             is_subscribed: false,
@@ -134,7 +134,8 @@ impl PusherClient {
         cx: &mut Context<'_>,
     ) -> bool {
         let app = &connection.app.options.id;
-        let Some(known) = connection.user.as_mut().filter(|known| known.id == user) else { return false };
+        let known = connection.rare.as_mut().and_then(|rare| rare.user.as_mut());
+        let Some(known) = known.filter(|known| known.id == user) else { return false };
         if !known.is_subscribed {
             if cx.subscribe(&TopicForm::Event.topic(&topic_of_user(app, user))).is_err() {
                 return false;

@@ -5,14 +5,13 @@ use std::collections::VecDeque;
 use std::task::Poll;
 
 use hyper::header::{HeaderName, HeaderValue};
-use serde_json::json;
 use sinews_server::{CloseCode, Context, Request};
 
 use super::TopicClient;
 use crate::auth::Action;
 use crate::closing::{FORBIDDEN, close};
 use crate::hooks::requests::{UNANSWERED, replaced};
-use crate::hooks::{HookFailure, HookKind, HookReply, PendingReply, messages};
+use crate::hooks::{HookDetail, HookFailure, HookKind, HookReply, PendingReply};
 use crate::namespaces::TopicHook;
 use crate::policy::AccessPolicy;
 use crate::topics::MessageContent;
@@ -63,8 +62,8 @@ impl TopicClient {
         let Some(options) = policy.hooks().map(|hooks| hooks.options()) else { return false };
         let Some(url) = options.connect.clone() else { return false };
         let hook = TopicHook { url, failure: options.failure };
-        let fields = format!("\"path\":{}", json!(super::PATH));
-        self.start_hook((HookKind::Connect, &hook), &fields, RawAction::Connect, cx)
+        let detail = HookDetail::Connect { path: super::PATH };
+        self.start_hook(&hook, &detail, RawAction::Connect, cx)
     }
 
     /// Asks the application about the subscription. Returns `false` without such a hook.
@@ -77,23 +76,23 @@ impl TopicClient {
                 return true;
             }
         };
-        let fields = format!("\"topic\":{}", json!(self.topic));
-        self.start_hook((HookKind::Subscribe, &hook), &fields, RawAction::Subscribe, cx)
+        let topic = self.topic.clone();
+        self.start_hook(&hook, &HookDetail::Subscribe { topic: &topic }, RawAction::Subscribe, cx)
     }
 
     /// Asks the application about a publication. Returns `false` without such a hook.
     pub(super) fn start_publish(&mut self, content: &MessageContent, cx: &mut Context<'_>) -> bool {
         let Some(hook) = self.rights.topic_hook(HookKind::Publish, &self.topic) else { return false };
-        let fields = format!("\"topic\":{},{}", json!(self.topic), content.field());
-        let action = RawAction::Publish(content.clone());
-        self.start_hook((HookKind::Publish, &hook), &fields, action, cx)
+        let topic = self.topic.clone();
+        let detail = HookDetail::Publish { topic: &topic, content };
+        self.start_hook(&hook, &detail, RawAction::Publish(content.clone()), cx)
     }
 
     /// Sends a request, and pauses reads until its answer.
     fn start_hook(
         &mut self,
-        (kind, hook): (HookKind, &TopicHook),
-        fields: &str,
+        hook: &TopicHook,
+        detail: &HookDetail<'_>,
         action: RawAction,
         cx: &mut Context<'_>,
     ) -> bool {
@@ -102,8 +101,7 @@ impl TopicClient {
         let Some(client) = policy.hooks() else { return false };
         let hooks = self.hooks.get_or_insert_default();
         let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
-        let body = messages::with_fields(&messages::begin(kind, &id, self.rights.client()), fields);
-        let reply = client.call(kind, &hook.url, body, hooks.headers.clone());
+        let reply = client.call(&hook.url, detail, (&id, self.rights.client()), hooks.headers.clone());
         hooks.pending = Some(PendingRawHook { reply, failure: hook.failure, action });
         cx.pause_reads();
         // The wakeup polls the answer.
@@ -166,9 +164,7 @@ impl TopicClient {
                     return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx);
                 }
             }
-            if let Some(connection) = &self.connection {
-                connection.set_rights(&self.rights);
-            }
+            self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
         }
         self.begin(cx);
     }

@@ -7,11 +7,12 @@ use sinews_engine::ConnId;
 
 use crate::topics::entry::TopicEntry;
 
-/// Progress of a thread in a topic with history that has local subscribers by name.
+/// Progress of a thread in a topic with history, or with versions, that has local subscribers by name.
 #[derive(Debug, Default)]
 pub(crate) struct TopicProgress {
     pub(crate) epoch: u64,
-    /// The last message taken from the mail; all earlier messages were taken, too.
+    /// The last message taken from the mail; all earlier messages were taken, too. Without a history, the last version that was
+    /// delivered.
     pub(crate) seen: u64,
     /// The last message before the first subscriber.
     pub(crate) floor: u64,

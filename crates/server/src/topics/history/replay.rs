@@ -174,13 +174,18 @@ impl Topics {
 
     /// Removes subscribers that get a message from the history.
     pub(crate) fn exclude_replaying(&mut self, topic: usize, sequence: u64, subscribers: &mut Vec<ConnId>) {
-        let progress = self.topics.get_mut(topic).and_then(Topic::progress_mut);
-        let Some(progress) = progress.filter(|progress| !progress.joined.is_empty()) else { return };
+        let Some(topic) = self.topics.get_mut(topic) else { return };
+        let progress = topic.progress_mut().filter(|progress| !progress.joined.is_empty());
+        let Some(progress) = progress else { return };
         subscribers.retain(|conn| progress.joined.get(conn).is_none_or(|from| *from <= sequence));
         // From here on these subscribers get all messages live.
         progress.joined.retain(|_, from| *from == NOT_LIVE || *from > sequence + 1);
         if progress.joined.is_empty() {
             progress.joined = FxHashMap::default();
+            if topic.entry.history().is_none() {
+                // Without a history, only late subscribers have a progress.
+                topic.set_progress(None);
+            }
         }
     }
 

@@ -14,10 +14,10 @@ use crate::topics::name::{self, InvalidTopic, SUBSCRIPTIONS_MAX};
 pub(crate) const KEY_MAX: usize = 128;
 
 /// Maximum length of an idempotency key in bytes.
-pub(crate) const IDEMPOTENCY_KEY_MAX: usize = 128;
+const IDEMPOTENCY_KEY_MAX: usize = 128;
 
 /// Maximum time to live of a key.
-pub(crate) const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
+const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Maximum interval of the updates of a subscription.
 pub(crate) const INTERVAL_MAX: Duration = Duration::from_secs(60);

@@ -32,9 +32,7 @@ impl Connect<Tokio> {
             dial::open::<Tokio>(self.settings, self.network).await?;
         Ok(websocket(io, handshake, config))
     }
-}
 
-impl Connect<Tokio> {
     /// Connects to the server without the handshake: proxy, TCP and TLS, and so no redirects. For a handshake or a
     /// protocol of your own; pass the stream to [`over`](Self::over) to continue.
     ///

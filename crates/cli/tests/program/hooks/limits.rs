@@ -1,0 +1,126 @@
+//! Limits of the requests to hooks: memory, queues and circuits, which one client must not use up for the others.
+
+use super::*;
+
+/// An application whose answers to these hooks wait for a permit; it accepts everything else.
+fn waiting(hooks: &'static [&'static str]) -> (Application, Sender<()>) {
+    let (permit, permits) = channel();
+    let permits = Arc::new(Mutex::new(permits));
+    let app = Application::start(move |request| match request.header("sinews-hook") {
+        Some(hook) if hooks.contains(&hook) => AppAnswer::Wait(Arc::clone(&permits), json!({})),
+        _ => AppAnswer::Json(json!({})),
+    });
+    (app, permit)
+}
+
+fn metric(server: &Running, name: &str) -> u64 {
+    let metrics = server.get("/metrics");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} in {metrics}")).parse().unwrap()
+}
+
+fn requests(server: &Running, hook: &str, result: &str) -> u64 {
+    metric(server, &format!("sinews_hook_requests_total{{hook={hook:?},result={result:?}}}"))
+}
+
+#[test]
+fn publications_that_wait_for_a_hook_are_limited_in_bytes() {
+    let directory = Directory::new();
+    let (app, permit) = waiting(&["publish"]);
+    let url = app.url("/");
+    let file = format!(
+        "[hooks]\nconnect = {url:?}\npublish = {url:?}\ntimeout = \"30s\"\n\
+         [namespace.a]\npublish = \"anonymous\"\n"
+    );
+    let server = serve(&directory, &file);
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&server)).collect();
+    // The message and the body of the request take 30 MB: the third one exceeds 64 MiB.
+    let message = json!({"op": "publish", "id": 1, "topic": "a", "data": "x".repeat(15_000_000)});
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.send_message(&message);
+        if at >= 2 {
+            assert_eq!(client.receive_message()["code"], 503);
+        } else {
+            while metric(&server, "sinews_hook_pending") != at as u64 + 1 {}
+        }
+    }
+    assert_eq!((requests(&server, "publish", "queue_full"), metric(&server, "sinews_hook_pending")), (2, 2));
+    let pending = metric(&server, "sinews_hook_pending_bytes");
+    assert!((60_000_000..64 << 20).contains(&pending), "{pending}");
+    let _accepted = Client::connect(&server);
+    (0..2).for_each(|_| permit.send(()).unwrap());
+    for client in &mut clients[..2] {
+        assert_eq!(client.receive_message()["op"], "ack");
+    }
+    while metric(&server, "sinews_hook_pending_bytes") != 0 {}
+    permit.send(()).unwrap();
+    assert_eq!(publish(&mut clients[3], "a", &json!(1))["op"], "ack");
+}
+
+#[test]
+fn slow_calls_of_some_clients_delay_no_connection() {
+    let directory = Directory::new();
+    let (app, permit) = waiting(&["rpc"]);
+    let url = app.url("/");
+    let file =
+        format!("[hooks]\nconnect = {url:?}\nrpc = {url:?}\nconcurrency = 1\nqueue = 1\ntimeout = \"30s\"\n");
+    let server = serve(&directory, &file);
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server)).collect();
+    let call = json!({"op": "rpc", "id": 1, "method": "slow"});
+    for (at, client) in clients[..2].iter_mut().enumerate() {
+        client.send_message(&call);
+        while metric(&server, "sinews_hook_pending") != at as u64 + 1 {}
+    }
+    assert_eq!(clients[2].request(call)["code"], 503, "the queue of calls is full");
+    let _new = Client::connect(&server);
+    assert_eq!(metric(&server, "sinews_hook_pending"), 2, "the calls still wait");
+    (0..2).for_each(|_| permit.send(()).unwrap());
+    for client in &mut clients[..2] {
+        assert_eq!(client.receive_message()["op"], "rpc");
+    }
+}
+
+#[test]
+fn status_that_a_client_causes_opens_no_circuit() {
+    let directory = Directory::new();
+    let app = Application::start(|request| match request.body.len() {
+        0..1_000 => AppAnswer::Json(json!({})),
+        _ => AppAnswer::Status(413),
+    });
+    let url = app.url("/");
+    let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\ncircuit_failures = 3\n"));
+    let [mut one, mut other] = [(); 2].map(|()| Client::connect(&server));
+    for _ in 0..6 {
+        assert_eq!(publish(&mut one, "a", &json!("x".repeat(2_000)))["code"], 503);
+    }
+    assert_eq!(requests(&server, "publish", "failed"), 6);
+    assert_eq!(metric(&server, "sinews_hook_open_circuits"), 0);
+    assert_eq!(publish(&mut other, "a", &json!(1))["op"], "ack");
+}
+
+#[test]
+fn time_in_the_queue_is_no_failure_of_the_application() {
+    let directory = Directory::new();
+    let (app, permit) = waiting(&["publish"]);
+    let url = app.url("/");
+    let server = serve(
+        &directory,
+        &format!("[hooks]\npublish = {url:?}\nconcurrency = 1\ntimeout = \"2s\"\ncircuit_failures = 1\n"),
+    );
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server)).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.send_message(&json!({"op": "publish", "id": 1, "topic": "a", "data": 1}));
+        while metric(&server, "sinews_hook_pending") != at as u64 + 1 {}
+    }
+    // The application answers the first request; the others have less time, or none.
+    permit.send(()).unwrap();
+    assert_eq!(clients[0].receive_message()["op"], "ack");
+    for client in &mut clients[1..] {
+        assert_eq!(client.receive_message()["code"], 503);
+    }
+    assert_eq!(requests(&server, "publish", "timed_out"), 2);
+    assert_eq!(metric(&server, "sinews_hook_open_circuits"), 0);
+    // The application may still handle the requests that it has received.
+    (0..3).for_each(|_| permit.send(()).unwrap());
+    assert_eq!(publish(&mut clients[0], "a", &json!(1))["op"], "ack");
+}

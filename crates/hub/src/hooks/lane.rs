@@ -1,0 +1,192 @@
+//! The requests of one hook to one URL: limits of their number and memory, apart from those of other hooks.
+
+use std::fmt;
+use std::ops::Add;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::kind::HookKind;
+use super::options::HookOptions;
+
+/// Maximum memory of the requests of a lane that wait or are in progress, in bytes: four of the largest messages, as for a
+/// webhook. One request may be larger.
+pub(super) const PENDING_BYTES_MAX: usize = 64 << 20;
+
+/// A lane: slow answers to calls, for example, delay neither connections nor publications.
+#[derive(Debug)]
+pub(super) struct HookLane {
+    /// One for each request at a time.
+    permits: Arc<Semaphore>,
+    /// Maximum number of requests that wait or are in progress.
+    requests_max: usize,
+    pending: Mutex<HookBacklog>,
+    /// The log has the first rejected request since an accepted one.
+    is_full: AtomicBool,
+}
+
+/// Requests that wait or are in progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HookBacklog {
+    pub(super) requests: usize,
+    /// Memory of their bodies and of the messages that the application decides about.
+    pub(super) bytes: usize,
+}
+
+/// A request of a lane, until it is dropped.
+#[derive(Debug)]
+pub(super) struct LaneSlot {
+    lanes: Arc<HookLanes>,
+    kind: HookKind,
+    bytes: usize,
+}
+
+/// The lanes of one URL.
+#[derive(Debug)]
+pub(super) struct HookLanes([HookLane; HookKind::ALL.len()]);
+
+/// The limit that a request exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaneFull {
+    /// Too many requests.
+    Requests(usize),
+    /// Too much memory.
+    Bytes(usize),
+}
+
+impl Add for HookBacklog {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { requests: self.requests + other.requests, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl fmt::Display for LaneFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requests(limit) => {
+                write!(f, "{limit} requests are pending (hooks.concurrency and hooks.queue)")
+            }
+            Self::Bytes(limit) => write!(f, "the pending requests would exceed {limit} bytes"),
+        }
+    }
+}
+
+impl HookLanes {
+    pub(super) fn new(options: &HookOptions) -> Arc<Self> {
+        let lane = |_| HookLane {
+            permits: Arc::new(Semaphore::new(options.concurrency)),
+            requests_max: options.concurrency.saturating_add(options.queue),
+            pending: Mutex::default(),
+            is_full: AtomicBool::new(false),
+        };
+        Arc::new(Self(HookKind::ALL.map(lane)))
+    }
+
+    fn lane(&self, kind: HookKind) -> &HookLane {
+        &self.0[kind as usize]
+    }
+
+    /// Admits a request of this memory.
+    ///
+    /// # Errors
+    /// The exceeded limit.
+    pub(super) fn admit(self: &Arc<Self>, kind: HookKind, bytes: usize) -> Result<LaneSlot, LaneFull> {
+        let lane = self.lane(kind);
+        let mut pending = lane.lock();
+        if pending.requests >= lane.requests_max {
+            return Err(LaneFull::Requests(lane.requests_max));
+        }
+        if pending.requests > 0 && pending.bytes.saturating_add(bytes) > PENDING_BYTES_MAX {
+            return Err(LaneFull::Bytes(PENDING_BYTES_MAX));
+        }
+        pending.requests += 1;
+        pending.bytes += bytes;
+        drop(pending);
+        lane.is_full.store(false, Ordering::Relaxed);
+        Ok(LaneSlot { lanes: Arc::clone(self), kind, bytes })
+    }
+
+    /// Whether this is the first rejected request since an accepted one.
+    pub(super) fn note_full(&self, kind: HookKind) -> bool {
+        !self.lane(kind).is_full.swap(true, Ordering::Relaxed)
+    }
+
+    /// The requests of all lanes.
+    pub(super) fn pending(&self) -> HookBacklog {
+        self.0.iter().fold(HookBacklog::default(), |sum, lane| sum + *lane.lock())
+    }
+}
+
+impl HookLane {
+    fn lock(&self) -> MutexGuard<'_, HookBacklog> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LaneSlot {
+    /// Replaces the estimate of the memory.
+    pub(super) fn set_bytes(&mut self, bytes: usize) {
+        let mut pending = self.lanes.lane(self.kind).lock();
+        pending.bytes = pending.bytes.saturating_sub(self.bytes).saturating_add(bytes);
+        drop(pending);
+        self.bytes = bytes;
+    }
+
+    /// Waits until the request may be sent.
+    pub(super) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        let permits = Arc::clone(&self.lanes.lane(self.kind).permits);
+        // The semaphore is never closed.
+        permits.acquire_owned().await.ok()
+    }
+}
+
+impl Drop for LaneSlot {
+    fn drop(&mut self) {
+        let mut pending = self.lanes.lane(self.kind).lock();
+        pending.requests -= 1;
+        pending.bytes = pending.bytes.saturating_sub(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PUBLISH: HookKind = HookKind::Publish;
+
+    fn lanes(concurrency: usize, queue: usize) -> Arc<HookLanes> {
+        HookLanes::new(&HookOptions::new().with_concurrency(concurrency).with_queue(queue))
+    }
+
+    #[test]
+    fn each_hook_has_its_own_limit_of_requests() {
+        let lanes = lanes(2, 1);
+        let calls: Vec<_> = (0..3).map(|_| lanes.admit(HookKind::Rpc, 0).unwrap()).collect();
+        assert_eq!(lanes.admit(HookKind::Rpc, 0).unwrap_err(), LaneFull::Requests(3));
+        assert!(lanes.note_full(HookKind::Rpc) && !lanes.note_full(HookKind::Rpc), "the first is logged");
+        let connect = lanes.admit(HookKind::Connect, 0).unwrap();
+        assert_eq!(lanes.pending().requests, 4);
+        drop((calls, connect));
+        assert_eq!(lanes.pending(), HookBacklog::default());
+        drop(lanes.admit(HookKind::Rpc, 0).unwrap());
+        assert!(lanes.note_full(HookKind::Rpc));
+    }
+
+    #[test]
+    fn requests_are_limited_in_bytes_and_one_may_be_larger() {
+        let lanes = lanes(64, 1_024);
+        let large = lanes.admit(PUBLISH, 2 * PENDING_BYTES_MAX).unwrap();
+        assert_eq!(lanes.admit(PUBLISH, 1).unwrap_err(), LaneFull::Bytes(PENDING_BYTES_MAX));
+        drop(large);
+        let mut slots: Vec<_> = (0..4).map(|_| lanes.admit(PUBLISH, 16 << 20).unwrap()).collect();
+        assert!(lanes.admit(PUBLISH, 1).is_err() && lanes.admit(HookKind::Rpc, 1).is_ok());
+        slots[0].set_bytes(1);
+        assert_eq!(lanes.pending().bytes, (48 << 20) + 1);
+        assert!(lanes.admit(PUBLISH, 1).is_ok());
+        drop(slots);
+        assert_eq!(lanes.pending(), HookBacklog::default());
+    }
+}
