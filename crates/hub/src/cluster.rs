@@ -8,6 +8,7 @@
 //! The broker routes: a node subscribes there to the topics and patterns of its clients. docs/book/src/operate/cluster.md
 //! has the guarantees.
 
+mod announcer;
 mod cached_events;
 pub(crate) mod commands;
 mod connection;

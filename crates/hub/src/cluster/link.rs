@@ -10,14 +10,15 @@ use futures_util::FutureExt as _;
 use mio::{Events, Poll, Token, Waker};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::Value;
-use sinews_server::{Publisher, Topics};
+use sinews_server::Publisher;
 
 use super::Cluster;
+use super::announcer::Announcer;
 use super::cached_events::{PendingEvents, exchange_events};
 use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
 use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
-use super::members::{self, PresenceSnapshotSender, RemotePresence};
+use super::members::RemotePresence;
 use super::message::{MessageKind, NodeId, NodeMessageHead, read_publications};
 use super::nodes::{HEARTBEAT, Heartbeat, KeysHeartbeat};
 use super::outbox::Outbox;
@@ -51,9 +52,6 @@ const MESSAGES_PER_CHECK: usize = 64;
 
 /// Time without a broker after which clients are notified: a reconnect is usually faster.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
-
-/// Bytes that wait for the broker, above which parts of presence wait, too: they do not delay publications.
-const WAITING_PARTS_MAX: usize = 256 << 10;
 
 /// Delay of deliveries while workers have a backlog.
 const BACKLOG_DELAY: Duration = Duration::from_millis(1);
@@ -93,7 +91,7 @@ impl RunningLink {
             poll,
             connection: None,
             receiver,
-            announcer: Announcer { announced: 0, next: now, snapshot: None },
+            announcer: Announcer::new(now),
             attempts: 0,
             retry_at: now,
             beat_at: now,
@@ -151,15 +149,6 @@ struct Receiver {
     events: PendingEvents,
 }
 
-/// Announces the presence of this node's own connections.
-struct Announcer {
-    /// Number of the last changes.
-    announced: u64,
-    /// When the next changes may be announced.
-    next: Instant,
-    snapshot: Option<PresenceSnapshotSender>,
-}
-
 impl ClusterLink {
     fn run(mut self) {
         let mut events = Events::with_capacity(8);
@@ -175,7 +164,8 @@ impl ClusterLink {
             }
             self.cluster().lock_requests().expire(now);
             self.receiver.do_pending_work();
-            self.announcer.run(&mut self.receiver, now);
+            let Receiver { cluster, requesters, publisher, .. } = &mut self.receiver;
+            self.announcer.run(cluster, requesters, publisher, now);
             self.serve();
             self.receiver.run_keys(Instant::now());
             self.send();
@@ -233,7 +223,7 @@ impl ClusterLink {
             .fold(next, Instant::min);
         let deadline = self.cluster().lock_requests().deadline();
         next = deadline.map_or(next, |deadline| next.min(deadline));
-        if self.announcer.snapshot.is_some() && is_flushed {
+        if self.announcer.sends_snapshot() && is_flushed {
             return Duration::ZERO;
         }
         next.saturating_duration_since(now)
@@ -552,68 +542,6 @@ impl Receiver {
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
         for content in publications {
             self.hub.deliver_from_cluster(&mut self.publisher, topic, &content, origin);
-        }
-    }
-}
-
-impl Announcer {
-    /// Announces changes, and sends parts of the whole presence to nodes that need it.
-    fn run(&mut self, receiver: &mut Receiver, now: Instant) {
-        if !receiver.cluster.outbox.is_open() {
-            // Nodes request again what they miss.
-            self.snapshot = None;
-            receiver.requesters.clear();
-            return;
-        }
-        if now >= self.next && receiver.cluster.has_changes.swap(false, Ordering::AcqRel) {
-            self.next = now + Topics::PRESENCE_INTERVAL;
-            self.announce(receiver);
-        }
-        if self.snapshot.is_none() && !receiver.requesters.is_empty() {
-            let requesters = std::mem::take(&mut receiver.requesters);
-            self.snapshot = Some(PresenceSnapshotSender::new(requesters, &receiver.publisher));
-        }
-        self.send_parts(receiver);
-    }
-
-    fn announce(&mut self, receiver: &Receiver) {
-        let outbox = &receiver.cluster.outbox;
-        let all = outbox.subjects.all();
-        loop {
-            let changes = receiver.publisher.take_own_presence(outbox.members_max());
-            if changes.overflowed {
-                // The gap makes the other nodes request everything.
-                self.announced += 1;
-            }
-            if !changes.topics.is_empty() || changes.overflowed {
-                self.announced += 1;
-                let mut body = self.announced.to_le_bytes().to_vec();
-                changes.topics.iter().for_each(|own| members::write_own(&mut body, own));
-                outbox.send(&all, MessageKind::PresenceChanges, &body);
-            }
-            if !changes.more {
-                return;
-            }
-            if outbox.waiting() > WAITING_PARTS_MAX {
-                receiver.cluster.has_changes.store(true, Ordering::Release);
-                return;
-            }
-        }
-    }
-
-    fn send_parts(&mut self, receiver: &Receiver) {
-        let outbox = &receiver.cluster.outbox;
-        while let Some(snapshot) = &mut self.snapshot {
-            if outbox.waiting() > WAITING_PARTS_MAX {
-                return;
-            }
-            let (body, is_last) = snapshot.next(self.announced, outbox.members_max(), &receiver.publisher);
-            for node in &snapshot.requesters {
-                outbox.send(&outbox.subjects.node(*node), MessageKind::PresenceSnapshot, &body);
-            }
-            if is_last {
-                self.snapshot = None;
-            }
         }
     }
 }

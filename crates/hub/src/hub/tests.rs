@@ -131,18 +131,22 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
         assert_eq!(early.events_through(last + 3), expected);
         last += 3;
     }
-    // The answer of a third node overtakes the event of its publisher.
-    let from = |number| NodeMessageId { node: 7, start: 1, number };
-    let event = |number: u32| format!("{{\"event\":\"e\",\"data\":{number}}}");
-    let restored = Prepared::text(event(last + 2));
-    topics.restore_cached_event(&publisher, "kept.cache-a", (&restored, Some(from(5))), Duration::ZERO);
-    for (number, origin) in [(last + 1, 4), (last + 2, 5), (last + 3, 6)] {
-        let content = MessageContent::Event(event(number).into());
-        topics.deliver_from_cluster(&mut publisher.clone(), "kept.cache-a", &content, from(origin));
-    }
+    overtake_a_publisher(&topics, &publisher, last);
     assert_eq!(early.events_through(last + 3), [last + 2, last + 3]);
     drop((early, busy));
     stop.stop_now();
     running.join().unwrap();
     hub.shut_down();
+}
+
+/// The answer of a third node, with the second event, overtakes the three events of their publisher.
+fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
+    let from = |number| NodeMessageId { node: 7, start: 1, number };
+    let event = |number: u32| format!("{{\"event\":\"e\",\"data\":{number}}}");
+    let restored = Prepared::text(event(last + 2));
+    topics.restore_cached_event(publisher, "kept.cache-a", (&restored, Some(from(5))), Duration::ZERO);
+    for (number, origin) in [(last + 1, 4), (last + 2, 5), (last + 3, 6)] {
+        let content = MessageContent::Event(event(number).into());
+        topics.deliver_from_cluster(&mut publisher.clone(), "kept.cache-a", &content, from(origin));
+    }
 }

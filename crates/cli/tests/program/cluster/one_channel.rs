@@ -18,7 +18,7 @@ use sinews_testkit::{Frame, Reply};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
 
-use super::presence::{BATCH, Phase, TestCluster, assert_proportional, described, member_count};
+use super::presence::{BATCH, Phase, PhaseCost, TestCluster, assert_proportional, described, member_count};
 use super::real::until;
 use super::tap::{PRESENCE_CHANGES, PRESENCE_REQUEST, PRESENCE_SNAPSHOT};
 use super::users::{KEY, SECRET, between, message, subscription};
@@ -222,6 +222,39 @@ fn until_quiet(members: &[Arc<AtomicU64>]) {
     });
 }
 
+/// Kills the second node: its members are removed once, at all members that stay. Also returns the time, and the work.
+fn remove_one_node(
+    cluster: &mut TestCluster,
+    mut watchers: Vec<Watcher>,
+    staying: &[Arc<AtomicU64>],
+    (dead, count): (&BTreeSet<String>, usize),
+) -> (Vec<Watcher>, Duration, PhaseCost) {
+    until_quiet(staying);
+    watchers.iter_mut().for_each(Watcher::clear);
+    let before = received(staying);
+    let phase = Phase::begin(cluster);
+    let killed = cluster.kill(1);
+    let mut watchers = follow_all(watchers, count - dead.len());
+    let elapsed = killed.elapsed();
+    let removed = phase.end(cluster);
+    assert!(elapsed >= Duration::from_secs(4), "{elapsed:?}: the node may still live");
+    assert!(elapsed <= REMOVED_MAX, "removed after {elapsed:?}");
+    for watcher in &watchers {
+        assert!(watcher.added.is_empty() && watcher.removed.values().all(|times| *times == 1));
+        let removed: BTreeSet<&String> = watcher.removed.keys().collect();
+        let first = removed.first().copied().cloned();
+        assert!(
+            removed.iter().copied().eq(dead),
+            "{} members were removed, from {first:?} on, with {} lists",
+            removed.len(),
+            watcher.lists
+        );
+    }
+    until_received(staying, &before, &mut watchers);
+    assert_proportional(&removed.0, 0, removed.1);
+    (watchers, elapsed, removed)
+}
+
 /// Members of one channel join in time. Those of a killed node are removed once, at all other members, and return without a
 /// flood at the broker.
 pub(super) fn members_of_one_channel_are_added_and_removed_once() {
@@ -256,7 +289,7 @@ pub(super) fn members_of_one_channel_are_added_and_removed_once() {
     }
     let connected = phase.elapsed();
     watchers.extend(late.iter().map(|(node, id)| Watcher::new(&cluster.nodes[*node], id)));
-    let mut watchers = follow_all(watchers, count);
+    let watchers = follow_all(watchers, count);
     let joined = phase.end(&cluster);
     let counts = &joined.0;
     assert_eq!((counts[PRESENCE_REQUEST].0, counts[PRESENCE_SNAPSHOT].0), (0, 0), "{counts:?}");
@@ -267,29 +300,7 @@ pub(super) fn members_of_one_channel_are_added_and_removed_once() {
 
     let dead: BTreeSet<String> = of_node(1).into_iter().collect();
     let staying: Vec<Arc<AtomicU64>> = [&members[0][..], &members[2]].concat();
-    until_quiet(&staying);
-    watchers.iter_mut().for_each(Watcher::clear);
-    let before = received(&staying);
-    let phase = Phase::begin(&cluster);
-    let killed = cluster.kill(1);
-    let mut watchers = follow_all(watchers, count - dead.len());
-    let elapsed = killed.elapsed();
-    let removed = phase.end(&cluster);
-    assert!(elapsed >= Duration::from_secs(4), "{elapsed:?}: the node may still live");
-    assert!(elapsed <= REMOVED_MAX, "removed after {elapsed:?}");
-    for watcher in &watchers {
-        assert!(watcher.added.is_empty() && watcher.removed.values().all(|times| *times == 1));
-        let removed: BTreeSet<&String> = watcher.removed.keys().collect();
-        let first = removed.first().copied().cloned();
-        assert!(
-            removed.iter().copied().eq(&dead),
-            "{} members were removed, from {first:?} on, with {} lists",
-            removed.len(),
-            watcher.lists
-        );
-    }
-    until_received(&staying, &before, &mut watchers);
-    assert_proportional(&removed.0, 0, removed.1);
+    let (mut watchers, elapsed, removed) = remove_one_node(&mut cluster, watchers, &staying, (&dead, count));
 
     watchers.iter_mut().for_each(Watcher::clear);
     let before = received(&staying);

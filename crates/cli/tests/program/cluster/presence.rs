@@ -230,7 +230,10 @@ fn cpu_seconds(node: &Running) -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// Figures of one phase.
+/// What a phase took: messages at the broker, time, and CPU seconds of each node.
+pub(super) type PhaseCost = (TapCounts, Duration, [f64; 3]);
+
+/// The figures at the begin of a phase.
 pub(super) struct Phase {
     begin: Instant,
     counts: TapCounts,
@@ -247,14 +250,14 @@ impl Phase {
         self.begin.elapsed()
     }
 
-    pub(super) fn end(&self, cluster: &TestCluster) -> (TapCounts, Duration, [f64; 3]) {
+    pub(super) fn end(&self, cluster: &TestCluster) -> PhaseCost {
         let mut cpu = cluster.nodes.each_ref().map(cpu_seconds);
         cpu.iter_mut().zip(self.cpu).for_each(|(now, before)| *now -= before);
         (cluster.tap.since(&self.counts), self.begin.elapsed(), cpu)
     }
 }
 
-pub(super) fn described(name: &str, (counts, elapsed, cpu): &(TapCounts, Duration, [f64; 3])) -> String {
+pub(super) fn described(name: &str, (counts, elapsed, cpu): &PhaseCost) -> String {
     let (messages, bytes) = counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
     let changes = counts[PRESENCE_CHANGES];
     let mut text = format!(
