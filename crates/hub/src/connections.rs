@@ -3,8 +3,10 @@
 //! A handler registers when its connection opens. A command is queued with the connection and wakes it; the handler
 //! executes it on the thread of the connection.
 
+mod compact;
 mod id;
 mod path;
+mod selector;
 pub(crate) mod subscribe;
 
 use std::borrow::Borrow;
@@ -19,13 +21,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_channel::oneshot;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sinews_server::{CloseCode, Closed, Context, SubscriberId};
 
+use self::compact::Compact;
 pub(crate) use self::id::ConnectionId;
 pub(crate) use self::path::ConnectionPath;
-use crate::auth::{Denied, Revocation, RevocationError, Revocations, RevokedTokens, Rights, RightsChange};
+pub(crate) use self::selector::ConnectionSelector;
+use crate::auth::{Denied, Revocation, RevocationError, Revocations, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
 use crate::problem::{Problem, code, problem};
@@ -147,11 +150,8 @@ pub(crate) struct ClientConnection {
     registry: Arc<ConnectionRegistry>,
     number: u64,
     pub(crate) path: ConnectionPath,
-    /// Milliseconds since 1970, in parts without padding.
-    opened_low: u32,
-    opened_high: u16,
-    /// A part of the id as a subscriber; the rest is in the queue, in place of padding.
-    subscriber: u32,
+    /// The bits of its id as a subscriber.
+    subscriber: Compact<10>,
     waker: Waker,
     /// Bytes that wait for the client, if they are many.
     queued: AtomicU32,
@@ -166,39 +166,8 @@ struct CommandQueue {
     commands: Option<Box<Vec<ConnectionCommand>>>,
     /// The close code, at the end; 0 before it.
     closed: u16,
-    /// Parts of the id as a subscriber: its lowest bits, and its thread.
-    subscriber_low: u32,
-    subscriber_thread: u16,
-}
-
-/// The connections that a command names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ConnectionSelector {
-    /// All connections of a user.
-    User(String),
-    /// The connection with this id.
-    Connection(String),
-    /// The connections of the token with this id (`jti`).
-    Token(String),
-}
-
-impl ConnectionSelector {
-    /// The connections of revoked tokens.
-    pub(crate) fn of(tokens: &RevokedTokens) -> Self {
-        match tokens {
-            RevokedTokens::OfUser(user) => Self::User(user.to_string()),
-            RevokedTokens::WithId(id) => Self::Token(id.to_string()),
-        }
-    }
-
-    /// Whether it names one of the [`candidates`](ConnectionRegistry::candidates).
-    pub(crate) fn names(&self, connection: &ClientConnection) -> bool {
-        match self {
-            Self::Token(id) => connection.rights().token_id() == Some(id),
-            Self::User(_) | Self::Connection(_) => true,
-        }
-    }
+    /// When the connection was opened, in milliseconds since 1970.
+    opened: Compact<6>,
 }
 
 /// The registration of a connection, which ends when this is dropped.
@@ -233,8 +202,6 @@ impl ConnectionRegistry {
         (subscriber, waker): (SubscriberId, Waker),
     ) -> RegisteredConnection {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let opened = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let bits = subscriber.to_bits();
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
@@ -242,16 +209,13 @@ impl ConnectionRegistry {
             rights: rights.clone(),
             commands: None,
             closed: 0,
-            subscriber_low: bits as u32,
-            subscriber_thread: (bits >> u64::BITS) as u16,
+            opened: Compact::new(now.as_millis()),
         });
         let connection = Arc::new(ClientConnection {
             registry: Arc::clone(self),
             number,
             path,
-            opened_low: opened as u32,
-            opened_high: (opened >> u32::BITS) as u16,
-            subscriber: (bits >> u32::BITS) as u32,
+            subscriber: Compact::new(subscriber.to_bits()),
             waker,
             queued: AtomicU32::new(0),
             state: connection_state,
@@ -484,18 +448,20 @@ pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnec
     described
 }
 
+impl CommandQueue {
+    fn opened(&self) -> u64 {
+        u64::try_from(self.opened.get()).unwrap_or(u64::MAX)
+    }
+}
+
 impl ClientConnection {
     /// When it was opened, in milliseconds since 1970.
     pub(crate) fn opened(&self) -> u64 {
-        u64::from(self.opened_high) << u32::BITS | u64::from(self.opened_low)
+        self.lock().opened()
     }
 
     fn subscriber(&self) -> SubscriberId {
-        let state = self.lock();
-        let (low, thread) = (state.subscriber_low, state.subscriber_thread);
-        drop(state);
-        let middle = u128::from(self.subscriber) << u32::BITS;
-        SubscriberId::from_bits(u128::from(thread) << u64::BITS | middle | u128::from(low))
+        SubscriberId::from_bits(self.subscriber.get())
     }
 
     /// The rights of its client.
@@ -608,7 +574,7 @@ impl RegisteredConnection {
             path: path.as_str(),
             user: state.rights.subject().map(Arc::from),
             address: state.rights.address(),
-            opened: self.0.opened(),
+            opened: state.opened(),
             code: (state.closed > 0).then_some(state.closed),
         };
         drop(state);

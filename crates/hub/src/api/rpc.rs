@@ -26,7 +26,7 @@ pub(crate) fn call(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, D
     let Some(hooks) = RequestHooks::of(live, request) else {
         // Without hooks, the call is rejected.
         let call = HookCall { method: &method, topic: topic.as_deref() };
-        let result = call.hook(&policy, &rights, None);
+        let result = call.hook(None, &rights, None);
         let problem = result.err().unwrap_or_else(|| problem(code::STORE, UNANSWERED));
         return Ok(RequestRejection::Problem(problem).response().into());
     };

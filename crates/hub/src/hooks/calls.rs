@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::kind::HookKind;
+use super::options::HookOptions;
 use crate::auth::Rights;
 use crate::namespaces::{ConnectionRates, TopicHook};
-use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::topics::MessageContent;
 
@@ -45,13 +45,14 @@ impl CallData<'_> {
 }
 
 impl HookCall<'_> {
-    /// Checks the call of a connection, or of a plain request, which has no rates; returns its hook.
+    /// Checks the call of a connection, or of a plain request, which has no rates; returns its hook. `options` are those of
+    /// all hooks, if there are any.
     ///
     /// # Errors
     /// The method is invalid, the client exceeds its rate, or no hook is configured.
     pub(crate) fn hook(
         &self,
-        policy: &AccessPolicy,
+        options: Option<&HookOptions>,
         rights: &Rights,
         rates: Option<&mut ConnectionRates>,
     ) -> Result<Arc<TopicHook>, Problem> {
@@ -63,8 +64,7 @@ impl HookCall<'_> {
         }
         let hook = match self.topic {
             Some(topic) => rights.topic_hook(HookKind::Rpc, topic),
-            None => policy.hooks().and_then(|hooks| {
-                let options = hooks.options();
+            None => options.and_then(|options| {
                 Some(Arc::new(TopicHook { url: options.rpc.clone()?, failure: options.failure }))
             }),
         };

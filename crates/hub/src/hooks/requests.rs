@@ -190,7 +190,8 @@ impl RequestHooks {
         call: HookCall<'_>,
         content: Option<&MessageContent>,
     ) -> Result<Option<Box<RawValue>>, RequestRejection> {
-        let hook = call.hook(&self.live.policy(), rights, None)?;
+        let policy = self.live.policy();
+        let hook = call.hook(policy.hooks().map(|hooks| hooks.options()), rights, None)?;
         // Nothing replaces the result.
         let hook = TopicHook { url: hook.url.clone(), failure: HookFailure::Closed };
         let detail = HookDetail::Rpc { call, data: content.map(CallData::Content) };

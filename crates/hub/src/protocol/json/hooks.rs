@@ -277,7 +277,9 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         let call = HookCall { method, topic };
-        let hook = call.hook(&self.live.policy(), &self.rights, Some(&mut self.rates))?;
+        let policy = self.live.policy();
+        let options = policy.hooks().map(|hooks| hooks.options());
+        let hook = call.hook(options, &self.rights, Some(&mut self.rates))?;
         let detail = HookDetail::Rpc { call, data: data.map(|data| CallData::Json(data.get())) };
         self.start_for_topic(&hook, &detail, HookedAction::Rpc { id: id.clone() }, cx)
     }
