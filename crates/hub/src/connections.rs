@@ -597,6 +597,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
+    use crate::auth::RevokedTokens;
 
     #[derive(Default)]
     struct CountedWakes(AtomicUsize);
