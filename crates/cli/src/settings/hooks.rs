@@ -74,8 +74,9 @@ settings! {
             reloads: true,
         }
 
-        /// Number of consecutive failures of a URL after which its requests fail at once, for {hooks.circuit_time}. A status
-        /// from 400 to 499 is none, except 408, 425 and 429.
+        /// Number of consecutive failures of a URL after which its requests fail at once, for {hooks.circuit_time}.
+        /// Statuses from 400 to 499 do not count, except 408, 425 and 429; neither does a timeout while the URL answers other
+        /// requests.
         circuit_failures: NonZeroU32 { default: "10", reloads: true }
 
         /// Time for which no request is sent to a URL after {hooks.circuit_failures} failures. One request is tried
