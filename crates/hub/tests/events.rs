@@ -494,6 +494,7 @@ fn joins_of_a_response_are_checked_before_it_begins() {
         (422, format!("join=a&{}", id("")), "", "id"),
         (413, long, "", "1025"),
         (400, format!("join=a&{}", id("x")), JSON, "query parameter `join` is not for long polls"),
+        (403, format!("join=a&{}", id("x")), "Sec-Fetch-Site: cross-site\r\n", "a page of another origin"),
     ] {
         for path in ["/topics/t?", "/topics?topic=t&"] {
             let mut answer = hub.ask(&format!("{path}{query}"), &format!("Connection: close\r\n{lines}"));

@@ -17,7 +17,7 @@ use super::Cluster;
 use super::commands::{NodeCommand, NodeResults};
 use super::pending::PendingWork;
 use crate::topics::HubTopics;
-use crate::topics::nodes::NodeMessageId;
+use crate::topics::nodes::NodePublicationId;
 
 /// Maximum number of channels that are requested after a login at the broker; further ones have no earlier event here.
 const REQUESTED_MAX: usize = 65_536;
@@ -115,21 +115,22 @@ pub(super) fn cached_event(hub: &HubTopics, topic: &str) -> Value {
         Some(((message, origin), age)) => json!({
             "event": String::from_utf8_lossy(message.payload()),
             "age": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
-            "from": origin.map(|from| (format!("{:032x}", from.node), from.start, from.number)),
+            "from": origin.map(|from| (format!("{:032x}", from.node), from.start, from.number, from.index)),
         }),
         None => Value::Null,
     }
 }
 
-fn read_event(result: &Value) -> Option<(Duration, Prepared, Option<NodeMessageId>)> {
+fn read_event(result: &Value) -> Option<(Duration, Prepared, Option<NodePublicationId>)> {
     let message = Prepared::text(result["event"].as_str()?);
     Some((Duration::from_millis(result["age"].as_u64()?), message, read_origin(&result["from"])))
 }
 
-/// The message of another node from which a node has an event; `None` if it has published the event itself.
-fn read_origin(from: &Value) -> Option<NodeMessageId> {
+/// The publication of another node from which a node has an event; `None` if it has published the event itself.
+fn read_origin(from: &Value) -> Option<NodePublicationId> {
     let node = u128::from_str_radix(from[0].as_str()?, 16).ok()?;
-    Some(NodeMessageId { node, start: from[1].as_u64()?, number: from[2].as_u64()? })
+    let number = |at: usize| from[at].as_u64();
+    Some(NodePublicationId { node, start: number(1)?, number: number(2)?, index: number(3)? })
 }
 
 #[cfg(test)]

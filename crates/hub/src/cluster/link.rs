@@ -26,7 +26,7 @@ use super::pending::PendingWork;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
 use crate::topics::HubTopics;
-use crate::topics::nodes::NodeMessageId;
+use crate::topics::nodes::NodePublicationId;
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -538,9 +538,9 @@ impl Receiver {
     fn deliver(&mut self, head: &NodeMessageHead, body: &[u8]) {
         let Some((topic, publications)) = read_publications(body) else { return };
         let NodeMessageHead { node: NodeId { id: node, start }, number, .. } = *head;
-        let origin = NodeMessageId { node, start, number };
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
-        for (content, exclude) in &publications {
+        for (index, (content, exclude)) in (0..).zip(&publications) {
+            let origin = NodePublicationId { node, start, number, index };
             self.hub.deliver_from_cluster(&mut self.publisher, topic, (content, *exclude), origin);
         }
     }

@@ -13,7 +13,7 @@ use sinews_server::{BackendChoice, Context, EngineConfig, Handler, Payload, Prep
 use super::*;
 use crate::auth::{Auth, AuthOptions};
 use crate::topics::MessageContent;
-use crate::topics::nodes::NodeMessageId;
+use crate::topics::nodes::NodePublicationId;
 use crate::{HostRules, PusherApp, PusherApps};
 
 /// Longer than any step takes on a busy machine.
@@ -141,7 +141,7 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
 
 /// The answer of a third node, with the second event, overtakes the three events of their publisher.
 fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
-    let from = |number| NodeMessageId { node: 7, start: 1, number };
+    let from = |number| NodePublicationId { node: 7, start: 1, number, index: 0 };
     let event = |number: u32| format!("{{\"event\":\"e\",\"data\":{number}}}");
     let restored = Prepared::text(event(last + 2));
     topics.restore_cached_event(publisher, "kept.cache-a", (&restored, Some(from(5))), Duration::ZERO);

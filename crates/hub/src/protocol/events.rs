@@ -44,6 +44,14 @@ pub(crate) struct TopicsReader<'a> {
     pub(crate) max_message: usize,
 }
 
+/// Whether a page of another origin has embedded the address of the request, as that of a picture: browsers then send no
+/// `Origin`, which would be checked.
+fn is_embedded(request: &Request<'_>) -> bool {
+    let is_foreign = |site: &[u8]| !matches!(site, b"same-origin" | b"none");
+    let head = request.head();
+    head.header("origin").next().is_none() && head.header("sec-fetch-site").any(is_foreign)
+}
+
 impl TopicsReader<'_> {
     /// Starts the response.
     ///
@@ -62,6 +70,11 @@ impl TopicsReader<'_> {
             Ok(wanted) => wanted,
             Err((status, problem)) => return Ok(failure(status, &problem).into()),
         };
+        if !wanted.joins.is_empty() && is_embedded(request) {
+            let problem =
+                "a page of another origin can join only by a request with `Origin`, such as one of `fetch`";
+            return Ok(failure(403, problem).into());
+        }
         let rights = policy.rights(request)?;
         let mut names: Vec<String> = wanted.topics.iter().map(|topic| topic.name.clone()).collect();
         // The application decides about members as about subscribers.

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuar
 
 use sinews_server::{Position, Publisher, TopicSnapshot};
 
-use super::nodes::NodeMessageId;
+use super::nodes::NodePublicationId;
 use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
 use crate::auth::Revocation;
 use crate::connections::ConnectionId;
@@ -235,7 +235,7 @@ impl HubTopics {
         out: &mut Publisher,
         topic: &str,
         (content, exclude): (&MessageContent, Option<ConnectionId>),
-        origin: NodeMessageId,
+        origin: NodePublicationId,
     ) {
         let has_history = self.has_history(topic);
         let event_channel = self.channel_from(topic, origin);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sinews_server::{Prepared, Publisher, SubscriberId};
 
-use super::nodes::NodeMessageId;
+use super::nodes::NodePublicationId;
 use super::{HubTopics, TopicForm, TopicPublisher, reached};
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::protocol::pusher::EventTarget;
@@ -39,7 +39,7 @@ impl TopicLocks {
 pub(super) struct PublishedChannel<'a> {
     target: EventTarget<'a>,
     /// The message of another node that has the publication.
-    origin: Option<NodeMessageId>,
+    origin: Option<NodePublicationId>,
     /// Of a cache channel.
     _order: Option<MutexGuard<'a, ()>>,
 }
@@ -67,7 +67,7 @@ impl HubTopics {
     pub(super) fn channel_from<'a>(
         &'a self,
         topic: &'a str,
-        origin: NodeMessageId,
+        origin: NodePublicationId,
     ) -> Option<PublishedChannel<'a>> {
         Some(PublishedChannel { origin: Some(origin), ..self.channel(topic)? })
     }
@@ -109,7 +109,10 @@ impl HubTopics {
 
     /// The last event of a cache channel with its origin, and its age. The other nodes were sent the event before; one of another
     /// node may arrive there later than from here.
-    pub(crate) fn cached_event(&self, topic: &str) -> Option<((Prepared, Option<NodeMessageId>), Duration)> {
+    pub(crate) fn cached_event(
+        &self,
+        topic: &str,
+    ) -> Option<((Prepared, Option<NodePublicationId>), Duration)> {
         self.channel(topic)?.target.retained()
     }
 
@@ -137,7 +140,7 @@ impl HubTopics {
         &self,
         out: &Publisher,
         topic: &str,
-        (message, origin): (&Prepared, Option<NodeMessageId>),
+        (message, origin): (&Prepared, Option<NodePublicationId>),
         age: Duration,
     ) {
         let channel = self.channel(topic).filter(|channel| channel.target.is_cache);

@@ -39,20 +39,23 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     fn set_report_role(&self, role: ReportRole);
 }
 
-/// A message of a node of the cluster.
+/// A publication in a message of a node of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeMessageId {
+pub(crate) struct NodePublicationId {
     pub(crate) node: u128,
     /// When the process started.
     pub(crate) start: u64,
     /// Counts the messages of the process.
     pub(crate) number: u64,
+    /// Counts the publications of the message.
+    pub(crate) index: u64,
 }
 
-impl NodeMessageId {
-    /// Whether the process sent this message before another one of its own, or it is the same message.
+impl NodePublicationId {
+    /// Whether the process sent this publication before another one of its own, or it is the same publication.
     pub(crate) fn is_through(self, other: Self) -> bool {
-        (self.node, self.start) == (other.node, other.start) && self.number <= other.number
+        (self.node, self.start) == (other.node, other.start)
+            && (self.number, self.index) <= (other.number, other.index)
     }
 }
 

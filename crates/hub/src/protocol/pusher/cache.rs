@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sinews_server::Prepared;
 
-use crate::topics::nodes::NodeMessageId;
+use crate::topics::nodes::NodePublicationId;
 
 /// The last event of each cache channel of an app.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct CachedEvent {
     /// Distinguishes the events of a channel, and rises.
     pub(super) version: u64,
     /// The message with which another node has published it.
-    pub(super) origin: Option<NodeMessageId>,
+    pub(super) origin: Option<NodePublicationId>,
 }
 
 /// Limits of a cache.
@@ -49,7 +49,7 @@ impl EventCache {
     pub(super) fn insert(
         &mut self,
         channel: &str,
-        (message, version, origin): (Prepared, u64, Option<NodeMessageId>),
+        (message, version, origin): (Prepared, u64, Option<NodePublicationId>),
         bounds: CacheBounds,
         now: Instant,
     ) {

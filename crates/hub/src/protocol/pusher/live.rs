@@ -16,7 +16,7 @@ use super::channel::{self, ChannelKind, PusherTopic, channel_of_topic};
 use super::metrics::PusherCounters;
 use super::socket_ids::SocketIds;
 use crate::namespaces::PublishRate;
-use crate::topics::nodes::NodeMessageId;
+use crate::topics::nodes::NodePublicationId;
 
 /// The apps in force.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl LiveApps {
         &self,
         target: &EventTarget<'_>,
         message: &Prepared,
-        origin: Option<NodeMessageId>,
+        origin: Option<NodePublicationId>,
     ) -> Option<u64> {
         let now = Instant::now();
         let known = origin.and_then(|_| target.lock_cache().get(&target.channel, now)?.origin);
@@ -191,7 +191,7 @@ impl LiveApps {
     pub(crate) fn restore(
         &self,
         target: &EventTarget<'_>,
-        (message, origin): (&Prepared, Option<NodeMessageId>),
+        (message, origin): (&Prepared, Option<NodePublicationId>),
         age: Duration,
     ) -> Option<u64> {
         let now = Instant::now();
@@ -306,12 +306,12 @@ pub(crate) struct EventTarget<'a> {
 }
 
 impl EventTarget<'_> {
-    fn insert(&self, (message, version, origin): (&Prepared, u64, Option<NodeMessageId>), at: Instant) {
+    fn insert(&self, (message, version, origin): (&Prepared, u64, Option<NodePublicationId>), at: Instant) {
         self.lock_cache().insert(&self.channel, (message.clone(), version, origin), self.bounds(), at);
     }
 
     /// The retained event of a cache channel with its origin, and its age.
-    pub(crate) fn retained(&self) -> Option<((Prepared, Option<NodeMessageId>), Duration)> {
+    pub(crate) fn retained(&self) -> Option<((Prepared, Option<NodePublicationId>), Duration)> {
         if !self.is_cache {
             return None;
         }
@@ -388,11 +388,11 @@ mod tests {
         let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
         let known = || target.retained().map(|((message, _), _)| message.payload().to_vec());
         let retain = |target: &EventTarget<'_>, text: &'static str, number: Option<u64>| {
-            let origin = number.map(|number| NodeMessageId { node: 7, start: 1, number });
+            let origin = number.map(|number| NodePublicationId { node: 7, start: 1, number, index: 1 });
             live.retain(target, &Prepared::text(text), origin)
         };
         assert_eq!(retain(&target, "known", None), Some(1));
-        let from = NodeMessageId { node: 7, start: 1, number: 5 };
+        let from = NodePublicationId { node: 7, start: 1, number: 5, index: 1 };
         let restore =
             |text: &'static str, age| live.restore(&target, (&Prepared::text(text), Some(from)), age);
         assert_eq!(restore("earlier", second), None, "there is a later event");
@@ -405,12 +405,14 @@ mod tests {
         assert_eq!(retain(&target, "before", Some(4)), None, "so does an earlier one");
         assert_eq!(known().as_deref(), Some(&b"later"[..]));
         assert_eq!(retain(&target, "later", Some(6)), Some(3), "the node has published it again");
-        let other = NodeMessageId { node: 8, ..from };
-        assert_eq!(live.retain(&target, &Prepared::text("of another node"), Some(other)), Some(4));
+        let next = NodePublicationId { number: 6, index: 2, ..from };
+        assert_eq!(live.retain(&target, &Prepared::text("of the same message"), Some(next)), Some(4));
+        let other = NodePublicationId { node: 8, ..from };
+        assert_eq!(live.retain(&target, &Prepared::text("of another node"), Some(other)), Some(5));
         live.replace(&PusherApps::default());
         live.replace(&apps(1));
         let target = live.target("chat.cache-a").unwrap();
-        assert!(target.retained().is_none() && retain(&target, "again", None) > Some(4));
+        assert!(target.retained().is_none() && retain(&target, "again", None) > Some(5));
         live.replace(&PusherApps::default());
         assert!(live.app("1").is_none() && channel("chat.a").is_none() && live.is_empty());
     }
