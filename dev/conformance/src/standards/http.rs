@@ -59,6 +59,15 @@ pub(super) const HTTP_1: &[Line] = &[
         By(&[(ATTACKS, "no_request_is_smuggled_after_a_rejected_handshake")]),
     ),
     line(
+        "9112 11.2, 9113 10.3",
+        "No request is smuggled: ambiguous framing is rejected at the server, and behind nginx, HAProxy, Apache, Caddy and \
+         nghttpx, which speak HTTP/2 with clients, 193 cases hide none (`cargo xtask interop --only http-proxies`)",
+        By(&[
+            (CHUNKED, "ambiguous_framing_is_rejected"),
+            (ATTACKS, "no_request_is_smuggled_after_a_rejected_handshake"),
+        ]),
+    ),
+    line(
         "9112 9.3.2",
         "Pipelined requests are answered in order, also where an answer is awaited",
         By(&[
