@@ -237,13 +237,6 @@ impl<'a> Context<'a> {
         self.topics.subscribe_after(topic, version, self.conn)
     }
 
-    /// Returns whether a version that was published is still on its way to this connection, which has subscribed by
-    /// [`subscribe_after`](Self::subscribe_after): a handler that sent the message of this version itself would send it twice.
-    #[must_use]
-    pub fn awaits_version(&self, topic: &str, version: u64) -> bool {
-        self.topics.awaits_version(topic, version, self.conn)
-    }
-
     /// Subscribes to a topic with history ([`TopicRule::with_history`](crate::TopicRule::with_history)), starting at
     /// an earlier message. The retained messages follow, then new ones, in order, without duplicates or gaps. The
     /// history is read as fast as the connection takes it, so replay costs no memory. Messages that expire before

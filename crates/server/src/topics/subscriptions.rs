@@ -44,16 +44,6 @@ impl Topics {
         Ok(())
     }
 
-    /// Returns whether a version that was published to a topic is still on its way to a connection, which has subscribed to
-    /// the topic by [`subscribe_after`](Self::subscribe_after).
-    pub(crate) fn awaits_version(&self, name: &str, version: u64, conn: ConnId) -> bool {
-        let topic = self.index_of(name).filter(|topic| self.is_subscribed_by_name(*topic, conn));
-        let progress = topic.and_then(|topic| self.topics[topic].progress());
-        progress.is_some_and(|progress| {
-            progress.seen < version && progress.joined.get(&conn).is_none_or(|from| *from <= version)
-        })
-    }
-
     /// Subscribes to a valid name, or to an internal topic.
     pub(super) fn subscribe_unchecked(&mut self, name: &str, conn: ConnId) -> Result<(), InvalidTopic> {
         let known = self.index_of(name);
@@ -201,10 +191,7 @@ mod tests {
         };
         topics.subscribe("t", early).unwrap();
         topics.subscribe_after("t", 5, late).unwrap();
-        assert!(topics.awaits_version("t", 4, early) && !topics.awaits_version("t", 4, late));
-        assert!(topics.awaits_version("t", 6, late) && !topics.awaits_version("t", 6, later));
         assert_eq!(receivers(&mut topics, 4), [early]);
-        assert!(!topics.awaits_version("t", 4, early) && topics.awaits_version("t", 5, early));
         assert_eq!(receivers(&mut topics, 0), [early, late], "without a version");
         topics.subscribe_after("t", 7, later).unwrap();
         topics.subscribe_after("t", 9, early).unwrap();
@@ -213,7 +200,6 @@ mod tests {
         assert_eq!(receivers(&mut topics, 9), [early, late, later]);
         let index = topics.index_of("t").unwrap();
         assert!(topics.topics[index].progress().is_none(), "all receive all versions, so none is stored");
-        assert!([early, late, later].iter().all(|conn| !topics.awaits_version("t", 9, *conn)));
         topics.unsubscribe_all(late);
         topics.subscribe("t", late).unwrap();
         assert_eq!(receivers(&mut topics, 10), [early, later, late]);

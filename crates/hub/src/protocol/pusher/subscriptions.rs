@@ -26,13 +26,6 @@ pub(super) struct FormerTopic {
     pub(super) topic: Box<str>,
 }
 
-/// The last event of a cache channel, for a client that subscribes.
-enum LastEvent {
-    Retained(Option<CachedEvent>),
-    /// The client is subscribed already, and the event is on its way.
-    Follows,
-}
-
 /// Why a subscription is rejected: the connection stays.
 struct SubscriptionError {
     kind: &'static str,
@@ -136,10 +129,8 @@ impl PusherClient {
         // No event is published between the last one and the subscription.
         let order = kind.is_cache.then(|| self.hub().lock_cache_channel(&topic));
         let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
-        let form = TopicForm::Event.topic(&topic);
-        let follows = last.as_ref().is_some_and(|event| known && cx.awaits_version(&form, event.version));
         if !known {
-            let after = kind.is_cache.then(|| last.as_ref().map_or(0, |event| event.version));
+            let after = last.as_ref().map(|event| event.version);
             let added =
                 self.add_subscription(connection, (&presence, &topic, after), (member, recover), cx)?;
             connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
@@ -159,7 +150,6 @@ impl PusherClient {
             }
         }
         drop(order);
-        let last = if follows { LastEvent::Follows } else { LastEvent::Retained(last) };
         self.acknowledge(connection, channel, (recover.is_some(), recovery, last), cx)
     }
 
@@ -199,7 +189,7 @@ impl PusherClient {
         let recovery = recovery.map_err(|error| SubscriptionError::limit(error.to_string(), FULL));
         let answered = match recovery {
             Ok(recovery) => {
-                let last = LastEvent::Retained(connection.app.cached(channel));
+                let last = connection.app.cached(channel);
                 self.acknowledge(connection, channel, (true, recovery, last), cx)
             }
             Err(error) => {
@@ -229,7 +219,7 @@ impl PusherClient {
         &self,
         connection: &PusherConnection,
         channel: &str,
-        (recovers, recovery, last): (bool, ChannelRecovery, LastEvent),
+        (recovers, recovery, last): (bool, ChannelRecovery, Option<CachedEvent>),
         cx: &mut Context<'_>,
     ) -> Result<(), SubscriptionError> {
         let (kind, presence) = (ChannelKind::of(channel), presence_of(&connection.app.options.id, channel));
@@ -247,9 +237,7 @@ impl PusherClient {
                 // After a Close, the message is dropped.
                 let _ = cx.queue_prepared(event, true);
             }
-        } else if kind.is_cache
-            && let LastEvent::Retained(last) = last
-        {
+        } else if kind.is_cache {
             let topic = topic_of(connection.app.options.topic_space(), channel);
             self.send_last_event(&connection.app, (channel, &topic), last, cx);
         }
