@@ -40,7 +40,7 @@ settings! {
         }
 
         /// Memory that recoveries reserve while they read missed events of durable topics, 1 MiB each. Further recoveries wait;
-        /// a recovery that has waited and read for {pusher.app[].recovery_timeout} is answered with `"recovered": false`.
+        /// a recovery that has waited and read for the `recovery_timeout` of its app is answered with `"recovered": false`.
         max_recovery_bytes: ByteSize { default: "64m" }
     }
 }
