@@ -631,7 +631,7 @@ class HttpSocket {
   /** Topics of subscriptions that have no answer yet, by id; called once all have one. */
   #unanswered = new Map();
   #onanswered = null;
-  /** Open responses: `{ topics, abort, connection }`, with `{ id, matches }` of each topic. */
+  /** Open responses: `{ topics, abort, connection }`, with `{ ids, matches }` of each topic. */
   #responses = new Set();
   /** The same with keys, by topic. */
   #keyed = new Map();
@@ -854,7 +854,7 @@ class HttpSocket {
   async #followKeys({ id, topic, filter, interval, from }) {
     this.#unfollowKeys(topic);
     if (!this.#hasCapacity(this.#countWithoutTopics())) return queueMicrotask(() => this.#rejectExcess(id));
-    const response = { abort: new AbortController(), topics: new Map([[topic, { id, matches: () => false }]]) };
+    const response = { abort: new AbortController(), topics: new Map([[topic, { ids: [id], matches: () => false }]]) };
     this.#keyed.set(topic, response);
     const query = { filter, interval, from: from && positionText(from) };
     const init = { headers: { Accept: "application/x-ndjson" } };
@@ -923,17 +923,25 @@ class HttpSocket {
 
   async #follow(entries) {
     const response = { abort: new AbortController(), topics: new Map() };
-    for (const { id, topic } of entries) response.topics.set(topic, { id, matches: matcher(topic) });
+    for (const { id, topic } of entries) {
+      const known = response.topics.get(topic);
+      if (known) known.ids.push(id);
+      else response.topics.set(topic, { ids: [id], matches: matcher(topic) });
+    }
+    const topics = [...response.topics.keys()];
     this.#responses.add(response);
     const [{ last, presence, members }] = entries;
     const resumes = entries.some(({ from }) => from);
+    // Subscriptions to one topic begin at the earliest of their positions; each ignores what it has.
+    const positions = (topic) => entries.filter((entry) => entry.topic === topic && entry.from).map(({ from }) => from);
+    const begin = (topic) => positions(topic).sort((one, other) => one.seq - other.seq)[0];
     const query = {
       presence,
       members,
-      topic: entries.map(({ topic }) => topic),
+      topic: topics,
       last: resumes ? undefined : last,
       // Without a text, a topic begins with its next message.
-      after: resumes ? entries.map(({ from }) => (from ? positionText(from) : "")).join() : undefined,
+      after: resumes ? topics.map(begin).map((from) => (from ? positionText(from) : "")).join() : undefined,
     };
     try {
       const { body } = await this.#fetch("topics", query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
@@ -981,7 +989,7 @@ class HttpSocket {
       case "close":
         return this.#end(message.code, message.reason);
       case "ack":
-        if (response.topics.has(message.topic)) this.#receive({ ...message, id: response.topics.get(message.topic).id });
+        for (const id of response.topics.get(message.topic)?.ids ?? []) this.#receive({ ...message, id });
         return;
       case "message":
         // Delivered once, if several responses have it.

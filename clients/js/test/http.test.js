@@ -197,6 +197,22 @@ test("a join waits for the subscriptions before it", limit, async (t) => {
   await subscriptions[0].ready;
 });
 
+test("subscriptions to one topic share it, and begin at the earliest position", limit, async (t) => {
+  const { client, requests } = overHttp(t);
+  const messages = channel();
+  const positions = [5, 3, null].map((seq) => seq && { epoch: 1, seq });
+  const subscriptions = positions.map((from) => client.subscribe("a", ({ seq }) => messages.push([from?.seq, seq]), { from }));
+  subscriptions.push(client.subscribe("b", () => {}));
+  const { query, line } = await requests.next();
+  assert.deepEqual([query.getAll("topic"), query.getAll("after")], [["a", "b"], ["1-3,"]]);
+  line({ op: "ack", topic: "a", epoch: 1, seq: 4, replayed: 1, complete: true });
+  line({ op: "ack", topic: "b" });
+  await Promise.all(subscriptions.map(({ ready }) => ready));
+  for (const seq of [4, 6]) line({ op: "message", topic: "a", epoch: 1, seq, data: 1 });
+  const all = [[3, 4], [undefined, 4], [5, 6], [3, 6], [undefined, 6]];
+  for (const expected of all) assert.deepEqual(await messages.next(), expected);
+});
+
 test("requests leave no listeners behind", limit, async (t) => {
   const { client, requests, plain } = overHttp(t);
   await opened(client);
