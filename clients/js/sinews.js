@@ -628,13 +628,16 @@ class HttpSocket {
   #abort = new AbortController();
   /** Requested subscriptions, which are combined. */
   #batch = [];
-  /** Open responses: `{ topics, abort, connection }`, with `{ id, matches }` of each topic. */
+  /** Topics of subscriptions that have no answer yet, by id; called once all have one. */
+  #unanswered = new Map();
+  #onanswered = null;
+  /** Open responses: `{ topics, abort, connection }`, with `{ ids, matches }` of each topic. */
   #responses = new Set();
   /** The same with keys, by topic. */
   #keyed = new Map();
   /** Requested joins: `{ id, member, isJoined }`, by topic. */
   #joins = new Map();
-  /** Requests to leave: `[topic, { id }]`. */
+  /** Requests that the next response answers: to leave, and joins that a later request has replaced: `[topic, { id }]`. */
   #leaves = [];
   /** The response by which this client is a member of topics, whether the joins differ from it, and whether it changes. */
   #membership = null;
@@ -677,10 +680,11 @@ class HttpSocket {
       case "rpc":
         return answer(this.#call(message));
       case "join":
+        this.#withdrawJoin(message.topic);
         this.#joins.set(message.topic, { id, member: message.member, isJoined: false });
         return void this.#updateJoins();
       case "leave":
-        this.#joins.delete(message.topic);
+        this.#withdrawJoin(message.topic);
         this.#leaves.push([message.topic, { id }]);
         return void this.#updateJoins();
       case "presence":
@@ -697,6 +701,7 @@ class HttpSocket {
         return this.#receive({ op: "ack", id, topic: message.topic });
       case "subscribe":
         if (message.keys) return void this.#followKeys({ id, ...message });
+        this.#unanswered.set(id, message.topic);
         // Subscriptions that are requested together share a response.
         if (this.#batch.push({ id, ...message }) === 1) queueMicrotask(() => this.#subscribe(this.#batch.splice(0)));
         return;
@@ -740,6 +745,12 @@ class HttpSocket {
     return { op: "ack", stream };
   }
 
+  #withdrawJoin(topic) {
+    const former = this.#joins.get(topic);
+    if (former && !former.isJoined) this.#leaves.push([topic, former]);
+    this.#joins.delete(topic);
+  }
+
   /** Joins and leaves what is requested. Requests that are made together share a response. */
   async #updateJoins() {
     this.#joinsDiffer = true;
@@ -747,6 +758,8 @@ class HttpSocket {
     this.#isJoining = true;
     await null;
     for (let oneByOne = false; this.#joinsDiffer && !this.#abort.signal.aborted;) {
+      // Other members may answer a new member at once.
+      while (this.#unanswered.size > 0) await new Promise((resolve) => { this.#onanswered = resolve; });
       const joined = [...this.#joins].filter(([, { isJoined }]) => isJoined);
       const others = [...this.#joins].filter(([, { isJoined }]) => !isJoined);
       const added = others.slice(0, oneByOne ? 1 : others.length);
@@ -760,11 +773,12 @@ class HttpSocket {
       }
       if (added.length === 0 || typeof error.code !== "number") return this.#end(ABNORMAL, error.message);
       this.#leaves.unshift(...left);
-      this.#joinsDiffer = true;
+      const [[topic, entry]] = added;
       // One of them is rejected, and the others join.
       oneByOne = added.length > 1;
+      // A response that has the former member ends, too.
+      this.#joinsDiffer ||= oneByOne || left.length > 0 || Boolean(this.#membership?.joined.has(topic));
       if (oneByOne) continue;
-      const [[topic, entry]] = added;
       // Another request may have replaced it meanwhile.
       if (this.#joins.get(topic) === entry) this.#joins.delete(topic);
       this.#reject(entry.id, error);
@@ -786,29 +800,33 @@ class HttpSocket {
       const query = { join: entries.map(([topic]) => topic), member: new Set(members).size === 1 ? members[0] : members };
       const { body } = await this.#fetch("topics", query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
       await new Promise((resolve, reject) => {
-        this.#readMembership(response, body, () => response.joined.size === entries.length && resolve()).catch(reject);
+        this.#readMembership(response, body, entries.length, resolve).catch(reject);
       });
     }
     this.#membership = response;
     former?.abort.abort();
   }
 
-  async #readMembership(response, body, onjoined) {
-    let reason = "the response has ended";
+  /** Calls `onjoined` once this client has joined `count` topics. An error before rejects them, and ends only this response. */
+  async #readMembership(response, body, count, onjoined) {
+    let failure = new SinewsError("lost", "the response has ended");
     try {
       for await (const line of lines(body)) {
         const message = JSON.parse(line);
         if (message.op === "joined") {
           response.joined.add(message.topic);
-          onjoined();
+          if (response.joined.size === count) onjoined();
+        } else if (message.op === "error" && response.joined.size < count) {
+          response.abort.abort();
+          throw new SinewsError(message.code, message.error, message.needs);
         } else this.#handleLine(response, message);
       }
     } catch (error) {
-      reason = error.message;
+      failure = error instanceof SinewsError ? error : new SinewsError("lost", error.message);
     }
     // This client itself may have ended the response.
-    if (!response.abort.signal.aborted) this.#end(ABNORMAL, reason);
-    throw new SinewsError("lost", reason);
+    if (!response.abort.signal.aborted) this.#end(ABNORMAL, failure.message);
+    throw failure;
   }
 
   /** The conditions are headers. A version is an ETag, which has the epoch. */
@@ -836,7 +854,7 @@ class HttpSocket {
   async #followKeys({ id, topic, filter, interval, from }) {
     this.#unfollowKeys(topic);
     if (!this.#hasCapacity(this.#countWithoutTopics())) return queueMicrotask(() => this.#rejectExcess(id));
-    const response = { abort: new AbortController(), topics: new Map([[topic, { id, matches: () => false }]]) };
+    const response = { abort: new AbortController(), topics: new Map([[topic, { ids: [id], matches: () => false }]]) };
     this.#keyed.set(topic, response);
     const query = { filter, interval, from: from && positionText(from) };
     const init = { headers: { Accept: "application/x-ndjson" } };
@@ -905,17 +923,25 @@ class HttpSocket {
 
   async #follow(entries) {
     const response = { abort: new AbortController(), topics: new Map() };
-    for (const { id, topic } of entries) response.topics.set(topic, { id, matches: matcher(topic) });
+    for (const { id, topic } of entries) {
+      const known = response.topics.get(topic);
+      if (known) known.ids.push(id);
+      else response.topics.set(topic, { ids: [id], matches: matcher(topic) });
+    }
+    const topics = [...response.topics.keys()];
     this.#responses.add(response);
     const [{ last, presence, members }] = entries;
     const resumes = entries.some(({ from }) => from);
+    // Subscriptions to one topic begin at the earliest of their positions; each ignores what it has.
+    const positions = (topic) => entries.filter((entry) => entry.topic === topic && entry.from).map(({ from }) => from);
+    const begin = (topic) => positions(topic).sort((one, other) => one.seq - other.seq)[0];
     const query = {
       presence,
       members,
-      topic: entries.map(({ topic }) => topic),
+      topic: topics,
       last: resumes ? undefined : last,
       // Without a text, a topic begins with its next message.
-      after: resumes ? entries.map(({ from }) => (from ? positionText(from) : "")).join() : undefined,
+      after: resumes ? topics.map(begin).map((from) => (from ? positionText(from) : "")).join() : undefined,
     };
     try {
       const { body } = await this.#fetch("topics", query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
@@ -946,8 +972,10 @@ class HttpSocket {
     const errors = entries.length > 1 ? await Promise.all(entries.map(check)) : [error];
     for (const [at, { id }] of entries.entries()) if (errors[at]) this.#reject(id, errors[at]);
     const valid = entries.filter((_, at) => !errors[at]);
-    if (valid.length === entries.length) this.#end(ABNORMAL, error.message);
-    else if (valid.length > 0) this.#follow(valid);
+    if (valid.length === entries.length) return this.#end(ABNORMAL, error.message);
+    // The client may have unsubscribed meanwhile.
+    const wanted = valid.filter(({ id }) => this.#unanswered.has(id));
+    if (wanted.length > 0) this.#follow(wanted);
   }
 
   #handleLine(response, message) {
@@ -961,7 +989,7 @@ class HttpSocket {
       case "close":
         return this.#end(message.code, message.reason);
       case "ack":
-        if (response.topics.has(message.topic)) this.#receive({ ...message, id: response.topics.get(message.topic).id });
+        for (const id of response.topics.get(message.topic)?.ids ?? []) this.#receive({ ...message, id });
         return;
       case "message":
         // Delivered once, if several responses have it.
@@ -974,6 +1002,7 @@ class HttpSocket {
 
   #unsubscribe(topic) {
     this.#batch = this.#batch.filter((entry) => entry.topic !== topic);
+    for (const [id, requested] of this.#unanswered) if (requested === topic) this.#receive({ op: "ack", id, topic });
     for (const response of this.#responses) {
       if (!response.topics.delete(topic) || response.topics.size > 0) continue;
       this.#responses.delete(response);
@@ -988,23 +1017,30 @@ class HttpSocket {
     for (const [name, value] of Object.entries(query)) {
       for (const one of [value].flat()) if (one !== undefined) url.searchParams.append(name, one);
     }
-    this.#abort.signal.addEventListener("abort", () => abort.abort(), { once: true, signal: abort.signal });
+    const isOwn = abort !== this.#abort;
+    if (isOwn) this.#abort.signal.addEventListener("abort", () => abort.abort(), { once: true, signal: abort.signal });
     const response = await fetch(url, { ...init, headers: { ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" });
     if (response.ok) return response;
     const text = await response.text();
+    // Removes the listener.
+    if (isOwn) abort.abort();
     let { error = text, needs } = {};
     try {
       ({ error = text, needs } = JSON.parse(text));
     } catch {
       // A proxy's page.
     }
-    // A token that is invalid, or has expired, grants nothing; otherwise the error names the missing right.
-    if (response.status === 401 && Object.keys(needs ?? {}).length === 0) this.#end(TOKEN_REJECTED, error);
+    // The server names no right that this token lacks: the token is invalid, or has expired. Rejections of hooks have no
+    // `needs`. Pages of other origins cannot read `WWW-Authenticate`.
+    const isInvalid = this.#headers.Authorization && needs && Object.keys(needs).length === 0;
+    if (response.status === 401 && isInvalid) this.#end(TOKEN_REJECTED, error);
     throw new SinewsError(response.status, error, needs);
   }
 
   #receive(message) {
-    if (!this.#abort.signal.aborted) this.onmessage?.({ data: JSON.stringify(message) });
+    if (this.#abort.signal.aborted) return;
+    if (this.#unanswered.delete(message.id) && this.#unanswered.size === 0) this.#onanswered?.();
+    this.onmessage?.({ data: JSON.stringify(message) });
   }
 
   #reject(id, error) {

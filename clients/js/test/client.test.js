@@ -809,7 +809,7 @@ test("over HTTP, hooks of the application decide, and its topics are received", 
     for await (const chunk of request) body += chunk;
     const { hook, method, topic, key, data } = JSON.parse(body);
     asked.push([hook, topic ?? null, key ?? null]);
-    const no = { reject: { code: 422, reason: "no" } };
+    const no = { reject: { code: method === "sign in" ? 401 : 422, reason: "no" } };
     const answers = {
       connect: { claims: { sub: "anna", subscribe: ">", publish: ">", keys: ">/>" }, topics: ["personal.anna"] },
       subscribe: topic === "no" ? no : {},
@@ -838,6 +838,8 @@ test("over HTTP, hooks of the application decide, and its topics are received", 
   assert.deepEqual(await one.call("a/b é", { n: 1 }), [{ n: 1 }, null]);
   assert.deepEqual(await one.call("a/b é", undefined, { topic: "chat" }), [null, "chat"]);
   await assert.rejects(one.call("other"), { code: 422, message: "no" });
+  await assert.rejects(one.call("sign in"), { code: 401, message: "no" });
+  assert.equal(one.status, "open");
   await one.join("chat", { id: "anna" });
   assert.deepEqual(await one.members("chat"), [{ id: "anna", connections: 1 }]);
   await one.set("prices", "gold", 1);

@@ -266,7 +266,7 @@ fn long_poll_waits_for_a_topic_without_history() {
 fn bad_requests_get_a_reason() {
     let hub = TestHub::new();
     for (status, path, lines, reason) in [
-        (400, "/topics", "", "query parameter `topic` is required, up to 64 times, or `join`"),
+        (400, "/topics", "", "query parameter `topic` is required, up to 64 times, or `join` or `assigned`"),
         (400, "/topics?topic=a&topic=a", "", "topic a is named twice"),
         (400, "/topics/a..b", "", "empty part"),
         (400, "/topics/a.*?presence=true", "", "wildcard"),

@@ -164,7 +164,9 @@ impl Resume {
 
 fn check_names(names: &[Cow<'_, str>], presence: PresenceDetail) -> Result<(), String> {
     if names.is_empty() || names.len() > TOPICS_MAX {
-        return Err(format!("query parameter `topic` is required, up to {TOPICS_MAX} times, or `join`"));
+        return Err(format!(
+            "query parameter `topic` is required, up to {TOPICS_MAX} times, or `join` or `assigned`"
+        ));
     }
     // A pattern has no presence.
     let check = if presence > PresenceDetail::None { topics::check_name } else { topics::check_subscription };
