@@ -63,8 +63,8 @@ CHECKS = (
 )
 
 
-# Messages have their kind in one byte, and their length in four.
-SERVE_PAGE = """<!doctype html><script>
+# Messages have their kind in one byte, and their length in four. `sessions()` resolves to the names of the passed checks.
+SERVE_SCRIPT = """
 const text = (bytes) => new TextDecoder().decode(bytes), bytes = (text) => new TextEncoder().encode(text);
 const hash = Uint8Array.from(atob("HASH"), (byte) => byte.charCodeAt(0));
 const options = { serverCertificateHashes: [{ algorithm: "sha-256", value: hash }] };
@@ -98,7 +98,7 @@ class Session {
   }
   async nextDatagram() { return text((await this.datagrams.read()).value.slice(1)); }
 }
-(async () => {
+async function sessions() {
   const seen = [];
   try {
     const echo = await Session.open("/echo"); seen.push("session");
@@ -116,8 +116,12 @@ class Session {
     if (close !== null && closeCode === 4400) seen.push("close code");
     reliable.transport.close({ closeCode: 7, reason: "bye" }); await reliable.transport.closed; seen.push("close");
   } catch (error) { seen.push(`error: ${error.name} ${error.message}`); }
-  await fetch("/seen", { method: "POST", body: JSON.stringify(seen) });
-})();
+  return seen;
+}
+"""
+
+SERVE_PAGE = f"""<!doctype html><script>{SERVE_SCRIPT}
+sessions().then((seen) => fetch("/seen", {{ method: "POST", body: JSON.stringify(seen) }}));
 </script>"""
 
 SERVE_CHECKS = (
@@ -157,14 +161,19 @@ def certificate(directory):
     (directory / "key.pem").write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
 
 
+def fill(page, address, directory):
+    """Puts the address, and the hash of the certificate, into a page or script."""
+    der = ssl.PEM_cert_to_DER_cert((directory / "certificate.pem").read_text())
+    digest = base64.b64encode(hashlib.sha256(der).digest()).decode()
+    return page.replace("HASH", digest).replace("ADDRESS", address)
+
+
 def check(address, directory, page, checks):
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         print("skipped chromium: no chromium here")
         return 0
-    der = ssl.PEM_cert_to_DER_cert((directory / "certificate.pem").read_text())
-    page = page.replace("HASH", base64.b64encode(hashlib.sha256(der).digest()).decode())
-    page = page.replace("ADDRESS", address).encode()
+    page = fill(page, address, directory).encode()
     seen, done = [], threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
     /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, pusher-php (a copy of the
     /// library in the folder PUSHER_HTTP_PHP, or one that Composer installs), gorilla, coder, curl-suite, h2spec,
-    /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, quic-go, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), webtransport (Chromium and webtransport-go), client-js (the package `clients/js`) and openapi (a client generated from the
+    /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, quic-go, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), webtransport (Chromium and webtransport-go), firefox (WebSockets over HTTP/2, `sinews.js`, WebTransport, and a page over HTTP/3), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// http-proxies (request smuggling through nginx, HAProxy, Apache, Caddy, nghttpx and Envoy, as far as they are installed);
     /// openssl, ws-tls, python-tls, proxy-chain, go-socks5, pproxy against the library; connect-ws,
@@ -114,6 +114,12 @@ const HTTP3: &str = "http3";
 /// Sessions of WebTransport of Chromium and webtransport-go, against the program.
 const WEBTRANSPORT: &str = "webtransport";
 
+/// Firefox against the program, over HTTP/2, HTTP/3 and WebTransport.
+const FIREFOX: &str = "firefox";
+
+/// Programs that need servers with options of their own, once for each backend.
+const SERVE: [&str; 6] = [H2SPEC, HTTP_PROXIES, HTTP2, HTTP3, WEBTRANSPORT, FIREFOX];
+
 /// The tests of the package in `clients/js`, which start their own servers.
 const CLIENT_JS: &str = "client-js";
 
@@ -131,7 +137,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let names = || {
         let clients = CLIENTS.iter().map(|client| client.name);
         clients
-            .chain([CURL_SUITE, H2SPEC, HTTP_PROXIES, HTTP2, HTTP3, WEBTRANSPORT, CLIENT_JS, OPENAPI])
+            .chain(SERVE)
+            .chain([CURL_SUITE, CLIENT_JS, OPENAPI])
             .chain(library::names())
             .chain(connect::names())
     };
@@ -150,27 +157,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
             count = count + http::run_curl(backend)?;
         }
     }
-    if [H2SPEC, HTTP_PROXIES, HTTP2, HTTP3, WEBTRANSPORT].into_iter().any(wants) {
-        let binary = server::binary(options.binary.as_deref())?;
-        let permitted = options.backend.permitted(&binary)?;
-        count = count + permitted.print_skipped();
-        for backend in permitted.backends {
-            if wants(H2SPEC) {
-                count = count + http::run_h2spec(backend)?;
-            }
-            if wants(HTTP_PROXIES) {
-                count = count + http::run_proxies(backend)?;
-            }
-            if wants(HTTP2) {
-                count = count + http::run_clients(&binary, backend)?;
-            }
-            if wants(HTTP3) {
-                count = count + http::run_http3(&binary, backend)?;
-            }
-            if wants(WEBTRANSPORT) {
-                count = count + webtransport::run(&binary, backend)?;
-            }
-        }
+    if SERVE.into_iter().any(wants) {
+        count = count + run_serve(options, wants)?;
     }
     if wants(HTTP3) {
         count = count + http::run_aioquic()?;
@@ -190,6 +178,26 @@ pub(crate) fn run(options: &Options) -> Outcome {
         count = count + permitted.print_skipped();
         if !permitted.backends.is_empty() {
             count = count + library::run(Runtime::Compio, wants)?;
+        }
+    }
+    Ok(count)
+}
+
+fn run_serve(options: &Options, wants: impl Fn(&str) -> bool) -> Outcome {
+    let binary = server::binary(options.binary.as_deref())?;
+    let permitted = options.backend.permitted(&binary)?;
+    let mut count = permitted.print_skipped();
+    for backend in permitted.backends {
+        for name in SERVE.into_iter().filter(|name| wants(name)) {
+            count = count
+                + match name {
+                    H2SPEC => http::run_h2spec(backend)?,
+                    HTTP_PROXIES => http::run_proxies(backend)?,
+                    HTTP2 => http::run_clients(&binary, backend)?,
+                    HTTP3 => http::run_http3(&binary, backend)?,
+                    WEBTRANSPORT => webtransport::run(&binary, backend)?,
+                    _ => webtransport::run_firefox(&binary, backend)?,
+                };
         }
     }
     Ok(count)

@@ -50,7 +50,7 @@ pub(super) const HTTP_3: &[Line] = &[
     line(
         "9000, 9001",
         "QUIC: quinn-proto without sockets, driven by the server. aioquic with wsproto, and WebTransport of Chromium, by \
-         `cargo xtask interop --only http3`",
+         `cargo xtask interop --only http3`; a page and WebTransport of Firefox, by `--only firefox`",
         By(&[
             (SERVER, "requests_are_answered_over_http3"),
             (SERVER, "idle_connections_and_incomplete_handshakes_end"),
