@@ -118,9 +118,12 @@ impl QuicRouting {
         self.handed_over.store(true, Ordering::SeqCst);
     }
 
-    /// Ends the threads that receive from other processes.
+    /// Ends the threads that receive from other processes, and closes the links: the others notice, even if this process lives on.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
+        for link in [&self.predecessor, &self.successor] {
+            link.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
     }
 
     /// Returns the owner of a datagram that a worker has received.
