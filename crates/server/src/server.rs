@@ -533,6 +533,10 @@ impl StopHandle {
     /// has begun to stop. The sockets stay open as long as the returned value lives. With HTTP/3 one more socket leads to the
     /// successor: each of both servers passes on the datagrams of connections of the other one.
     ///
+    /// With HTTP/3 a call has effects: it starts a thread, which ends when the other end of this socket closes or this server
+    /// ends, and datagrams for a successor take the way of the last call from then on. So call this once for each successor, and
+    /// drop the value when it has failed.
+    ///
     /// # Errors
     /// If descriptors run out, or no thread can be started.
     pub fn listeners(&self) -> io::Result<Listeners> {

@@ -63,15 +63,17 @@ impl LateSockets {
         while !groups.is_empty() && self.stop.read() == Stop::No {
             groups.retain(|group| {
                 let addresses = group.iter().map(|(_, address)| *address);
-                let taken =
-                    addresses.filter(|_| !self.routing.has_predecessor()).find(|address| is_taken(*address));
-                let waits_for = taken.or_else(|| bind_group(group, &self.posts).err());
-                if let Some(address) = waits_for
-                    && warns_at.take_if(|at| *at <= Instant::now()).is_some()
+                let taken = addresses
+                    .filter(|_| !self.routing.has_predecessor())
+                    .find_map(|address| Some((address, taken(address)?)));
+                let unbound = taken.or_else(|| bind_group(group, &self.posts).err());
+                if let Some((address, error)) = &unbound
+                    // Other errors are none of a handover.
+                    && warns_at.take_if(|at| *at <= Instant::now() || !is_taken(error)).is_some()
                 {
-                    tracing::warn!(%address, "HTTP/3 waits for its UDP address, which another process uses");
+                    tracing::warn!(%address, %error, "HTTP/3 cannot open its UDP address yet; it retries");
                 }
-                waits_for.is_some()
+                unbound.is_some()
             });
             if !groups.is_empty() {
                 thread::sleep(if warns_at.is_some() { LATE_INTERVAL } else { LATE_INTERVAL_MAX });
@@ -87,25 +89,26 @@ fn by_port(mut addresses: Vec<(usize, SocketAddr)>) -> Vec<Vec<(usize, SocketAdd
     addresses.chunk_by(|(_, a), (_, b)| a.port() == b.port()).map(<[_]>::to_vec).collect()
 }
 
-/// Whether any socket has the address, or one that overlaps with it. Other errors appear again as the address is bound.
-fn is_taken(address: SocketAddr) -> bool {
+/// The error of an address that any socket has, or one that overlaps with it. Other errors appear again as the address is bound.
+fn taken(address: SocketAddr) -> Option<io::Error> {
     // Fails as long as any other socket has the address, unlike a socket that shares it.
-    UdpSocket::bind(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    UdpSocket::bind(address).err().filter(is_taken)
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
 }
 
 /// Binds the sockets of a group for all threads, and passes them on.
 ///
 /// # Errors
-/// An address that another process has taken since it was free: none of the group is bound then.
-fn bind_group(group: &[(usize, SocketAddr)], posts: &[Post<Mail>]) -> Result<(), SocketAddr> {
+/// An address that cannot be bound, such as one that another process has taken since it was free: none of the group is bound then.
+fn bind_group(group: &[(usize, SocketAddr)], posts: &[Post<Mail>]) -> Result<(), (SocketAddr, io::Error)> {
     let mut bound = Vec::new();
     for (index, address) in group {
         let sockets = posts.iter().map(|_| DatagramSocket::bind(*address));
-        match sockets.collect::<io::Result<Vec<DatagramSocket>>>() {
-            Ok(sockets) => bound.push((*index, sockets)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(*address),
-            Err(error) => tracing::error!(%address, %error, "cannot open the UDP address of HTTP/3"),
-        }
+        let sockets: io::Result<Vec<DatagramSocket>> = sockets.collect();
+        bound.push((*index, sockets.map_err(|error| (*address, error))?));
     }
     for (index, sockets) in bound {
         posts.iter().zip(sockets).for_each(|(post, socket)| pass_socket(index, socket, post));
@@ -194,10 +197,15 @@ mod tests {
         let mut engine = Engine::<Collect>::new(EngineConfig::default(), Vec::new()).unwrap();
         let (posts, mut collect) = ([engine.post()], Collect::default());
         drop(one);
-        assert_eq!(bind_group(&group, &posts), Err(addresses[1]));
-        assert!(!is_taken(addresses[0]), "all of a group are bound together");
+        assert_eq!(bind_group(&group, &posts).unwrap_err().0, addresses[1]);
+        assert!(taken(addresses[0]).is_none(), "all of a group are bound together");
         drop(other);
-        assert_eq!(bind_group(&group, &posts), Ok(()));
+        // An address that no interface has.
+        let absent = (2, SocketAddr::from(([192, 0, 2, 1], addresses[0].port())));
+        let (address, error) = bind_group(&[group[0], absent], &posts).unwrap_err();
+        assert_eq!((address, error.kind()), (absent.1, io::ErrorKind::AddrNotAvailable));
+        assert!(taken(addresses[0]).is_none(), "a retry finds all of them unbound");
+        bind_group(&group, &posts).unwrap();
         engine.turn(&mut collect, Some(LATE_INTERVAL)).unwrap();
         assert_eq!(collect.0, [0, 1]);
     }

@@ -309,7 +309,7 @@ impl Worker {
         for listener in 0..self.quic.listeners.len() {
             self.transmit(io, listener);
         }
-        if self.quic.is_closable(turn) {
+        if self.quic.is_closable(turn, self.stop.handed_over) {
             self.quic.listeners.clear();
             io.close_datagrams();
         }

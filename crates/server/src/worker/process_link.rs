@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::net::SendFlags;
+use rustix::net::{SendFlags, sockopt};
 use sinews_quic::ConnectionRoutes;
 
 use crate::mail::MailedDatagram;
 
 /// One end of a pair of Unix sockets. The kernel's send buffer bounds the datagrams in transit; further ones are lost, and QUIC
-/// repeats them.
+/// repeats them. Such a pair does not report its end to a receiver, only to a sender.
 #[derive(Debug)]
 pub(crate) struct ProcessLink {
     socket: UnixDatagram,
@@ -25,11 +25,14 @@ pub(crate) struct ProcessLink {
 /// First message, to the successor: the version of the messages. The number of the process and the key of the identifiers follow.
 const GREETING: &[u8] = b"sinews-quic 1 ";
 
-/// Wait for a message before the next look whether the server has ended.
+/// Wait for a message before the next look whether this server or the other process has ended.
 const RECEIVE_WAIT: Duration = Duration::from_millis(100);
 
 /// Bytes of the largest head of a message: two addresses of IPv6, an optional address, and the bits of the IP header.
 const HEAD_MAX: usize = 2 * 23 + 17 + 1;
+
+/// Send buffer of each end: some hundred datagrams in transit. Linux grants at most twice `net.core.wmem_max`.
+const SEND_BUFFER: usize = 2 << 20;
 
 impl ProcessLink {
     /// Bytes of the largest message: a datagram of UDP, and its head.
@@ -38,6 +41,9 @@ impl ProcessLink {
     /// Creates a link: this end, and that of the successor.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (own, other) = UnixDatagram::pair()?;
+        for end in [&own, &other] {
+            sockopt::set_socket_send_buffer_size(end, SEND_BUFFER)?;
+        }
         Ok((Self::from_socket(own)?, other.into()))
     }
 
@@ -90,20 +96,21 @@ impl ProcessLink {
         self.send_message(&message)
     }
 
-    /// Notices that the other process takes no datagrams.
+    /// Notices that the other process takes no datagrams. It ignores the empty message.
     pub(super) fn probe(&self) {
         self.send_message(&[]);
     }
 
     fn send_message(&self, message: &[u8]) -> bool {
         let sent = rustix::net::send(&self.socket, message, SendFlags::DONTWAIT).map_err(io::Error::from);
-        if sent.as_ref().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
+        if sent.as_ref().is_err_and(|error| is_end(error.kind())) {
             self.is_gone.store(true, Ordering::Relaxed);
         }
         sent.is_ok()
     }
 
-    /// Receives a datagram, and the address of its listener. `None`: none has arrived for a while.
+    /// Receives a datagram, and the address of its listener. `None`: none has arrived for a while, or the other process has
+    /// ended.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Option<(SocketAddr, MailedDatagram)> {
         match self.socket.recv(buffer) {
             Ok(len) => read_message(&buffer[..len]),
@@ -112,11 +119,27 @@ impl ProcessLink {
                     error.kind(),
                     ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
                 );
-                self.is_gone.fetch_or(!is_silence, Ordering::Relaxed);
+                if is_silence {
+                    self.probe();
+                } else {
+                    self.is_gone.store(true, Ordering::Relaxed);
+                }
                 None
             }
         }
     }
+}
+
+/// Whether a send fails since the other process has closed its end. Other errors pass: a full buffer, a lack of memory, or a
+/// message that exceeds the buffer.
+const fn is_end(error: ErrorKind) -> bool {
+    matches!(
+        error,
+        ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::NotConnected
+    )
 }
 
 fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
@@ -213,6 +236,33 @@ mod tests {
         drop(other);
         own.probe();
         assert!(own.is_gone() && !own.send(address, &datagram));
+    }
+
+    /// The system reports a message that exceeds the send buffer as an error of this message.
+    #[test]
+    fn datagram_that_cannot_be_sent_leaves_the_link() {
+        let (own, other) = ProcessLink::pair().unwrap();
+        let other = ProcessLink::from_fd(other).unwrap();
+        let mut buffer = vec![0; ProcessLink::MESSAGE_MAX];
+        let send = |len| {
+            let from = "192.0.2.1:5".parse().unwrap();
+            let payload = vec![0; len].into();
+            own.send(from, &MailedDatagram { listener: 0, payload, from, local: None, ecn: 0 })
+        };
+        assert!(!send(8 * SEND_BUFFER) && !own.is_gone());
+        assert!(send(1200));
+        assert_eq!(other.receive(&mut buffer).unwrap().1.payload.len(), 1200);
+    }
+
+    #[test]
+    fn receiver_notices_the_end_of_a_silent_process() {
+        let (own, other) = ProcessLink::pair().unwrap();
+        let mut buffer = vec![0; ProcessLink::MESSAGE_MAX];
+        assert!(own.receive(&mut buffer).is_none() && !own.is_gone(), "the other process is silent");
+        let other = ProcessLink::from_fd(other).unwrap();
+        assert!(other.receive(&mut buffer).is_none() && !other.is_gone(), "an empty message is none");
+        drop(other);
+        assert!(own.receive(&mut buffer).is_none() && own.is_gone());
     }
 
     #[test]

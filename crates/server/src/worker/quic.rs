@@ -98,11 +98,12 @@ impl QuicState {
         }
     }
 
-    /// Returns whether the sockets can be closed.
-    pub(super) fn is_closable(&self, now: Instant) -> bool {
+    /// Returns whether the sockets can be closed. After a handover they wait for the end of this process's own predecessor, whose
+    /// datagrams the successor sends here; the grace period bounds the wait.
+    pub(super) fn is_closable(&self, now: Instant, handed_over: bool) -> bool {
         match self.close_by {
             Some(at) => at <= now || self.listeners.iter().all(|listener| listener.unsent.is_none()),
-            None => self.is_stopping && !self.is_busy(),
+            None => self.is_stopping && !self.is_busy() && !(handed_over && self.routing.has_predecessor()),
         }
     }
 

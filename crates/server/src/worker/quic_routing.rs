@@ -31,7 +31,7 @@ pub(crate) struct QuicRouting {
     mailed: Box<[AtomicUsize]>,
     /// Addresses of the listeners by index. Those of another process have another order.
     addresses: OnceLock<Box<[SocketAddr]>>,
-    predecessor: Option<Arc<ProcessLink>>,
+    predecessor: Mutex<Option<Arc<ProcessLink>>>,
     /// The last process that was to replace this one.
     successor: Mutex<Option<Arc<ProcessLink>>>,
     /// The successor serves new clients.
@@ -49,10 +49,19 @@ const GENERATIONS_MAX: u8 = 4;
 
 /// Owner of a received datagram.
 pub(super) enum DatagramOwner {
-    /// The worker that has received it.
+    /// The worker that has received it, or any worker if another process has received it.
     Receiver,
     Worker(usize),
     Process(Arc<ProcessLink>),
+}
+
+/// Origin of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A socket of this process.
+    Client,
+    Predecessor,
+    Successor,
 }
 
 impl QuicRouting {
@@ -67,7 +76,8 @@ impl QuicRouting {
             generation,
             mailed: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             addresses: OnceLock::new(),
-            predecessor: predecessor.map(Arc::new),
+            // Without its end, a predecessor of another version closes its sockets.
+            predecessor: Mutex::new(predecessor.filter(|link| !link.is_gone()).map(Arc::new)),
             successor: Mutex::default(),
             handed_over: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
@@ -93,41 +103,48 @@ impl QuicRouting {
 
     /// Whether datagrams of the predecessor's connections reach it from here, so that both processes may have sockets.
     pub(crate) fn has_predecessor(&self) -> bool {
-        self.predecessor.as_ref().is_some_and(|link| !link.is_gone())
+        live(&self.predecessor).is_some()
     }
 
     /// Whether datagrams of new clients reach the successor from here.
     pub(super) fn has_successor(&self) -> bool {
-        self.successor().is_some()
-    }
-
-    fn successor(&self) -> Option<Arc<ProcessLink>> {
-        let link = self.successor.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        link.filter(|link| !link.is_gone())
+        live(&self.successor).is_some()
     }
 
     /// The successor serves new clients from now on.
     pub(crate) fn hand_over(&self) {
         // Its HTTP/3 may be off.
-        self.successor().inspect(|link| link.probe());
+        live(&self.successor).inspect(|link| link.probe());
         self.handed_over.store(true, Ordering::SeqCst);
     }
 
-    /// Ends the threads that receive from other processes.
+    /// Ends the threads that receive from other processes, and closes the links: the others notice, even if this process lives on.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
+        for link in [&self.predecessor, &self.successor] {
+            link.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
     }
 
     /// Returns the owner of a datagram that a worker has received.
     pub(super) fn owner(&self, datagram: &[u8], own: usize) -> DatagramOwner {
-        match self.find(datagram) {
-            Found::Worker(worker) if worker != own => DatagramOwner::Worker(worker),
-            Found::Worker(_) => DatagramOwner::Receiver,
-            Found::Older => self.predecessor.clone().filter(|link| !link.is_gone()).into(),
-            Found::Newer => self.successor().into(),
-            Found::Unknown if self.handed_over.load(Ordering::Relaxed) => self.successor().into(),
-            Found::Unknown => DatagramOwner::Receiver,
+        match self.owner_from(Origin::Client, datagram) {
+            DatagramOwner::Worker(worker) if worker == own => DatagramOwner::Receiver,
+            owner => owner,
         }
+    }
+
+    /// Returns the owner of a datagram: never the process that has sent it here, nor one that has ended.
+    fn owner_from(&self, origin: Origin, datagram: &[u8]) -> DatagramOwner {
+        let handed_over = || self.handed_over.load(Ordering::Relaxed);
+        let link = match self.find(datagram) {
+            Found::Worker(worker) => return DatagramOwner::Worker(worker),
+            Found::Older if origin != Origin::Predecessor => live(&self.predecessor),
+            Found::Newer if origin != Origin::Successor => live(&self.successor),
+            Found::Unknown if origin != Origin::Successor && handed_over() => live(&self.successor),
+            _ => None,
+        };
+        link.map_or(DatagramOwner::Receiver, DatagramOwner::Process)
     }
 
     fn find(&self, datagram: &[u8]) -> Found {
@@ -164,63 +181,61 @@ impl QuicRouting {
         own.send_greeting(self.routes.key(), self.generation)?;
         let own = Arc::new(own);
         *self.successor.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&own));
-        self.start_receiver(own, posts)?;
+        self.start_receiver(own, Origin::Successor, posts)?;
         Ok(other)
     }
 
     /// Starts to receive from the predecessor, if there is one.
     pub(crate) fn receive_from_predecessor(self: &Arc<Self>, posts: &Arc<[Post<Mail>]>) -> io::Result<()> {
-        match &self.predecessor {
-            Some(link) => self.start_receiver(Arc::clone(link), posts),
+        match live(&self.predecessor) {
+            Some(link) => self.start_receiver(link, Origin::Predecessor, posts),
             None => Ok(()),
         }
     }
 
     /// Starts a thread that passes datagrams of another process to their workers, until the process or this server ends.
-    fn start_receiver(self: &Arc<Self>, link: Arc<ProcessLink>, posts: &Arc<[Post<Mail>]>) -> io::Result<()> {
+    fn start_receiver(
+        self: &Arc<Self>,
+        link: Arc<ProcessLink>,
+        origin: Origin,
+        posts: &Arc<[Post<Mail>]>,
+    ) -> io::Result<()> {
         let (routing, posts) = (Arc::clone(self), Arc::clone(posts));
         let receive = move || {
             let mut buffer = vec![0; ProcessLink::MESSAGE_MAX];
             while !routing.has_ended.load(Ordering::SeqCst) && !link.is_gone() {
                 if let Some((address, datagram)) = link.receive(&mut buffer) {
-                    routing.pass(&link, address, datagram, &posts);
+                    routing.pass(origin, address, datagram, &posts);
                 }
             }
+            // Closes this end, and wakes workers whose sockets wait for the end of the predecessor.
+            live(&routing.predecessor);
+            live(&routing.successor);
+            posts.iter().for_each(Post::wake);
         };
         thread::Builder::new().name("sinews-quic".to_owned()).spawn(receive).map(drop)
     }
 
     /// Passes on a datagram that another process has received.
-    fn pass(
-        &self,
-        from: &Arc<ProcessLink>,
-        to: SocketAddr,
-        mut datagram: MailedDatagram,
-        posts: &[Post<Mail>],
-    ) {
+    fn pass(&self, origin: Origin, to: SocketAddr, mut datagram: MailedDatagram, posts: &[Post<Mail>]) {
         let addresses = self.addresses.get().map_or(&[][..], |addresses| addresses);
         let Some(listener) = addresses.iter().position(|address| *address == to) else { return };
         datagram.listener = listener;
-        let is_older = self.predecessor.as_ref().is_some_and(|link| Arc::ptr_eq(link, from));
-        let next = match self.find(&datagram.payload) {
-            Found::Worker(worker) => return self.mail(worker, datagram, posts),
-            // Never back to the process that has sent it.
-            Found::Older if is_older => None,
-            Found::Older => self.predecessor.clone(),
-            Found::Newer | Found::Unknown if !is_older => None,
-            Found::Newer => self.successor(),
-            Found::Unknown => self.successor().filter(|_| self.handed_over.load(Ordering::Relaxed)),
-        };
-        match next {
-            Some(link) => drop(self.forward(&link, &datagram)),
+        let worker = match self.owner_from(origin, &datagram.payload) {
+            DatagramOwner::Process(link) => {
+                self.forward(&link, &datagram);
+                return;
+            }
+            DatagramOwner::Worker(worker) => worker,
             // As the kernel: the datagrams of a client reach one worker.
-            None => {
+            DatagramOwner::Receiver => {
                 let mut hasher = DefaultHasher::new();
                 datagram.from.hash(&mut hasher);
                 let worker = hasher.finish() % self.mailed.len().max(1) as u64;
-                self.mail(usize::try_from(worker).unwrap_or(0), datagram, posts);
+                usize::try_from(worker).unwrap_or(0)
             }
-        }
+        };
+        self.mail(worker, datagram, posts);
     }
 
     fn mail(&self, worker: usize, datagram: MailedDatagram, posts: &[Post<Mail>]) {
@@ -242,8 +257,9 @@ enum Found {
     Unknown,
 }
 
-impl From<Option<Arc<ProcessLink>>> for DatagramOwner {
-    fn from(link: Option<Arc<ProcessLink>>) -> Self {
-        link.map_or(Self::Receiver, Self::Process)
-    }
+/// Returns the link of a process, and closes that of one that has ended.
+fn live(link: &Mutex<Option<Arc<ProcessLink>>>) -> Option<Arc<ProcessLink>> {
+    let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
+    link.take_if(|link| link.is_gone());
+    link.clone()
 }

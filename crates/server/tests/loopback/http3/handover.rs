@@ -140,6 +140,33 @@ fn open_requests_outlive_two_handovers() {
     assert_eq!(third.connect().get("/fixed").0, 200);
 }
 
+/// The datagrams between the first and the third process take the way through the second.
+#[test]
+fn process_without_connections_passes_on_datagrams_until_its_predecessor_ends() {
+    let server = Http3Server::new(HttpConfig::default(), 2);
+    let mut clients: Vec<(Http3Client, u64)> = (0..16).map(|_| waiting(&server)).collect();
+    let second = Successor::new(&server.running, 2, true);
+    server.running.stop.hand_over();
+    for (client, _) in &mut clients {
+        client.run("GOAWAY", |quic| quic.go_away.is_some());
+    }
+    let third = Successor::new(&second.running, 2, true);
+    second.running.stop.hand_over();
+    for (client, _) in &mut clients {
+        assert_eq!(third.connect().get("/fixed").0, 200);
+        change_address(client);
+    }
+    server.wake();
+    for (client, later) in &mut clients {
+        assert_eq!(client.answer(*later), (200, b"late".to_vec()));
+        client.run("the end of the connection", |quic| quic.lost.is_some());
+        assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
+    }
+    server.running.join();
+    second.running.join();
+    assert_eq!(third.connect().get("/fixed").0, 200);
+}
+
 #[test]
 fn handover_to_a_program_without_datagrams_closes_connections_and_leaves_the_port() {
     let server = Http3Server::new(HttpConfig::default(), 2);
