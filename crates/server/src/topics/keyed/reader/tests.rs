@@ -113,7 +113,12 @@ impl World {
 
     /// With a memory limit of snapshots.
     fn with_memory(bytes_max: usize) -> Self {
-        let (memory, encoded) = (SnapshotMemory::new(bytes_max), Arc::new(AtomicUsize::new(0)));
+        Self::sharing(SnapshotMemory::new(bytes_max))
+    }
+
+    /// With the memory of snapshots of other topics.
+    fn sharing(memory: Arc<SnapshotMemory>) -> Self {
+        let encoded = Arc::new(AtomicUsize::new(0));
         Self {
             topic: KeyedTopic::new("t", 1, (1, 0), &memory),
             encode: encoder(Arc::clone(&encoded)),
@@ -279,10 +284,105 @@ fn readers_that_do_not_read_take_no_more_memory_than_the_limit() {
         readers.push((reader, view, filter));
         assert!(world.memory.bytes() <= LIMIT, "{} bytes", world.memory.bytes());
     }
-    assert_eq!(world.encoded.load(Ordering::Relaxed), 50, "one part for each reader");
+    let encoded = world.encoded.load(Ordering::Relaxed);
+    assert!(encoded <= 50, "at most one part for each reader, not {encoded}");
     for (mut reader, mut view, filter) in readers {
         while !world.read(&mut reader, &mut view, filter) {}
         assert_eq!(view.keys.len(), 60);
         assert!(view.keys.values().all(|(_, value)| value.starts_with("49y")));
     }
+}
+
+/// Readers of keys near the limit, in any order: parts do not fit, and no snapshot begins again.
+#[test]
+fn all_topics_complete_their_snapshots_at_once_near_the_limit() {
+    for seed in 0..5 {
+        let mut rng = Rng::new(seed);
+        // The keys have a limit of 2 MiB, and snapshots twice this.
+        let memory = SnapshotMemory::new(4 << 20);
+        let worlds: Vec<World> = (0..8).map(|_| World::sharing(Arc::clone(&memory))).collect();
+        for world in &worlds {
+            for key in 0..60 {
+                world.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_100)));
+            }
+            assert!((250 << 10..256 << 10).contains(&world.topic.lock().bytes()));
+        }
+        let reader = |at: usize| (at % 8, KeyedReader::new(None), View::default());
+        let mut readers: Vec<_> = (0..24).map(reader).collect();
+        while !readers.is_empty() {
+            let at = rng.below(readers.len());
+            let (topic, reader, view) = &mut readers[at];
+            if worlds[*topic].read(reader, view, None) {
+                assert_eq!((view.keys.len(), view.restarts), (60, 0), "seed {seed}");
+                readers.remove(at);
+            }
+            assert!(memory.bytes() <= 4 << 20, "{} bytes", memory.bytes());
+        }
+        let encoded: usize = worlds.iter().map(|world| world.encoded.load(Ordering::Relaxed)).sum();
+        // A snapshot has 9 parts.
+        assert!((8 * 9..=8 * 9 * 3).contains(&encoded), "{encoded} parts of seed {seed}");
+    }
+}
+
+/// Other subscribers begin, and never continue, while a slow one reads.
+fn read_beside_stalled_subscribers(removes: bool) -> (usize, usize) {
+    const LIMIT: usize = 1 << 20;
+    let mut world = World::with_memory(LIMIT);
+    for key in 0..60 {
+        world.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
+    }
+    let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+    let mut stalled = Vec::new();
+    for steps in 1..100 {
+        world.read(&mut reader, &mut view, None);
+        if !view.keys.is_empty() {
+            return (steps, view.restarts);
+        }
+        for round in 0..70 {
+            world.write(&KeyWrite::set(format!("k{}", round % 60), format!("{steps}{}", "y".repeat(4_000))));
+        }
+        if removes {
+            // The removal is forgotten, so no reader can begin with an earlier snapshot.
+            world.write(&KeyWrite::delete("k59"));
+            world.now += Duration::from_secs(61);
+            world.topic.lock().expire(world.now, 64);
+            world.note();
+        }
+        let mut other = KeyedReader::new(None);
+        world.read(&mut other, &mut View::default(), None);
+        stalled.push(other);
+        assert!(world.memory.bytes() <= LIMIT, "{} bytes", world.memory.bytes());
+    }
+    panic!("the reader has no complete snapshot");
+}
+
+#[test]
+fn slow_reader_of_a_busy_topic_completes_its_snapshot() {
+    assert_eq!(read_beside_stalled_subscribers(false), (8, 0), "8 parts, later readers share a snapshot");
+    let (steps, restarts) = read_beside_stalled_subscribers(true);
+    assert!(restarts == 1 && steps < 18, "{steps} parts, {restarts} restarts");
+}
+
+/// Stalled subscribers of a busy topic, then readers of other topics.
+#[test]
+fn stalled_subscribers_of_a_topic_discard_no_snapshots_of_others() {
+    let memory = SnapshotMemory::new(1 << 20);
+    let [busy, quiet] = [(); 2].map(|()| World::sharing(Arc::clone(&memory)));
+    for key in 0..60 {
+        busy.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
+        quiet.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
+    }
+    let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+    quiet.read(&mut reader, &mut view, None);
+    let mut stalled = Vec::new();
+    for round in 0..200 {
+        for _ in 0..70 {
+            busy.write(&KeyWrite::set("k0", format!("{round}")));
+        }
+        let mut other = KeyedReader::new(None);
+        busy.read(&mut other, &mut View::default(), None);
+        stalled.push(other);
+    }
+    while !quiet.read(&mut reader, &mut view, None) {}
+    assert_eq!((view.keys.len(), view.restarts), (60, 0));
 }
