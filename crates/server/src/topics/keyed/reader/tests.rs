@@ -1,7 +1,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sinews_testkit::Rng;
@@ -324,65 +325,99 @@ fn all_topics_complete_their_snapshots_at_once_near_the_limit() {
     }
 }
 
-/// Other subscribers begin, and never continue, while a slow one reads.
+impl World {
+    /// Changes the keys, of 4,000 bytes each, so that later readers begin with another snapshot if there is memory for it:
+    /// or even if there is none, since no reader can begin before a forgotten removal.
+    fn change_all(&mut self, round: usize, removes: bool) {
+        for key in 0..60 {
+            self.write(&KeyWrite::set(format!("k{key}"), format!("{round}{}", "y".repeat(4_000))));
+        }
+        (0..10).for_each(|_| self.write(&KeyWrite::set("k0", "z".repeat(4_000))));
+        if removes {
+            self.write(&KeyWrite::delete("k59"));
+            self.now += Duration::from_secs(61);
+            self.topic.lock().expire(self.now, 64);
+            self.note();
+        }
+    }
+
+    /// Returns a new reader that has read one part.
+    fn begin(&self) -> (KeyedReader, View) {
+        let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+        assert!(!self.read(&mut reader, &mut view, None));
+        (reader, view)
+    }
+}
+
+/// Returns the parts that a slow subscriber reads until it has the keys, and how often it began again. Other subscribers
+/// begin, and never continue.
 fn read_beside_stalled_subscribers(removes: bool) -> (usize, usize) {
     const LIMIT: usize = 1 << 20;
     let mut world = World::with_memory(LIMIT);
-    for key in 0..60 {
-        world.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
-    }
-    let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+    world.change_all(0, false);
+    let (mut reader, mut view) = world.begin();
     let mut stalled = Vec::new();
-    for steps in 1..100 {
+    for parts in 2..100 {
+        world.change_all(parts, removes);
+        stalled.push(world.begin());
+        assert!(world.memory.bytes() <= LIMIT, "{} bytes", world.memory.bytes());
         world.read(&mut reader, &mut view, None);
         if !view.keys.is_empty() {
-            return (steps, view.restarts);
+            return (parts, view.restarts);
         }
-        for round in 0..70 {
-            world.write(&KeyWrite::set(format!("k{}", round % 60), format!("{steps}{}", "y".repeat(4_000))));
-        }
-        if removes {
-            // The removal is forgotten, so no reader can begin with an earlier snapshot.
-            world.write(&KeyWrite::delete("k59"));
-            world.now += Duration::from_secs(61);
-            world.topic.lock().expire(world.now, 64);
-            world.note();
-        }
-        let mut other = KeyedReader::new(None);
-        world.read(&mut other, &mut View::default(), None);
-        stalled.push(other);
-        assert!(world.memory.bytes() <= LIMIT, "{} bytes", world.memory.bytes());
     }
     panic!("the reader has no complete snapshot");
 }
 
 #[test]
 fn slow_reader_of_a_busy_topic_completes_its_snapshot() {
-    assert_eq!(read_beside_stalled_subscribers(false), (8, 0), "8 parts, later readers share a snapshot");
-    let (steps, restarts) = read_beside_stalled_subscribers(true);
-    assert!(restarts == 1 && steps < 18, "{steps} parts, {restarts} restarts");
+    assert_eq!(read_beside_stalled_subscribers(false), (8, 0), "all parts of one snapshot");
+    let (parts, restarts) = read_beside_stalled_subscribers(true);
+    assert!(restarts == 1 && parts <= 8 + 8, "{parts} parts, {restarts} restarts");
 }
 
-/// Stalled subscribers of a busy topic, then readers of other topics.
 #[test]
-fn stalled_subscribers_of_a_topic_discard_no_snapshots_of_others() {
-    let memory = SnapshotMemory::new(1 << 20);
-    let [busy, quiet] = [(); 2].map(|()| World::sharing(Arc::clone(&memory)));
-    for key in 0..60 {
-        busy.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
-        quiet.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000)));
-    }
-    let (mut reader, mut view) = (KeyedReader::new(None), View::default());
-    quiet.read(&mut reader, &mut view, None);
-    let mut stalled = Vec::new();
-    for round in 0..200 {
-        for _ in 0..70 {
-            busy.write(&KeyWrite::set("k0", format!("{round}")));
+fn stalled_subscribers_of_a_busy_topic_discard_no_snapshots_of_others() {
+    for removes in [false, true] {
+        let memory = SnapshotMemory::new(1 << 20);
+        let [mut busy, mut quiet, mut late] = [(); 3].map(|()| World::sharing(Arc::clone(&memory)));
+        quiet.change_all(0, false);
+        late.change_all(0, false);
+        let mut others = vec![(&quiet, quiet.begin())];
+        let mut stalled = Vec::new();
+        for round in 0..20 {
+            busy.change_all(round, removes);
+            stalled.push(busy.begin());
+            if round == 10 {
+                others.push((&late, late.begin()));
+            }
         }
-        let mut other = KeyedReader::new(None);
-        busy.read(&mut other, &mut View::default(), None);
-        stalled.push(other);
+        for (world, (mut reader, mut view)) in others {
+            while !world.read(&mut reader, &mut view, None) {}
+            assert_eq!((view.keys.len(), view.restarts), (60, 0));
+        }
     }
-    while !quiet.read(&mut reader, &mut view, None) {}
-    assert_eq!((view.keys.len(), view.restarts), (60, 0));
+}
+
+#[test]
+fn threads_that_begin_at_once_share_a_snapshot() {
+    const THREADS: usize = 4;
+    let (memory, encoded) = (SnapshotMemory::new(usize::MAX), Arc::new(AtomicUsize::new(0)));
+    let (topic, encode) = (KeyedTopic::new("t", 1, (1, 0), &memory), encoder(Arc::clone(&encoded)));
+    let limits = WriteLimits { config: KeyedConfig::default(), left: usize::MAX };
+    for round in 0..20 {
+        for key in 0..1_000 {
+            let write = KeyWrite::set(format!("k{key}"), format!("{round:0100}"));
+            topic.lock().write(&write, limits, Instant::now()).unwrap();
+        }
+        let end = topic.lock().cursor();
+        let start = Barrier::new(THREADS);
+        let read_all = || {
+            start.wait();
+            let mut reader = KeyedReader::new(None);
+            while let ReaderStep::Message(_) = reader.next(&topic, None, end, &encode) {}
+        };
+        thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(read_all))));
+        assert_eq!(encoded.swap(0, Ordering::Relaxed), 4, "parts of round {round}");
+    }
 }
