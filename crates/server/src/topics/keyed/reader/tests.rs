@@ -421,3 +421,23 @@ fn threads_that_begin_at_once_share_a_snapshot() {
         assert_eq!(encoded.swap(0, Ordering::Relaxed), 4, "parts of round {round}");
     }
 }
+
+#[test]
+fn snapshots_without_readers_are_discarded_first() {
+    let memory = SnapshotMemory::new(1 << 20);
+    let mut worlds: Vec<World> = (0..5).map(|_| World::sharing(Arc::clone(&memory))).collect();
+    worlds.iter_mut().for_each(|world| world.change_all(0, false));
+    let (mut reader, mut view) = worlds[0].begin();
+    let read_all = |world: &World| {
+        let (mut reader, mut view) = world.begin();
+        while !world.read(&mut reader, &mut view, None) {}
+        view
+    };
+    // Four fit.
+    worlds[1..].iter().for_each(|world| drop(read_all(world)));
+    worlds[0].change_all(1, false);
+    let newer = read_all(&worlds[0]);
+    assert_eq!(newer.parts.1, worlds[0].sequence().to_string(), "a snapshot of the present keys");
+    while !worlds[0].read(&mut reader, &mut view, None) {}
+    assert_eq!((view.keys.len(), view.restarts), (60, 0));
+}
