@@ -43,7 +43,8 @@ impl KeyedConfig {
     }
 
     /// Approximate memory limit of the keys of all topics, in bytes. Default 64 MiB. The snapshots that subscribers read
-    /// may have twice this number: above it, the oldest one is discarded, and its readers begin again.
+    /// may have twice this number: above it, their encoded parts are dropped, and encoded again when a reader needs them.
+    /// If names and values alone exceed it, a snapshot is discarded, and its readers begin again.
     #[must_use]
     pub fn with_max_total_bytes(mut self, bytes: usize) -> Self {
         self.total_bytes = bytes;

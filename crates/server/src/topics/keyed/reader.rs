@@ -16,6 +16,8 @@ pub(crate) struct KeyedReader {
     after: Option<u64>,
     /// The snapshot that is being sent.
     snapshot: Option<SnapshotReader>,
+    /// The snapshot before was discarded.
+    is_restarted: bool,
 }
 
 /// Next step of a reader.
@@ -32,7 +34,7 @@ pub(super) enum ReaderStep {
 impl KeyedReader {
     /// Creates a reader after a cursor; `None` begins with a snapshot.
     pub(super) fn new(after: Option<u64>) -> Self {
-        Self { after, snapshot: None }
+        Self { after, snapshot: None, is_restarted: false }
     }
 
     /// Returns the next message, with changes up to the cursor `end`.
@@ -50,11 +52,15 @@ impl KeyedReader {
                         if is_last {
                             self.after = Some(snapshot.cursor());
                             self.snapshot = None;
+                            self.is_restarted = false;
                         }
                         return ReaderStep::Message(part);
                     }
                     // It begins again with the first part of a newer one.
-                    Err(Discarded) => self.snapshot = None,
+                    Err(Discarded) => {
+                        self.snapshot = None;
+                        self.is_restarted = true;
+                    }
                 }
             }
             if let Some(after) = self.after {
@@ -70,7 +76,12 @@ impl KeyedReader {
             }
             self.after = None;
             match topic.begin_snapshot(filter, encode) {
-                SnapshotStart::Parts(reader) => self.snapshot = Some(reader),
+                SnapshotStart::Parts(mut reader) => {
+                    if self.is_restarted {
+                        reader.restart();
+                    }
+                    self.snapshot = Some(reader);
+                }
                 SnapshotStart::Whole(cursor, part) => {
                     self.after = Some(cursor);
                     return ReaderStep::Message(part);

@@ -3,14 +3,20 @@
 //! ```text
 //!   KeyedTopic ─▶ SharedSnapshot: references to the keys         ◀─ SnapshotReader: index of the next key
 //!                   │ bytes                                      │ a filter: encodes its part for itself
-//!                   ▼                                            ▼ none: the part is encoded once for all readers
-//!                 SnapshotMemory: above the limit, the oldest snapshot is discarded; its readers begin again
+//!                   ▼                                            ▼ none: readers share the encoded part
+//!                 SnapshotMemory: above the limit, encoded parts are dropped, then snapshots discarded
 //! ```
 //!
 //! A snapshot refers to the values of its time, so that writes between two parts do not change it. What a slow reader
 //! costs is its index; the memory of all snapshots is limited, whatever the number of readers.
+//!
+//! Encoded parts are a cache: a reader encodes a dropped part again, with the same keys. So above the limit, readers
+//! continue as long as the references fit. Only references above the limit discard a snapshot, whose readers begin
+//! again: first a snapshot without readers, then one whose readers have not begun again before, then one that a newer
+//! snapshot of its topic has replaced; the oldest of these. A topic whose last snapshot has readers gets no further one
+//! while it does not fit ([`SnapshotMemory::fits`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -36,7 +42,10 @@ const SWEEP_MIN: usize = 64;
 /// Memory of all snapshots of a server.
 #[derive(Debug)]
 pub(crate) struct SnapshotMemory {
-    bytes: AtomicUsize,
+    /// Bytes of references.
+    keys: AtomicUsize,
+    /// Bytes of encoded parts.
+    parts: AtomicUsize,
     bytes_max: usize,
     list: Mutex<SnapshotList>,
 }
@@ -56,14 +65,19 @@ pub(super) struct SharedSnapshot {
     position: Position,
     content: Mutex<Option<SnapshotContent>>,
     is_discarded: AtomicBool,
+    /// The topic has a newer one.
+    is_replaced: AtomicBool,
+    readers: AtomicUsize,
+    /// Number of readers whose snapshot before was discarded.
+    restarted: AtomicUsize,
     memory: Arc<SnapshotMemory>,
 }
 
 #[derive(Debug)]
 struct SnapshotContent {
     keys: Arc<[KeyChange]>,
-    /// The first parts without a filter, each with the index of the key after it.
-    parts: Vec<(Prepared, usize)>,
+    /// Parts without a filter by number, each with the index of the key after it.
+    parts: BTreeMap<usize, (Prepared, usize)>,
     charge: SnapshotCharge,
 }
 
@@ -71,7 +85,8 @@ struct SnapshotContent {
 #[derive(Debug)]
 struct SnapshotCharge {
     memory: Arc<SnapshotMemory>,
-    bytes: usize,
+    keys: usize,
+    parts: usize,
 }
 
 /// Position of a subscriber in a snapshot.
@@ -82,6 +97,8 @@ pub(super) struct SnapshotReader {
     parts: usize,
     /// Index of the next key.
     next: usize,
+    /// Its snapshot before was discarded.
+    is_restarted: bool,
 }
 
 /// Error: the snapshot was discarded, since snapshots exceeded their memory limit.
@@ -91,12 +108,12 @@ pub(super) struct Discarded;
 impl SnapshotMemory {
     pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
         let list = Mutex::new(SnapshotList { snapshots: VecDeque::new(), sweep_at: SWEEP_MIN });
-        Arc::new(Self { bytes: AtomicUsize::new(0), bytes_max, list })
+        Arc::new(Self { keys: AtomicUsize::new(0), parts: AtomicUsize::new(0), bytes_max, list })
     }
 
     /// Returns the approximate memory of all snapshots in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        self.keys.load(Ordering::Relaxed) + self.parts.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, SnapshotList> {
@@ -112,64 +129,105 @@ impl SnapshotMemory {
         list.snapshots.push_back(Arc::downgrade(snapshot));
     }
 
-    /// Discards the oldest snapshots above the limit, but not this one.
+    /// Returns whether references of this size fit, perhaps without other snapshots that have no readers: these are
+    /// discarded.
+    pub(super) fn fits(&self, bytes: usize, last: &SharedSnapshot) -> bool {
+        let fits = || self.keys.load(Ordering::Relaxed).saturating_add(bytes) <= self.bytes_max;
+        if !fits() {
+            for snapshot in self.lock().others(last).iter().filter(|snapshot| !snapshot.has_readers()) {
+                if fits() {
+                    break;
+                }
+                snapshot.discard();
+            }
+        }
+        fits()
+    }
+
+    /// Frees memory above the limit: encoded parts of the oldest snapshots first, then snapshots, but not this one.
     fn enforce(&self, kept: &SharedSnapshot) {
         if self.bytes() <= self.bytes_max {
             return;
         }
-        let mut list = self.lock();
-        let mut at = 0;
-        while self.bytes() > self.bytes_max && at < list.snapshots.len() {
-            let snapshot = list.snapshots[at].upgrade();
-            if snapshot.as_ref().is_some_and(|snapshot| std::ptr::eq(&**snapshot, kept)) {
-                at += 1;
-                continue;
+        let list = self.lock();
+        let mut others = list.others(kept);
+        // Some more than necessary, so that the next parts do not search the list again.
+        let low = self.bytes_max - self.bytes_max / 8;
+        for snapshot in &others {
+            if self.bytes() <= low {
+                return;
             }
-            list.snapshots.remove(at);
-            if let Some(snapshot) = snapshot {
-                snapshot.discard();
+            snapshot.drop_parts();
+        }
+        if self.bytes() > self.bytes_max {
+            kept.drop_parts();
+        }
+        // Equal ones stay in the order of their creation.
+        others.sort_by_cached_key(|snapshot| snapshot.rank());
+        for snapshot in others {
+            if self.bytes() <= self.bytes_max {
+                return;
             }
+            snapshot.discard();
         }
     }
 }
 
+impl SnapshotList {
+    /// Returns the snapshots but one, the oldest first.
+    fn others(&self, kept: &SharedSnapshot) -> Vec<Arc<SharedSnapshot>> {
+        let known = self.snapshots.iter().filter_map(Weak::upgrade);
+        known.filter(|known| !std::ptr::eq(&**known, kept) && !known.is_discarded()).collect()
+    }
+}
+
 impl SnapshotCharge {
-    fn new(memory: &Arc<SnapshotMemory>, bytes: usize) -> Self {
-        memory.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Self { memory: Arc::clone(memory), bytes }
+    fn new(memory: &Arc<SnapshotMemory>, keys: usize) -> Self {
+        memory.keys.fetch_add(keys, Ordering::Relaxed);
+        Self { memory: Arc::clone(memory), keys, parts: 0 }
     }
 
-    fn add(&mut self, bytes: usize) {
-        self.memory.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.bytes += bytes;
+    fn add_part(&mut self, bytes: usize) {
+        self.memory.parts.fetch_add(bytes, Ordering::Relaxed);
+        self.parts += bytes;
+    }
+
+    fn drop_parts(&mut self) {
+        self.memory.parts.fetch_sub(std::mem::take(&mut self.parts), Ordering::Relaxed);
     }
 }
 
 impl Drop for SnapshotCharge {
     fn drop(&mut self) {
-        self.memory.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.drop_parts();
+        self.memory.keys.fetch_sub(self.keys, Ordering::Relaxed);
     }
 }
 
 impl SharedSnapshot {
-    pub(super) fn new(
+    /// Creates a snapshot with its first reader.
+    pub(super) fn begin(
         (position, cursor): (Position, u64),
         keys: Vec<KeyChange>,
         memory: &Arc<SnapshotMemory>,
-    ) -> Arc<Self> {
+    ) -> SnapshotReader {
         let bytes = keys.iter().map(|key| KEY_COST + key.bytes()).sum();
         let charge = SnapshotCharge::new(memory, bytes);
-        let content = SnapshotContent { keys: keys.into(), parts: Vec::new(), charge };
+        let content = SnapshotContent { keys: keys.into(), parts: BTreeMap::new(), charge };
         let snapshot = Arc::new(Self {
             cursor,
             position,
             content: Mutex::new(Some(content)),
             is_discarded: AtomicBool::new(false),
+            is_replaced: AtomicBool::new(false),
+            readers: AtomicUsize::new(0),
+            restarted: AtomicUsize::new(0),
             memory: Arc::clone(memory),
         });
+        let reader = SnapshotReader::new(&snapshot);
         memory.add(&snapshot);
         memory.enforce(&snapshot);
-        snapshot
+        reader
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SnapshotContent>> {
@@ -179,6 +237,28 @@ impl SharedSnapshot {
     fn discard(&self) {
         self.is_discarded.store(true, Ordering::Relaxed);
         *self.lock() = None;
+    }
+
+    fn drop_parts(&self) {
+        if let Some(content) = self.lock().as_mut() {
+            content.parts.clear();
+            content.charge.drop_parts();
+        }
+    }
+
+    /// Marks it as replaced by a newer one of its topic.
+    pub(super) fn replace(&self) {
+        self.is_replaced.store(true, Ordering::Relaxed);
+    }
+
+    fn has_readers(&self) -> bool {
+        self.readers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns its rank among the snapshots to keep: the lowest one is discarded first.
+    fn rank(&self) -> (bool, bool, bool) {
+        let is_replaced = self.is_replaced.load(Ordering::Relaxed);
+        (self.has_readers(), self.restarted.load(Ordering::Relaxed) > 0, !is_replaced)
     }
 
     pub(super) fn is_discarded(&self) -> bool {
@@ -194,7 +274,7 @@ impl SharedSnapshot {
     ) -> Result<(Prepared, usize, bool), Discarded> {
         let mut content = self.lock();
         let SnapshotContent { keys, parts: encoded, charge } = content.as_mut().ok_or(Discarded)?;
-        if let Some((part, end)) = encoded.get(parts) {
+        if let Some((part, end)) = encoded.get(&parts) {
             return Ok((part.clone(), *end, *end == keys.len()));
         }
         let end = next + part_len(keys[next..].iter());
@@ -202,8 +282,8 @@ impl SharedSnapshot {
         // Encoded with the lock, so once: other readers of the snapshot need the same part.
         let part = self.encode(topic, (parts, is_last), &keys[next..end], encode);
         // The message, and its encoding for a kind of connection.
-        charge.add(PART_COST + 2 * part.payload().len());
-        encoded.push((part.clone(), end));
+        charge.add_part(PART_COST + 2 * part.payload().len());
+        encoded.insert(parts, (part.clone(), end));
         drop(content);
         self.memory.enforce(self);
         Ok((part, end, is_last))
@@ -250,8 +330,19 @@ fn part_len<'a>(keys: impl Iterator<Item = &'a KeyChange>) -> usize {
 }
 
 impl SnapshotReader {
-    pub(super) fn new(snapshot: Arc<SharedSnapshot>) -> Self {
-        Self { snapshot, parts: 0, next: 0 }
+    pub(super) fn new(snapshot: &Arc<SharedSnapshot>) -> Self {
+        snapshot.readers.fetch_add(1, Ordering::Relaxed);
+        Self { snapshot: Arc::clone(snapshot), parts: 0, next: 0, is_restarted: false }
+    }
+
+    pub(super) fn snapshot(&self) -> &Arc<SharedSnapshot> {
+        &self.snapshot
+    }
+
+    /// Marks a reader whose snapshot before was discarded: snapshots without such readers are discarded first.
+    pub(super) fn restart(&mut self) {
+        self.is_restarted = true;
+        self.snapshot.restarted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the cursor of the snapshot.
@@ -274,5 +365,14 @@ impl SnapshotReader {
         self.parts += 1;
         self.next = next;
         Ok((part, is_last))
+    }
+}
+
+impl Drop for SnapshotReader {
+    fn drop(&mut self) {
+        self.snapshot.readers.fetch_sub(1, Ordering::Relaxed);
+        if self.is_restarted {
+            self.snapshot.restarted.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

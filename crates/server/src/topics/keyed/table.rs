@@ -76,8 +76,8 @@ pub(crate) struct KeyedUse {
 /// Memory of a topic with keys besides its name and keys, in bytes.
 const TOPIC_COST: usize = 512;
 
-/// Memory limit of the snapshots that subscribers read, in limits of the keys: as much for references to the keys of all
-/// topics, which keep replaced values, as for their encoded parts.
+/// Memory limit of the snapshots that subscribers read, in limits of the keys: the last snapshots of all topics take one,
+/// and older ones, which keep replaced values, and encoded parts the other.
 const SNAPSHOTS_FACTOR: usize = 2;
 
 /// Threads by the mailboxes, and the epochs of topics.

@@ -30,7 +30,7 @@ const SNAPSHOT_CHANGES: u64 = 64;
 pub(crate) struct KeyedTopic {
     pub(crate) name: Arc<str>,
     state: Mutex<KeyedState>,
-    /// The last snapshot of all keys.
+    /// The last snapshot of all keys. Locked after the state, if both are.
     snapshot: Mutex<Option<Arc<SharedSnapshot>>>,
     snapshots: Arc<SnapshotMemory>,
     pub(super) threads: Box<[ThreadInterest]>,
@@ -116,7 +116,7 @@ impl KeyedTopic {
     }
 
     /// Begins a snapshot of the keys that match a filter. Subscribers share a large one, and one without a filter: it may
-    /// lie some changes back, which follow.
+    /// lie some changes back, which follow, and many if the memory of snapshots has no space for another one.
     pub(super) fn begin_snapshot(&self, filter: Option<&str>, encode: &EncodeKeys) -> SnapshotStart {
         let state = self.lock();
         let (position, cursor) = (state.position(), state.cursor());
@@ -129,19 +129,25 @@ impl KeyedTopic {
             return SnapshotStart::Whole(cursor, self.encode_whole(position, &keys, false, encode));
         }
         let changes_max = SNAPSHOT_CHANGES.max(state.len() as u64 / 2);
-        let is_recent = |known: &&Arc<SharedSnapshot>| {
+        // Locked until the new one is there, so that other threads share it.
+        let mut last = self.lock_snapshot();
+        let is_shared = |known: &&Arc<SharedSnapshot>| {
             state.has_changes_after(known.cursor)
-                && cursor.saturating_sub(known.cursor) <= changes_max
                 && !known.is_discarded()
+                && (cursor.saturating_sub(known.cursor) <= changes_max
+                    || !self.snapshots.fits(state.bytes(), known))
         };
-        if let Some(known) = self.lock_snapshot().as_ref().filter(is_recent) {
-            return SnapshotStart::Parts(SnapshotReader::new(Arc::clone(known)));
+        if let Some(known) = last.as_ref().filter(is_shared) {
+            return SnapshotStart::Parts(SnapshotReader::new(known));
         }
         let keys = state.snapshot(None);
         drop(state);
-        let snapshot = SharedSnapshot::new((position, cursor), keys, &self.snapshots);
-        *self.lock_snapshot() = Some(Arc::clone(&snapshot));
-        SnapshotStart::Parts(SnapshotReader::new(snapshot))
+        if let Some(known) = last.take() {
+            known.replace();
+        }
+        let reader = SharedSnapshot::begin((position, cursor), keys, &self.snapshots);
+        *last = Some(Arc::clone(reader.snapshot()));
+        SnapshotStart::Parts(reader)
     }
 
     fn encode_whole(

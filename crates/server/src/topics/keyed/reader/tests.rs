@@ -1,7 +1,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sinews_testkit::Rng;
@@ -113,7 +114,12 @@ impl World {
 
     /// With a memory limit of snapshots.
     fn with_memory(bytes_max: usize) -> Self {
-        let (memory, encoded) = (SnapshotMemory::new(bytes_max), Arc::new(AtomicUsize::new(0)));
+        Self::sharing(SnapshotMemory::new(bytes_max))
+    }
+
+    /// With the memory of snapshots of other topics.
+    fn sharing(memory: Arc<SnapshotMemory>) -> Self {
+        let encoded = Arc::new(AtomicUsize::new(0));
         Self {
             topic: KeyedTopic::new("t", 1, (1, 0), &memory),
             encode: encoder(Arc::clone(&encoded)),
@@ -279,10 +285,159 @@ fn readers_that_do_not_read_take_no_more_memory_than_the_limit() {
         readers.push((reader, view, filter));
         assert!(world.memory.bytes() <= LIMIT, "{} bytes", world.memory.bytes());
     }
-    assert_eq!(world.encoded.load(Ordering::Relaxed), 50, "one part for each reader");
+    let encoded = world.encoded.load(Ordering::Relaxed);
+    assert!(encoded <= 50, "at most one part for each reader, not {encoded}");
     for (mut reader, mut view, filter) in readers {
         while !world.read(&mut reader, &mut view, filter) {}
         assert_eq!(view.keys.len(), 60);
         assert!(view.keys.values().all(|(_, value)| value.starts_with("49y")));
     }
+}
+
+/// Readers of keys near the limit, in any order: parts do not fit, and no snapshot begins again.
+#[test]
+fn all_topics_complete_their_snapshots_at_once_near_the_limit() {
+    for seed in 0..5 {
+        let mut rng = Rng::new(seed);
+        // The keys have a limit of 2 MiB, and snapshots twice this.
+        let memory = SnapshotMemory::new(4 << 20);
+        let worlds: Vec<World> = (0..8).map(|_| World::sharing(Arc::clone(&memory))).collect();
+        for world in &worlds {
+            for key in 0..60 {
+                world.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_100)));
+            }
+            assert!((250 << 10..256 << 10).contains(&world.topic.lock().bytes()));
+        }
+        let reader = |at: usize| (at % 8, KeyedReader::new(None), View::default());
+        let mut readers: Vec<_> = (0..24).map(reader).collect();
+        while !readers.is_empty() {
+            let at = rng.below(readers.len());
+            let (topic, reader, view) = &mut readers[at];
+            if worlds[*topic].read(reader, view, None) {
+                assert_eq!((view.keys.len(), view.restarts), (60, 0), "seed {seed}");
+                readers.remove(at);
+            }
+            assert!(memory.bytes() <= 4 << 20, "{} bytes", memory.bytes());
+        }
+        let encoded: usize = worlds.iter().map(|world| world.encoded.load(Ordering::Relaxed)).sum();
+        // A snapshot has 9 parts.
+        assert!((8 * 9..=8 * 9 * 3).contains(&encoded), "{encoded} parts of seed {seed}");
+    }
+}
+
+impl World {
+    /// Changes the keys, of 4,000 bytes each, so that later readers begin with another snapshot if there is memory for it:
+    /// or even if there is none, since no reader can begin before a forgotten removal.
+    fn change_all(&mut self, round: usize, removes: bool) {
+        for key in 0..60 {
+            self.write(&KeyWrite::set(format!("k{key}"), format!("{round}{}", "y".repeat(4_000))));
+        }
+        (0..10).for_each(|_| self.write(&KeyWrite::set("k0", "z".repeat(4_000))));
+        if removes {
+            self.write(&KeyWrite::delete("k59"));
+            self.now += Duration::from_secs(61);
+            self.topic.lock().expire(self.now, 64);
+            self.note();
+        }
+    }
+
+    /// Returns a new reader that has read one part.
+    fn begin(&self) -> (KeyedReader, View) {
+        let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+        assert!(!self.read(&mut reader, &mut view, None));
+        (reader, view)
+    }
+}
+
+/// Returns the parts that a slow subscriber reads until it has the keys, and how often it began again. Other subscribers
+/// begin, and never continue.
+fn read_beside_stalled_subscribers(removes: bool) -> (usize, usize) {
+    const LIMIT: usize = 1 << 20;
+    let mut world = World::with_memory(LIMIT);
+    world.change_all(0, false);
+    let (mut reader, mut view) = world.begin();
+    let mut stalled = Vec::new();
+    for parts in 2..100 {
+        world.change_all(parts, removes);
+        stalled.push(world.begin());
+        assert!(world.memory.bytes() <= LIMIT, "{} bytes", world.memory.bytes());
+        world.read(&mut reader, &mut view, None);
+        if !view.keys.is_empty() {
+            return (parts, view.restarts);
+        }
+    }
+    panic!("the reader has no complete snapshot");
+}
+
+#[test]
+fn slow_reader_of_a_busy_topic_completes_its_snapshot() {
+    assert_eq!(read_beside_stalled_subscribers(false), (8, 0), "all parts of one snapshot");
+    let (parts, restarts) = read_beside_stalled_subscribers(true);
+    assert!(restarts == 1 && parts <= 8 + 8, "{parts} parts, {restarts} restarts");
+}
+
+#[test]
+fn stalled_subscribers_of_a_busy_topic_discard_no_snapshots_of_others() {
+    for removes in [false, true] {
+        let memory = SnapshotMemory::new(1 << 20);
+        let [mut busy, mut quiet, mut late] = [(); 3].map(|()| World::sharing(Arc::clone(&memory)));
+        quiet.change_all(0, false);
+        late.change_all(0, false);
+        let mut others = vec![(&quiet, quiet.begin())];
+        let mut stalled = Vec::new();
+        for round in 0..20 {
+            busy.change_all(round, removes);
+            stalled.push(busy.begin());
+            if round == 10 {
+                others.push((&late, late.begin()));
+            }
+        }
+        for (world, (mut reader, mut view)) in others {
+            while !world.read(&mut reader, &mut view, None) {}
+            assert_eq!((view.keys.len(), view.restarts), (60, 0));
+        }
+    }
+}
+
+#[test]
+fn threads_that_begin_at_once_share_a_snapshot() {
+    const THREADS: usize = 4;
+    let (memory, encoded) = (SnapshotMemory::new(usize::MAX), Arc::new(AtomicUsize::new(0)));
+    let (topic, encode) = (KeyedTopic::new("t", 1, (1, 0), &memory), encoder(Arc::clone(&encoded)));
+    let limits = WriteLimits { config: KeyedConfig::default(), left: usize::MAX };
+    for round in 0..20 {
+        for key in 0..1_000 {
+            let write = KeyWrite::set(format!("k{key}"), format!("{round:0100}"));
+            topic.lock().write(&write, limits, Instant::now()).unwrap();
+        }
+        let end = topic.lock().cursor();
+        let start = Barrier::new(THREADS);
+        let read_all = || {
+            start.wait();
+            let mut reader = KeyedReader::new(None);
+            while let ReaderStep::Message(_) = reader.next(&topic, None, end, &encode) {}
+        };
+        thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(read_all))));
+        assert_eq!(encoded.swap(0, Ordering::Relaxed), 4, "parts of round {round}");
+    }
+}
+
+#[test]
+fn snapshots_without_readers_are_discarded_first() {
+    let memory = SnapshotMemory::new(1 << 20);
+    let mut worlds: Vec<World> = (0..5).map(|_| World::sharing(Arc::clone(&memory))).collect();
+    worlds.iter_mut().for_each(|world| world.change_all(0, false));
+    let (mut reader, mut view) = worlds[0].begin();
+    let read_all = |world: &World| {
+        let (mut reader, mut view) = world.begin();
+        while !world.read(&mut reader, &mut view, None) {}
+        view
+    };
+    // Four fit.
+    worlds[1..].iter().for_each(|world| drop(read_all(world)));
+    worlds[0].change_all(1, false);
+    let newer = read_all(&worlds[0]);
+    assert_eq!(newer.parts.1, worlds[0].sequence().to_string(), "a snapshot of the present keys");
+    while !worlds[0].read(&mut reader, &mut view, None) {}
+    assert_eq!((view.keys.len(), view.restarts), (60, 0));
 }
