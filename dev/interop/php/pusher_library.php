@@ -3,7 +3,7 @@
 //
 // SOURCES is a copy of pusher-http-php, or a folder in which Composer has installed it (composer.json). The dependencies of a copy
 // are packages of Debian: php-cli, php-curl, php-guzzlehttp-guzzle and php-psr-log. BASE is a server such as
-// http://127.0.0.1:8080 with this app:
+// ws://127.0.0.1:8080 with this app:
 //
 //   id = "3", key = "278d425bdf160c739803", secret = "7ad3773142a6692b25b8", subscription_counts = true
 //
@@ -28,7 +28,7 @@ if (is_file("$sources/vendor/autoload.php")) {
 
 $url = parse_url($base);
 $library = fn (string $secret = SECRET, array $more = []) => new Pusher\Pusher(KEY, $secret, '3',
-    ['host' => $url['host'], 'port' => $url['port'], 'scheme' => $url['scheme'], 'useTLS' => false] + $more);
+    ['host' => $url['host'], 'port' => $url['port'], 'scheme' => 'http', 'useTLS' => false] + $more);
 
 function expect(mixed $actual, mixed $wanted, string $what): void
 {
