@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { existsSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import test from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
@@ -36,7 +36,9 @@ async function setUp(t) {
   for (const port of [8080, 8081, 8082, 8083]) ports[port] = await freePort();
   for (const name of ["up.sh", "nginx.conf", "sinews.toml"]) {
     const text = readFileSync(file(name), "utf8");
-    writeFileSync(join(here, name), text.replace(/\b(4222|808\d)\b/g, (port) => ports[port]));
+    // The reader runs `up.sh` as it is in the repository.
+    const { mode } = statSync(file(name));
+    writeFileSync(join(here, name), text.replace(/\b(4222|808\d)\b/g, (port) => ports[port]), { mode });
   }
   // `up.sh` looks for the program by its name.
   if (process.env.SINEWS) symlinkSync(resolve(process.env.SINEWS), join(here, "sinews"));
