@@ -53,7 +53,7 @@ use crate::connections::{ConnectionCounts, ConnectionId};
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
-/// Time for which the state of other nodes is retained while the broker is away.
+/// Time for which the state of other nodes is retained while the broker is unreachable.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 /// Time before an outage is noticed in which messages may be lost.
@@ -186,7 +186,7 @@ impl Cluster {
     /// Whether other nodes can be reached.
     ///
     /// # Errors
-    /// The reason why the broker is away.
+    /// The reason why the broker is unreachable.
     pub(crate) fn check_broker(&self) -> Result<(), String> {
         let status = self.lock_status();
         if status.is_connected {
@@ -372,7 +372,7 @@ impl Cluster {
         }
     }
 
-    /// Removes nodes without heartbeats, and returns them. While the broker is away, they are retained for a while.
+    /// Removes nodes without heartbeats, and returns them. While the broker is unreachable, they are retained for a while.
     fn expire_nodes(&self, now: Instant, is_connected: bool) -> Vec<NodeId> {
         let status = self.lock_status().clone();
         if !is_connected && now.saturating_duration_since(status.since) < OUTAGE_MAX {

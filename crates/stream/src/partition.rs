@@ -68,7 +68,7 @@ enum AppendPosition {
     /// At the end, with the current time.
     End,
     /// At an offset and time given by the caller, if the log ends at `expected_end`.
-    At { base: u64, appended: u64, expected_end: Option<u64> },
+    At { base: u64, appended: u64, expected_end: u64 },
 }
 
 impl Partition {
@@ -158,26 +158,17 @@ impl Partition {
         self.core.append(AppendPosition::End, &records)
     }
 
-    /// Appends records at an offset and a time that the caller has, from a broker. The offset is at least
-    /// [`PartitionOffsets::next`]. A time before that of the previous batch, in microseconds since 1970, is raised to it.
-    ///
-    /// # Errors
-    ///
-    /// [`AppendError`]; then nothing is appended.
-    pub fn append_at(&self, base: u64, appended: u64, records: Records) -> Result<Pending, AppendError> {
-        self.core.append(AppendPosition::At { base, appended, expected_end: None }, &records)
-    }
-
-    /// As [`append_at`](Self::append_at), if the log ends at `expected_end`: the log may have dropped earlier appends, so its
-    /// end may be lower. The broker has the records, so they may be written later: with the next records, when a reader
-    /// waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
+    /// Appends records of a broker at their offset and time, if the log ends at `expected_end`: the log may have dropped
+    /// earlier appends, so its end may be lower. The offset is at least [`PartitionOffsets::next`]. A time before that of the
+    /// previous batch, in microseconds since 1970, is raised to it. The broker has the records, so they may be written later:
+    /// with the next records, when a reader waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
     pub(crate) fn append_if_end(
         &self,
         expected_end: u64,
         (base, appended): (u64, u64),
         records: Records,
     ) -> Result<Pending, AppendError> {
-        self.core.append(AppendPosition::At { base, appended, expected_end: Some(expected_end) }, &records)
+        self.core.append(AppendPosition::At { base, appended, expected_end }, &records)
     }
 
     /// Sets the observer of the records that a [`LogSink`](crate::broker::LogSink) appends. A partition has one observer:
@@ -475,7 +466,7 @@ impl PartitionCore {
             AppendPosition::End => (state.next, state.time_of(now), None),
             // A broker's times are set by its producers and need not be in order.
             AppendPosition::At { base, appended, expected_end } => {
-                (base, appended.max(state.time), expected_end)
+                (base, appended.max(state.time), Some(expected_end))
             }
         };
         if base < state.next || expected_end.is_some_and(|expected_end| expected_end != state.next) {

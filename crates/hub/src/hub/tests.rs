@@ -14,7 +14,7 @@ use super::*;
 use crate::auth::{Auth, AuthOptions};
 use crate::topics::MessageContent;
 use crate::topics::nodes::NodePublicationId;
-use crate::{HostRules, PusherApp, PusherApps};
+use crate::{AccessPolicy, HostRules, PusherApp, PusherApps};
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -291,15 +291,14 @@ fn append_above_max_pending_is_busy() {
 fn broker_offsets_may_have_gaps_but_never_decrease() {
     let one = TestLog::new(&small());
     for (base, appended) in [(100, 50), (101, 60), (500, 40), (501, 70)] {
-        one.partition.append_at(base, appended, numbered([base], 1500)).unwrap();
-        one.work();
+        let end = one.partition.offsets().next;
+        one.partition.append_if_end(end, (base, appended), numbered([base], 1500)).unwrap();
+        one.streams.pool().work_until(|| one.partition.offsets().readable > base);
     }
-    let error = one.partition.append_at(501, 80, numbered([0], 8)).unwrap_err();
-    assert_eq!(error, AppendError::OutOfOrder { next: 502 });
-    assert_eq!(
-        one.partition.append_at(u64::MAX, 0, numbered([0], 8)).unwrap_err(),
-        AppendError::TooLarge { most: 4000 }
-    );
+    let append = |end, base| one.partition.append_if_end(end, (base, 80), numbered([0], 8)).unwrap_err();
+    assert_eq!(append(502, 501), AppendError::OutOfOrder { next: 502 });
+    assert_eq!(append(501, 502), AppendError::OutOfOrder { next: 502 });
+    assert_eq!(append(502, u64::MAX), AppendError::TooLarge { most: 4000 });
     let found = [(100, 100), (101, 101), (500, 500), (501, 501)];
     assert_eq!(read_all(&one.partition, 1).0, found);
     // In the gap, reading continues with the next record, in the same segment and in the next one.

@@ -85,7 +85,7 @@ impl Default for LiveApps {
 }
 
 impl LiveApps {
-    /// Replaces the apps. State is kept for apps with the same id.
+    /// Replaces the apps. Apps with the same id retain their state.
     pub(crate) fn replace(&self, apps: &PusherApps) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         // Only this function changes it, under the lock.

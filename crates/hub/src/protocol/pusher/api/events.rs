@@ -233,7 +233,7 @@ fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &
         let published = ChannelPublication::of_server(&event.name, event.data.get(), socket_id);
         for topic in topics_of(app, checked) {
             match (waits, waits && is_durable(&topic)) {
-                (false, _) => drop(services.hub.publish_to(out, &topic, &published, (true, None))),
+                (false, _) => drop(services.hub.publish_to(out, &topic, &published)),
                 (true, true) => {
                     let content = published.content().clone();
                     let seal = app.options.seal(&topic, content.bytes());
@@ -276,8 +276,7 @@ fn answer(
                     return error_response(&problem);
                 }
                 for (topic, content) in &others {
-                    let published = ChannelPublication::new(content);
-                    services.hub.publish_to(&mut publisher, topic, &published, (true, None));
+                    services.hub.publish(&mut publisher, topic, content, true);
                 }
                 response
             })
