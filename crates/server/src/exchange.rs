@@ -127,7 +127,7 @@ impl<'a> HttpExchange<'a> {
     /// Answers a complete request, or starts its pending answer.
     pub(crate) fn respond(&self, conn: ConnId, services: &mut Services) -> Outcome<'a> {
         if let Some(fixed) = self.responder().and_then(Responder::fixed)
-            && !self.router.hooks.has_after()
+            && !self.router.hooks.has_after(self.head)
         {
             services.counters.responded(fixed.response().status);
             return Outcome::Fixed(fixed);
@@ -243,7 +243,7 @@ impl<'a> HttpExchange<'a> {
 
     fn after(&self, response: &mut Response, services: &mut Services) {
         let hooks = &self.router.hooks;
-        if hooks.has_after() {
+        if hooks.has_after(self.head) {
             hooks.after(&self.request(services), response);
         }
         announce_http3(response, services.http3_port);

@@ -323,7 +323,7 @@ impl Router {
         prefix: &str,
         hook: impl Fn(&mut Request<'_>) -> Option<Response> + Send + Sync + 'static,
     ) -> Self {
-        self.hooks.add_before(prefix, hook);
+        self.hooks.add_before(prefix, false, hook);
         self
     }
 
@@ -341,7 +341,7 @@ impl Router {
         prefix: &str,
         hook: impl Fn(&Request<'_>, &mut Response) + Send + Sync + 'static,
     ) -> Self {
-        self.hooks.add_after(prefix, hook);
+        self.hooks.add_after(prefix, false, hook);
         self
     }
 
@@ -356,6 +356,25 @@ impl Router {
         let preflight = Arc::clone(&cors);
         self.before(prefix, move |request| preflight.before(request))
             .after(prefix, move |request, response| cors.after(request, response))
+    }
+
+    /// Runs [`before`](Self::before) and [`after`](Self::after) for requests with the header `Origin` only, which browsers
+    /// add to the requests of pages: for rules that may change while the server runs, by [`Cors::before`] and
+    /// [`Cors::after`]. Other requests cost nothing more. Their answers have no `Vary`: answers that caches may store need
+    /// [`cors`](Self::cors).
+    ///
+    /// # Panics
+    /// As [`before`](Self::before).
+    #[must_use]
+    pub fn cross_origin(
+        mut self,
+        prefix: &str,
+        before: impl Fn(&mut Request<'_>) -> Option<Response> + Send + Sync + 'static,
+        after: impl Fn(&Request<'_>, &mut Response) + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.add_before(prefix, true, before);
+        self.hooks.add_after(prefix, true, after);
+        self
     }
 
     /// Compresses answers below `prefix`.
