@@ -340,12 +340,12 @@ impl Http3Link {
         }
     }
 
-    /// Permits twice as many unidirectional streams of sessions once half of them are open, up to the number of bidirectional
-    /// ones: QUIC takes memory for each permitted stream, and most sessions open none.
+    /// Permits twice as many unidirectional streams of sessions once at most one is left, up to the number of bidirectional ones:
+    /// QUIC takes memory for each permitted stream, and most sessions open none.
     fn permit_session_streams(&mut self) {
         let permitted = self.quic.max_concurrent_streams(Dir::Uni);
         let most = self.quic.max_concurrent_streams(Dir::Bi);
-        let is_short = 2 * self.quic.streams().remote_open_streams(Dir::Uni) >= permitted;
+        let is_short = self.quic.streams().remote_open_streams(Dir::Uni) + 1 >= permitted;
         if self.has_session && is_short && permitted < most {
             self.quic.set_max_concurrent_streams(Dir::Uni, varint((2 * permitted).min(most)));
         }

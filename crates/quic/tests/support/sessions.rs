@@ -35,10 +35,10 @@ fn permitted_streams_of_a_session_grow_as_they_are_opened() {
         world.pass_time(&mut client);
         permitted.push(streams.len());
     }
-    // One more carries control frames.
-    assert_eq!((permitted[0], permitted.iter().sum::<usize>()), (7, 99), "{permitted:?}");
-    assert_eq!(world.app.session_streams.len(), 99);
-    assert!(world.lend(|exchanges| exchanges.memory()) > memory + 92 * 48);
+    // One more carries control frames. QUIC announces the last few of the 100 with later ones.
+    assert_eq!((permitted[0], permitted.iter().sum::<usize>()), (5, 95), "{permitted:?}");
+    assert_eq!(world.app.session_streams.len(), 95);
+    assert!(world.lend(|exchanges| exchanges.memory()) > memory + 94 * 48);
 }
 
 /// RFC 9221 section 5.3: datagrams are subject to congestion control. Few wait; the application keeps the others.
