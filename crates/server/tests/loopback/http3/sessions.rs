@@ -511,6 +511,30 @@ fn streams_beyond_the_limits_are_reset_with_their_code() {
     assert_eq!(other.next(), (1, b"still there".to_vec()));
 }
 
+/// CVE-2023-44487 with streams of a session: each would have a handler.
+#[test]
+fn rapid_resets_of_streams_end_the_connection() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(1, b"used");
+    assert_eq!(session.next(), (1, b"used".to_vec()));
+    for _ in 0..300 {
+        if session.client.quic.lost.is_some() {
+            break;
+        }
+        let stream = session.open_stream(&message(1, b"x")).stream;
+        session.client.run("the echo", |quic| {
+            quic.lost.is_some() || quic.responses.get(&stream).is_some_and(|(_, bytes, _)| bytes.len() == 6)
+        });
+        let _ = session.client.quic.quic.send_stream(quic_stream(stream)).reset(0_u32.into());
+        let _ = session.client.quic.quic.recv_stream(quic_stream(stream)).stop(0_u32.into());
+    }
+    session.client.run("the end of the connection", |quic| quic.lost.is_some());
+    assert!(session.client.quic.lost.as_ref().unwrap().contains("reset"), "{:?}", session.client.quic.lost);
+    wait("the end of the handlers", || server.monitor.metrics().websockets() == 0);
+    assert_eq!(server.connect().get("/fixed").0, 200);
+}
+
 /// They carry no messages.
 #[test]
 fn unidirectional_streams_of_the_client_are_rejected() {
