@@ -284,12 +284,14 @@ fn access_log_tokens_readiness_and_dashboard_hold_over_each_version() {
     for (version, method, protocol) in
         [("HTTP/1.1", "GET", ""), ("HTTP/2", "CONNECT", "websocket"), ("HTTP/3", "CONNECT", "websocket")]
     {
-        let is_feed =
-            |line: &&str| line.contains("/dashboard/feed") && line.contains(&format!("version=\"{version}\""));
+        let is_feed = |line: &&str| {
+            line.contains("/dashboard/feed") && line.contains(&format!("version=\"{version}\""))
+        };
         let lines: Vec<&str> = log.lines().filter(is_feed).collect();
         assert_eq!(lines.len(), 2, "rejected and accepted over {version}: {log}");
         for line in lines {
-            let found = line.split_once(" protocol=\"").map_or("", |(_, rest)| rest.split('"').next().unwrap());
+            let found =
+                line.split_once(" protocol=\"").map_or("", |(_, rest)| rest.split('"').next().unwrap());
             assert!(line.contains(&format!("method=\"{method}\"")) && found == protocol, "{line}");
         }
     }

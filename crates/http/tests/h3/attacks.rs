@@ -62,7 +62,10 @@ fn rapid_resets_of_session_streams_end_the_connection() {
     };
     assert_eq!(accepted(&mut open(), 1000, |server, count| cycle(server, count, &[0x40, 0x41, 0])), 10);
     // The session is that of a later request; or none is named.
-    assert_eq!(accepted(&mut open(), 1000, |server, count| cycle(server, count, &[0x40, 0x41, 0x7f, 0xf0])), 10);
+    assert_eq!(
+        accepted(&mut open(), 1000, |server, count| cycle(server, count, &[0x40, 0x41, 0x7f, 0xf0])),
+        10
+    );
     assert_eq!(accepted(&mut open(), 1000, |server, count| cycle(server, count, &[0x40, 0x41])), 10);
     let ended = |server: &mut Side, count: u64| drop(server.receive_last(4 * count + 4, &[0x40, 0x41]));
     assert_eq!(accepted(&mut open(), 1000, ended), 10);

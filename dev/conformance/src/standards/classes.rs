@@ -23,6 +23,8 @@ pub(super) const EACH_VERSION: &[Line] = &[
             (H2, "rapid_resets_end_the_connection"),
             (SOCKET_ATTACKS, "rapid_resets_of_sockets_end_the_connection"),
             (H3, "rapid_resets_end_the_connection"),
+            (H3, "rapid_resets_of_session_streams_end_the_connection"),
+            (SERVER_SESSIONS, "rapid_resets_of_streams_end_the_connection"),
             (SERVER_ATTACKS, "rapid_resets_end_the_connection"),
         ]),
     ),

@@ -322,6 +322,7 @@ pub(super) const HTTP_3: &[Line] = &[
         "Streams and datagrams before their session wait within limits",
         By(&[
             (SESSIONS, "streams_wait_for_their_session"),
+            (SESSIONS, "streams_that_end_before_their_session_end_on_both_sides"),
             (SESSIONS, "datagrams_wait_for_their_session_within_limits"),
             (ATTACKS, "held_streams_are_limited"),
             (QUIC_SESSIONS, "stream_before_its_session_continues_once_it_is_open"),
@@ -372,7 +373,9 @@ pub(super) const HTTP_3: &[Line] = &[
         "Rapid resets, and resets that the client provokes",
         By(&[
             (ATTACKS, "rapid_resets_end_the_connection"),
+            (ATTACKS, "rapid_resets_of_session_streams_end_the_connection"),
             (ATTACKS, "provoked_resets_end_the_connection"),
+            (SERVER_SESSIONS, "rapid_resets_of_streams_end_the_connection"),
             (SERVER_ATTACKS, "rapid_resets_end_the_connection"),
             (SERVER_ATTACKS, "provoked_resets_end_the_connection"),
         ]),
