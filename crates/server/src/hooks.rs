@@ -9,7 +9,7 @@ use std::cell::OnceCell;
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
-use sinews_http::RequestHead;
+use sinews_http::{RequestHead, Version};
 
 pub use self::compression::Compression;
 pub use self::cors::Cors;
@@ -174,13 +174,25 @@ pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
         target: "sinews_server::access",
         peer = %request.peer(),
         client = %request.client(),
-        method = head.method(),
+        method = if request.protocol().is_some() { "CONNECT" } else { head.method() },
         target = &*redact_credentials(head.target()),
+        version = version_name(head.version()),
+        protocol = request.protocol(),
         status = response.status(),
         bytes = response.body_len(),
         micros = u64::try_from(request.elapsed().as_micros()).unwrap_or(u64::MAX),
         "answered"
     );
+}
+
+const fn version_name(version: Version) -> &'static str {
+    match version {
+        Version::Http10 => "HTTP/1.0",
+        Version::Http11 => "HTTP/1.1",
+        Version::Http2 => "HTTP/2",
+        Version::Http3 => "HTTP/3",
+        _ => "HTTP",
+    }
 }
 
 #[cfg(test)]

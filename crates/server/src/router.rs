@@ -387,8 +387,9 @@ impl Router {
     }
 
     /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, the
-    /// [client](Request::client), method and target of the request, the status, the bytes of the body and the
-    /// duration. Values of query parameters with credentials, such as `token`, `access_token` or `password`, are
+    /// [client](Request::client), method, target and version of the request, the status, the bytes of the body and the
+    /// duration. A WebSocket over HTTP/2 or HTTP/3, and a session of WebTransport, have the method CONNECT, and their
+    /// [protocol](Request::protocol). Values of query parameters with credentials, such as `token`, `access_token` or `password`, are
     /// logged as `***`. Register it after hooks that change answers to log the final answer.
     ///
     /// # Panics
