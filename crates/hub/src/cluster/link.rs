@@ -39,7 +39,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Delay before a new connection: doubles with each attempt, up to the maximum. Half of it is random.
 const RETRY_MIN: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Time limit to send the last bytes when the server stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
