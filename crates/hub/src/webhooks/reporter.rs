@@ -93,7 +93,7 @@ impl StateReporter {
         now: Instant,
         emit: &mut EmitState<'_>,
     ) -> Option<Instant> {
-        if view.as_ref().is_some_and(|view| view.is_cut_off) && self.nodes.role == ReportRole::Reporter {
+        if view.as_ref().is_some_and(|view| view.is_cut_off) && self.nodes.is_following() {
             // Members of the other nodes have not left: the state is compared with the reports when it is known again.
             self.rescans = true;
             return Some(now + NODES_INTERVAL);
@@ -325,6 +325,11 @@ impl NodeChoice {
             }
         }
         self.view = Some(view);
+        self.is_following()
+    }
+
+    /// Whether this node knows what was reported.
+    fn is_following(&self) -> bool {
         self.role == ReportRole::Reporter || self.followed.is_some()
     }
 
@@ -471,7 +476,7 @@ mod tests {
             reported
         };
         adjust(1, &["own", "stays", "leaves"]);
-        step(0, &[1], false);
+        step(0, &[], false);
         step(1, &[1], false);
         // An outage: the members of the other node are removed, and most are back afterwards.
         adjust(-1, &["stays", "leaves"]);
