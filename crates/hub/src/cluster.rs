@@ -402,10 +402,12 @@ impl Cluster {
         }
     }
 
-    /// Removes nodes without heartbeats, and returns them. While the broker is away, they are retained for a while.
-    fn expire_nodes(&self, now: Instant, is_connected: bool) -> Vec<NodeId> {
+    /// Removes nodes without heartbeats, and returns them. While the broker is silent, they are retained, and for a while after
+    /// its connection is lost.
+    fn expire_nodes(&self, now: Instant, is_heard: bool) -> Vec<NodeId> {
         let status = self.lock_status().clone();
-        if !is_connected && now.saturating_duration_since(status.since) < OUTAGE_MAX {
+        let is_short = status.is_connected || now.saturating_duration_since(status.since) < OUTAGE_MAX;
+        if !is_heard && is_short {
             self.lock_nodes().renew(now);
         }
         let dead = self.lock_nodes().expire(now);
@@ -536,6 +538,16 @@ mod tests {
         let late = back + link::RETRY_MAX + nodes::NODE_TIMEOUT - Duration::from_millis(1);
         assert_eq!(cluster.expire_nodes(late, true), []);
         assert_eq!(cluster.expire_nodes(back + RETURN_TIME, true), [other]);
+    }
+
+    #[test]
+    fn nodes_stay_while_the_broker_is_silent() {
+        let (cluster, begin) = (cluster(), Instant::now());
+        let other = add(&cluster, 1, 0);
+        cluster.confirmed(begin);
+        let silent = begin + OUTAGE_MAX + nodes::NODE_TIMEOUT;
+        assert_eq!(cluster.expire_nodes(silent, false), [], "its silence is an outage soon");
+        assert_eq!(cluster.expire_nodes(silent + nodes::NODE_TIMEOUT, true), [other]);
     }
 
     #[test]
