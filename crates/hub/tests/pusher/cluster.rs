@@ -131,6 +131,33 @@ fn pusher_8_6_7_6_and_9_1_events_and_terminations_reach_all_nodes() {
 }
 
 #[test]
+fn terminations_in_an_outage_of_the_broker_are_incomplete_and_can_be_repeated() {
+    for_both(|broker, nodes| {
+        nodes.iter().for_each(|node| until_joined(node, 2));
+        let clients = nodes.each_ref().map(|node| {
+            let mut client = Client::new(node);
+            client.sign_in(&json!({ "id": "u" }));
+            client.expect("pusher:signin_success");
+            client
+        });
+        broker.go_down();
+        until_connected(&nodes[0], false);
+        let terminate = || api(&nodes[0], "POST", "/apps/3/users/u/terminate_connections", "", "{}");
+        let (status, text) = terminate();
+        assert_eq!(status, 503, "{text}");
+        assert!(text.as_str().unwrap().contains("other nodes may be open, retry"), "{text}");
+        let [near, mut far] = clients;
+        near.expect_end(4009);
+        far.ping();
+        broker.come_up();
+        nodes.iter().for_each(|node| until_connected(node, true));
+        broker.wait_for("sinews.all", 2);
+        assert_eq!(terminate(), (200, json!({})));
+        far.expect_end(4009);
+    });
+}
+
+#[test]
 fn pusher_7_7_watchlists_are_those_of_the_cluster() {
     for_both(|_, nodes| {
         let mut watcher = Client::new(&nodes[0]);
