@@ -261,9 +261,8 @@ impl ClusterLink {
     /// Removes nodes without heartbeats, and their members.
     fn expire_nodes(&mut self, now: Instant) {
         let cluster = Arc::clone(self.cluster());
-        let is_delayed = |connection: &BrokerConnection| {
-            now.saturating_duration_since(connection.received) > DELAY_MAX
-        };
+        let is_delayed =
+            |connection: &BrokerConnection| now.saturating_duration_since(connection.received) > DELAY_MAX;
         let is_heard = self.connection.as_ref().is_some_and(|connection| !is_delayed(connection));
         for node in cluster.expire_nodes(now, cluster.outbox.is_open() && is_heard) {
             self.receiver.remote.remove(node, &self.receiver.publisher);

@@ -178,7 +178,11 @@ fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
 
 /// The last event of a cache channel waits for its position from the successor process: a client that recovers receives the
 /// event once, with its position, and another client at once.
-fn subscribe_during_a_handover(address: SocketAddr, (topics, publisher): (&HubTopics, &Publisher), last: u32) {
+fn subscribe_during_a_handover(
+    address: SocketAddr,
+    (topics, publisher): (&HubTopics, &Publisher),
+    last: u32,
+) {
     let (sender, forwarded) = frame_queue();
     topics.begin_handover(sender, publisher);
     let event = |number: u32| MessageContent::Event(format!("{{\"event\":\"e\",\"data\":{number}}}").into());

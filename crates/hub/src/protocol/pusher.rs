@@ -101,7 +101,9 @@ const DEFAULT_HTTP_PATH: &str = "/pusher";
 fn reject_fallback(apps: &LiveApps) -> Response {
     let text = match apps.is_empty() {
         true => "not found\n",
-        false => "the server has no HTTP fallbacks (xhr_streaming, xhr_polling, SockJS): connect by WebSocket\n",
+        false => {
+            "the server has no HTTP fallbacks (xhr_streaming, xhr_polling, SockJS): connect by WebSocket\n"
+        }
     };
     Response::text(text).with_status(404)
 }

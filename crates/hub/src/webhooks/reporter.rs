@@ -375,7 +375,14 @@ mod tests {
 
     fn view(own: u128, reporters: &[u128], dead: &[u128]) -> ReportingNodes {
         let (reporters, dead) = (reporters.to_vec(), dead.to_vec());
-        ReportingNodes { own, reporters, is_settled: true, has_older_candidate: false, is_cut_off: false, dead }
+        ReportingNodes {
+            own,
+            reporters,
+            is_settled: true,
+            has_older_candidate: false,
+            is_cut_off: false,
+            dead,
+        }
     }
 
     /// A node that reports beside another one.

@@ -36,7 +36,8 @@ fn sign(text: &str) -> String {
 /// Sends a signed request without a body; returns its status, and its JSON or its text.
 fn api(node: &Running, method: &str, path: &str, query: &[(&str, &str)]) -> (u16, Value) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
-    let mut fields = [&[("auth_key", KEY), ("auth_timestamp", &now), ("auth_version", "1.0")], query].concat();
+    let mut fields =
+        [&[("auth_key", KEY), ("auth_timestamp", &now), ("auth_version", "1.0")], query].concat();
     fields.sort_unstable();
     let query: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let query = query.join("&");
@@ -384,9 +385,7 @@ impl TwoNodes {
                 until("it is ready again", || node.get(path).starts_with("HTTP/1.1 200 "));
             }
         }
-        for (at, is_added, id) in
-            [(0, false, id("leaves")), (1, true, id("joins")), (1, true, id("moves"))]
-        {
+        for (at, is_added, id) in [(0, false, id("leaves")), (1, true, id("joins")), (1, true, id("moves"))] {
             self.expect(at, is_added, &id);
             until("the change is known", || self.members[at].knows(is_added, &id));
         }

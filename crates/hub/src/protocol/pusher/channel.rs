@@ -141,9 +141,14 @@ pub(super) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
 /// A topic of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PusherTopic<'a> {
-    Channel { app: &'a str, channel: Cow<'a, str> },
+    Channel {
+        app: &'a str,
+        channel: Cow<'a, str>,
+    },
     /// The topic of a user, whose id is in the events and is that of the only member.
-    User { app: &'a str },
+    User {
+        app: &'a str,
+    },
 }
 
 #[cfg(test)]

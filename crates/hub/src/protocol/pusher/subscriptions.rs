@@ -165,8 +165,7 @@ impl PusherClient {
             (None, None) => ChannelRecovery::default(),
         };
         // A last event without a position follows with it.
-        let is_needed =
-            kind.is_cache && (recovery.position.is_none() || !self.hub().awaits_position(&topic));
+        let is_needed = kind.is_cache && (recovery.position.is_none() || !self.hub().awaits_position(&topic));
         drop(order);
         let last = if is_needed { last.into() } else { LastEvent::Unneeded };
         self.acknowledge(connection, channel, (recover.is_some(), recovery, last), cx)

@@ -43,8 +43,7 @@ fn close_all(
     (code, reason): (CloseCode, &str),
 ) -> ApiAnswer {
     let user = request.param("user").filter(|user| is_user_id(user));
-    let user =
-        user.ok_or_else(|| ApiError::bad(USER_RULE))?;
+    let user = user.ok_or_else(|| ApiError::bad(USER_RULE))?;
     let selector = ConnectionSelector::User(subject(&app.options.id, &user));
     context.services.hub.connections().close_all(&selector, code, reason);
     let Some(cluster) = &context.cluster else { return Ok(success(&json!({})).into()) };
