@@ -112,7 +112,7 @@ export interface SubscribeOptions {
 
 /** A member of a topic: a user or a device with one or more connections. */
 export interface Member {
-  /** 1 to 128 bytes. If the token has a `sub`, that. */
+  /** 1 to 128 characters. If the token has a `sub`, that. */
   id: string;
   /** What other clients learn of the member: at most 1,024 bytes of JSON. */
   info?: Json;

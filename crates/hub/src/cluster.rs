@@ -56,6 +56,9 @@ use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 /// Time for which the state of other nodes is retained while the broker is unreachable.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
+/// Time after an outage in which the other nodes reconnect, and send their state.
+const RETURN_TIME: Duration = link::RETRY_MAX.saturating_add(nodes::NODE_TIMEOUT);
+
 /// Time before an outage is noticed in which messages may be lost.
 const LOSS_MAX: Duration = Duration::from_secs(10);
 
@@ -101,6 +104,20 @@ struct LinkStatus {
     since: Instant,
     /// Why there is no connection.
     reason: String,
+    /// The state of the other nodes was removed in the last outage.
+    was_cut_off: bool,
+}
+
+impl LinkStatus {
+    /// Whether the state of the other nodes is not known: it was removed in an outage, or is about to be, and they may not
+    /// have sent it again.
+    fn is_cut_off(&self, now: Instant) -> bool {
+        let time = now.saturating_duration_since(self.since);
+        match self.is_connected {
+            true => self.was_cut_off && time < RETURN_TIME,
+            false => self.was_cut_off || time >= OUTAGE_MAX,
+        }
+    }
 }
 
 impl Cluster {
@@ -129,8 +146,13 @@ impl Cluster {
         let name = options.name.clone().unwrap_or_else(crate::dashboard::node);
         let begin = Instant::now();
         let reason = "it has not answered yet".to_owned();
-        let status =
-            Mutex::new(LinkStatus { is_connected: false, has_been_connected: false, since: begin, reason });
+        let status = Mutex::new(LinkStatus {
+            is_connected: false,
+            has_been_connected: false,
+            since: begin,
+            reason,
+            was_cut_off: false,
+        });
         let nodes = Mutex::default();
         Ok(Self {
             options,
@@ -223,14 +245,18 @@ impl Cluster {
         nodes
     }
 
-    /// Sends a command to all other nodes; completes with their results, or when the time is over.
+    /// Sends a command to all other nodes; completes with their results, or when the time is over. While the broker is away,
+    /// all known nodes are missing.
     pub(crate) fn request(&self, command: &NodeCommand) -> impl Future<Output = NodeResults> + Send + use<> {
         let names: BTreeMap<NodeId, String> =
             self.lock_nodes().iter().map(|(id, heartbeat)| (id, heartbeat.name.clone())).collect();
         let nodes: BTreeSet<NodeId> = names.keys().copied().collect();
-        let done =
-            if nodes.is_empty() { None } else { self.lock_requests().add(nodes.clone(), Instant::now()) };
-        if self.is_connected() {
+        let is_sent = self.is_connected();
+        let done = match is_sent && !nodes.is_empty() {
+            true => self.lock_requests().add(nodes.clone(), Instant::now()),
+            false => None,
+        };
+        if is_sent {
             // Also without known nodes: one may have joined a moment ago.
             let id = done.as_ref().map_or(0, |(id, _)| *id);
             self.send_command(&self.outbox.subjects.all(), id, command.clone());
@@ -286,8 +312,8 @@ impl Cluster {
     }
 
     fn connected(&self, max_payload: usize, now: Instant, revocations: Vec<Revocation>) {
-        // Heartbeats of the others could not arrive.
-        self.lock_nodes().renew(now);
+        // Heartbeats of the others could not arrive, and the others reconnect at different times.
+        self.lock_nodes().renew(now + link::RETRY_MAX);
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
         self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
@@ -301,11 +327,13 @@ impl Cluster {
     fn confirmed(&self, now: Instant) {
         let mut status = self.lock_status();
         if !status.is_connected {
+            let was_cut_off = status.is_cut_off(now);
             *status = LinkStatus {
                 is_connected: true,
                 has_been_connected: true,
                 since: now,
                 reason: String::new(),
+                was_cut_off,
             };
         }
     }
@@ -314,9 +342,11 @@ impl Cluster {
         self.outbox.close();
         let mut status = self.lock_status();
         let is_new = status.is_connected || status.reason != reason;
-        let since = if status.is_connected { now } else { status.since };
+        if status.is_connected {
+            status.was_cut_off = status.is_cut_off(now);
+            status.since = now;
+        }
         status.is_connected = false;
-        status.since = since;
         status.reason = reason.to_owned();
         drop(status);
         if is_new {
@@ -372,10 +402,9 @@ impl Cluster {
         }
     }
 
-    /// Removes nodes without heartbeats, and returns them. While the broker is unreachable, they are retained for a while.
-    fn expire_nodes(&self, now: Instant, is_connected: bool) -> Vec<NodeId> {
-        let status = self.lock_status().clone();
-        if !is_connected && now.saturating_duration_since(status.since) < OUTAGE_MAX {
+t        let status = self.lock_status().clone();
+        let is_short = status.is_connected || now.saturating_duration_since(status.since) < OUTAGE_MAX;
+        if !is_heard && is_short {
             self.lock_nodes().renew(now);
         }
         let dead = self.lock_nodes().expire(now);
@@ -460,7 +489,8 @@ impl OtherNodes for Cluster {
         let (reporters, has_older_candidate) = self.lock_nodes().reporters(self.node, role);
         let dead = std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner));
         let is_settled = self.begin.elapsed() >= nodes::SETTLE_TIME;
-        ReportingNodes { own: self.node.id, reporters, is_settled, has_older_candidate, dead }
+        let is_cut_off = self.lock_status().is_cut_off(Instant::now());
+        ReportingNodes { own: self.node.id, reporters, is_settled, has_older_candidate, is_cut_off, dead }
     }
 
     fn set_report_role(&self, role: ReportRole) {
@@ -490,6 +520,62 @@ mod tests {
             Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0, None) },
         );
         node
+    }
+
+    #[test]
+    fn nodes_that_reconnect_later_than_this_one_stay() {
+        let (cluster, begin) = (cluster(), Instant::now());
+        let other = add(&cluster, 1, 0);
+        cluster.confirmed(begin);
+        cluster.disconnected("test", begin);
+        let back = begin + Duration::from_secs(30);
+        assert_eq!(cluster.expire_nodes(back, false), []);
+        cluster.connected(1 << 20, back, Vec::new());
+        cluster.confirmed(back);
+        let late = back + link::RETRY_MAX + nodes::NODE_TIMEOUT - Duration::from_millis(1);
+        assert_eq!(cluster.expire_nodes(late, true), []);
+        assert_eq!(cluster.expire_nodes(back + RETURN_TIME, true), [other]);
+    }
+
+    #[test]
+    fn nodes_stay_while_the_broker_is_silent() {
+        let (cluster, begin) = (cluster(), Instant::now());
+        let other = add(&cluster, 1, 0);
+        cluster.confirmed(begin);
+        let silent = begin + OUTAGE_MAX + nodes::NODE_TIMEOUT;
+        assert_eq!(cluster.expire_nodes(silent, false), [], "its silence is an outage soon");
+        assert_eq!(cluster.expire_nodes(silent + nodes::NODE_TIMEOUT, true), [other]);
+    }
+
+    #[test]
+    fn state_of_other_nodes_is_unknown_from_a_long_outage_until_they_are_back() {
+        let (cluster, begin) = (cluster(), Instant::now());
+        let is_cut_off = |now| cluster.lock_status().is_cut_off(now);
+        let step = Duration::from_millis(1);
+        cluster.confirmed(begin);
+        assert!(!is_cut_off(begin + 2 * OUTAGE_MAX));
+        cluster.disconnected("test", begin);
+        let long = begin + OUTAGE_MAX;
+        assert!(!is_cut_off(long - step) && is_cut_off(long));
+        cluster.confirmed(long - step);
+        assert!(!is_cut_off(long), "the outage was short");
+        cluster.disconnected("test", begin);
+        cluster.confirmed(long);
+        assert!(is_cut_off(long + RETURN_TIME - step) && !is_cut_off(long + RETURN_TIME));
+        // Another outage before the others are back.
+        cluster.disconnected("test", long + step);
+        assert!(is_cut_off(long + RETURN_TIME));
+        cluster.confirmed(long + 2 * step);
+        assert!(is_cut_off(long + RETURN_TIME) && !is_cut_off(long + RETURN_TIME + 2 * step));
+    }
+
+    #[test]
+    fn commands_while_the_broker_is_away_have_no_answer_at_once() {
+        let cluster = cluster();
+        add(&cluster, 1, 0);
+        let command = NodeCommand::AppConnections { app: "1".to_owned() };
+        let answer = futures_util::FutureExt::now_or_never(cluster.request(&command));
+        assert_eq!(answer.expect("it does not wait").missing.len(), 1);
     }
 
     #[test]

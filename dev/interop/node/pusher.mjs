@@ -2,6 +2,7 @@
 //
 // `pusher-js` is the client, `pusher` the server library, and `laravel-echo` the client of Laravel. The app is that of
 // dev/interop/pusher/sinews.toml.
+import { createServer } from 'node:http';
 import Echo from 'laravel-echo';
 import Server from 'pusher';
 import Pusher from 'pusher-js';
@@ -175,6 +176,56 @@ await checkAll({
     expect((await json(server.get({ path: '/channels/presence-api/users' }))).users[0].id, '7', 'the user');
     const infos = await json(server.trigger('presence-api', 'three', {}, { info: 'user_count' }));
     expect(infos.channels['presence-api'].user_count, 1, 'the attributes of a trigger');
+  },
+  async 'transports (1.10): WebSocket by default, and with ws and wss'() {
+    const at = { wsHost: hostname, wsPort: Number(port), httpHost: hostname, httpPort: Number(port) };
+    for (const transports of [{}, { enabledTransports: ['ws', 'wss'] }]) {
+      const client = new Pusher(key, { ...at, ...transports, forceTLS: false, disableStats: true, cluster: '' });
+      clients.push(client);
+      await event(client.connection, 'connected');
+      expect(client.connection.connection.transport.name, 'ws', `the transport with ${JSON.stringify(transports)}`);
+    }
+    const path = `/pusher/app/${key}/123/session/xhr_streaming?protocol=7&client=js&version=8.6.0`;
+    const answer = await fetch(new URL(path, process.argv[2]), { method: 'POST' });
+    expect([answer.status, (await answer.text()).includes('connect by WebSocket')].join(), '404,true', 'the answer to a fallback');
+  },
+  async 'statistics (1.11): not served, and the client stays connected'() {
+    let asked;
+    const statuses = new Promise((resolve) => { asked = resolve; });
+    const stats = createServer(async ({ url }, response) => {
+      const { status } = await fetch(new URL(url, process.argv[2]));
+      response.writeHead(status).end();
+      asked(status);
+    });
+    await new Promise((resolve) => { stats.listen(0, '127.0.0.1', resolve); });
+    const client = new Pusher(key, {
+      wsHost: hostname, wsPort: Number(port), forceTLS: false, enabledTransports: ['ws'], cluster: '',
+      enableStats: true, statsHost: `127.0.0.1:${stats.address().port}`,
+    });
+    clients.push(client);
+    const channel = await subscribed(client, 'statistics');
+    expect(await statuses, 404, 'the status of statistics');
+    const received = event(channel, 'news');
+    await server.trigger('statistics', 'news', { a: 1 });
+    expect((await received).a, 1, 'the data');
+    stats.close();
+  },
+  async 'failed sign-in (7.8): an event of the client where its endpoint fails, otherwise 4009'() {
+    const signIn = (answer) => {
+      const client = new Pusher(key, {
+        wsHost: hostname, wsPort: Number(port), forceTLS: false, enabledTransports: ['ws'], disableStats: true, cluster: '',
+        userAuthentication: { customHandler: (_, done) => answer(done) },
+      });
+      clients.push(client);
+      client.signin();
+      return client;
+    };
+    const without = signIn((done) => done(new Error('no answer'), null));
+    await event(without.user, 'pusher:signin_error');
+    await subscribed(without, 'still-connected');
+    const forged = signIn((done) => done(null, { auth: `${key}:0000`, user_data: '{"id":"1"}' }));
+    const error = await event(forged.connection, 'error');
+    expect(error.data?.code ?? error.error?.data?.code, 4009, 'the code');
   },
   async 'unknown app: refused, and not tried again'() {
     const client = connect('1', { app: 'unknown' });

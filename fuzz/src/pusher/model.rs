@@ -104,7 +104,7 @@ pub(crate) fn is_channel(name: &str) -> bool {
 }
 
 pub(crate) fn is_user(id: &str) -> bool {
-    (1..=USER_ID_MAX).contains(&id.len()) && !id.contains(char::is_control)
+    (1..=USER_ID_MAX).contains(&id.chars().count()) && !id.contains(char::is_control)
 }
 
 /// Data of a message: an object, or a text with one.
@@ -288,8 +288,11 @@ impl ClientModel {
             }
             joined = Some(id);
         }
-        self.channels.entry(channel.clone()).or_insert(joined);
         let mut answers = vec![succeeded];
+        if self.channels.contains_key(channel) {
+            return answers;
+        }
+        self.channels.insert(channel.clone(), joined);
         let caches = ["cache-", "private-cache-", "presence-cache-", "private-encrypted-cache-"];
         if caches.iter().any(|prefix| channel.starts_with(prefix)) {
             answers.push(("pusher:cache_miss", channel.clone(), 0));

@@ -7,6 +7,8 @@ mod durable_keys;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod one_channel;
 #[cfg(any(feature = "nats", feature = "redis"))]
+mod outage;
+#[cfg(any(feature = "nats", feature = "redis"))]
 mod presence;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub(crate) mod real;

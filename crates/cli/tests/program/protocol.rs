@@ -555,8 +555,8 @@ fn joins_are_checked() {
             413,
             "1025 bytes exceeds the limit of 1024",
         ),
-        (join("open", json!({"id": ""})), 422, "1 to 128 bytes"),
-        (join("open", json!({"id": "x".repeat(129)})), 422, "1 to 128 bytes"),
+        (join("open", json!({"id": ""})), 422, "1 to 128 characters"),
+        (join("open", json!({"id": "x".repeat(129)})), 422, "1 to 128 characters"),
         (join("open.*", json!({"id": "a"})), 422, "name one topic"),
     ] {
         let answer = public.request(body.clone());

@@ -37,9 +37,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// Time without any byte of the broker after which heartbeats of other nodes may be delayed, too: no node is removed then.
+const DELAY_MAX: Duration = Duration::from_secs(2);
+
 /// Delay before a new connection: doubles with each attempt, up to the maximum. Half of it is random.
 const RETRY_MIN: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Time limit to send the last bytes when the server stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
@@ -258,7 +261,10 @@ impl ClusterLink {
     /// Removes nodes without heartbeats, and their members.
     fn expire_nodes(&mut self, now: Instant) {
         let cluster = Arc::clone(self.cluster());
-        for node in cluster.expire_nodes(now, cluster.outbox.is_open()) {
+        let is_delayed =
+            |connection: &BrokerConnection| now.saturating_duration_since(connection.received) > DELAY_MAX;
+        let is_heard = self.connection.as_ref().is_some_and(|connection| !is_delayed(connection));
+        for node in cluster.expire_nodes(now, cluster.outbox.is_open() && is_heard) {
             self.receiver.remote.remove(node, &self.receiver.publisher);
         }
         self.expire_at = cluster.lock_nodes().expires();

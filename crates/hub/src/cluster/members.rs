@@ -5,7 +5,7 @@
 //!   changes   number 8 B · topics
 //!   snapshot  number 8 B · flags 1 B (first part 1, last part 2) · topics
 //!   topic     name (length 2 B) · connections 4 B · members 2 B · members
-//!   member    id (length 1 B) · connections 4 B · info (length 2 B)
+//!   member    id (length 1 B, or 255 and 2 B) · connections 4 B · info (length 2 B)
 //! ```
 //!
 //! All numbers of connections are totals, not differences: to apply a later part or change, or one twice, does no harm.
@@ -23,7 +23,10 @@ use super::message::NodeId;
 const MEMBERS_PER_MESSAGE: usize = 256;
 
 /// Bytes of a member with the longest id and info, in a topic with the longest name.
-const MEMBER_BYTES_MAX: usize = 1_536;
+const MEMBER_BYTES_MAX: usize = 1_920;
+
+/// Marks the id of a member with as many bytes or more, whose length follows.
+const LONG_ID: u8 = u8::MAX;
 
 /// Maximum number of members that are changed at once in the table of this node, which is locked meanwhile.
 const MEMBERS_PER_CHANGE: usize = 1_000;
@@ -244,7 +247,11 @@ pub(super) fn write_own(out: &mut Vec<u8>, own: &OwnPresence) {
     out.extend_from_slice(&count(own.connections));
     out.extend_from_slice(&short(own.members.len()));
     for (member, connections) in &own.members {
-        out.push(u8::try_from(member.id().len()).unwrap_or(u8::MAX));
+        let length = u8::try_from(member.id().len()).unwrap_or(LONG_ID);
+        out.push(length);
+        if length == LONG_ID {
+            out.extend_from_slice(&short(member.id().len()));
+        }
         out.extend_from_slice(member.id().as_bytes());
         out.extend_from_slice(&count(*connections));
         out.extend_from_slice(&short(member.info().len()));
@@ -267,7 +274,14 @@ fn read_topic(body: &[u8]) -> Option<(NamedPresence<'_>, &[u8])> {
     let mut members = Vec::new();
     for _ in 0..u16::from_le_bytes(*count) {
         let (length, after) = rest.split_first()?;
-        let (id, after) = after.split_at_checked(usize::from(*length))?;
+        let (length, after) = match *length {
+            LONG_ID => {
+                let (length, after) = after.split_first_chunk::<2>()?;
+                (usize::from(u16::from_le_bytes(*length)), after)
+            }
+            length => (usize::from(length), after),
+        };
+        let (id, after) = after.split_at_checked(length)?;
         let (connections, after) = after.split_first_chunk::<4>()?;
         let (length, after) = after.split_first_chunk::<2>()?;
         let (info, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;

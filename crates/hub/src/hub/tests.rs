@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
-use sinews_server::{BackendChoice, Context, EngineConfig, Handler, Payload, Prepared, WebSocketRoute};
+use sinews_server::{
+    BackendChoice, Context, EngineConfig, Handler, Payload, Position, Prepared, WebSocketRoute,
+};
 
 use super::*;
 use crate::auth::{Auth, AuthOptions};
+use crate::handover::wire::{HandoverSender, frame_queue};
 use crate::topics::MessageContent;
 use crate::topics::nodes::NodePublicationId;
 use crate::{AccessPolicy, HostRules, PusherApp, PusherApps};
@@ -69,6 +72,33 @@ impl TestClient {
     }
 }
 
+/// Two connections that occupy the only worker.
+struct BusyWorker {
+    sockets: [TestClient; 2],
+    is_busy: Receiver<()>,
+    release: SyncSender<()>,
+}
+
+impl BusyWorker {
+    /// Subscribes, and publishes before the worker handles the subscription.
+    fn publish_during_subscription(
+        &mut self,
+        client: &mut TestClient,
+        request: &Value,
+        publish: impl FnOnce(),
+    ) {
+        let occupy = |socket: &mut TestClient| socket.0.send_text("occupy the worker").unwrap();
+        occupy(&mut self.sockets[0]);
+        self.is_busy.recv_timeout(TIMEOUT).unwrap();
+        occupy(&mut self.sockets[1]);
+        client.send("pusher:subscribe", request);
+        self.release.send(()).unwrap();
+        self.is_busy.recv_timeout(TIMEOUT).unwrap();
+        publish();
+        self.release.send(()).unwrap();
+    }
+}
+
 /// A worker that is busy while a busy handler and a subscription arrive reads both in one turn. While it is busy again, events
 /// are published: the worker handles the subscription first, and the events on their way afterwards.
 #[test]
@@ -103,20 +133,14 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
     // With a subscriber, publications are sent to the worker.
     let mut early = TestClient::of_app(address);
     early.send("pusher:subscribe", &json!({ "channel": "cache-a" }));
-    let mut busy = [(); 2].map(|()| TestClient::connect(address, "/busy"));
+    let sockets = [(); 2].map(|()| TestClient::connect(address, "/busy"));
+    let mut busy = BusyWorker { sockets, is_busy, release };
     let mut last = 0;
     for recover in [false, true, false, true] {
         let mut late = TestClient::of_app(address);
         let request = json!({ "channel": "cache-a", "recover": recover });
-        let occupy = |socket: &mut TestClient| socket.0.send_text("occupy the worker").unwrap();
-        occupy(&mut busy[0]);
-        is_busy.recv_timeout(TIMEOUT).unwrap();
-        occupy(&mut busy[1]);
-        late.send("pusher:subscribe", &request);
-        release.send(()).unwrap();
-        is_busy.recv_timeout(TIMEOUT).unwrap();
-        (0..2).for_each(|at| publish(last + 1 + at));
-        release.send(()).unwrap();
+        let both = || (0..2).for_each(|at| publish(last + 1 + at));
+        busy.publish_during_subscription(&mut late, &request, both);
         let mut events = late.events_through(last + 2);
         publish(last + 3);
         events.extend(late.events_through(last + 3));
@@ -127,6 +151,13 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
     }
     overtake_a_publisher(&topics, &publisher, last);
     assert_eq!(early.events_through(last + 3), [last + 2, last + 3]);
+    last += 3;
+    // The client that repeats its subscription has received all earlier events.
+    let both = || (0..2).for_each(|at| publish(last + 1 + at));
+    busy.publish_during_subscription(&mut early, &json!({ "channel": "cache-a" }), both);
+    publish(last + 3);
+    assert_eq!(early.events_through(last + 3), [last + 1, last + 2, last + 3]);
+    subscribe_during_a_handover(address, (&topics, &publisher), last + 3);
     drop((early, busy));
     stop.stop_now();
     running.join().unwrap();
@@ -143,4 +174,35 @@ fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
         let content = MessageContent::Event(event(number).into());
         topics.deliver_from_cluster(&mut publisher.clone(), "kept.cache-a", (&content, None), from(origin));
     }
+}
+
+/// The last event of a cache channel waits for its position from the successor process: a client that recovers receives the
+/// event once, with its position, and another client at once.
+fn subscribe_during_a_handover(
+    address: SocketAddr,
+    (topics, publisher): (&HubTopics, &Publisher),
+    last: u32,
+) {
+    let (sender, forwarded) = frame_queue();
+    topics.begin_handover(sender, publisher);
+    let event = |number: u32| MessageContent::Event(format!("{{\"event\":\"e\",\"data\":{number}}}").into());
+    topics.publish(&mut publisher.clone(), "kept.cache-a", &event(last + 1), true);
+    let mut recovering = TestClient::of_app(address);
+    recovering.send("pusher:subscribe", &json!({ "channel": "cache-a", "recover": true }));
+    let ack = recovering.receive();
+    let (epoch, sequence) = ack["position"].as_str().expect("a position").split_once('-').unwrap();
+    let mut plain = TestClient::of_app(address);
+    plain.send("pusher:subscribe", &json!({ "channel": "cache-a" }));
+    assert_eq!(plain.events_through(last + 1), [last + 1]);
+    let mut position = Position { epoch: epoch.parse().unwrap(), sequence: sequence.parse().unwrap() };
+    for (number, answers) in [(last + 1, true), (last + 2, false)] {
+        position.sequence += 1;
+        let published = (Some(position), answers, &HandoverSender::default());
+        let out = &mut publisher.clone();
+        topics.deliver_from_successor(out, "kept.cache-a", &event(number), published);
+    }
+    assert_eq!(recovering.events_through(last + 2), [last + 1, last + 2]);
+    assert_eq!(plain.events_through(last + 2), [last + 2]);
+    drop(forwarded);
+    topics.end_handover(&mut publisher.clone());
 }

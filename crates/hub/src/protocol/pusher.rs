@@ -30,7 +30,8 @@ mod webhook;
 use std::sync::Arc;
 
 use sinews_server::{
-    CloseCode, DeflateConfig, OriginPolicy, Overflow, Refusal, Router, ServerOptions, WebSocketRoute,
+    CloseCode, DeflateConfig, OriginPolicy, Overflow, Refusal, Response, Router, ServerOptions,
+    WebSocketRoute,
 };
 
 pub use self::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
@@ -75,6 +76,10 @@ pub(crate) fn add_to(
         })
     };
     let mut router = router;
+    for prefix in [Some(""), Some(DEFAULT_HTTP_PATH), prefix].into_iter().flatten() {
+        let apps = Arc::clone(&apps);
+        router = router.post(&format!("{prefix}/app/{{key}}/{{*rest}}"), move |_| reject_fallback(&apps));
+    }
     for prefix in [Some(""), prefix].into_iter().flatten() {
         router = router
             .websocket(&format!("{prefix}/app/{{key}}"), route(handshake::read))
@@ -87,6 +92,20 @@ pub(crate) fn add_to(
     let router = router.websocket_fallback(is_meant, route(|_, _| handshake::unknown_path()));
     let router = health::add_to(router, &apps, check);
     api::add_to(router, live, (&services, cluster), prefix)
+}
+
+/// Begin of the paths of the HTTP fallbacks of pusher-js, unless its option `httpPath` says otherwise.
+const DEFAULT_HTTP_PATH: &str = "/pusher";
+
+/// The answer to a client that cannot connect by WebSocket, and streams or polls instead.
+fn reject_fallback(apps: &LiveApps) -> Response {
+    let text = match apps.is_empty() {
+        true => "not found\n",
+        false => {
+            "the server has no HTTP fallbacks (xhr_streaming, xhr_polling, SockJS): connect by WebSocket\n"
+        }
+    };
+    Response::text(text).with_status(404)
 }
 
 /// Maximum length of a prefix of paths.

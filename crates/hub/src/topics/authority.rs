@@ -314,6 +314,15 @@ impl HubTopics {
         }
     }
 
+    /// Whether an event of a server waits for its position in the topic, which the successor process assigns.
+    pub(crate) fn awaits_position(&self, topic: &str) -> bool {
+        let authority = self.read_authority();
+        let Some(successor) = &authority.successor else { return false };
+        let awaited = successor.lock();
+        let mut of_topic = awaited.iter().flatten().filter(|(_, awaited, _)| awaited == topic);
+        of_topic.any(|(.., content)| !ChannelPublication::new(content).encode(topic).is_of_client)
+    }
+
     /// The successor sends no more publications.
     pub(crate) fn stop_awaiting_successor(&self) {
         if let Some(successor) = &self.read_authority().successor {

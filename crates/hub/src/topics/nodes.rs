@@ -84,6 +84,8 @@ pub(crate) struct ReportingNodes {
     pub(crate) is_settled: bool,
     /// A candidate has started earlier than this node.
     pub(crate) has_older_candidate: bool,
+    /// This node does not know the state of the other nodes, because of an outage of the broker.
+    pub(crate) is_cut_off: bool,
     /// Nodes that have died since the last call.
     pub(crate) dead: Vec<u128>,
 }

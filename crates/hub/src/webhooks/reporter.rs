@@ -79,11 +79,29 @@ impl StateReporter {
         now: Instant,
         emit: &mut EmitState<'_>,
     ) -> Option<Instant> {
-        self.configure(targets, publisher, now, emit);
+        let next = self.step_with((publisher, nodes.map(OtherNodes::reporting)), targets, now, emit);
         if let Some(nodes) = nodes {
-            let is_wanted = !self.states.0.is_empty();
-            let is_following = self.nodes.update(nodes.reporting(), is_wanted, now, emit, &mut self.adopts);
             nodes.set_report_role(self.nodes.role);
+        }
+        next
+    }
+
+    fn step_with(
+        &mut self,
+        (publisher, view): (&Publisher, Option<ReportingNodes>),
+        targets: impl Iterator<Item = Arc<WebhookTarget>>,
+        now: Instant,
+        emit: &mut EmitState<'_>,
+    ) -> Option<Instant> {
+        if view.as_ref().is_some_and(|view| view.is_cut_off) && self.nodes.is_following() {
+            // Members of the other nodes have not left: the state is compared with the reports when it is known again.
+            self.rescans = true;
+            return Some(now + NODES_INTERVAL);
+        }
+        self.configure(targets, publisher, now, emit);
+        if let Some(view) = view {
+            let is_wanted = !self.states.0.is_empty();
+            let is_following = self.nodes.update(view, is_wanted, now, emit, &mut self.adopts);
             if !is_following {
                 // This node does not know all topics yet.
                 self.rescans = true;
@@ -307,6 +325,11 @@ impl NodeChoice {
             }
         }
         self.view = Some(view);
+        self.is_following()
+    }
+
+    /// Whether this node knows what was reported.
+    fn is_following(&self) -> bool {
         self.role == ReportRole::Reporter || self.followed.is_some()
     }
 
@@ -343,13 +366,23 @@ impl NodeChoice {
 
 #[cfg(test)]
 mod tests {
+    use sinews_server::{Router, Server};
+
     use super::*;
+    use crate::webhooks::options::WebhookOptions;
 
     const GRACE: Duration = Duration::from_secs(3);
 
     fn view(own: u128, reporters: &[u128], dead: &[u128]) -> ReportingNodes {
         let (reporters, dead) = (reporters.to_vec(), dead.to_vec());
-        ReportingNodes { own, reporters, is_settled: true, has_older_candidate: false, dead }
+        ReportingNodes {
+            own,
+            reporters,
+            is_settled: true,
+            has_older_candidate: false,
+            is_cut_off: false,
+            dead,
+        }
     }
 
     /// A node that reports beside another one.
@@ -419,6 +452,48 @@ mod tests {
         let own: HashSet<String> = vacate(&mut nodes, begin + JOIN_TIME).into_iter().collect();
         assert_eq!(reported.len(), own.len(), "once, although they were changed twice");
         assert!(reported.iter().all(|topic| own.contains(topic)));
+    }
+
+    #[test]
+    fn members_of_nodes_that_an_outage_has_cut_off_are_reported_when_they_are_known_to_have_left() {
+        let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let publisher = server.publisher();
+        publisher.observe_presence(|| ());
+        let options = WebhookOptions::new("w", "http://127.0.0.1/", [b'x'; 32]).with_grace(Duration::ZERO);
+        let target = Arc::new(options.target().unwrap());
+        let adjust = |change: isize, members: &[&str]| {
+            let members: Vec<_> = members.iter().map(|id| (Member::new(*id), change)).collect();
+            publisher.adjust_presence("a", change * members.len() as isize, &members);
+        };
+        let mut reporter = StateReporter::default();
+        let begin = Instant::now();
+        let mut step = |seconds, reporters: &[u128], is_cut_off| {
+            let view = ReportingNodes { is_cut_off, ..view(1, reporters, &[]) };
+            let mut reported = Vec::new();
+            let emit = &mut |_, detail: EventDetail| {
+                let id = match &detail {
+                    EventDetail::MemberJoined { member, .. } => member.id(),
+                    EventDetail::MemberLeft { id, .. } => id,
+                    _ => return,
+                };
+                reported.push(format!("{} {id}", detail.kind().name()));
+            };
+            let now = begin + Duration::from_secs(seconds);
+            reporter.step_with((&publisher, Some(view)), [Arc::clone(&target)].into_iter(), now, emit);
+            reported
+        };
+        adjust(1, &["own", "stays", "leaves"]);
+        step(0, &[], false);
+        step(1, &[1], false);
+        // An outage: the members of the other node are removed, and most are back afterwards.
+        adjust(-1, &["stays", "leaves"]);
+        adjust(1, &["new"]);
+        assert!(step(61, &[1], true).is_empty() && step(90, &[1], true).is_empty());
+        adjust(1, &["stays"]);
+        let mut reported = step(120, &[1], false);
+        reported.sort();
+        assert_eq!(reported, ["member_joined new", "member_left leaves"]);
+        assert!(step(121, &[1], false).is_empty());
     }
 
     #[test]

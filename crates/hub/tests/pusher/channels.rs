@@ -125,9 +125,11 @@ fn pusher_4_8_and_5_5_limits_of_channels_and_members() {
     let large = json!({ "user_id": "1", "user_info": "x".repeat(1_100) }).to_string();
     clients[2].request_subscription("presence-b", Some(&large));
     assert_eq!(clients[2].expect("pusher:subscription_error").1["status"], 4301);
-    let long = json!({ "user_id": "x".repeat(129) }).to_string();
+    let long = json!({ "user_id": "😀".repeat(129) }).to_string();
     clients[2].request_subscription("presence-b", Some(&long));
     assert_eq!(clients[2].expect("pusher:subscription_error").1["status"], 401);
+    let longest = "😀".repeat(128);
+    assert_eq!(clients[2].join("presence-b", &longest)["presence"]["ids"], json!([longest]));
     clients[2].subscribe("a");
 }
 
@@ -166,6 +168,8 @@ fn pusher_4_10_5_9_and_5_10_cache_channels_send_their_last_event() {
         let mut second = Client::new(&hub);
         second.subscribe(channel);
         assert_eq!(second.expect("e"), (channel.to_owned(), json!(2)));
+        // It has the event.
+        second.subscribe(channel);
         second.ping();
     }
     let mut member = Client::new(&hub);

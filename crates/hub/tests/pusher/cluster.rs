@@ -58,24 +58,26 @@ fn pusher_6_4_members_are_those_of_the_cluster() {
     for_both(|_, nodes| {
         let path = "/apps/3/channels/presence-a/users";
         let (mut one, mut two) = (Client::new(&nodes[0]), Client::new(&nodes[1]));
+        // The longest id of a user.
+        let long = &*"😀".repeat(128);
         one.join("presence-a", "1");
         until(&nodes[1], path, &users(&["1"]));
-        let roster = two.join("presence-a", "2");
-        assert_eq!(roster["presence"]["ids"], json!(["1", "2"]));
-        expect_member(&mut one, "member_added", "2");
+        let roster = two.join("presence-a", long);
+        assert_eq!(roster["presence"]["ids"], json!(["1", long]));
+        expect_member(&mut one, "member_added", long);
         // The same user at another node: neither its join nor the end of its first connection is reported.
         let mut same = Client::new(&nodes[1]);
         same.join("presence-a", "1");
         // Changes of a node arrive in their order, so the first node knows of both.
         let mut four = Client::new(&nodes[1]);
         four.join("presence-a", "4");
-        until(&nodes[0], path, &users(&["1", "2", "4"]));
+        until(&nodes[0], path, &users(&["1", "4", long]));
         let mut three = Client::new(&nodes[0]);
         drop(one);
         three.join("presence-a", "3");
         expect_member(&mut two, "member_added", "4");
         expect_member(&mut two, "member_added", "3");
-        until(&nodes[1], path, &users(&["1", "2", "3", "4"]));
+        until(&nodes[1], path, &users(&["1", "3", "4", long]));
         drop(same);
         expect_member(&mut two, "member_removed", "1");
         expect_member(&mut three, "member_removed", "1");
@@ -86,7 +88,7 @@ fn pusher_6_4_members_are_those_of_the_cluster() {
         let mut removed =
             [(); 2].map(|()| three.expect("pusher_internal:member_removed").1["user_id"].clone());
         removed.sort_by_key(Value::to_string);
-        assert_eq!(removed, ["2", "4"]);
+        assert_eq!(removed, ["4", long]);
         until(&first, path, &users(&["3"]));
     });
 }
@@ -109,11 +111,49 @@ fn pusher_8_6_7_6_and_9_1_events_and_terminations_reach_all_nodes() {
         three.trigger("client-e", "private-a", json!([1]));
         assert_eq!(one.expect("client-e").1, json!([1]));
         assert_eq!(two.expect("client-e").1, json!([1]), "the excluded client has received no other event");
-        two.sign_in(&json!({ "id": "u" }));
+        let (id, path) = ("😀".repeat(128), "%F0%9F%98%80".repeat(128));
+        two.sign_in(&json!({ "id": id }));
         two.expect("pusher:signin_success");
-        assert_eq!(api(&nodes[0], "POST", "/apps/3/users/u/terminate_connections", "", "{}").0, 200);
+        let channel = format!("#server-to-user-{id}");
+        two.send("pusher:subscribe", json!({ "channel": channel }));
+        two.subscribed(&channel);
+        // The broker has its subscriptions in their order.
+        two.subscribe("last");
+        broker.wait_for("sinews.t.=24pusher.3.c.last", 1);
+        let body = json!({ "name": "e", "channel": channel, "data": "2" }).to_string();
+        assert_eq!(api(&nodes[0], "POST", "/apps/3/events", "", &body), (200, json!({})));
+        assert_eq!(two.expect("e"), (channel.clone(), json!(2)));
+        let path = format!("/apps/3/users/{path}/terminate_connections");
+        assert_eq!(api(&nodes[0], "POST", &path, "", "{}"), (200, json!({})));
         two.expect_end(4009);
         three.ping();
+    });
+}
+
+#[test]
+fn terminations_in_an_outage_of_the_broker_are_incomplete_and_can_be_repeated() {
+    for_both(|broker, nodes| {
+        nodes.iter().for_each(|node| until_joined(node, 2));
+        let clients = nodes.each_ref().map(|node| {
+            let mut client = Client::new(node);
+            client.sign_in(&json!({ "id": "u" }));
+            client.expect("pusher:signin_success");
+            client
+        });
+        broker.go_down();
+        until_connected(&nodes[0], false);
+        let terminate = || api(&nodes[0], "POST", "/apps/3/users/u/terminate_connections", "", "{}");
+        let (status, text) = terminate();
+        assert_eq!(status, 503, "{text}");
+        assert!(text.as_str().unwrap().contains("other nodes may be open, retry"), "{text}");
+        let [near, mut far] = clients;
+        near.expect_end(4009);
+        far.ping();
+        broker.come_up();
+        nodes.iter().for_each(|node| until_connected(node, true));
+        broker.wait_for("sinews.all", 2);
+        assert_eq!(terminate(), (200, json!({})));
+        far.expect_end(4009);
     });
 }
 

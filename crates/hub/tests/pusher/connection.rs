@@ -108,6 +108,35 @@ fn pusher_1_9_origins_of_an_app() {
 }
 
 #[test]
+fn pusher_1_10_clients_of_http_fallbacks_are_told_to_connect_by_websocket() {
+    let served = hub(|app| app);
+    let target = |path: &str, kind: &str| format!("{path}/app/{KEY}/123/session/{kind}?{QUERY}");
+    for path in ["/pusher", ""] {
+        for kind in ["xhr_streaming", "xhr_polling", "xhr_send"] {
+            let (status, text) = request(&served, "POST", &target(path, kind), "[\"a\"]");
+            assert_eq!(status, 404, "{text}");
+            assert!(text.as_str().unwrap().contains("connect by WebSocket"), "{text}");
+        }
+    }
+    Client::new(&served).ping();
+    let without_apps = TestHub::new();
+    let answer = request(&without_apps, "POST", &target("/pusher", "xhr_streaming"), "");
+    assert_eq!(answer, (404, json!("not found\n")));
+}
+
+/// They go to `stats.pusher.com`, or to the `statsHost` of the client.
+#[test]
+fn pusher_1_11_statistics_are_not_served_and_the_client_stays_connected() {
+    let hub = hub(|app| app);
+    let mut client = Client::new(&hub);
+    for transport in ["xhr", "jsonp"] {
+        let target = format!("/timeline/v2/{transport}/2?key={KEY}&session=1&events=%5B%5D");
+        assert_eq!(request(&hub, "GET", &target, "").0, 404);
+    }
+    client.ping();
+}
+
+#[test]
 fn pusher_2_2_pings_are_answered() {
     let hub = hub(|app| app);
     let mut client = Client::new(&hub);

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::client::{Client, KEY, api, hub, request, sign};
+use crate::support::TestHub;
 
 #[test]
 fn pusher_7_1_and_7_2_sign_in_returns_the_user_data() {
@@ -22,7 +23,7 @@ fn pusher_7_1_and_7_2_sign_in_returns_the_user_data() {
 fn pusher_7_3_failed_sign_in_ends_the_connection_with_4009() {
     let hub = hub(|app| app);
     for user_data in
-        [json!({ "id": "" }), json!({ "id": 1 }), json!({}), json!([]), json!({ "id": "x".repeat(129) })]
+        [json!({ "id": "" }), json!({ "id": 1 }), json!({}), json!([]), json!({ "id": "😀".repeat(129) })]
     {
         let mut client = Client::new(&hub);
         client.sign_in(&user_data);
@@ -44,12 +45,34 @@ fn pusher_7_3_failed_sign_in_ends_the_connection_with_4009() {
     client.expect_end(4009);
 }
 
+/// pusher-js emits `pusher:signin_error` by itself where its endpoint fails: it sends nothing then.
+#[test]
+fn pusher_7_8_failed_sign_in_is_an_error_of_the_connection_and_names_the_reason() {
+    let served = hub(|app| app);
+    let mut client = Client::new(&served);
+    client.subscribe("a");
+    client.ping();
+    let auth = format!("{KEY}:{}", sign("x"));
+    client.send("pusher:signin", json!({ "auth": auth, "user_data": "{\"id\":\"1\"}" }));
+    assert_eq!(client.expect_end(4009), "the signature of the user is invalid");
+    let mut client = Client::new(&served);
+    client.sign_in(&json!({ "id": "" }));
+    let reason = "user_data is not an object with an id of 1 to 128 characters";
+    assert_eq!(client.expect_end(4009), reason);
+}
+
 #[test]
 fn pusher_7_4_and_7_5_events_of_a_user_reach_all_its_connections() {
     let hub = hub(|app| app);
-    let id = "a b.*@example.com";
+    for id in ["a b.*@example.com", "\"", &"😀".repeat(128)] {
+        user_receives_events(&hub, id);
+    }
+}
+
+/// Signs a user in on two of three connections, and sends it an event.
+fn user_receives_events(hub: &TestHub, id: &str) {
     let channel = format!("#server-to-user-{id}");
-    let mut clients = [(); 3].map(|()| Client::new(&hub));
+    let mut clients = [(); 3].map(|()| Client::new(hub));
     for client in &mut clients[..2] {
         client.sign_in(&json!({ "id": id }));
         client.expect("pusher:signin_success");
@@ -60,13 +83,47 @@ fn pusher_7_4_and_7_5_events_of_a_user_reach_all_its_connections() {
         clients[2].send("pusher:subscribe", json!({ "channel": target, "auth": "" }));
         assert_eq!(clients[2].expect("pusher:subscription_error").1["status"], 401);
     }
-    let body = json!({ "name": "e", "channels": [channel], "data": "{\"a\":1}" });
-    assert_eq!(api(&hub, "POST", "/apps/3/events", "", &body.to_string()), (200, json!({})));
+    clients[2].subscribe("a");
+    // Each receives the event on its own channel.
+    let body = json!({ "name": "e", "channels": [channel, "a"], "data": "{\"a\":1}" });
+    assert_eq!(api(hub, "POST", "/apps/3/events", "", &body.to_string()), (200, json!({})));
     for client in &mut clients[..2] {
         assert_eq!(client.expect("e"), (channel.clone(), json!({ "a": 1 })));
     }
-    let body = body.to_string().replace(id, "");
-    assert_eq!(api(&hub, "POST", "/apps/3/events", "", &body).0, 400);
+    assert_eq!(clients[2].expect("e"), ("a".to_owned(), json!({ "a": 1 })));
+    for id in [String::new(), "😀".repeat(129)] {
+        let body = json!({ "name": "e", "channel": format!("#server-to-user-{id}"), "data": "" });
+        assert_eq!(api(hub, "POST", "/apps/3/events", "", &body.to_string()).0, 400);
+    }
+}
+
+#[test]
+fn pusher_4_8_ids_of_users_have_128_characters_of_any_size() {
+    let hub = hub(|app| app);
+    // Also two ids with the same first 127 characters.
+    let (id, other) = ("😀".repeat(128), format!("{}😁", "😀".repeat(127)));
+    let mut watcher = Client::new(&hub);
+    watcher.sign_in(&json!({ "id": "w", "watchlist": [id, other] }));
+    watcher.expect("pusher:signin_success");
+    let mut change = |name: &str, ids: &[&String]| {
+        let (_, data) = watcher.expect("pusher_internal:watchlist_events");
+        assert_eq!(data["events"], json!([{ "name": name, "user_ids": ids }]));
+    };
+    change("offline", &[&id, &other]);
+    let clients = [&id, &other].map(|id| {
+        let mut client = Client::new(&hub);
+        client.sign_in(&json!({ "id": id }));
+        client.expect("pusher:signin_success");
+        change("online", &[id]);
+        client
+    });
+    let path: String = id.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let path = format!("/apps/3/users/{path}/terminate_connections");
+    assert_eq!(api(&hub, "POST", &path, "", "{}"), (200, json!({})));
+    let [client, mut stays] = clients;
+    client.expect_end(4009);
+    change("offline", &[&id]);
+    stays.ping();
 }
 
 #[test]

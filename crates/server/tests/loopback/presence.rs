@@ -251,7 +251,7 @@ fn invalid_joins_are_rejected() {
     assert!(ask(&mut peer, "!a.*").starts_with("the wildcards"));
     assert_eq!(
         ask(&mut peer, &format!("{}>a", "x".repeat(129))),
-        "a member's id has 1 to 128 bytes and no control characters"
+        "a member's id has 1 to 128 characters and no control characters"
     );
     for number in 0..1_024 {
         ask(&mut peer, &format!("m>t{number}"));

@@ -227,6 +227,12 @@ mod nats {
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn apps_survive_outages_of_the_broker() {
+        super::super::outage::apps_survive_outages_of_the_broker();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn nodes_share_keys_through_failures() {
         super::nodes_share_keys();
     }
@@ -268,6 +274,12 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn members_of_one_channel_are_added_and_removed_once() {
         super::super::one_channel::members_of_one_channel_are_added_and_removed_once();
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn apps_survive_outages_of_the_broker() {
+        super::super::outage::apps_survive_outages_of_the_broker();
     }
 
     #[test]

@@ -73,6 +73,23 @@ fn changes_are_applied_in_order() {
 }
 
 #[test]
+fn ids_of_members_have_any_length_up_to_the_longest() {
+    for length in [1, 63, 64, 85, 127, Member::ID_MAX] {
+        for character in ["a", "ü", "中", "😀"] {
+            let (mut node, id) = (TestNode::new(), character.repeat(length));
+            assert!(!node.changes(1, &[own("a", 2, &[(&id, "x", 1), ("2", "y", 1)])]));
+            assert_eq!(node.presence("a").1.len(), 2, "{length} times {character}");
+            assert!(node.presence("a").1.contains(&(id, "x".to_owned())));
+        }
+    }
+    let member = Member::new("😀".repeat(Member::ID_MAX)).with_info(vec![b'x'; Member::INFO_MAX]);
+    let mut largest = Vec::new();
+    let topic = "a".repeat(sinews_server::Topics::NAME_MAX).into();
+    write_own(&mut largest, &OwnPresence { topic, connections: 1, members: vec![(member, 1)] });
+    assert!(largest.len() <= MEMBER_BYTES_MAX, "{}", largest.len());
+}
+
+#[test]
 fn missed_changes_lead_to_a_request_and_a_snapshot() {
     let mut node = TestNode::new();
     assert!(!node.changes(1, &[own("a", 2, &[("1", "", 1), ("2", "", 1)]), own("gone", 1, &[("3", "", 1)])]));

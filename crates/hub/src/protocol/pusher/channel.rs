@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   $pusher.APP.c.CHANNEL   presence of a channel, and its topic if the app has no topics of its own
-//!   $pusher.APP.u.USER      events and presence of a user, whose id is in Base64
+//!   $pusher.APP.u.HASH      events and presence of a user: the SHA-256 of its id, in Base64
 //!   PREFIX.CHANNEL          topic of a channel of an app with topics
 //! ```
 //!
@@ -12,11 +12,10 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest;
+use sinews_server::Member;
 
 use crate::topics::{RESERVED, check_name};
-
-/// Longest id of a user in bytes.
-pub(super) const USER_MAX: usize = 128;
 
 /// Begin of the names of presence channels.
 pub(super) const PRESENCE_PREFIX: &str = "presence-";
@@ -81,10 +80,13 @@ pub(super) fn check_channel(channel: &str, length_max: usize) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks the id of a user.
+/// Checks the id of a user, which may be a member of channels.
 pub(super) fn is_user_id(id: &str) -> bool {
-    (1..=USER_MAX).contains(&id.len()) && !id.chars().any(char::is_control)
+    !id.is_empty() && id.chars().nth(Member::ID_MAX).is_none() && !id.chars().any(char::is_control)
 }
+
+/// The rule of [`is_user_id`].
+pub(super) const USER_RULE: &str = "a user's id has 1 to 128 characters and no control characters";
 
 /// Stands for a dot in the name of a presence: a channel's name may begin or end with a dot, and none has this character.
 pub(super) const DOT: char = '%';
@@ -104,9 +106,10 @@ pub(super) fn presence_prefix(app: &str) -> String {
     format!("{RESERVED}.{app}.c.")
 }
 
-/// The topic of a user's events, and the user's presence.
+/// The topic of a user's events, and the user's presence. Its name has the same length for all ids.
 pub(super) fn topic_of_user(app: &str, user: &str) -> String {
-    format!("{RESERVED}.{app}.u.{}", URL_SAFE_NO_PAD.encode(user))
+    let hash = digest::digest(&digest::SHA256, user.as_bytes());
+    format!("{RESERVED}.{app}.u.{}", URL_SAFE_NO_PAD.encode(hash))
 }
 
 /// The topic of a channel of an app, which may have a prefix for its topics.
@@ -130,10 +133,7 @@ pub(super) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
                 if channel.contains(DOT) { channel.replace(DOT, ".").into() } else { channel.into() };
             Some(PusherTopic::Channel { app, channel })
         }
-        ("u", user) => {
-            let id = String::from_utf8(URL_SAFE_NO_PAD.decode(user).ok()?).ok()?;
-            Some(PusherTopic::User { app, id })
-        }
+        ("u", _) => Some(PusherTopic::User { app }),
         _ => None,
     }
 }
@@ -141,8 +141,14 @@ pub(super) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
 /// A topic of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PusherTopic<'a> {
-    Channel { app: &'a str, channel: Cow<'a, str> },
-    User { app: &'a str, id: String },
+    Channel {
+        app: &'a str,
+        channel: Cow<'a, str>,
+    },
+    /// The topic of a user, whose id is in the events and is that of the only member.
+    User {
+        app: &'a str,
+    },
 }
 
 #[cfg(test)]
@@ -191,10 +197,14 @@ mod tests {
             let expected = PusherTopic::Channel { app, channel: channel.into() };
             assert_eq!(channel_of_topic(&topic), Some(expected));
         }
-        let user = "ü.*>".repeat(25);
-        let topic = topic_of_user("1", &user);
-        assert!(sinews_server::Topics::check(&topic).is_ok() && topic.len() <= NAME_MAX);
-        assert_eq!(channel_of_topic(&topic), Some(PusherTopic::User { app: "1", id: user }));
+        let app = "12345678901234567890";
+        for user in ["a", "ü.*>", &"😀".repeat(128)] {
+            let topic = topic_of_user(app, user);
+            assert!(sinews_server::Topics::check(&topic).is_ok() && topic.len() <= NAME_MAX);
+            assert!(check_name(&topic).is_err(), "other protocols cannot name it");
+            assert_eq!(channel_of_topic(&topic), Some(PusherTopic::User { app }));
+            assert!(topic_of_user(app, &format!("{user}b")) != topic && topic_of_user("1", user) != topic);
+        }
         assert_eq!(channel_of_topic("$pusher.1.x.a"), None);
         assert_eq!(channel_of_topic("chat.a"), None);
     }

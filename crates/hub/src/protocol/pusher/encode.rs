@@ -36,11 +36,14 @@ struct EventFields<'a> {
     /// The connection that does not receive the event.
     #[serde(borrow)]
     socket_id: Option<Cow<'a, str>>,
+    /// The user that receives the event.
+    #[serde(borrow)]
+    user: Option<Cow<'a, str>>,
 }
 
 /// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id.
 pub(super) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>) -> MessageContent {
-    event_content(name, data, user_id, None)
+    event_content(name, data, &[("user_id", user_id)])
 }
 
 /// The name, the data and the id of the sender of a [client event](client_event). Data that is no string is JSON text.
@@ -52,12 +55,8 @@ pub(super) fn client_event_fields(content: &[u8]) -> Option<(String, Option<Stri
     Some((fields.event.into_owned(), data, user_id))
 }
 
-fn event_content(
-    name: &str,
-    data: Option<&str>,
-    user_id: Option<&str>,
-    socket_id: Option<&str>,
-) -> MessageContent {
+/// Encodes an event with more fields, whose values are texts.
+fn event_content(name: &str, data: Option<&str>, more: &[(&str, Option<&str>)]) -> MessageContent {
     let mut text = String::with_capacity(64 + name.len() + data.map_or(0, str::len));
     text.push_str("{\"event\":");
     push_json(&mut text, name);
@@ -65,7 +64,7 @@ fn event_content(
         text.push_str(",\"data\":");
         text.push_str(data);
     }
-    for (field, value) in [("user_id", user_id), ("socket_id", socket_id)] {
+    for (field, value) in more {
         if let Some(value) = value {
             text.push_str(",\"");
             text.push_str(field);
@@ -113,6 +112,8 @@ pub(crate) struct EventParts<'a> {
     /// The JSON of the id of the sender.
     user_id: Option<&'a str>,
     socket_id: Option<u128>,
+    /// The user that receives the event.
+    user: Option<Cow<'a, str>>,
 }
 
 impl<'a> ChannelPublication<'a> {
@@ -126,22 +127,35 @@ impl<'a> ChannelPublication<'a> {
         Self::OfServer(EventParts { socket_id, ..EventParts::new(name, data) }, OnceCell::new())
     }
 
+    /// The same for a user: the channel of the event is that of the user.
+    pub(super) fn of_server_for_user(
+        (name, data, socket_id): (&'a str, &'a str, Option<&str>),
+        user: &'a str,
+    ) -> Self {
+        let socket_id = socket_id.and_then(parse_socket_id);
+        let user = Some(user.into());
+        Self::OfServer(EventParts { socket_id, user, ..EventParts::new(name, data) }, OnceCell::new())
+    }
+
     pub(crate) fn content(&self) -> &MessageContent {
         match self {
             Self::Content(content, _) => content,
             Self::OfServer(event, content) => content.get_or_init(|| {
                 let socket_id = event.socket_id.map(socket_id_text);
-                event_content(&event.name, Some(&event.data), None, socket_id.as_deref())
+                let more = [("socket_id", socket_id.as_deref()), ("user", event.user.as_deref())];
+                event_content(&event.name, Some(&event.data), &more)
             }),
         }
     }
 
-    /// Encodes the event for a channel.
+    /// Encodes the event for a channel. [`USER_CHANNEL`] is that of the user in the event.
     pub(crate) fn encode(&self, channel: &str) -> EncodedEvent {
         let event = match self {
             Self::Content(content, event) => event.get_or_init(|| EventParts::of(content)),
             Self::OfServer(event, _) => event,
         };
+        let of_user = event.user.as_ref().filter(|_| channel == USER_CHANNEL).map(|user| user_channel(user));
+        let channel = of_user.as_deref().unwrap_or(channel);
         EncodedEvent {
             message: Prepared::text(event_text(&event.name, Some(channel), &event.data, event.user_id)),
             socket_id: event.socket_id,
@@ -172,6 +186,7 @@ impl<'a> EventParts<'a> {
         Self {
             user_id: fields.user_id.map(RawValue::get),
             socket_id: fields.socket_id.and_then(|id| parse_socket_id(&id)),
+            user: fields.user,
             ..Self::new(fields.event, data)
         }
     }
@@ -193,7 +208,7 @@ impl<'a> EventParts<'a> {
 
     /// An event with the JSON of its data, empty for none.
     fn new(name: impl Into<Cow<'a, str>>, data: impl Into<Cow<'a, str>>) -> Self {
-        Self { name: name.into(), data: data.into(), user_id: None, socket_id: None }
+        Self { name: name.into(), data: data.into(), user_id: None, socket_id: None, user: None }
     }
 }
 
@@ -278,11 +293,12 @@ fn info_text(info: &[u8]) -> &str {
 pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMessage>> {
     let text = |text: String| PresenceMessage::from(Prepared::text(text));
     Some(match channel_of_topic(update.topic())? {
-        PusherTopic::User { id, .. } => {
+        PusherTopic::User { .. } => {
             // The only member is the user, so the list is complete.
             let transitions = update.transitions().iter().map(|transition| {
                 let event = if transition.info().is_some() { "online" } else { "offline" };
-                let message = Prepared::text(watchlist_events(&[(event, vec![id.clone()])]));
+                let ids = vec![transition.id().to_owned()];
+                let message = Prepared::text(watchlist_events(&[(event, ids)]));
                 PresenceMessage::leading_to(transition.version(), message)
             });
             transitions.collect()
@@ -362,6 +378,19 @@ mod tests {
             assert_eq!(text(&event), r#"{"event":"e","channel":"private-a","data":"{\"a\": 1}\u00fc"}"#);
             assert_eq!((event.socket_id, event.is_of_client), (Some(1 << 64 | 2), false));
         }
+    }
+
+    #[test]
+    fn event_of_a_user_names_its_channel_and_other_channels_stay() {
+        let published = ChannelPublication::of_server_for_user(("e", "\"1\"", None), "u\"1");
+        for (channel, expected) in [(USER_CHANNEL, r##""#server-to-user-u\"1""##), ("a", "\"a\"")] {
+            let expected = format!(r#"{{"event":"e","channel":{expected},"data":"1"}}"#);
+            for event in [published.encode(channel), encode(channel, published.content())] {
+                assert_eq!(text(&event), expected);
+            }
+        }
+        let forged = MessageContent::Json(r#"{"event":"e","user":"1"}"#.into());
+        assert_eq!(text(&encode("a", &forged)), r#"{"event":"e","channel":"a"}"#);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use sinews_server::{Prepared, SubscriberId};
 use super::app::{PusherApp, PusherApps};
 use super::budget::RecoveryBudget;
 use super::cache::{CacheBounds, CachedEvent, EventCache};
-use super::channel::{self, ChannelKind, PusherTopic, channel_of_topic};
+use super::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use super::metrics::PusherCounters;
 use super::socket_ids::SocketIds;
 use crate::brief::brief;
@@ -152,9 +152,8 @@ impl LiveApps {
     fn channel_of<'a>(&self, topic: &'a str) -> Option<(Arc<LiveApp>, Cow<'a, str>)> {
         match channel_of_topic(topic) {
             Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel)),
-            Some(PusherTopic::User { app, id }) => {
-                Some((self.app(app)?, super::encode::user_channel(&id).into()))
-            }
+            // Its events have the id of the user.
+            Some(PusherTopic::User { app }) => Some((self.app(app)?, USER_CHANNEL.into())),
             None if self.has_topics.load(Ordering::Acquire) => self.read(|table| {
                 // No prefix is below another one.
                 let found = topic

@@ -87,6 +87,24 @@ mod tests {
         assert_eq!(rejection.code, 4201);
     }
 
+    /// 4202 is for clients that were silent for a day and cannot ping.
+    #[test]
+    fn pusher_2_5_clients_that_never_ping_are_closed_with_4201_before_a_day() {
+        let hour = 3_600;
+        let slow = PusherApp::new("1", "k", "s").with_activity_timeout(Duration::from_secs(23 * hour));
+        for app in [PusherApp::new("1", "k", "s"), slow] {
+            let mut liveness = Liveness::new(0);
+            let rejection = loop {
+                let now = liveness.deadline(&app);
+                if let Err(rejection) = liveness.check(&app, now) {
+                    assert!(now < seconds(0, 24 * hour), "{now}");
+                    break rejection;
+                }
+            };
+            assert_eq!(rejection.code, 4201);
+        }
+    }
+
     #[test]
     fn pusher_5_11_authorization_has_a_time() {
         let begin = 7;

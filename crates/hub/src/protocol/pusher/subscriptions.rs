@@ -61,6 +61,21 @@ impl SubscriptionError {
     }
 }
 
+/// The last event of a channel, as a subscription needs it.
+enum LastEvent {
+    /// The channel retains none, or the client receives the event in another way.
+    Unneeded,
+    /// The cache channel has no event.
+    Missing,
+    Retained(CachedEvent),
+}
+
+impl From<Option<CachedEvent>> for LastEvent {
+    fn from(event: Option<CachedEvent>) -> Self {
+        event.map_or(Self::Missing, Self::Retained)
+    }
+}
+
 /// Maximum number of channels of a connection whose events are read at a time: it bounds the memory of their events.
 const READS_AT_ONCE: usize = 4;
 
@@ -119,37 +134,40 @@ impl PusherClient {
             // The answer to the first subscription follows.
             return Ok(());
         }
-        let known = connection.subscribed(channel, cx).is_some();
-        if !known && usize::from(connection.channels) >= limits.channels {
+        if connection.subscribed(channel, cx).is_some() {
+            // The client has received the last event, or receives it as it is published.
+            let answer = (recover.is_some(), ChannelRecovery::default(), LastEvent::Unneeded);
+            return self.acknowledge(connection, channel, answer, cx);
+        }
+        if usize::from(connection.channels) >= limits.channels {
             let text = format!("a connection has at most {} channels", limits.channels);
             return Err(SubscriptionError::limit(text, FULL));
         }
         let topic = topic_of(connection.app.options.topic_space(), channel);
-        let mut recovery = ChannelRecovery::default();
         // No event is published between the last one and the subscription.
         let order = kind.is_cache.then(|| self.hub().lock_cache_channel(&topic));
         let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
-        if !known {
-            let after = last.as_ref().map(|event| event.version);
-            let added =
-                self.add_subscription(connection, (&presence, &topic, after), (member, recover), cx)?;
-            connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
-            match (added, recover) {
-                (Some(added), _) => recovery = added,
-                (None, Some(request)) => {
-                    drop(order);
-                    if let Some(store) = &self.services.store {
-                        let pending =
-                            PendingRecovery::new((channel, &topic), request, (store, &self.services.hub));
-                        connection.rare.get_or_insert_default().recoveries.push(pending);
-                    }
-                    self.continue_recoveries(connection, cx);
-                    return Ok(());
+        let after = last.as_ref().map(|event| event.version);
+        let added = self.add_subscription(connection, (&presence, &topic, after), (member, recover), cx)?;
+        connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
+        let recovery = match (added, recover) {
+            (Some(added), _) => added,
+            (None, Some(request)) => {
+                drop(order);
+                if let Some(store) = &self.services.store {
+                    let pending =
+                        PendingRecovery::new((channel, &topic), request, (store, &self.services.hub));
+                    connection.rare.get_or_insert_default().recoveries.push(pending);
                 }
-                (None, None) => {}
+                self.continue_recoveries(connection, cx);
+                return Ok(());
             }
-        }
+            (None, None) => ChannelRecovery::default(),
+        };
+        // A last event without a position follows with it.
+        let is_needed = kind.is_cache && (recovery.position.is_none() || !self.hub().awaits_position(&topic));
         drop(order);
+        let last = if is_needed { last.into() } else { LastEvent::Unneeded };
         self.acknowledge(connection, channel, (recover.is_some(), recovery, last), cx)
     }
 
@@ -189,7 +207,10 @@ impl PusherClient {
         let recovery = recovery.map_err(|error| SubscriptionError::limit(error.to_string(), FULL));
         let answered = match recovery {
             Ok(recovery) => {
-                let last = connection.app.cached(channel);
+                let last = match ChannelKind::of(channel).is_cache {
+                    true => connection.app.cached(channel).into(),
+                    false => LastEvent::Unneeded,
+                };
                 self.acknowledge(connection, channel, (true, recovery, last), cx)
             }
             Err(error) => {
@@ -214,12 +235,12 @@ impl PusherClient {
         send(cx, &error.message(channel));
     }
 
-    /// Acknowledges a subscription, and sends the events that the client has missed, or the last event of a cache channel.
+    /// Acknowledges a subscription, and sends the events that the client has missed, or the last event.
     fn acknowledge(
         &self,
         connection: &PusherConnection,
         channel: &str,
-        (recovers, recovery, last): (bool, ChannelRecovery, Option<CachedEvent>),
+        (recovers, recovery, last): (bool, ChannelRecovery, LastEvent),
         cx: &mut Context<'_>,
     ) -> Result<(), SubscriptionError> {
         let (kind, presence) = (ChannelKind::of(channel), presence_of(&connection.app.options.id, channel));
@@ -237,7 +258,7 @@ impl PusherClient {
                 // After a Close, the message is dropped.
                 let _ = cx.queue_prepared(event, true);
             }
-        } else if kind.is_cache {
+        } else {
             let topic = topic_of(connection.app.options.topic_space(), channel);
             self.send_last_event(&connection.app, (channel, &topic), last, cx);
         }
@@ -249,9 +270,14 @@ impl PusherClient {
         &self,
         app: &LiveApp,
         (channel, topic): (&str, &str),
-        last: Option<CachedEvent>,
+        last: LastEvent,
         cx: &mut Context<'_>,
     ) {
+        let last = match last {
+            LastEvent::Unneeded => return,
+            LastEvent::Missing => None,
+            LastEvent::Retained(event) => Some(event),
+        };
         let is_requested = self.hub().other_nodes().is_some_and(|nodes| {
             let retained = last.as_ref().map(|event| event.at);
             nodes.request_cached_event(topic, retained, app.options.limits.cache_time)
@@ -424,7 +450,7 @@ fn authorize(
     match member {
         Some(member) if is_user_id(&member.id) => Ok(Some(member)),
         _ => Err(SubscriptionError::unauthorized(
-            "channel_data is not an object with a user_id of 1 to 128 bytes",
+            "channel_data is not an object with a user_id of 1 to 128 characters",
         )),
     }
 }

@@ -62,7 +62,7 @@ impl PusherClient {
             return Err("the signature of the user is invalid");
         }
         let user = read_user(&user_data).filter(|user| is_user_id(&user.member.id));
-        let user = user.ok_or("user_data is not an object with an id of 1 to 128 bytes")?;
+        let user = user.ok_or("user_data is not an object with an id of 1 to 128 characters")?;
         let success = object("pusher:signin_success", None, &json!({ "user_data": user_data }));
         match connection.user() {
             Some(known) if known.id != user.member.id => {

@@ -47,7 +47,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Maximum length of an id in bytes: enough for any user name or UUID.
+    /// Maximum length of an id in characters, of up to 4 bytes: enough for any user name or UUID.
     pub const ID_MAX: usize = 128;
 
     /// Maximum length of the info in bytes: each update repeats it for each watcher.
@@ -90,7 +90,8 @@ impl Member {
     /// # Errors
     /// [`PresenceError::MemberId`], [`PresenceError::MemberInfo`].
     pub fn check(&self) -> Result<(), PresenceError> {
-        if self.id.is_empty() || self.id.len() > Self::ID_MAX || self.id.chars().any(char::is_control) {
+        let is_long = self.id.chars().nth(Self::ID_MAX).is_some();
+        if self.id.is_empty() || is_long || self.id.chars().any(char::is_control) {
             return Err(PresenceError::MemberId);
         }
         if self.info.len() > Self::INFO_MAX {
@@ -331,7 +332,7 @@ pub struct OwnPresence {
 pub enum PresenceError {
     /// The name is no topic name, or the connection has too many subscriptions.
     Topic(InvalidTopic),
-    /// The member's id is empty, longer than [`Member::ID_MAX`] bytes, or has a control character.
+    /// The member's id is empty, longer than [`Member::ID_MAX`] characters, or has a control character.
     MemberId,
     /// The member's info has this number of bytes, more than [`Member::INFO_MAX`].
     MemberInfo(usize),
@@ -355,7 +356,7 @@ impl fmt::Display for PresenceError {
         match self {
             Self::Topic(invalid) => invalid.fmt(f),
             Self::MemberId => {
-                write!(f, "a member's id has 1 to {} bytes and no control characters", Member::ID_MAX)
+                write!(f, "a member's id has 1 to {} characters and no control characters", Member::ID_MAX)
             }
             Self::MemberInfo(bytes) => {
                 write!(f, "member info of {bytes} bytes exceeds the limit of {} bytes", Member::INFO_MAX)

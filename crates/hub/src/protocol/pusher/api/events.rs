@@ -19,7 +19,7 @@ use crate::brief::brief_error;
 use crate::json::{borrowed, read_object};
 use crate::problem::Problem;
 use crate::protocol::pusher::channel::{
-    ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, topic_of, topic_of_user,
+    ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
 };
 use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::protocol::pusher::live::LiveApp;
@@ -201,7 +201,7 @@ fn size_of(string: &str, limit: usize) -> usize {
 fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     match channel.strip_prefix(USER_CHANNEL) {
         Some(user) if is_user_id(user) => Ok(()),
-        Some(_) => Err(ApiError::bad("a user's id has 1 to 128 bytes and no control characters")),
+        Some(_) => Err(ApiError::bad(USER_RULE)),
         None => check_channel(channel, length_max).map_err(ApiError::bad),
     }
 }
@@ -226,14 +226,18 @@ fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &
     let services = &context.services;
     let is_durable = |topic: &str| services.durable_store(topic).is_some();
     let waits = services.store.is_some()
-        && checked.iter().flat_map(|event| topics_of(app, event)).any(|topic| is_durable(&topic));
+        && checked.iter().flat_map(|event| topics_of(app, event)).any(|(topic, _)| is_durable(&topic));
     let mut waiting = WaitingEvents::default();
     for checked @ CheckedEvent { event, .. } in checked {
         let socket_id = event.socket_id.as_deref();
-        let published = ChannelPublication::of_server(&event.name, event.data.get(), socket_id);
-        for topic in topics_of(app, checked) {
+        let of_channels = ChannelPublication::of_server(&event.name, event.data.get(), socket_id);
+        for (topic, user) in topics_of(app, checked) {
+            let of_user = user.map(|user| {
+                ChannelPublication::of_server_for_user((&event.name, event.data.get(), socket_id), user)
+            });
+            let published = of_user.as_ref().unwrap_or(&of_channels);
             match (waits, waits && is_durable(&topic)) {
-                (false, _) => drop(services.hub.publish_to(out, &topic, &published)),
+                (false, _) => drop(services.hub.publish_to(out, &topic, published)),
                 (true, true) => {
                     let content = published.content().clone();
                     let seal = app.options.seal(&topic, content.bytes());
@@ -246,17 +250,15 @@ fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &
     waiting
 }
 
-/// The topics of the channels of an event.
-fn topics_of<'a>(app: &LiveApp, event: &CheckedEvent<'a>) -> impl Iterator<Item = String> {
-    event.channels.iter().map(|channel| topic_of_target(app, channel))
-}
-
-/// The topic of the channel of an event, or of the events of a user.
-fn topic_of_target(app: &LiveApp, channel: &str) -> String {
-    match channel.strip_prefix(USER_CHANNEL) {
-        Some(user) => topic_of_user(&app.options.id, user),
-        None => topic_of(app.options.topic_space(), channel),
-    }
+/// The topics of the channels of an event, each with the user of which it is the topic, if any.
+fn topics_of<'a>(
+    app: &LiveApp,
+    event: &'a CheckedEvent<'_>,
+) -> impl Iterator<Item = (String, Option<&'a str>)> {
+    event.channels.iter().map(|channel| match channel.strip_prefix(USER_CHANNEL) {
+        Some(user) => (topic_of_user(&app.options.id, user), Some(user)),
+        None => (topic_of(app.options.topic_space(), channel), None),
+    })
 }
 
 /// Answers when the events of durable topics are stored, and the others are published; if one is not stored, with its problem.

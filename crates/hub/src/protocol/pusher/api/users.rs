@@ -8,7 +8,7 @@ use sinews_server::{Answer, CloseCode, Request, Response};
 use super::{ApiAnswer, ApiError, AppApi, success};
 use crate::cluster::commands::NodeCommand;
 use crate::connections::ConnectionSelector;
-use crate::protocol::pusher::channel::is_user_id;
+use crate::protocol::pusher::channel::{USER_RULE, is_user_id};
 use crate::protocol::pusher::client::{RECONNECT, TERMINATED};
 use crate::protocol::pusher::live::LiveApp;
 use crate::protocol::pusher::users::subject;
@@ -43,16 +43,21 @@ fn close_all(
     (code, reason): (CloseCode, &str),
 ) -> ApiAnswer {
     let user = request.param("user").filter(|user| is_user_id(user));
-    let user =
-        user.ok_or_else(|| ApiError::bad("a user's id has 1 to 128 bytes and no control characters"))?;
+    let user = user.ok_or_else(|| ApiError::bad(USER_RULE))?;
     let selector = ConnectionSelector::User(subject(&app.options.id, &user));
     context.services.hub.connections().close_all(&selector, code, reason);
     let Some(cluster) = &context.cluster else { return Ok(success(&json!({})).into()) };
     let (code, reason) = (code.as_u16(), reason.to_owned());
+    let away = cluster.check_broker().err();
     let others = cluster.request(&NodeCommand::Disconnect { selector, code, reason });
     Ok(Answer::later(async move {
-        // A node that does not answer has no connections by the time it is back.
-        let _ = others.await;
-        Response::json(json!({}).to_string())
+        let missing = others.await.missing;
+        let why = match away {
+            Some(why) => why,
+            None if missing.is_empty() => return success(&json!({})),
+            None => format!("no answer of {}", missing.join(", ")),
+        };
+        let text = format!("connections of the user at other nodes may be open, retry: {why}\n");
+        Response::text(text).with_status(503)
     }))
 }
