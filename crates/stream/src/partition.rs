@@ -306,11 +306,27 @@ impl Partition {
         self.core.state().failed.clone()
     }
 
-    /// Times of the last append and the last read since the partition was opened, in microseconds since 1970.
+    /// Times of the last append, queued ones included, and of the last read since the partition was opened, in microseconds
+    /// since 1970.
     pub(crate) fn last_used(&self) -> (Option<u64>, Option<u64>) {
-        let last = self.core.state().last().summary;
-        let read = self.core.last_read.load(Ordering::Relaxed);
-        ((last.end > 0).then_some(last.last_time), (read > 0).then_some(read))
+        self.core.last_used(&self.core.state())
+    }
+
+    /// Rejects further appends and reads of these partitions of a stream, if the last append and read are before this time
+    /// and at most `max_waiters` wakers are registered. All are checked and marked under their locks, so that no append
+    /// is accepted in between. No other code locks two partitions. Returns whether they are marked.
+    pub(crate) fn mark_deleted_if_unused(all: &[Self], limit: u64, max_waiters: u64) -> bool {
+        let states: Vec<_> = all.iter().map(|partition| (&partition.core, partition.core.state())).collect();
+        let is_unused = states.iter().all(|(core, state)| {
+            let (append, read) = core.last_used(state);
+            append.max(read).is_none_or(|used| used < limit)
+        });
+        let waiters: usize = states.iter().map(|(_, state)| state.waiters.len()).sum();
+        let is_unused = is_unused && waiters as u64 <= max_waiters;
+        if is_unused {
+            states.iter().for_each(|(core, _)| core.deleted.store(true, Ordering::Release));
+        }
+        is_unused
     }
 
     /// Extent of the partition, recorded for the time that it is closed.
@@ -459,6 +475,11 @@ impl fmt::Debug for Partition {
 }
 
 impl PartitionCore {
+    fn last_used(&self, state: &State) -> (Option<u64>, Option<u64>) {
+        let read = self.last_read.load(Ordering::Relaxed);
+        ((state.next > 0).then_some(state.time), (read > 0).then_some(read))
+    }
+
     fn append(self: &Arc<Self>, position: AppendPosition, records: &Records) -> Result<Pending, AppendError> {
         let now = (self.clock)();
         let mut state = self.state();
