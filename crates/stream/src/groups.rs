@@ -357,14 +357,16 @@ impl ConsumerGroups {
     }
 
     fn write(&self, write: OffsetsWrite) {
-        let result = match append_all(&*write.file, &write.pieces).1 {
-            Err(error) if is_shortage(&error) => match write.file.truncate(write.start) {
+        let result = match append_all(&*write.file, &write.pieces) {
+            // The file may be closed, and the shortage may be one of descriptors.
+            (0, Err(error)) if is_shortage(&error) => Err(AppendError::NoSpace),
+            (_, Err(error)) if is_shortage(&error) => match write.file.truncate(write.start) {
                 Ok(()) => Err(AppendError::NoSpace),
                 Err(error) => Err(self.fail("cutting back", &error)),
             },
-            Err(error) => Err(self.fail("writing", &error)),
-            Ok(()) if write.sync => write.file.sync().map_err(|error| self.cut_unsynced(&write, &error)),
-            Ok(()) => Ok(()),
+            (_, Err(error)) => Err(self.fail("writing", &error)),
+            (_, Ok(())) if write.sync => write.file.sync().map_err(|error| self.cut_unsynced(&write, &error)),
+            (_, Ok(())) => Ok(()),
         };
         let mut state = self.state();
         let changes = std::mem::take(&mut state.in_flight);
