@@ -11,6 +11,7 @@ mod shared;
 mod state;
 mod types;
 mod unsynced;
+mod watcher;
 mod work;
 mod write;
 
@@ -29,8 +30,10 @@ use crate::{AppendError, Loss, OpenError, Pending, ReadError, StreamConfig};
 use entry::SegmentEntry;
 use shared::PartitionCore;
 use state::{PartitionCounters, RecentBatches, State};
+use watcher::Waiters;
 
 pub use types::{PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
+pub use watcher::Watcher;
 
 /// Handle of a partition, a sequence of records. Cheap to clone.
 #[derive(Clone)]
@@ -115,7 +118,7 @@ impl Partition {
             closed: false,
             failed: None,
             full_since: None,
-            waiters: VecDeque::new(),
+            waiters: Waiters::default(),
             index_requests: VecDeque::new(),
             counters: PartitionCounters::default(),
         };
@@ -257,25 +260,15 @@ impl Partition {
     /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
     /// [`PartitionEvent::QueueSpace`], so that the caller's next append reports the error.
     ///
-    /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again.
+    /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again. The waker stays registered until
+    /// then: see [`watcher`](Self::watcher) for a task that may end before.
     pub fn watch(&self, event: PartitionEvent, waker: &Waker) -> bool {
-        let mut state = self.core.state();
-        let Some(happened) = state.has_happened(event, self.core.limits.max_pending) else { return false };
-        if happened {
-            return true;
-        }
-        let is_full = state.waiters.len() >= self.core.limits.max_waiters;
-        let oldest = if is_full { state.waiters.pop_front() } else { None };
-        state.waiters.push_back((event, waker.clone()));
-        // It may wait for a deferred write.
-        match state.queue.first() {
-            Some(_) => self.core.start_writing(state),
-            None => drop(state),
-        }
-        if let Some((_, waker)) = oldest {
-            waker.wake();
-        }
-        false
+        self.core.watch(event, waker, 0).0
+    }
+
+    /// A registration for events that ends when it is dropped.
+    pub fn watcher(&self) -> Watcher {
+        Watcher::new(self.core.clone())
     }
 
     /// Counters and sizes.
