@@ -417,3 +417,31 @@ fn stream_creation_during_close_is_atomic_and_writes_nothing_afterwards() {
         assert_eq!((losses, one.streams.stream("new").is_some()), (vec![], was_made), "call {call}");
     }
 }
+
+#[test]
+fn idle_partition_and_groups_survive_a_lack_of_descriptors() {
+    let one = TestLog::new(&StreamConfig::default());
+    one.fill(0..1, 10);
+    for _ in 0..3 {
+        one.streams.pool().release_unused();
+        one.work();
+    }
+    assert_eq!(one.streams.open_files(), 0);
+    one.disk.set_lacks_descriptors(true);
+    let mut pending = one.partition.append(numbered([1], 10)).unwrap();
+    let mut commit = one.stream.commit("g", 0, 1).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    assert_eq!(poll(&mut commit, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    assert_eq!((one.partition.failure(), one.stream.failure()), (None, None));
+
+    one.disk.set_lacks_descriptors(false);
+    one.clock.advance(1_000_000);
+    one.fill(1..3, 10);
+    let mut commit = one.stream.commit("g", 0, 2).unwrap();
+    one.work();
+    assert_eq!(poll(&mut commit, Durability::Disk), Some(Ok(2)));
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, one.stream.committed("g", 0)), (vec![], Some(2)));
+    assert_eq!(read_all(&one.partition, 1000).0, [(0, 0), (1, 1), (2, 2)]);
+}
