@@ -402,7 +402,10 @@ impl Cluster {
         }
     }
 
-t        let status = self.lock_status().clone();
+    /// Removes nodes without heartbeats, and returns them. While the broker is silent, they are retained, and for a while after
+    /// its connection is lost.
+    fn expire_nodes(&self, now: Instant, is_heard: bool) -> Vec<NodeId> {
+        let status = self.lock_status().clone();
         let is_short = status.is_connected || now.saturating_duration_since(status.since) < OUTAGE_MAX;
         if !is_heard && is_short {
             self.lock_nodes().renew(now);
