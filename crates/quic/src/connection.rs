@@ -340,8 +340,8 @@ impl Http3Link {
         }
     }
 
-    /// Permits twice as many unidirectional streams of sessions once at most one is left, up to the number of bidirectional ones:
-    /// QUIC takes memory for each permitted stream, and most sessions open none.
+    /// Doubles the permitted unidirectional streams of sessions while the client has opened all of them or all but the last, up to
+    /// the number of bidirectional streams: QUIC takes memory for each permitted stream, and most sessions open no stream.
     fn permit_session_streams(&mut self) {
         let permitted = self.quic.max_concurrent_streams(Dir::Uni);
         let most = self.quic.max_concurrent_streams(Dir::Bi);

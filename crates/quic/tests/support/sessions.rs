@@ -35,7 +35,7 @@ fn permitted_streams_of_a_session_grow_as_they_are_opened() {
         world.pass_time(&mut client);
         permitted.push(streams.len());
     }
-    // One more carries control frames. QUIC announces the last few of the 100 with later ones.
+    // The control stream is open, too. QUIC announces the last few of the 100 streams later.
     assert_eq!((permitted[0], permitted.iter().sum::<usize>()), (5, 95), "{permitted:?}");
     assert_eq!(world.app.session_streams.len(), 95);
     assert!(world.lend(|exchanges| exchanges.memory()) > memory + 94 * 48);
