@@ -200,7 +200,14 @@ fn exclusions_of_durable_topics_and_invalid_ids_are_rejected() {
     let directory = Directory::new();
     let streams = directory.path("streams");
     let server = serve(&["--streams", &streams, "--streams-topics", "stored.>"]);
-    let (_client, id) = subscriber(&server, &["live.a", "stored.a"]);
+    let (mut client, id) = subscriber(&server, &["live.a", "stored.a"]);
+    // Published when the idempotency keys of the durable topic are read.
+    let broadcast =
+        json!({"topics": ["live.a", "stored.a"], "data": 1, "exclude": id, "idempotency_key": "a"});
+    let results = call(&server, "POST /broadcast", &broadcast)["results"].clone();
+    assert_eq!((results[0].get("code"), &results[1]["code"]), (None, &json!(422)));
+    call(&server, "POST /publish", &json!({"topic": "live.a", "data": 2}));
+    assert_eq!(client.receive()["data"], 2);
     for (message, status, text) in [
         (
             json!({"topic": "live.a", "data": 1, "exclude": "x"}),

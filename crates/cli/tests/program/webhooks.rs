@@ -210,17 +210,17 @@ fn application_that_hangs_times_out_and_is_asked_again() {
 #[test]
 fn rejected_events_are_not_sent_again() {
     let directory = Directory::new();
-    let app = Application::start(|request| {
-        AppAnswer::Status(if request.json()["events"][0]["data"] == "bad" { 422 } else { 200 })
-    });
+    let status = |request: &AppRequest| request.json()["events"][0]["data"].as_u64().unwrap();
+    let app = Application::start(move |request| AppAnswer::Status(status(request) as u16));
     let server = serve(&directory, &webhook("app", &app, "events = [\"client_message\"]\nbatch = 1"));
     let mut client = Client::connect(&server);
-    publish(&mut client, "a", &json!("bad"));
-    publish(&mut client, "a", &json!("good"));
-    assert_eq!(app.request().json()["lost"], 0);
-    let next = app.request().json();
-    assert_eq!((&next["events"][0]["data"], &next["lost"]), (&json!("good"), &json!(1)));
-    wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"failed\"}", "1");
+    let statuses = [400, 413, 422, 200];
+    statuses.iter().for_each(|status| publish(&mut client, "a", &json!(status)));
+    for (lost, expected) in statuses.into_iter().enumerate() {
+        let request = app.request();
+        assert_eq!((status(&request), &request.json()["lost"]), (expected, &json!(lost)));
+    }
+    wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"failed\"}", "3");
 }
 
 #[test]
@@ -234,14 +234,17 @@ fn of_a_rejected_batch_only_the_rejected_event_is_dropped() {
         _ if request.body.len() > 1_000 => AppAnswer::Status(413),
         _ => AppAnswer::Status(200),
     });
-    let server = serve(&directory, &webhook("app", &app, "events = [\"client_message\"]\nbatch = 5"));
+    let more = "events = [\"client_message\"]\nbatch = 5\nqueue = 5";
+    let server = serve(&directory, &webhook("app", &app, more));
     let mut client = Client::connect(&server);
     publish(&mut client, "a", &json!("first"));
     app.request();
     let large = json!("x".repeat(1_000));
-    for data in [&json!(1), &json!(2), &large, &json!(3), &json!(4)] {
+    // The queue is full before the last two.
+    for data in [&json!(1), &json!(2), &large, &json!(3), &json!(4), &json!(5), &json!(6)] {
         publish(&mut client, "a", data);
     }
+    wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"dropped\"}", "2");
     permit.send(()).unwrap();
     let (mut accepted, mut ids) = (Vec::new(), HashSet::new());
     while accepted.len() < 4 {
@@ -254,14 +257,48 @@ fn of_a_rejected_batch_only_the_rejected_event_is_dropped() {
             accepted.extend(events.iter().map(|event| (event["data"].as_u64().unwrap(), lost)));
         }
     }
-    // The request after the dropped event has its number.
-    assert_eq!(accepted, [(1, 0), (2, 0), (3, 1), (4, 1)]);
+    // The request after a dropped event has its number, once.
+    assert_eq!(accepted, [(1, 2), (2, 2), (3, 1), (4, 1)]);
+    assert_eq!(ids.len(), 5, "all five, three, two, one, two");
     let count = |result: &str| {
         metric(&server, &format!("sinews_webhook_events_total{{webhook=\"app\",result={result:?}}}"))
     };
     wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}", "5");
     assert_eq!(count("failed"), "1");
     assert_eq!(metric(&server, "sinews_webhook_retries_total{webhook=\"app\"}"), "0");
+}
+
+#[test]
+fn rest_of_a_rejected_batch_is_dropped_with_a_half_that_is_too_old() {
+    let directory = Directory::new();
+    let (permit, permits) = channel();
+    let permits = Arc::new(Mutex::new(permits));
+    let app = Application::start(move |request| {
+        let body = request.json();
+        match (body["events"][0]["data"].as_u64(), body["events"].as_array().map_or(0, Vec::len)) {
+            (Some(0), _) => AppAnswer::Wait(Arc::clone(&permits), json!({})),
+            (_, 5) => AppAnswer::Status(413),
+            (Some(6), _) => AppAnswer::Status(200),
+            _ => AppAnswer::Status(503),
+        }
+    });
+    let more = "events = [\"client_message\"]\nbatch = 5\nretry_time = \"1ms\"";
+    let server = serve(&directory, &webhook("app", &app, more));
+    let mut client = Client::connect(&server);
+    publish(&mut client, "a", &json!(0));
+    app.request();
+    (1..=5).for_each(|number| publish(&mut client, "a", &json!(number)));
+    permit.send(()).unwrap();
+    wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"failed\"}", "5");
+    publish(&mut client, "a", &json!(6));
+    let requests = [(); 3].map(|()| {
+        let body = app.request().json();
+        (body["events"][0]["data"].clone(), body["events"].as_array().map(Vec::len), body["lost"].clone())
+    });
+    assert_eq!(
+        requests,
+        [(json!(1), Some(5), json!(0)), (json!(1), Some(3), json!(0)), (json!(6), Some(1), json!(5))]
+    );
 }
 
 #[test]

@@ -375,3 +375,27 @@ impl Endpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::topics::MessageContent;
+
+    #[test]
+    fn memory_of_a_request_is_that_of_its_headers_its_message_and_its_body() {
+        // It accepts no connection, so that the request is in progress.
+        let application = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", application.local_addr().unwrap());
+        let client = HookClient::start(&HookOptions::new(), [&*url], Arc::default()).unwrap();
+        let content = MessageContent::Text("x".repeat(1000).into());
+        let detail = HookDetail::Publish { topic: "a", content: &content };
+        let headers = vec![(HeaderName::from_static("cookie"), HeaderValue::from_static("a=b"))];
+        let _reply = client.call(&url, &detail, ("", (None, None)), headers);
+        let HookBacklog { requests, bytes } = client.pending();
+        let body = bytes - "cookiea=b".len() - 1000;
+        // The message, and its description.
+        assert!(requests == 1 && (1020..1400).contains(&body), "{requests} {body}");
+    }
+}

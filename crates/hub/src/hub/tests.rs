@@ -3,13 +3,13 @@
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
 use sinews_server::{
-    BackendChoice, Context, EngineConfig, Handler, Payload, Position, Prepared, WebSocketRoute,
+    BackendChoice, Context, EngineConfig, Handler, Payload, Position, Prepared, StopHandle, WebSocketRoute,
 };
 
 use super::*;
@@ -99,6 +99,56 @@ impl BusyWorker {
     }
 }
 
+/// Runs a hub on a server with one thread.
+fn start(hub: Hub, router: Router) -> (RunningHub, SocketAddr, StopHandle, JoinHandle<()>) {
+    let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
+        Ok("poll") => BackendChoice::Poll,
+        Ok("uring") => BackendChoice::Uring,
+        _ => BackendChoice::Auto,
+    };
+    let server = hub.configure(Server::new(hub.mount(router)));
+    let server = server.threads(1).engine(EngineConfig::default().with_backend(backend));
+    let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let hub = hub.start(&server).unwrap();
+    let (address, stop) = (server.addresses()[0], server.stop_handle());
+    (hub, address, stop, thread::spawn(move || server.run().unwrap()))
+}
+
+#[test]
+fn publications_of_other_processes_exclude_a_client_of_this_one() {
+    let hub = Hub::builder().history("kept.>", 10).without_pages().build().unwrap();
+    let (hub, address, stop, running) = start(hub, Router::new());
+    let [(mut excluded, id), (mut other, _)] = [(); 2].map(|()| {
+        let mut client = TestClient::connect(address, "/ws");
+        let id = client.receive()["connection"].as_str().unwrap().to_owned();
+        for topic in ["kept.a", "live.a"] {
+            let request = json!({ "op": "subscribe", "id": 1, "topic": topic });
+            client.0.send_text(&request.to_string()).unwrap();
+            assert_eq!(client.receive()["op"], "ack");
+        }
+        (client, id)
+    });
+    let sender = HandoverSender { socket: None, exclude: Some(id) };
+    let (topics, out) = (&hub.topics, &mut hub.publisher.clone());
+    let content = |number: u32| MessageContent::Json(number.to_string().into());
+    for (topic, number) in [("kept.a", 1), ("live.a", 2)] {
+        topics.publish_for_predecessor(out, topic, &content(number), (false, &sender));
+    }
+    drop(topics.begin_handover(frame_queue().0, out));
+    let last = out.histories()[0].position;
+    let next = Position { sequence: last.sequence + 1, ..last };
+    for (topic, number, position) in [("kept.a", 3, Some(next)), ("live.a", 4, None)] {
+        topics.deliver_from_successor(out, topic, &content(number), (position, false, &sender));
+    }
+    topics.deliver_from_successor(out, "live.a", &content(5), (None, false, &HandoverSender::default()));
+    assert_eq!(excluded.receive()["data"], 5);
+    assert_eq!([(); 5].map(|()| other.receive()["data"].clone()), [1, 2, 3, 4, 5]);
+    drop((excluded, other));
+    stop.stop_now();
+    running.join().unwrap();
+    hub.shut_down();
+}
+
 /// A worker that is busy while a busy handler and a subscription arrive reads both in one turn. While it is busy again, events
 /// are published: the worker handles the subscription first, and the events on their way afterwards.
 #[test]
@@ -113,17 +163,7 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
     let route = WebSocketRoute::new(move |_: &sinews_server::Request<'_>| {
         Ok(BusyHandler { entered: entered.clone(), released: Arc::clone(&released) })
     });
-    let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
-        Ok("poll") => BackendChoice::Poll,
-        Ok("uring") => BackendChoice::Uring,
-        _ => BackendChoice::Auto,
-    };
-    let server = hub.configure(Server::new(hub.mount(Router::new().websocket("/busy", route))));
-    let server = server.threads(1).engine(EngineConfig::default().with_backend(backend));
-    let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let hub = hub.start(&server).unwrap();
-    let (address, stop) = (server.addresses()[0], server.stop_handle());
-    let running = thread::spawn(move || server.run().unwrap());
+    let (hub, address, stop, running) = start(hub, Router::new().websocket("/busy", route));
 
     let (topics, publisher) = (Arc::clone(&hub.topics), hub.publisher.clone());
     let publish = |number: u32| {

@@ -10,8 +10,9 @@ use ring::hmac;
 use serde_json::{Value, json};
 use sinews::CloseCode;
 use sinews::blocking::WebSocket;
-use sinews_hub::auth::{Auth, AuthOptions};
+use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
+use sinews_testkit::BodyReader;
 
 use crate::support::{TIMEOUT, TestHub};
 
@@ -37,6 +38,23 @@ pub fn hub(configure: impl FnOnce(PusherApp) -> PusherApp) -> TestHub {
 
 pub fn app() -> PusherApp {
     PusherApp::new("3", KEY, SECRET)
+}
+
+const API_KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
+
+/// Adds the key of [`api_v1`].
+pub fn with_api_key(policy: AccessPolicy) -> AccessPolicy {
+    policy.with_api_keys(ApiKeys::new().unwrap().with_key(API_KEY).unwrap())
+}
+
+/// Sends a request to the hub's own HTTP API; returns its answer.
+pub fn api_v1(hub: &TestHub, head: &str, body: &str) -> Value {
+    let mut stream = hub.connect();
+    let lines = format!("Host: localhost\r\nAuthorization: Bearer {API_KEY}\r\nConnection: close");
+    write!(stream, "{head} HTTP/1.1\r\n{lines}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = BodyReader::new(stream);
+    assert_eq!(answer.status(), 200);
+    crate::support::parse(&answer.rest())
 }
 
 pub fn sign(text: &str) -> String {

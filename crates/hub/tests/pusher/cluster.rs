@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, Hub, PusherApp, PusherLimits, WebhookEventKind};
 
 use crate::broker::{FakeBroker, WireProtocol};
-use crate::client::{Client, api, app, policy};
+use crate::client::{Client, api, api_v1, app, policy, with_api_key};
 use crate::support::{TIMEOUT, TestHub};
 use crate::webhooks::FakeBackend;
 
@@ -17,7 +17,7 @@ fn node(broker: &FakeBroker) -> TestHub {
 
 fn node_of(broker: &FakeBroker, app: PusherApp) -> TestHub {
     let options = ClusterOptions::parse(&broker.url()).unwrap();
-    TestHub::built(Hub::builder().access(policy([app])).cluster(options))
+    TestHub::built(Hub::builder().access(with_api_key(policy([app]))).cluster(options))
 }
 
 fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2])) {
@@ -128,6 +128,39 @@ fn pusher_8_6_7_6_and_9_1_events_and_terminations_reach_all_nodes() {
         two.expect_end(4009);
         three.ping();
     });
+}
+
+/// The events of cache channels go to all nodes.
+#[test]
+fn publications_by_the_http_api_exclude_a_client_of_another_node() {
+    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+        let broker = FakeBroker::start(kind);
+        let nodes = [(); 2].map(|()| node_of(&broker, app().with_topics("chat")));
+        nodes.iter().for_each(|node| until_joined(node, 2));
+        let [mut excluded, mut same, mut other] = [1, 1, 0].map(|node| Client::new(&nodes[node]));
+        excluded.sign_in(&json!({ "id": "u" }));
+        excluded.expect("pusher:signin_success");
+        let id = &api_v1(&nodes[1], "GET /api/v1/connections", "")["connections"][0]["connection"];
+        for client in [&mut excluded, &mut same, &mut other] {
+            client.subscribe("a");
+            client.subscribe("cache-b");
+            client.expect("pusher:cache_miss");
+        }
+        broker.wait_for("sinews.t.chat.a", 2);
+        for channel in ["a", "cache-b"] {
+            for (number, exclude) in [(1, id), (2, &Value::Null)] {
+                let data = json!({ "event": "e", "data": number });
+                let publication =
+                    json!({ "topic": format!("chat.{channel}"), "data": data, "exclude": exclude });
+                api_v1(&nodes[0], "POST /api/v1/publish", &publication.to_string());
+            }
+            for (client, first) in [(&mut excluded, 2), (&mut same, 1), (&mut other, 1)] {
+                for number in first..=2 {
+                    assert_eq!(client.expect("e"), (channel.to_owned(), json!(number)));
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! Recovery: what a client has missed in channels with a history, and what plain clients receive.
 
-use std::io::Write as _;
 use std::thread;
 
 use serde_json::{Value, json};
 use sinews_hub::Hub;
-use sinews_hub::auth::ApiKeys;
-use sinews_testkit::BodyReader;
 
-use crate::client::{Client, api, app, data_of, hub, hub_of, policy, trigger};
+use crate::client::{Client, api, api_v1, app, data_of, hub, hub_of, policy, trigger, with_api_key};
 use crate::support::{TestHub, parse};
 
 /// A hub whose channels retain three events.
@@ -206,23 +203,10 @@ fn excluded_connections_receive_their_events_neither_live_nor_again() {
     assert_eq!(client.receive(), of_client, "an event of another connection");
 }
 
-const API_KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
-
-/// Sends a request to the HTTP API; returns its answer.
-fn api_v1(hub: &TestHub, head: &str, body: &str) -> Value {
-    let mut stream = hub.connect();
-    let lines = format!("Host: localhost\r\nAuthorization: Bearer {API_KEY}\r\nConnection: close");
-    write!(stream, "{head} HTTP/1.1\r\n{lines}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
-    let mut answer = BodyReader::new(stream);
-    assert_eq!(answer.status(), 200);
-    parse(&answer.rest())
-}
-
 /// A connection has an id in the HTTP API once its user has signed in.
 #[test]
 fn publications_by_the_http_api_exclude_a_client_in_all_kinds_of_channels() {
-    let keys = ApiKeys::new().unwrap().with_key(API_KEY).unwrap();
-    let policy = policy([app().with_topics("kept")]).with_api_keys(keys);
+    let policy = with_api_key(policy([app().with_topics("kept")]));
     let hub = TestHub::built(Hub::builder().access(policy));
     let (mut excluded, mut other) = (Client::new(&hub), Client::new(&hub));
     excluded.sign_in(&json!({ "id": "anna" }));

@@ -1,9 +1,10 @@
 //! Changes of the rights of open connections.
 
+use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{BodyReader, Frame, Reply};
 
 use super::connections::{close_of, connect, start};
 use super::{ApiClient, KEY, call, call_with};
@@ -68,6 +69,26 @@ fn backend_replaces_the_rights_of_connections() {
     {}
     let nobody = call(&server, "POST /refresh", &json!({"user": "anna", "exp": in_an_hour()}));
     assert_eq!(nobody, json!({"connections": 0}));
+}
+
+#[test]
+fn response_ends_when_the_right_to_a_joined_topic_ends() {
+    let (server, _directory, secret) = start(&[]);
+    let token = token(&secret, &["--subject", "anna", "--subscribe", ">"]);
+    let mut stream = server.connect();
+    let lines = format!("Authorization: Bearer {token}\r\nAccept: application/x-ndjson");
+    write!(stream, "GET /topics?join=old HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
+    let mut body = BodyReader::new(stream);
+    let mut until = |op: &str| loop {
+        let message: Value = serde_json::from_str(&body.line().expect("a message")).unwrap();
+        if message["op"] == op {
+            return message;
+        }
+    };
+    until("joined");
+    let claims = json!({"sub": "anna", "subscribe": "new"});
+    call(&server, "POST /refresh", &json!({"user": "anna", "claims": claims}));
+    assert_eq!(until("close")["code"], 1013);
 }
 
 #[test]

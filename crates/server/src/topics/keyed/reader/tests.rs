@@ -266,6 +266,34 @@ fn parts_of_a_snapshot_are_encoded_once_for_many_readers() {
 }
 
 #[test]
+fn parts_for_a_filter_have_each_key_once() {
+    let world = World::new();
+    for number in 0..20 {
+        for suffix in ["a", "b"] {
+            world.write(&KeyWrite::set(format!("{number}.{suffix}"), "x".repeat(4_000)));
+        }
+    }
+    let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+    while !world.read(&mut reader, &mut view, Some("*.a")) {}
+    assert_eq!((view.keys.len(), view.parts.0), (20, 3));
+}
+
+#[test]
+fn encoded_parts_count_toward_the_limit_and_are_dropped_above_it() {
+    // The keys take 33,000 bytes, and their part twice as many.
+    for (limit, bytes, calls) in [(usize::MAX, 90_000..110_000, 1), (60_000, 32_000..60_001, 2)] {
+        let world = World::with_memory(limit);
+        (0..8).for_each(|key| world.write(&KeyWrite::set(format!("k{key}"), "x".repeat(4_000))));
+        for _ in 0..2 {
+            let (mut reader, mut view) = (KeyedReader::new(None), View::default());
+            while !world.read(&mut reader, &mut view, None) {}
+            assert!(bytes.contains(&world.memory.bytes()), "{} bytes", world.memory.bytes());
+        }
+        assert_eq!(world.encoded.load(Ordering::Relaxed), calls);
+    }
+}
+
+#[test]
 fn readers_that_do_not_read_take_no_more_memory_than_the_limit() {
     const LIMIT: usize = 1 << 20;
     let world = World::with_memory(LIMIT);
