@@ -84,7 +84,7 @@ settings! {
         circuit_time: PositiveDuration { default: "10s", reloads: true }
 
         /// Maximum rate of one connection: calls (`rpc`) per second without a topic, or with a topic whose namespace has no
-        /// {namespace.*.calls_per_second}, and as many at once after an idle time. Excess is rejected with 429. The plain HTTP
+        /// `calls_per_second`, and as many at once after an idle time. Excess is rejected with 429. The plain HTTP
         /// calls of a user share one rate of this size.
         calls_per_second: NonZeroU32 { default: "200", reloads: true }
 
