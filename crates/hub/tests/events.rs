@@ -871,6 +871,17 @@ fn records_of_a_stream_are_followed_as_lines() {
     assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(404)));
     assert_eq!(parse(&missing.line().unwrap())["op"], "close");
     assert_eq!((missing.line(), missing.has_ended()), (None, true));
+    // A reader that is served when the server stops continues elsewhere.
+    hub.stop.stop();
+    let close = parse(&earliest.line().unwrap());
+    assert_eq!((&close["op"], &close["code"]), (&json!("close"), &json!(1001)), "{close}");
+}
+
+#[test]
+fn bad_requests_for_the_records_of_a_stream_get_a_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let streams = StreamOptions::in_directory(directory.path());
+    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
     for (query, reason) in [
         ("follow=yes", "`follow` must be true or false"),
         ("follow=true&from=x", "`from` must be earliest, latest or an offset"),
@@ -886,8 +897,4 @@ fn records_of_a_stream_are_followed_as_lines() {
     assert_eq!(of_page(&hub, "GET /streams/secret/records?follow=true", None, "").status(), 401);
     let foreign = Some("https://other.example");
     assert_eq!(of_page(&hub, "GET /streams/log/records?follow=true", foreign, "").status(), 403);
-    // A reader that is served when the server stops continues elsewhere.
-    hub.stop.stop();
-    let close = parse(&earliest.line().unwrap());
-    assert_eq!((&close["op"], &close["code"]), (&json!("close"), &json!(1001)), "{close}");
 }

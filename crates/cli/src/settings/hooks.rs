@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use sinews_hub::{HookFailure, HookOptions, HookTarget, PublishRate};
+use sinews_hub::{HookFailure, HookOptions, HookTarget};
 
 use super::ServeSettings;
 use crate::config::schema::settings;
@@ -84,7 +84,7 @@ settings! {
         circuit_time: PositiveDuration { default: "10s", reloads: true }
 
         /// Maximum rate of one connection: calls (`rpc`) per second without a topic, or with a topic whose namespace has no
-        /// {namespace.*.calls_per_second}, and as many at once after an idle time. Excess is rejected with 429. The plain HTTP
+        /// `calls_per_second`, and as many at once after an idle time. Excess is rejected with 429. The plain HTTP
         /// calls of a user share one rate of this size.
         calls_per_second: NonZeroU32 { default: "200", reloads: true }
 
@@ -178,10 +178,7 @@ impl ServeSettings {
             .with_failure(failure(hooks.failure))
             .with_retries(u32::try_from(hooks.retries).unwrap_or(u32::MAX))
             .with_circuit(hooks.circuit_failures.get(), hooks.circuit_time)
-            .with_call_rates(
-                PublishRate::new(hooks.calls_per_second.get()),
-                PublishRate::new(hooks.user_calls_per_second.get()),
-            );
+            .with_call_rates(hooks.calls_per_second.get(), hooks.user_calls_per_second.get());
         for (url, with) in [
             (&hooks.connect, HookOptions::with_connect as UrlSetter),
             (&hooks.refresh, HookOptions::with_refresh as UrlSetter),

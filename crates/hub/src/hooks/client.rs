@@ -27,6 +27,7 @@ use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
 use super::options::{HookFailure, HookOptions, HookUrl, parse_url};
+use crate::problem::{Problem, code};
 
 /// Sends the requests to hooks. Dropping it ends its thread after the requests in progress.
 pub(crate) struct HookClient {
@@ -166,9 +167,11 @@ impl HookClient {
         &self.options
     }
 
-    /// Counts a call that is not passed on, because its client exceeds a rate.
-    pub(super) fn note_rate_exceeded(&self) {
-        self.metrics.record(HookKind::Rpc, HookResult::RateExceeded, None);
+    /// Counts a call that is not passed on, if its client exceeds a rate.
+    pub(crate) fn note_rejected_call(&self, problem: &Problem) {
+        if problem.code == code::TOO_MANY {
+            self.metrics.record(HookKind::Rpc, HookResult::RateExceeded, None);
+        }
     }
 
     /// The headers of a client's request that requests to the application repeat.

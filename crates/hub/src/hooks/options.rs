@@ -9,7 +9,6 @@ use rustls::pki_types::CertificateDer;
 
 use super::addresses::is_public;
 use super::http::{PERMIT_PRIVATE, trusted_certificates};
-use crate::namespaces::PublishRate;
 
 /// Hooks: the URLs of the application, and the limits of the requests.
 ///
@@ -30,8 +29,8 @@ pub struct HookOptions {
     pub(crate) headers: Vec<HeaderName>,
     pub(crate) circuit_failures: u32,
     pub(crate) circuit_time: Duration,
-    pub(crate) call_rate: PublishRate,
-    pub(crate) user_call_rate: PublishRate,
+    /// Calls a second of a connection, and of a user.
+    pub(crate) call_rates: [u32; 2],
     /// `None`: the certificates that the system trusts.
     pub(crate) roots: Option<Vec<CertificateDer<'static>>>,
 }
@@ -76,8 +75,7 @@ impl Default for HookOptions {
             headers: Vec::new(),
             circuit_failures: 10,
             circuit_time: Duration::from_secs(10),
-            call_rate: PublishRate::new(200),
-            user_call_rate: PublishRate::new(1_000),
+            call_rates: [200, 1_000],
             roots: None,
         }
     }
@@ -220,12 +218,13 @@ impl HookOptions {
         self
     }
 
-    /// Limits the calls (`rpc`) without a topic, or with a topic whose namespace has no [rate](crate::Namespace::with_call_rate):
-    /// of one connection, and of one user on this node over all connections and plain HTTP requests. The plain HTTP calls of a
-    /// user also share one rate of a connection. Further calls are rejected with 429. Default: 200 and 1,000 a second.
+    /// Limits the calls (`rpc`) a second without a topic, or with a topic whose namespace has no
+    /// [rate](crate::Namespace::with_call_rate): of one connection, and of one user on this node over all connections and plain
+    /// HTTP requests; as many at once after an idle time. The plain HTTP calls of a user also share one rate of a connection.
+    /// Further calls are rejected with 429. Default: 200 and 1,000.
     #[must_use]
-    pub fn with_call_rates(mut self, connection: PublishRate, user: PublishRate) -> Self {
-        (self.call_rate, self.user_call_rate) = (connection, user);
+    pub fn with_call_rates(mut self, connection: u32, user: u32) -> Self {
+        self.call_rates = [connection, user];
         self
     }
 

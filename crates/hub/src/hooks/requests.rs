@@ -191,7 +191,10 @@ impl RequestHooks {
         content: Option<&MessageContent>,
     ) -> Result<Option<Box<RawValue>>, RequestRejection> {
         let policy = self.live.policy();
-        let hook = call.hook(policy.hooks().map(|hooks| &**hooks), rights, None)?;
+        let client = policy.hooks();
+        let hook = call.hook(client.map(|client| client.options()), rights, None).inspect_err(|problem| {
+            client.inspect(|client| client.note_rejected_call(problem));
+        })?;
         // Nothing replaces the result.
         let hook = TopicHook { url: hook.url.clone(), failure: HookFailure::Closed };
         let detail = HookDetail::Rpc { call, data: content.map(CallData::Content) };

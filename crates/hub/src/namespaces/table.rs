@@ -327,7 +327,7 @@ impl NamespaceTable {
                 false => Err(exceeded(&format!("calls of {} exceed calls_per_second", brief(topic)), rate)),
             };
         }
-        let [rate, user_rate] = [self.hooks.call_rate, self.hooks.user_call_rate];
+        let [rate, user_rate] = self.hooks.call_rates.map(PublishRate::new);
         if !take((RateKind::OtherCall, ALL_TOPICS), rate) {
             return Err(exceeded("calls exceed hooks.calls_per_second", rate));
         }

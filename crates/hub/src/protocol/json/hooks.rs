@@ -278,8 +278,11 @@ impl JsonClient {
     ) -> Result<OpReply, Problem> {
         let call = HookCall { method, topic };
         let policy = self.live.policy();
-        let client = policy.hooks().map(|hooks| &**hooks);
-        let hook = call.hook(client, &self.rights, Some(&mut self.rates))?;
+        let client = policy.hooks();
+        let options = client.map(|client| client.options());
+        let hook = call.hook(options, &self.rights, Some(&mut self.rates)).inspect_err(|problem| {
+            client.inspect(|client| client.note_rejected_call(problem));
+        })?;
         let detail = HookDetail::Rpc { call, data: data.map(|data| CallData::Json(data.get())) };
         self.start_for_topic(&hook, &detail, HookedAction::Rpc { id: id.clone() }, cx)
     }
