@@ -154,15 +154,17 @@ function tiles(now) {
   }));
 }
 
-/** A row of a table; each further column is [title, text, small text]. */
-function tableRow(head, columns) {
+/** A row of a table; each further column is [title, text, small text]. The head may have a small text, too. */
+function tableRow(head, columns, smallHead) {
+  const small = (text) => Object.assign(document.createElement("small"), { textContent: text });
   const row = document.createElement("tr");
   row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: head }));
-  for (const [title, text, small] of columns) {
+  if (smallHead) row.firstChild.append(small(smallHead));
+  for (const [title, text, below] of columns) {
     const cell = row.insertCell();
     cell.dataset.title = title;
     cell.append(text);
-    if (small) cell.append(Object.assign(document.createElement("small"), { textContent: small }));
+    if (below) cell.append(small(below));
   }
   return row;
 }
@@ -174,7 +176,8 @@ function hooks(now, before, seconds) {
   const known = new Map((before?.hooks ?? []).map((hook) => [hook.hook, hook]));
   const per = (hook, key) => Math.max(0, hook[key] - (known.get(hook.hook)?.[key] ?? 0));
   document.getElementById("hooks").replaceChildren(...now.hooks.map((hook) => {
-    const failures = [["failed", "failed"], ["timed_out", "timed out"], ["queue_full", "queue full"], ["circuit_open", "not asked"]]
+    const failures = [["failed", "failed"], ["timed_out", "timed out"], ["queue_full", "queue full"], ["circuit_open", "not asked"],
+      ["rate_exceeded", "beyond a rate"]]
       .filter(([key]) => hook[key]).map(([key, words]) => `${plain.format(hook[key])} ${words}`);
     const timed = per(hook, "timed");
     const requests = known.has(hook.hook) && seconds > 0 ? timed / seconds : 0;
@@ -195,11 +198,11 @@ function hooks(now, before, seconds) {
 function apps(now) {
   document.getElementById("apps-section").hidden = !now;
   if (!now) return;
-  document.getElementById("apps").replaceChildren(...now.apps.map(({ id, connections, channels, rejected, webhooks: { queued, failed, dropped } }) =>
-    tableRow(id, [
+  document.getElementById("apps").replaceChildren(...now.apps.map(({ id, name, connections, channels, rejected, webhooks: { queued, failed, dropped } }) =>
+    tableRow(name ?? id, [
       ["Connections", plain.format(connections)], ["Channels", plain.format(channels)], ["Rejected", plain.format(rejected)],
       ["Webhook queue", plural(queued, "event", "events")], ["Failed events", plain.format(failed)], ["Dropped events", plain.format(dropped)],
-    ])));
+    ], name && id)));
   const rest = now.count - now.apps.length;
   const more = document.getElementById("apps-more");
   [more.hidden, more.textContent] = [rest <= 0, `${plural(rest, "more app", "more apps")} not shown.`];

@@ -43,6 +43,8 @@ const RESPONSE_TOPICS_MAX = 64;
 const RESPONSES_MAX = 5;
 const RESPONSES_WITHOUT_TOPICS_MAX = RESPONSES_MAX - 2;
 const EXCESS = `more than ${RESPONSES_MAX} responses need a WebSocket, and this network blocks it`;
+/** Error code of a second consumption of a stream. */
+const CONSUMED = 409;
 /** Error code of a request that HTTP does not offer; close code of a connection that is made anew. */
 const NOT_IMPLEMENTED = 501;
 const RESTART = 1012;
@@ -617,8 +619,7 @@ export class Client {
 
 /**
  * Requests of HTTP behind the interface of a WebSocket, for networks that block WebSockets: publications, calls, histories,
- * lists of members, appends to streams, and subscriptions and joins as lines of JSON. To read streams, a client needs a
- * WebSocket.
+ * lists of members, streams, and subscriptions, joins and consumptions as lines of JSON. A consumer group needs a WebSocket.
  */
 class HttpSocket {
   onmessage = null;
@@ -633,8 +634,9 @@ class HttpSocket {
   #onanswered = null;
   /** Open responses: `{ topics, abort, connection }`, with `{ ids, matches }` of each topic. */
   #responses = new Set();
-  /** The same with keys, by topic. */
+  /** The same with keys, by topic, and with records, by stream. */
   #keyed = new Map();
+  #consumed = new Map();
   /** Requested joins: `{ id, member, isJoined }`, by topic. */
   #joins = new Map();
   /** Requests that the next response answers: to leave, and joins that a later request has replaced: `[topic, { id }]`. */
@@ -663,7 +665,7 @@ class HttpSocket {
 
   /** Ids of the responses that have begun. */
   get connections() {
-    const open = [...this.#responses, ...this.#keyed.values(), this.#assigned, this.#membership];
+    const open = [...this.#responses, ...this.#keyed.values(), ...this.#consumed.values(), this.#assigned, this.#membership];
     return open.map((response) => response?.connection).filter((connection) => connection !== undefined);
   }
 
@@ -695,8 +697,17 @@ class HttpSocket {
       case "set":
       case "delete":
         return answer(message.stream === undefined ? this.#writeKey(message) : this.#deleteStream(message));
+      case "read":
+        return answer(this.#readRecords(message));
+      case "stream":
+        return answer(this.#describeStream(message));
+      case "consume":
+        return void this.#consume({ id, ...message });
+      case "stop":
+        this.#unfollow(this.#consumed, message.stream);
+        return this.#receive({ op: "ack", id, stream: message.stream });
       case "unsubscribe":
-        if (message.keys) this.#unfollowKeys(message.topic);
+        if (message.keys) this.#unfollow(this.#keyed, message.topic);
         else this.#unsubscribe(message.topic);
         return this.#receive({ op: "ack", id, topic: message.topic });
       case "subscribe":
@@ -743,6 +754,16 @@ class HttpSocket {
   async #deleteStream({ stream }) {
     await this.#fetch(`streams/${encodeURIComponent(stream)}`, {}, { method: "DELETE" });
     return { op: "ack", stream };
+  }
+
+  /** Reads once, as the op `read`. */
+  async #readRecords({ stream, partition, offset, max }) {
+    const path = `streams/${encodeURIComponent(stream)}/records`;
+    return { op: "records", ...await (await this.#fetch(path, { partition, offset, bytes: max })).json() };
+  }
+
+  async #describeStream({ stream }) {
+    return { op: "stream", ...await (await this.#fetch(`streams/${encodeURIComponent(stream)}/info`)).json() };
   }
 
   #withdrawJoin(topic) {
@@ -851,27 +872,48 @@ class HttpSocket {
   }
 
   /** Opens a response with the keys of a topic. */
-  async #followKeys({ id, topic, filter, interval, from }) {
-    this.#unfollowKeys(topic);
-    if (!this.#hasCapacity(this.#countWithoutTopics())) return queueMicrotask(() => this.#rejectExcess(id));
-    const response = { abort: new AbortController(), topics: new Map([[topic, { ids: [id], matches: () => false }]]) };
-    this.#keyed.set(topic, response);
+  #followKeys({ id, topic, filter, interval, from }) {
     const query = { filter, interval, from: from && positionText(from) };
-    const init = { headers: { Accept: "application/x-ndjson" } };
+    return this.#followAlone(this.#keyed, topic, id, `topics/${encodeURIComponent(topic)}/keys`, query);
+  }
+
+  /** Opens a response with the records of a stream. */
+  #consume({ id, stream, from, partition, group }) {
+    const fault = group !== undefined ? [NOT_IMPLEMENTED, "a consumer group needs a WebSocket, and this network blocks it"]
+      : this.#consumed.has(stream) && [CONSUMED, `${stream} is being consumed already: stop first`];
+    if (fault) return queueMicrotask(() => this.#reject(id, new SinewsError(...fault)));
+    const query = { follow: true, partition, from: from?.offset ?? (from?.time === undefined ? from : undefined), time: from?.time };
+    return this.#followAlone(this.#consumed, stream, id, `streams/${encodeURIComponent(stream)}/records`, query);
+  }
+
+  /** Opens a response for one topic or stream: `responses` has all of the kind. */
+  async #followAlone(responses, name, id, path, query) {
+    this.#unfollow(responses, name);
+    if (!this.#hasCapacity(this.#countWithoutTopics())) return queueMicrotask(() => this.#rejectExcess(id));
+    const response = { abort: new AbortController(), topics: new Map([[name, { ids: [id], matches: () => false }]]) };
+    responses.set(name, response);
     try {
-      const { body } = await this.#fetch(`topics/${encodeURIComponent(topic)}/keys`, query, init, response.abort);
-      for await (const line of lines(body)) this.#handleLine(response, JSON.parse(line));
-      if (this.#keyed.get(topic) === response) this.#end(ABNORMAL, "the response has ended");
+      const { body } = await this.#fetch(path, query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
+      for await (const line of lines(body)) {
+        const message = JSON.parse(line);
+        if (message.op === "error" && responses === this.#consumed) {
+          this.#unfollow(responses, name);
+          // Of the request, or of the consumption that it has begun, which the client then begins anew.
+          return this.#receive({ ...message, id });
+        }
+        this.#handleLine(response, message);
+      }
+      if (responses.get(name) === response) this.#end(ABNORMAL, "the response has ended");
     } catch (error) {
-      if (this.#keyed.get(topic) !== response) return;
-      this.#keyed.delete(topic);
+      if (responses.get(name) !== response) return;
+      responses.delete(name);
       this.#reject(id, error);
     }
   }
 
-  #unfollowKeys(topic) {
-    this.#keyed.get(topic)?.abort.abort();
-    this.#keyed.delete(topic);
+  #unfollow(responses, name) {
+    responses.get(name)?.abort.abort();
+    responses.delete(name);
   }
 
   async #history({ topic, last, from }) {
@@ -885,10 +927,10 @@ class HttpSocket {
     return (await this.#fetch(`topics/${encodeURIComponent(topic)}`, { wait: 0, ...query }, { headers: { Accept: "application/json" } })).json();
   }
 
-  /** Responses with keys, the one with assigned topics, and the one that joins topics. */
+  /** Responses with keys and with records, the one with assigned topics, and the one that joins topics. */
   #countWithoutTopics() {
     const isMember = this.#membership || this.#joins.size > 0;
-    return this.#keyed.size + (this.#hasAssigned ? 1 : 0) + (isMember ? 1 : 0);
+    return this.#keyed.size + this.#consumed.size + (this.#hasAssigned ? 1 : 0) + (isMember ? 1 : 0);
   }
 
   /** Whether one more response than these others may be open without topics. The next connection combines subscriptions. */
@@ -989,7 +1031,7 @@ class HttpSocket {
       case "close":
         return this.#end(message.code, message.reason);
       case "ack":
-        for (const id of response.topics.get(message.topic)?.ids ?? []) this.#receive({ ...message, id });
+        for (const id of response.topics.get(message.topic ?? message.stream)?.ids ?? []) this.#receive({ ...message, id });
         return;
       case "message":
         // Delivered once, if several responses have it.

@@ -1,5 +1,6 @@
 """Tests the tutorial: `SINEWS=path/to/sinews python3 test.py`. Prints `ok NAME` or `FAIL NAME: why` for each check."""
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -21,9 +22,12 @@ HOOK_KEY = "a key for hooks of the tests, 32 bytes long"
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nothing listens on, below those that the system gives to connections."""
+    for port in range(4_900, 5_000):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    sys.exit("no port from 4900 to 4999 is free")
 
 
 def start(command, env, ready):

@@ -18,14 +18,26 @@ export const limit = { timeout: 60_000 };
 export const API_KEY = "an API key of the tests, 32 bytes long".replaceAll(" ", "-");
 export const AUTH_SECRET = "a secret for tokens of the tests, 32 bytes long";
 
-/** A port that was free a moment ago. */
+// Files of tests that run side by side start at different ports.
+let nextPort = process.pid * 61;
+
+/**
+ * A port that nothing listens on, and that no other call has got. It is below the ports that the system gives to
+ * connections (from 32,768 on Linux): no connection takes it before a program listens there.
+ */
 export async function freePort() {
-  const listener = net.createServer().listen(0, "127.0.0.1");
-  await once(listener, "listening");
-  const { port } = listener.address();
-  listener.close();
-  await once(listener, "close");
-  return port;
+  for (;;) {
+    const listener = net.createServer();
+    try {
+      listener.listen(4_000 + (nextPort++ % 500), "127.0.0.1");
+      await once(listener, "listening");
+      return listener.address().port;
+    } catch (error) {
+      if (error.code !== "EADDRINUSE") throw error;
+    } finally {
+      listener.close();
+    }
+  }
 }
 
 /**

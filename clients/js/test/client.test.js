@@ -565,7 +565,8 @@ test("HTTP replaces a blocked WebSocket, and resumes without loss or repetition"
   assert.ok((await blocked.publish("kept.a", 4)).reached >= 1);
   assert.deepEqual((await blocked.history("kept.a", 2)).map(({ data }) => data), [3, 4]);
   await assert.rejects(blocked.history("plain"), { code: 410 });
-  await assert.rejects(blocked.stream("plain").read(0), { code: 501 });
+  await assert.rejects(blocked.stream("plain").read(0), { code: 404 });
+  await assert.rejects(blocked.stream("plain").consume(() => {}).ready, { code: 404 });
   await assert.rejects(blocked.stream("plain").append(1), { code: 404 });
   await assert.rejects(blocked.publish("a..b", 1), { code: 400 });
   await blocked.subscribe("more", () => {}).ready;
@@ -672,7 +673,7 @@ test("over HTTP, the number of subscribers and the members are followed and list
   assert.equal(messages.size, 0);
 });
 
-test("over HTTP, a client appends to streams, deletes them, and does not read them", limit, async (t) => {
+test("over HTTP, a client appends to streams, reads and deletes them", limit, async (t) => {
   const { port, url } = await serve(t, ["--streams", folder(t)]);
   const between = await proxy(t, port);
   between.blockWebSockets();
@@ -684,10 +685,58 @@ test("over HTTP, a client appends to streams, deletes them, and does not read th
   const { records } = await read.read(0);
   assert.deepEqual(records.map(({ key, data }) => [key, data]), [["a b", { id: 1 }], [undefined, new Uint8Array([0, 255])]]);
   await assert.rejects(stream.append(1, { partition: 7 }), { code: 404 });
-  await assert.rejects(stream.read(0), { code: 501 });
-  await assert.rejects(stream.consume(() => {}).ready, { code: 501 });
+  for (const [offset, options] of [[0, {}], [1, { max: 1 }], [7, { partition: 0 }]]) {
+    assert.deepEqual(await stream.read(offset, options), await read.read(offset, options));
+  }
+  assert.deepEqual(await stream.info(), await read.info());
+  assert.equal((await stream.info()).partitions[0].end, 2);
+  for (const method of ["read", "append"]) await assert.rejects(stream[method](0, { partition: 7 }), { code: 404 });
+  await assert.rejects(blocked.stream("a..b").info(), { code: 422 });
   await stream.delete();
   await assert.rejects(stream.delete(), { code: 404 });
+});
+
+test("over HTTP, a client consumes streams, and resumes after a lost connection and an error", limit, async (t) => {
+  const { port, url } = await serve(t, ["--streams", folder(t), "--streams-partitions", "2"]);
+  const between = await proxy(t, port);
+  between.blockWebSockets();
+  const [blocked, direct] = [client(t, between.url, { fallback: true }), client(t, url)];
+  const orders = direct.stream("orders");
+  for (const data of [0, 1, 2]) await orders.append(data, { partition: 0 });
+  await orders.append("other", { partition: 1 });
+  const [all, latest, errors] = [channel(), channel(), channel()];
+  const from = (value) => ({ from: value, onerror: errors.push });
+  const consumption = blocked.stream("orders").consume(all.push, from({ offset: 1 }));
+  const { partitions } = await consumption.ready;
+  assert.deepEqual(partitions.map(({ partition }) => partition), [0, 1]);
+  assert.equal(blocked.transport, "http");
+  for (const data of [1, 2]) assert.equal((await all.next()).data, data);
+  await blocked.stream("new").consume(latest.push).ready;
+  const group = blocked.stream("third").consume(() => {}, { group: "g" });
+  await assert.rejects(group.ready, { code: 501, message: /^a consumer group needs a WebSocket/ });
+  await assert.rejects(blocked.stream("a..b").consume(() => {}).ready, { code: 422 });
+  await assert.rejects(blocked.stream("third").consume(() => {}, { partition: 7 }).ready, { code: 404 });
+  for (const one of [blocked, direct]) {
+    const other = one === direct ? one.stream("orders").consume(() => {}) : consumption;
+    await other.ready;
+    await assert.rejects(one.stream("orders").consume(() => {}).ready, { code: 409 });
+  }
+  await orders.append(3, { partition: 0 });
+  assert.equal((await all.until(({ partition }) => partition === 0)).data, 3);
+  const { offset } = await direct.stream("new").append(new Uint8Array([0, 255]), { partition: 0 });
+  assert.deepEqual(await latest.next().then(({ offset, data }) => [offset, data]), [offset, new Uint8Array([0, 255])]);
+
+  between.refuse();
+  await direct.stream("new").append("while away", { partition: 0 });
+  between.accept();
+  assert.equal((await latest.next()).data, "while away");
+  assert.equal(blocked.transport, "http");
+  consumption.stop();
+  await orders.append(4, { partition: 0 });
+  const again = blocked.stream("orders").consume(all.push, from({ time: 0 }));
+  await again.ready;
+  assert.equal((await all.until(({ partition }) => partition === 0)).data, 0);
+  assert.equal(errors.size + latest.size, 0);
 });
 
 test("over HTTP, members join, replace each other, come back after a lost connection, and leave", limit, async (t) => {

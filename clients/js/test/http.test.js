@@ -235,3 +235,32 @@ test("requests leave no listeners behind", limit, async (t) => {
   client.close();
   await membership.ended;
 });
+
+test("a consumption that the server ends begins anew behind the last record", limit, async (t) => {
+  const { client, requests } = overHttp(t);
+  const records = channel();
+  const consumption = client.stream("orders").consume(({ data }) => records.push(data), { from: "earliest" });
+  const first = await requests.next();
+  const query = ({ query: asked }) => ["follow", "from", "partition", "time"].map((name) => asked.get(name));
+  assert.deepEqual([first.path, query(first)], ["/streams/orders/records", ["true", "earliest", null, null]]);
+  first.line({ op: "welcome", connection: "1-1" });
+  first.line({ op: "ack", stream: "orders", partitions: [{ partition: 0, offset: 0 }] });
+  await consumption.ready;
+  first.line({ op: "records", stream: "orders", partition: 0, records: [{ offset: 0, at: 1, data: "a" }], next: 1, end: 1 });
+  assert.equal(await records.next(), "a");
+  assert.deepEqual(client.connections, ["1-1"]);
+  first.line({ op: "error", code: 503, error: "the store has failed" });
+  await first.ended;
+  const second = await requests.next();
+  assert.deepEqual([query(second), client.status], [["true", "1", null, null], "open"]);
+  // An error before the acknowledgement rejects a consumption, and nothing else.
+  const other = client.stream("gone").consume(() => {}, { from: { time: 5 }, partition: 7 });
+  const third = await requests.next();
+  assert.deepEqual(query(third), ["true", null, "7", "5"]);
+  third.line({ op: "error", code: 404, error: "no such partition" });
+  await assert.rejects(other.ready, { code: 404 });
+  consumption.stop();
+  await second.ended;
+  await settled();
+  assert.deepEqual([client.status, requests.size], ["open", 0]);
+});

@@ -12,15 +12,17 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     reuse_port: bool,
-    backlog: u32,
     nodelay: bool,
     send_buffer: Option<usize>,
     receive_buffer: Option<usize>,
 }
 
+/// Length of the kernel's accept queue: the default limit of Linux (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
+
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { reuse_port: false, backlog: 4096, nodelay: true, send_buffer: None, receive_buffer: None }
+        Self { reuse_port: false, nodelay: true, send_buffer: None, receive_buffer: None }
     }
 }
 
@@ -33,14 +35,6 @@ impl ListenOptions {
     #[must_use]
     pub fn with_reuse_port(mut self, yes: bool) -> Self {
         self.reuse_port = yes;
-        self
-    }
-
-    /// Length of the kernel's accept queue (backlog). Default: 4096, the default limit of Linux
-    /// (`net.core.somaxconn`).
-    #[must_use]
-    pub fn with_backlog(mut self, connections: u32) -> Self {
-        self.backlog = connections;
         self
     }
 
@@ -89,7 +83,7 @@ impl Listener {
     /// Errors of the system: the address is in use, is not local, or is not permitted.
     pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
         let socket = bound(address, options)?;
-        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        socket.listen(BACKLOG)?;
         Ok(Self { socket: socket.into(), unix: false, inherited: false })
     }
 

@@ -188,5 +188,5 @@ impl<M> SharedMailbox<M> {
     }
 }
 
-/// Capacity kept between bursts, in pieces of mail, so that a rare flood does not pin memory.
+/// Capacity retained between bursts, in pieces of mail, so that a rare flood does not pin memory.
 const CAPACITY_RETAINED: usize = 1024;

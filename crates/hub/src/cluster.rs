@@ -53,7 +53,7 @@ use crate::connections::{ConnectionCounts, ConnectionId};
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
-/// Time for which the state of other nodes is retained while the broker is away.
+/// Time for which the state of other nodes is retained while the broker is unreachable.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 /// Time after an outage in which the other nodes reconnect, and send their state.
@@ -208,7 +208,7 @@ impl Cluster {
     /// Whether other nodes can be reached.
     ///
     /// # Errors
-    /// The reason why the broker is away.
+    /// The reason why the broker is unreachable.
     pub(crate) fn check_broker(&self) -> Result<(), String> {
         let status = self.lock_status();
         if status.is_connected {

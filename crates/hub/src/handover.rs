@@ -216,7 +216,7 @@ impl HandoverState {
             // Before the epochs are read: a keyed topic that is removed has another epoch.
             let keyed = self.publisher.keyed_topics();
             let keyed = keyed.into_iter().map(|keyed| self.with_owner(keyed)).collect();
-            let kept = self.hub.begin_handover(sender, &self.publisher);
+            let histories = self.hub.begin_handover(sender, &self.publisher);
             // After the queue to the successor exists, which gets later revocations.
             self.revocations.set_file_shared(true);
             let revocations = self.revocations.all();
@@ -224,7 +224,7 @@ impl HandoverState {
             let output = link.try_clone().map_err(describe)?;
             let writer = thread::Builder::new().name("handover-out".to_owned());
             writer
-                .spawn(move || write(&output, (kept, revocations), (presence, keyed), receiver))
+                .spawn(move || write(&output, (histories, revocations), (presence, keyed), receiver))
                 .map_err(describe)?;
         } else {
             tracing::warn!(
@@ -356,14 +356,14 @@ type OwnedSnapshot = (KeyedSnapshot, Option<HandoverOwner>);
 /// Writes histories, then publications, then the end mark.
 fn write(
     link: &UnixStream,
-    (kept, revocations): ((Vec<TopicSnapshot>, Vec<u8>), Vec<Revocation>),
+    (histories, revocations): ((Vec<TopicSnapshot>, Vec<u8>), Vec<Revocation>),
     state: (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     receiver: FrameReceiver,
 ) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
     let written = HandoverFrame::of_revocations(&revocations)
         .try_for_each(|frame| frame.write(&mut output))
-        .and_then(|()| write_topics(kept, state, &mut output))
+        .and_then(|()| write_topics(histories, state, &mut output))
         .and_then(|()| receiver.write_all(&mut output));
     if let Err(error) = written {
         // The reading thread reports the failure if it matters.
@@ -373,16 +373,16 @@ fn write(
 }
 
 fn write_topics(
-    (kept, epochs): (Vec<TopicSnapshot>, Vec<u8>),
+    (histories, epochs): (Vec<TopicSnapshot>, Vec<u8>),
     (presence, keyed): (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     output: &mut impl io::Write,
 ) -> io::Result<()> {
-    for TopicSnapshot { name, position, messages } in kept {
+    for TopicSnapshot { name, position, messages } in histories {
         HandoverFrame::new(HandoverHead::Topic { name, position: position.into(), messages: messages.len() })
             .write(output)?;
-        for kept in messages {
-            let age_ms = u64::try_from(kept.age.as_millis()).unwrap_or(u64::MAX);
-            let body = bytes::Bytes::copy_from_slice(kept.message.payload());
+        for retained in messages {
+            let age_ms = u64::try_from(retained.age.as_millis()).unwrap_or(u64::MAX);
+            let body = bytes::Bytes::copy_from_slice(retained.message.payload());
             HandoverFrame { head: HandoverHead::Kept { age_ms }, body }.write(output)?;
         }
     }

@@ -1,35 +1,31 @@
 //! The hub, which a program embeds: options, routes, start and shutdown.
 
+mod builder;
+
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use sinews_server::{
-    BoundServer, Config, DeflateMode, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared,
-    Publisher, Router, Server, SubscriptionObserver, TopicPattern, TopicRule,
+    BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router,
+    Server, SubscriptionObserver, TopicRule,
 };
 
+pub use self::builder::{BuildError, HubBuilder};
 use crate::api;
-use crate::auth::options::{AuthError, AuthOptions};
-use crate::auth::{Auth, Creator, Revocations};
+use crate::auth::{Creator, Revocations};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
-use crate::cluster::options::ClusterOptions;
 use crate::dashboard::{self, ServerInfo};
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
 use crate::health::Readiness;
-use crate::hosts::HostRules;
 use crate::keys::KeyStore;
-use crate::namespaces::rules::{HubRules, check_compaction};
 use crate::options::RouteOptions;
 use crate::periodic::Periodic;
-use crate::policy::{AccessPolicy, LivePolicy};
+use crate::policy::LivePolicy;
 use crate::protocol::pusher::{self, encode};
 use crate::routes;
-use crate::streams::directory;
-use crate::streams::options::StreamOptions;
 use crate::streams::service::StreamService;
 use crate::topics::nodes::OtherNodes;
 use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore, SharedKeys};
@@ -64,304 +60,6 @@ pub struct Hub {
     info: ServerInfo,
     on_successor: Option<SuccessorCallback>,
     has_predecessor: bool,
-}
-
-/// The options of a [`Hub`].
-pub struct HubBuilder {
-    options: RouteOptions,
-    access: Option<AccessPolicy>,
-    history: Vec<(String, usize)>,
-    /// Messages that each room of the chat page retains.
-    chat_history: usize,
-    streams: Option<StreamOptions>,
-    cluster: Option<ClusterOptions>,
-    has_predecessor: bool,
-    predecessor_node: Option<String>,
-    info: ServerInfo,
-    on_successor: Option<SuccessorCallback>,
-}
-
-/// Largest message by default: above messages of people and devices, and small enough to be held in memory.
-const MAX_MESSAGE: usize = 16 << 20;
-
-impl HubBuilder {
-    fn new() -> Self {
-        Self {
-            options: RouteOptions {
-                max_message: MAX_MESSAGE,
-                websocket: Config::default(),
-                deflate: Some(DeflateMode::Shared),
-                message_rate: None,
-                has_pages: true,
-                pusher_prefix: None,
-                pusher_recovery_bytes: None,
-            },
-            access: None,
-            history: Vec::new(),
-            chat_history: 0,
-            streams: None,
-            cluster: None,
-            has_predecessor: false,
-            predecessor_node: None,
-            info: ServerInfo::default(),
-            on_successor: None,
-        }
-    }
-
-    /// Sets the access policy. Default: no tokens, pages of the same origin, and [`HostRules::default`].
-    #[must_use]
-    pub fn access(mut self, policy: AccessPolicy) -> Self {
-        self.access = Some(policy);
-        self
-    }
-
-    /// Retains the last messages of all topics that a pattern covers, as a [`Namespace`](crate::Namespace) with this
-    /// history does. Default: no topic has a history.
-    #[must_use]
-    pub fn history(mut self, pattern: impl Into<String>, messages: usize) -> Self {
-        self.history.push((pattern.into(), messages));
-        self
-    }
-
-    /// Retains the last messages of each room of the chat page: the topics `sinews.chat.*`. A history or a namespace with
-    /// a history that covers these topics, and durable topics that do, apply in its place. Default: 0, which retains none.
-    #[must_use]
-    pub fn chat_history(mut self, messages: usize) -> Self {
-        self.chat_history = messages;
-        self
-    }
-
-    /// Stores durable streams. Default: no streams, so that the hub writes no files.
-    #[must_use]
-    pub fn streams(mut self, options: StreamOptions) -> Self {
-        self.streams = Some(options);
-        self
-    }
-
-    /// Makes the server a node of a cluster. Default: it is alone. Topics in a directory of this machine are not shared,
-    /// so [`build`](Self::build) rejects durable topics without a broker of the streams.
-    #[must_use]
-    pub fn cluster(mut self, options: ClusterOptions) -> Self {
-        self.cluster = Some(options);
-        self
-    }
-
-    /// Sets the size of the largest message in bytes. Default: 16 MiB.
-    #[must_use]
-    pub fn max_message(mut self, bytes: usize) -> Self {
-        self.options.max_message = bytes;
-        self
-    }
-
-    /// Sets the timeouts and queues of each WebSocket. Its message limits are those of
-    /// [`max_message`](Self::max_message). Default: [`Config::default`].
-    #[must_use]
-    pub fn websocket(mut self, config: Config) -> Self {
-        self.options.websocket = config;
-        self
-    }
-
-    /// Sets the compression of WebSockets; `None` rejects it. Default: [`DeflateMode::Shared`], which takes no memory
-    /// for each connection.
-    #[must_use]
-    pub fn deflate(mut self, mode: Option<DeflateMode>) -> Self {
-        self.options.deflate = mode;
-        self
-    }
-
-    /// Limits the messages a second of each connection; the burst after an idle second is the same number. Default: no
-    /// limit.
-    #[must_use]
-    pub fn message_rate(mut self, per_second: Option<u32>) -> Self {
-        self.options.message_rate = per_second;
-        self
-    }
-
-    /// Serves no pages: the start page at `/`, the chat, the console and the dashboard. The client library
-    /// (`/sinews.js`) is a page, too.
-    #[must_use]
-    pub fn without_pages(mut self) -> Self {
-        self.options.has_pages = false;
-        self
-    }
-
-    /// Serves the [apps](crate::PusherApps) also below a prefix of paths, such as `/broadcast`: `/broadcast/app/{key}` and
-    /// `/broadcast/apps/{id}/…`. The signatures of requests may cover the path with or without it, because proxies remove a
-    /// prefix, and some libraries do not sign it. A prefix has 1 to 100 letters, digits and the characters `/ - _ . ~`, begins
-    /// with a slash, and has no empty part. Default: none.
-    #[must_use]
-    pub fn pusher_path_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.options.pusher_prefix = Some(prefix.into());
-        self
-    }
-
-    /// Sets the memory that recoveries of [apps](crate::PusherApps) reserve while they read missed events of durable topics, each
-    /// 1 MiB: further recoveries wait. A recovery that has waited and read for
-    /// [`PusherLimits::recovery_time`](crate::PusherLimits) is answered as incomplete. Less than 1 MiB counts as 1 MiB. Default:
-    /// 64 MiB, which is enough for 64 recoveries at once.
-    #[must_use]
-    pub fn pusher_recovery_bytes(mut self, bytes: usize) -> Self {
-        self.options.pusher_recovery_bytes = Some(bytes);
-        self
-    }
-
-    /// Sets the version and the commit that the dashboard shows. Default: the version of this crate.
-    #[must_use]
-    pub fn build_info(mut self, version: &str, commit: &str) -> Self {
-        (self.info.version, self.info.commit) = (version.to_owned(), commit.to_owned());
-        self
-    }
-
-    /// Prepares for the takeover from a predecessor process: streams that it still owns become available later.
-    #[must_use]
-    pub fn predecessor(mut self, predecessor: Option<&Predecessor>) -> Self {
-        self.has_predecessor = predecessor.is_some();
-        self.predecessor_node = predecessor.and_then(Predecessor::cluster_node);
-        self
-    }
-
-    /// Sets a function to call when a successor process serves, with its process id: a service manager must know it.
-    #[must_use]
-    pub fn on_successor(mut self, callback: impl Fn(u32) + Send + Sync + 'static) -> Self {
-        self.on_successor = Some(Box::new(callback));
-        self
-    }
-
-    /// Checks the options as [`build`](Self::build) does, without the directory of the streams.
-    ///
-    /// # Errors
-    /// An option is invalid, or contradicts another one.
-    pub fn check(mut self) -> Result<(), BuildError> {
-        self.resolve().map(drop)
-    }
-
-    /// Checks the options. Returns the access policy, and the rules of the topics; the options of the streams get the
-    /// durable topics of the namespaces.
-    fn resolve(&mut self) -> Result<(AccessPolicy, HubRules), BuildError> {
-        let access = match self.access.take() {
-            Some(access) => access,
-            None => AccessPolicy::new(Auth::new(&AuthOptions::new())?, HostRules::default()),
-        };
-        let streams = &mut self.streams;
-        let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
-        let keyed = streams.as_ref().map_or(&[][..], |options| &options.keyed_topics);
-        let patterns = self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed);
-        if let Some(bad) = patterns.into_iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err())
-        {
-            return Err(BuildError::Pattern(bad.clone()));
-        }
-        if let Some(prefix) = &self.options.pusher_prefix {
-            pusher::check_prefix(prefix).map_err(BuildError::PusherPrefix)?;
-        }
-        let rules = HubRules::new(access.namespaces(), &self.history, self.chat_history, streams.as_mut())
-            .map_err(BuildError::Namespace)?;
-        if let Some(streams) = streams {
-            if !streams.keyed_topics.is_empty() && streams.directory().is_none() {
-                return Err(BuildError::KeysAtBroker);
-            }
-            check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
-            if self.cluster.is_some() {
-                streams.check_shared().map_err(|why| BuildError::Cluster(why.to_owned()))?;
-                streams.shares_keys = true;
-            }
-        }
-        Ok((access, rules))
-    }
-
-    /// Builds the hub, and opens the directory of its streams.
-    ///
-    /// # Errors
-    /// An option is invalid or contradicts another one, or the directory cannot be opened.
-    pub fn build(mut self) -> Result<Hub, BuildError> {
-        let (access, built) = self.resolve()?;
-        let streams = self.streams;
-        let patterns = built.histories.patterns();
-        let topics = HubTopics::new(built.histories)
-            .with_durable(built.durable)
-            .with_apps(Arc::clone(access.live_apps()));
-        let mut cluster = None;
-        if let Some(options) = self.cluster {
-            let predecessor = self.predecessor_node.as_deref();
-            let node = Cluster::new(options, &patterns, predecessor).map_err(BuildError::Cluster)?;
-            node.set_serving(!self.has_predecessor);
-            let node = Arc::new(node);
-            topics.set_other_nodes(Arc::clone(&node) as Arc<dyn OtherNodes>);
-            topics.set_shared_keys(Arc::clone(node.keys()) as Arc<dyn SharedKeys>);
-            cluster = Some(node);
-        }
-        let mut info = self.info;
-        info.store = streams.as_ref().map(StreamOptions::location);
-        let directory = streams.as_ref().and_then(|options| options.directory().map(Path::to_owned));
-        let store =
-            streams.map(|options| directory::open(options, self.options.max_message, self.has_predecessor));
-        let webhooks = Arc::clone(access.webhooks());
-        let store = store.transpose().map_err(BuildError::StreamDirectory)?;
-        if let Some(directory) = directory {
-            let stored = access.revocations().store_in(&directory, self.has_predecessor);
-            stored.map_err(BuildError::StreamDirectory)?;
-        }
-        let live = LivePolicy::new(access).map_err(BuildError::Hooks)?;
-        topics.set_events(webhooks);
-        Ok(Hub {
-            options: self.options,
-            live,
-            topics: Arc::new(topics),
-            cluster,
-            store,
-            rules: built.rules,
-            info,
-            on_successor: self.on_successor,
-            has_predecessor: self.has_predecessor,
-        })
-    }
-}
-
-/// The reason why a hub cannot be built.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The options of authorization are invalid.
-    Auth(AuthError),
-    /// The hooks cannot be started.
-    Hooks(String),
-    /// A namespace contradicts another option.
-    Namespace(String),
-    /// A topic pattern is invalid.
-    Pattern(String),
-    /// Keys are to be durable, a broker stores the streams, and no directory is named: a broker stores no keys.
-    KeysAtBroker,
-    /// A durable topic would have a compacted stream, which rejects its publications.
-    Compaction(String),
-    /// The directory of the streams cannot be opened.
-    StreamDirectory(String),
-    /// The options do not fit a cluster.
-    Cluster(String),
-    /// The prefix of paths of the Pusher protocol is invalid.
-    PusherPrefix(String),
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auth(error) => error.fmt(f),
-            Self::Hooks(fault) => write!(f, "hooks: {fault}"),
-            Self::Namespace(fault) => f.write_str(fault),
-            Self::Pattern(pattern) => write!(f, "{pattern:?} is not a valid topic pattern"),
-            Self::KeysAtBroker => f.write_str("durable keys need a directory, also beside a broker"),
-            Self::Compaction(why) => write!(f, "compaction of streams: {why}"),
-            Self::StreamDirectory(why) => write!(f, "directory of streams: {why}"),
-            Self::Cluster(why) => write!(f, "cluster: {why}"),
-            Self::PusherPrefix(why) => write!(f, "prefix of paths of the Pusher protocol: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-impl From<AuthError> for BuildError {
-    fn from(error: AuthError) -> Self {
-        Self::Auth(error)
-    }
 }
 
 impl Hub {

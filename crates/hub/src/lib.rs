@@ -12,6 +12,7 @@ mod client_message;
 mod closing;
 mod cluster;
 mod connections;
+mod cors;
 mod dashboard;
 mod events;
 mod handover;

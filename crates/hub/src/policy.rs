@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sinews_server::{Context, KeyWrite, OriginPolicy, PresenceInterval, Request, Response};
+use sinews_server::{Context, Cors, KeyWrite, OriginPolicy, PresenceInterval, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
@@ -21,6 +21,8 @@ use crate::webhooks::{self, WebhookOptions, WebhookTarget, Webhooks};
 /// The access policy for new connections and requests: names of this server, origins of pages, and tokens.
 pub struct AccessPolicy {
     origin: OriginPolicy,
+    /// The rules for plain requests of pages of the allowed origins.
+    cors: Cors,
     hosts: HostRules,
     auth: Auth,
     /// `None`: the HTTP API is disabled.
@@ -38,6 +40,17 @@ pub struct AccessPolicy {
     webhooks: Arc<Webhooks>,
     rejections: Arc<RejectionLog>,
     revocations: Arc<Revocations>,
+}
+
+/// Time for which a browser caches the answer to a preflight. A change of the allowed origins takes effect then at the latest.
+const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
+
+/// The rules for plain requests of pages of these origins. All request headers are allowed: hooks may forward them.
+fn cors_of(origin: OriginPolicy) -> Cors {
+    Cors::new(origin)
+        .with_methods(["GET", "HEAD", "POST", "PUT", "DELETE"])
+        .with_exposed_headers(["ETag", "Retry-After", "WWW-Authenticate"])
+        .with_max_age(PREFLIGHT_MAX_AGE)
 }
 
 /// The rejection of a WebSocket whose client is a browser.
@@ -58,6 +71,7 @@ impl AccessPolicy {
     pub fn new(auth: Auth, hosts: HostRules) -> Self {
         Self {
             origin: OriginPolicy::same_origin(),
+            cors: cors_of(OriginPolicy::same_origin()),
             hosts,
             auth,
             api_keys: None,
@@ -76,9 +90,10 @@ impl AccessPolicy {
         }
     }
 
-    /// Sets the origins whose pages may connect. Default: the same origin.
+    /// Sets the origins whose pages may connect, and read answers to plain requests. Default: the same origin.
     #[must_use]
     pub fn with_origin(mut self, origin: OriginPolicy) -> Self {
+        self.cors = cors_of(origin.clone());
         self.origin = origin;
         self
     }
@@ -293,6 +308,11 @@ impl AccessPolicy {
         let text = format!("{host} is not a name of this server: see `hosts`");
         self.rejections.note(RejectionReason::Host, &RejectedRequest::of(request), &text);
         Some(failure(421, &text))
+    }
+
+    /// The rules for plain requests of pages.
+    pub(crate) fn cors(&self) -> &Cors {
+        &self.cors
     }
 
     /// Checks the `Origin` of a request.

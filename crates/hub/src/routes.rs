@@ -14,7 +14,7 @@ use crate::auth::Denied;
 use crate::cluster::Cluster;
 use crate::dashboard::DashboardClient;
 use crate::health::Readiness;
-use crate::http::stream_name_of;
+use crate::http::{failure, stream_name_of};
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
 use crate::protocol::binary::{self, BinaryClient};
@@ -27,7 +27,7 @@ use crate::protocol::raw::{self, TopicClient};
 use crate::streams::errors::STREAMS_DISABLED;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
-use crate::{api, health, metrics, pages};
+use crate::{api, cors, health, metrics, pages};
 
 /// Adds the routes to a router.
 pub(crate) fn add_to(
@@ -90,10 +90,12 @@ pub(crate) fn add_to(
             api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
         });
     let router = add_requests(router, live);
-    let router = add_keys(router, live, (hub, store), readers);
+    let router = add_keys(router, live, (hub, store), readers.clone());
     let host_live = live.clone();
     let router = router.before("/", move |request| host_live.policy().check_host(request));
-    add_streams(router, options, live, hub, store)
+    let router = cors::add_to(router, live);
+    let router = add_streams(router, options, live, hub, store);
+    add_records(router, live, store, readers)
 }
 
 /// What a [`TopicsReader`] of a request borrows.
@@ -211,6 +213,28 @@ fn add_streams(
                 })
             }),
         )
+}
+
+/// Adds the routes of the records and offsets of a stream.
+fn add_records(
+    router: Router,
+    live: &LivePolicy,
+    store: Option<&Arc<StreamService>>,
+    readers: Readers,
+) -> Router {
+    let (info_live, records_live) = (live.clone(), live.clone());
+    let (info_store, records_store) = (store.cloned(), store.cloned());
+    router
+        .get("/streams/{name}/info", move |request| {
+            api::streams::info(&info_live.policy(), info_store.as_ref(), request)
+        })
+        .get("/streams/{name}/records", move |request| match request.query("follow") {
+            Some("true") => readers.answer(|reader| reader.answer_records(request)),
+            None | Some("false") => {
+                api::streams::fetch_records(&records_live.policy(), records_store.as_ref(), request)
+            }
+            Some(_) => failure(400, "query parameter `follow` must be true or false").into(),
+        })
 }
 
 /// `WS /streams/{name}`: binary messages if the client offers that subprotocol, JSON otherwise.

@@ -35,8 +35,8 @@ pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
 };
 use self::nodes::OtherNodes;
-pub(crate) use self::publisher::TopicPublisher;
 use self::publisher::reached;
+pub(crate) use self::publisher::{Exclusion, TopicPublisher};
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
 use crate::connections::{ConnectionId, ConnectionRegistry};
@@ -239,20 +239,20 @@ impl HubTopics {
         content: &MessageContent,
         include_self: bool,
     ) -> usize {
-        self.publish_from(out, topic, content, include_self, None)
+        let source = PublicationOrigin::Local.into();
+        self.publish_local(out, topic, &ChannelPublication::new(content), (include_self, source))
     }
 
-    /// Publishes as [`publish`](Self::publish) does. A client of an app that publishes has a socket.
-    pub(crate) fn publish_from(
+    /// Publishes an event of a client of an app, which has a socket, to the other clients.
+    pub(crate) fn publish_client_event(
         &self,
         out: &mut impl TopicPublisher,
         topic: &str,
         content: &MessageContent,
-        include_self: bool,
-        socket: Option<u128>,
-    ) -> usize {
-        let publication = ChannelPublication::new(content);
-        self.publish_to(out, topic, &publication, (include_self, socket))
+        socket: u128,
+    ) {
+        let source = PublicationSource { socket: Some(socket), ..PublicationOrigin::Local.into() };
+        self.publish_local(out, topic, &ChannelPublication::new(content), (false, source));
     }
 
     /// Publishes as [`publish`](Self::publish) does, except to a connection of this node or of another one. A replay of the
@@ -264,21 +264,18 @@ impl HubTopics {
         content: &MessageContent,
         exclude: Option<ConnectionId>,
     ) -> usize {
-        let publication = ChannelPublication::new(content);
-        let source = PublicationSource { origin: PublicationOrigin::Local, socket: None, exclude };
-        self.publish_local(out, topic, &publication, (true, source))
+        let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
+        self.publish_local(out, topic, &ChannelPublication::new(content), (true, source))
     }
 
-    /// Publishes as [`publish_from`](Self::publish_from) does, an event that is made once for all of its channels.
+    /// Publishes as [`publish`](Self::publish) does, an event that is made once for all of its channels.
     pub(crate) fn publish_to(
         &self,
         out: &mut impl TopicPublisher,
         topic: &str,
         publication: &ChannelPublication<'_>,
-        (include_self, socket): (bool, Option<u128>),
     ) -> usize {
-        let source = PublicationSource { origin: PublicationOrigin::Local, socket, exclude: None };
-        self.publish_local(out, topic, publication, (include_self, source))
+        self.publish_local(out, topic, publication, (true, PublicationOrigin::Local.into()))
     }
 
     fn publish_local(
@@ -294,8 +291,11 @@ impl HubTopics {
         let authority = self.read_authority();
         let reached = self.publish_framed(&authority, out, topic, publication, source);
         drop(authority);
-        let audience = (include_self, self.subscriber(source.exclude));
-        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, audience);
+        let exclusion = match self.subscriber(source.exclude) {
+            None if !include_self => Exclusion::Publisher,
+            except => except.into(),
+        };
+        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, exclusion);
         // The other nodes receive the events of a cache channel in the order in which this node retains them.
         if let Some(nodes) = self.other_nodes() {
             let content = publication.content();
@@ -329,7 +329,7 @@ impl HubTopics {
         }
         let publication = ChannelPublication::new(content);
         self.relay_recoverable(out, topic, &publication, position);
-        self.publish_plain(out, (topic, channel.as_ref()), &publication, (true, None));
+        self.publish_plain(out, (topic, channel.as_ref()), &publication, Exclusion::None);
     }
 
     /// A connection as a subscriber, if this process has it.
@@ -341,7 +341,7 @@ impl HubTopics {
     pub(crate) fn notify_reset(&self, out: &mut Publisher, topic: &str) {
         if self.framed.load(Ordering::Acquire) > 0 {
             let message = serde_json::json!({ "op": "reset", "topic": topic }).to_string();
-            out.publish(&TopicForm::Framed.topic(topic), &Prepared::text(&message));
+            out.publish(&TopicForm::Framed.topic(topic), &Prepared::text(&message), Exclusion::None);
         }
     }
 
@@ -350,19 +350,14 @@ impl HubTopics {
         out: &mut impl TopicPublisher,
         (topic, channel): (&str, Option<&PublishedChannel<'_>>),
         publication: &ChannelPublication<'_>,
-        (include_self, except): (bool, Option<SubscriberId>),
+        exclusion: Exclusion,
     ) -> usize {
-        let reached = self.publish_event(out, (topic, channel), publication, (include_self, except));
+        let reached = self.publish_event(out, (topic, channel), publication, exclusion);
         if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
             return reached;
         }
         let (topic, message) = (TopicForm::Plain.topic(topic), publication.content().plain());
-        reached
-            + match except {
-                Some(except) => out.publish_except(&topic, &message, except),
-                None if include_self => out.publish(&topic, &message),
-                None => out.publish_to_others(&topic, &message),
-            }
+        reached + out.publish(&topic, &message, exclusion)
     }
 
     /// Publishes a message of the protocol here, or forwards it to the successor process.
@@ -411,8 +406,8 @@ impl HubTopics {
             content.framed(topic, position)
         };
         let reached = out.publish_with(&TopicForm::Framed.topic(topic), make, except);
-        let (publication, sender) = ((topic, publication), (source.socket, except));
-        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, sender)
+        let publication = (topic, publication);
+        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, source)
     }
 
     /// Counts a new subscription.

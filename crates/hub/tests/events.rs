@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
-use sinews_hub::auth::{Auth, AuthOptions, TokenKeys};
-use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions};
+use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
+use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions, TopicAccess};
 use sinews_server::{Member, OriginPolicy};
 use sinews_testkit::{BodyReader, SseEvent};
 use support::{TestHub, ask_on, parse};
@@ -306,6 +306,127 @@ fn pages_of_allowed_origins_may_read_events() {
     assert_eq!((body.status(), body.header("vary")), (200, Some("Origin")));
     assert_eq!(hub.ask("/topics/a", "Origin: https://other.example\r\n").status(), 403);
     assert_eq!(hub.events("/topics/a").header("access-control-allow-origin"), None);
+}
+
+const PAGE: &str = "https://app.example";
+
+/// Clients without a token may use each topic and stream but `secret`; pages of [`PAGE`] may call.
+fn policy_for_pages() -> AccessPolicy {
+    let (keys, public) = (TokenKeys::Secret(SECRET.to_owned()), ["a", "keyed", "log"].map(str::to_owned));
+    let options = AuthOptions::new().with_keys(keys);
+    let options = options.with_public_publish(public.clone()).with_public_subscribe(public);
+    let namespace = Namespace::new("keyed").with_write_keys(TopicAccess::Anonymous);
+    AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default())
+        .with_namespaces(Namespaces::new([namespace]).unwrap())
+        .with_api_keys(ApiKeys::new().unwrap().with_key("api-key-of-at-least-sixteen-bytes").unwrap())
+        .with_origin(OriginPolicy::list([PAGE.to_owned()]).unwrap())
+}
+
+/// The answer to a request of a page.
+fn of_page(hub: &TestHub, request: &str, origin: Option<&str>, lines: &str) -> BodyReader<TcpStream> {
+    let mut stream = hub.connect();
+    let origin = origin.map_or_else(String::new, |origin| format!("Origin: {origin}\r\n"));
+    let length = if lines.contains("Content-Length") { "" } else { "Content-Length: 1\r\n" };
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{origin}{lines}{length}\r\n1"
+    )
+    .unwrap();
+    BodyReader::new(stream)
+}
+
+#[test]
+fn pages_of_allowed_origins_may_read_all_answers_to_plain_requests() {
+    let directory = tempfile::tempdir().unwrap();
+    let streams = StreamOptions::in_directory(directory.path());
+    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    let large = "Content-Length: 99999999999\r\n";
+    for (request, lines, status) in [
+        ("GET /healthz", "", 200),
+        ("GET /topics/a?wait=0", JSON, 200),
+        ("GET /topics/a..b", JSON, 400),
+        ("GET /topics/a", "Accept: text/html\r\n", 406),
+        ("GET /topics/a/members", "", 200),
+        ("GET /topics/secret/members", "", 401),
+        ("POST /topics/a", "", 200),
+        ("POST /topics/secret", "", 401),
+        ("POST /topics/secret", "Authorization: Bearer x\r\n", 401),
+        ("POST /topics/a", large, 413),
+        ("PATCH /topics/a", "", 405),
+        ("GET /topics/a/b/c", "", 404),
+        ("PUT /topics/keyed/keys/k", "", 200),
+        ("GET /topics/keyed/keys/k", "", 200),
+        ("GET /topics/keyed/keys", "", 200),
+        ("DELETE /topics/keyed/keys/k", "", 200),
+        ("DELETE /topics/keyed/keys/k", "If-Match: *\r\n", 412),
+        ("POST /rpc/m", "", 404),
+        ("POST /streams/log", "", 200),
+        ("GET /streams/log", "", 200),
+        ("GET /streams", "", 200),
+        ("DELETE /streams/log", "", 401),
+    ] {
+        let answer = of_page(&hub, request, Some(PAGE), lines);
+        assert_eq!(answer.status(), status, "{request} {lines}");
+        assert_eq!(answer.header("access-control-allow-origin"), Some(PAGE), "{request} {lines}");
+        assert_eq!(answer.header("vary"), Some("Origin"), "{request} {lines}");
+        let exposed = "ETag, Retry-After, WWW-Authenticate";
+        assert_eq!(answer.header("access-control-expose-headers"), Some(exposed));
+        for other in [Some("https://other.example"), Some("null"), None] {
+            let answer = of_page(&hub, request, other, lines);
+            assert_eq!(answer.header("access-control-allow-origin"), None, "{request} {other:?}");
+        }
+    }
+    // What a backend calls, or no page reads, stays closed.
+    for path in ["/api/v1/openapi.json", "/api/v1/connections", "/metrics", "/readyz", "/ws"] {
+        let key = "Authorization: Bearer api-key-of-at-least-sixteen-bytes\r\n";
+        let answer = of_page(&hub, &format!("GET {path}"), Some(PAGE), key);
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{path}");
+    }
+}
+
+#[test]
+fn preflights_of_pages_of_allowed_origins_are_answered() {
+    let hub = TestHub::built(Hub::builder().access(policy_for_pages()));
+    let preflight = |path: &str, method: &str, origin: &str| {
+        let lines = format!(
+            "Access-Control-Request-Method: {method}\r\n\
+             Access-Control-Request-Headers: authorization,content-type,idempotency-key,last-event-id\r\n"
+        );
+        of_page(&hub, &format!("OPTIONS {path}"), Some(origin), &lines)
+    };
+    for (path, method) in [
+        ("/healthz", "GET"),
+        ("/topics/secret", "POST"),
+        ("/topics?topic=a", "GET"),
+        ("/topics/a/keys/k", "PUT"),
+        ("/topics/a/keys/k", "DELETE"),
+        ("/rpc/m", "POST"),
+        ("/streams/log", "DELETE"),
+    ] {
+        let answer = preflight(path, method, PAGE);
+        assert_eq!((answer.status(), answer.header("access-control-allow-origin")), (204, Some(PAGE)));
+        let methods = answer.header("access-control-allow-methods").unwrap();
+        assert!(methods.split(", ").any(|known| known == method), "{path}: {methods}");
+        let headers = answer.header("access-control-allow-headers");
+        assert_eq!(headers, Some("authorization,content-type,idempotency-key,last-event-id"));
+        assert_eq!(answer.header("access-control-max-age"), Some("600"));
+        let mut rejected = preflight(path, method, "https://other.example");
+        assert_eq!((rejected.status(), rejected.header("access-control-allow-methods")), (403, None));
+        assert_eq!(rejected.header("access-control-allow-origin"), None);
+        assert!(rejected.rest().contains("https://other.example may not connect"));
+    }
+    let mut metrics = hub.ask("/metrics", "Connection: close\r\n");
+    assert!(metrics.rest().contains("sinews_rejections_total{reason=\"origin\"} 7\n"));
+    for path in ["/api/v1/publish", "/ws"] {
+        let answer = preflight(path, "POST", PAGE);
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{path}");
+        assert_eq!(answer.header("access-control-allow-methods"), None, "{path}");
+    }
+    // A reload may change the origins.
+    let other = OriginPolicy::list(["https://other.example".to_owned()]).unwrap();
+    hub.access.replace(policy_for_pages().with_origin(other));
+    assert_eq!(preflight("/topics/a", "POST", PAGE).status(), 403);
+    assert_eq!(preflight("/topics/a", "POST", "https://other.example").status(), 204);
 }
 
 const SECRET: &str = "a secret of at least thirty-two bytes for HS256";
@@ -644,4 +765,129 @@ fn stop_of_the_server_is_an_event() {
         json!({ "op": "close", "code": 1001, "reason": "server stops" })
     );
     assert_eq!((body.event(), lines.line()), (None, None));
+}
+
+/// Appends a record to the stream `log`.
+fn append(hub: &TestHub) {
+    assert_eq!(of_page(hub, "POST /streams/log", None, "").status(), 200);
+}
+
+#[test]
+fn records_of_a_stream_are_read_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let streams = StreamOptions::in_directory(directory.path());
+    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    (0..3).for_each(|_| append(&hub));
+    let json = |path: &str| {
+        let mut answer = of_page(&hub, &format!("GET /streams/{path}"), None, "");
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
+        (answer.status(), parse(&answer.rest()))
+    };
+    let (status, info) = json("log/info");
+    assert_eq!((status, &info["stream"], &info["groups"]), (200, &json!("log"), &json!([])));
+    assert_eq!(info["partitions"][0]["end"], 3);
+    for (query, offsets, next) in [
+        ("", vec![0, 1, 2], 3),
+        ("?offset=1&partition=0", vec![1, 2], 3),
+        ("?offset=2&bytes=1", vec![2], 3),
+        ("?offset=3", vec![], 3),
+    ] {
+        let (status, answer) = json(&format!("log/records{query}"));
+        let records = answer["records"].as_array().unwrap();
+        let found: Vec<u64> = records.iter().map(|record| record["offset"].as_u64().unwrap()).collect();
+        assert_eq!((status, found, &answer["next"], &answer["end"]), (200, offsets, &json!(next), &json!(3)));
+        assert!(records.iter().all(|record| record["data"] == "1"), "{answer}");
+    }
+    for (path, status) in [
+        ("log/records?offset=x", 400),
+        ("log/records?bytes=-1", 400),
+        ("log/records?partition=7", 404),
+        ("log/records?partition=99999999999", 404),
+        ("a..b/records", 422),
+        ("secret/records", 401),
+        ("a..b/info", 422),
+        ("secret/info", 401),
+    ] {
+        assert_eq!(json(path).0, status, "{path}");
+    }
+    let without = TestHub::new();
+    for path in ["/streams/log/info", "/streams/log/records", "/streams/log/records?follow=true"] {
+        assert_eq!(without.ask(path, "").status(), 404, "{path}");
+    }
+}
+
+#[test]
+fn records_of_a_stream_are_followed_as_lines() {
+    let directory = tempfile::tempdir().unwrap();
+    let streams = StreamOptions::in_directory(directory.path());
+    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    (0..2).for_each(|_| append(&hub));
+    let follow = |query: &str| {
+        let mut lines = hub.ask(&format!("/streams/log/records?follow=true{query}"), "");
+        assert_eq!(
+            (lines.status(), lines.header("content-type")),
+            (200, Some("application/x-ndjson")),
+            "{query}"
+        );
+        welcomed(&mut lines);
+        lines
+    };
+    let offset = |lines: &mut BodyReader<TcpStream>| {
+        let message = parse(&lines.line().unwrap());
+        assert_eq!((&message["op"], &message["stream"]), (&json!("records"), &json!("log")), "{message}");
+        message["records"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|record| record["offset"].as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    let begin = |lines: &mut BodyReader<TcpStream>| {
+        let ack = parse(&lines.line().unwrap());
+        assert_eq!((&ack["op"], &ack["stream"]), (&json!("ack"), &json!("log")), "{ack}");
+        ack["partitions"][0]["offset"].as_u64().unwrap()
+    };
+    let mut earliest = follow("&from=earliest");
+    assert_eq!(begin(&mut earliest), 0);
+    let mut read = Vec::new();
+    while read.len() < 2 {
+        read.extend(offset(&mut earliest));
+    }
+    assert_eq!(read, [0, 1]);
+    let mut others =
+        [("", 2), ("&from=latest", 2), ("&from=1&partition=0", 1), ("&time=0", 0)].map(|(query, from)| {
+            let mut lines = follow(query);
+            assert_eq!(begin(&mut lines), from, "{query}");
+            lines
+        });
+    append(&hub);
+    assert_eq!(offset(&mut earliest), [2]);
+    for lines in &mut others {
+        while offset(lines).last() != Some(&2) {}
+    }
+    // A consumption that cannot begin ends its response.
+    let mut missing = follow("&partition=7");
+    let error = parse(&missing.line().unwrap());
+    assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(404)));
+    assert_eq!(parse(&missing.line().unwrap())["op"], "close");
+    assert_eq!((missing.line(), missing.has_ended()), (None, true));
+    for (query, reason) in [
+        ("follow=yes", "`follow` must be true or false"),
+        ("follow=true&from=x", "`from` must be earliest, latest or an offset"),
+        ("follow=true&time=x", "`time` must be"),
+        ("follow=true&from=1&time=1", "exclude each other"),
+        ("follow=true&partition=x", "`partition` must be"),
+        ("follow=true&group=g", "consumer group"),
+    ] {
+        let mut answer = of_page(&hub, &format!("GET /streams/log/records?{query}"), None, "");
+        let body = answer.rest();
+        assert!(answer.status() == 400 && body.contains(reason), "{query}: {body}");
+    }
+    assert_eq!(of_page(&hub, "GET /streams/secret/records?follow=true", None, "").status(), 401);
+    let foreign = Some("https://other.example");
+    assert_eq!(of_page(&hub, "GET /streams/log/records?follow=true", foreign, "").status(), 403);
+    // A reader that is served when the server stops continues elsewhere.
+    hub.stop.stop();
+    let close = parse(&earliest.line().unwrap());
+    assert_eq!((&close["op"], &close["code"]), (&json!("close"), &json!(1001)), "{close}");
 }

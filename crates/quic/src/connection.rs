@@ -23,8 +23,8 @@ pub(crate) struct Http3Link {
     key: ConnectionKey,
     streams: StreamQueues,
     is_connected: bool,
-    /// Sessions of WebTransport may come.
-    has_sessions: bool,
+    /// A session of WebTransport was asked for: the client may open more unidirectional streams.
+    has_session: bool,
     /// Frames received so far.
     received: ReceivedFrames,
     /// Bytes of the received packets that count as unread content, and that frames of datagrams may have taken.
@@ -74,7 +74,7 @@ impl Http3Link {
                 ..StreamQueues::default()
             },
             is_connected: false,
-            has_sessions: config.for_transport().1,
+            has_session: false,
             received,
             datagram_content: 0,
             is_ended: false,
@@ -187,6 +187,7 @@ impl Http3Link {
                         self.check(opened.err(), app, now);
                         self.read(stream, app, fields, now);
                     }
+                    self.permit_session_streams();
                 }
                 QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id, app, fields, now),
                 QuicEvent::Stream(StreamEvent::Writable { id }) => self.streams.writable.push(id),
@@ -306,7 +307,7 @@ impl Http3Link {
                 let event = self.http.receive(http_id(stream), &mut input, ends, fields, elapsed);
                 match event {
                     Ok(Some(event)) => {
-                        self.permit_session_streams(&event);
+                        self.note_session(&event);
                         let (quic, http, streams) = (&mut self.quic, &mut self.http, &mut self.streams);
                         let (key, started) = (self.key, self.started);
                         app.handle_event(
@@ -329,15 +330,24 @@ impl Http3Link {
         }
     }
 
-    /// Permits further unidirectional streams for a session of WebTransport.
-    fn permit_session_streams(&mut self, event: &Event<'_>) {
+    /// Notes a request for a session of WebTransport.
+    fn note_session(&mut self, event: &Event<'_>) {
         if let Event::Request { head, .. } = event
-            && self.has_sessions
             && head.protocol().is_some_and(|protocol| protocol.starts_with("webtransport"))
         {
-            self.has_sessions = false;
-            let streams = self.quic.max_concurrent_streams(Dir::Bi);
-            self.quic.set_max_concurrent_streams(Dir::Uni, varint(streams));
+            self.has_session = true;
+            self.permit_session_streams();
+        }
+    }
+
+    /// Doubles the permitted unidirectional streams of sessions while the client has opened all of them or all but the last, up to
+    /// the number of bidirectional streams: QUIC takes memory for each permitted stream, and most sessions open no stream.
+    fn permit_session_streams(&mut self) {
+        let permitted = self.quic.max_concurrent_streams(Dir::Uni);
+        let most = self.quic.max_concurrent_streams(Dir::Bi);
+        let is_short = self.quic.streams().remote_open_streams(Dir::Uni) + 1 >= permitted;
+        if self.has_session && is_short && permitted < most {
+            self.quic.set_max_concurrent_streams(Dir::Uni, varint((2 * permitted).min(most)));
         }
     }
 

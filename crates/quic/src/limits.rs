@@ -198,8 +198,8 @@ impl QuicLimits {
 const DATAGRAM_BUFFER: usize = 64 << 10;
 
 /// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
-/// takes memory for each permitted stream. A session permits more.
-const PLAIN_STREAMS_MAX: u32 = 8;
+/// takes memory for each permitted stream. A session permits further streams as its client opens streams.
+const PLAIN_STREAMS_MAX: u32 = 6;
 
 /// Bytes of a client before its connection is accepted, which happens at once.
 const INCOMING_MAX: u64 = 16 << 10;

@@ -42,6 +42,9 @@ pub(crate) struct HttpExchange<'a> {
     route: Option<MatchedRoute<'a>>,
 }
 
+/// The protocol of a session of WebTransport.
+const SESSION_PROTOCOL: &str = "webtransport";
+
 /// Route of a request.
 struct MatchedRoute<'a> {
     /// Index of the entry in the router.
@@ -88,8 +91,8 @@ impl<'a> HttpExchange<'a> {
     }
 
     /// Returns whether the request is for a session of WebTransport. The framing of HTTP/3 has them, and no other.
-    fn is_session(&self) -> bool {
-        self.connect == Some("webtransport") && self.head.version() == Version::Http3
+    pub(crate) fn is_session(&self) -> bool {
+        self.connect == Some(SESSION_PROTOCOL) && self.head.version() == Version::Http3
     }
 
     fn entry(&self) -> Option<&'a RouteEntry> {
@@ -127,7 +130,7 @@ impl<'a> HttpExchange<'a> {
     /// Answers a complete request, or starts its pending answer.
     pub(crate) fn respond(&self, conn: ConnId, services: &mut Services) -> Outcome<'a> {
         if let Some(fixed) = self.responder().and_then(Responder::fixed)
-            && !self.router.hooks.has_after()
+            && !self.router.hooks.has_after(self.head)
         {
             services.counters.responded(fixed.response().status);
             return Outcome::Fixed(fixed);
@@ -238,12 +241,13 @@ impl<'a> HttpExchange<'a> {
     /// Builds the request that handlers and hooks see.
     fn request<'r>(&'r self, services: &'r mut Services) -> Request<'r> {
         let elapsed = self.started.map_or(Duration::ZERO, |started| services.now.since(started));
-        Request::new(self.head, self.params(), self.body, self.peer, services.handler_resources(elapsed))
+        let resources = services.handler_resources(elapsed);
+        Request::new(self.head, self.params(), self.body, self.peer, resources).with_connect(self.connect)
     }
 
     fn after(&self, response: &mut Response, services: &mut Services) {
         let hooks = &self.router.hooks;
-        if hooks.has_after() {
+        if hooks.has_after(self.head) {
             hooks.after(&self.request(services), response);
         }
         announce_http3(response, services.http3_port);

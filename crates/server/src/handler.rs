@@ -397,7 +397,7 @@ impl<'a> Context<'a> {
         };
         let rule = self.topics.rule(here);
         self.subscriber.deliver(&mut self.tx, self.topics, (here, rule), (message, 0));
-        own + self.topics.publish_resolved(resolved, topic, message, Some(self.conn))
+        own + self.topics.publish_resolved(resolved, topic, message, Some(self.subscriber_id()))
     }
 
     /// Publishes a message built from its position in the topic to every subscriber ([`Topics::publish_with`]).

@@ -9,6 +9,7 @@ use std::cell::OnceCell;
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
+use sinews_http::{RequestHead, Version};
 
 pub use self::compression::Compression;
 pub use self::cors::Cors;
@@ -18,8 +19,16 @@ use crate::request::{Request, Response};
 /// In registration order.
 #[derive(Default)]
 pub(crate) struct Hooks {
-    before: Vec<(Prefix, BeforeFn)>,
-    after: Vec<(Prefix, AfterFn)>,
+    before: Vec<Hook<BeforeFn>>,
+    after: Vec<Hook<AfterFn>>,
+}
+
+/// A hook, and the requests for which it runs.
+struct Hook<F> {
+    prefix: Prefix,
+    /// Whether it runs only for requests with `Origin`.
+    needs_origin: bool,
+    run: F,
 }
 
 type BeforeFn = Box<dyn Fn(&mut Request<'_>) -> Option<Response> + Send + Sync>;
@@ -30,39 +39,53 @@ impl Hooks {
     pub(crate) fn add_before(
         &mut self,
         prefix: &str,
+        needs_origin: bool,
         hook: impl Fn(&mut Request<'_>) -> Option<Response> + Send + Sync + 'static,
     ) {
-        self.before.push((Prefix::new(prefix), Box::new(hook)));
+        self.before.push(Hook { prefix: Prefix::new(prefix), needs_origin, run: Box::new(hook) });
     }
 
     pub(crate) fn add_after(
         &mut self,
         prefix: &str,
+        needs_origin: bool,
         hook: impl Fn(&Request<'_>, &mut Response) + Send + Sync + 'static,
     ) {
-        self.after.push((Prefix::new(prefix), Box::new(hook)));
+        self.after.push(Hook { prefix: Prefix::new(prefix), needs_origin, run: Box::new(hook) });
     }
 
     pub(crate) fn has_before(&self) -> bool {
         !self.before.is_empty()
     }
 
-    pub(crate) fn has_after(&self) -> bool {
-        !self.after.is_empty()
+    /// Returns whether a hook may see the answer to a request with this head.
+    pub(crate) fn has_after(&self, head: &RequestHead<'_>) -> bool {
+        self.after.iter().any(|hook| !hook.needs_origin) || (!self.after.is_empty() && has_origin(head))
     }
 
     /// Returns the first response of a hook.
     pub(crate) fn before(&self, request: &mut Request<'_>) -> Option<Response> {
-        let path = LazyPath::new(request.head().path());
-        self.before.iter().filter(|(prefix, _)| path.is_below(prefix)).find_map(|(_, hook)| hook(request))
+        let head = request.head();
+        matching(&self.before, head).find_map(|hook| hook(request))
     }
 
     pub(crate) fn after(&self, request: &Request<'_>, response: &mut Response) {
-        let path = LazyPath::new(request.head().path());
-        for (_, hook) in self.after.iter().filter(|(prefix, _)| path.is_below(prefix)) {
+        for hook in matching(&self.after, request.head()) {
             hook(request, response);
         }
     }
+}
+
+/// The hooks that run for a request with this head.
+fn matching<'a, F>(hooks: &'a [Hook<F>], head: &'a RequestHead<'a>) -> impl Iterator<Item = &'a F> {
+    let path = LazyPath::new(head.path());
+    let has_origin = hooks.iter().any(|hook| hook.needs_origin) && has_origin(head);
+    let runs = move |hook: &&Hook<F>| (has_origin || !hook.needs_origin) && path.is_below(&hook.prefix);
+    hooks.iter().filter(runs).map(|hook| &hook.run)
+}
+
+fn has_origin(head: &RequestHead<'_>) -> bool {
+    head.header("origin").next().is_some()
 }
 
 impl fmt::Debug for Hooks {
@@ -151,13 +174,25 @@ pub(crate) fn log_access(request: &Request<'_>, response: &Response) {
         target: "sinews_server::access",
         peer = %request.peer(),
         client = %request.client(),
-        method = head.method(),
+        method = if request.protocol().is_some() { "CONNECT" } else { head.method() },
         target = &*redact_credentials(head.target()),
+        version = version_name(head.version()),
+        protocol = request.protocol(),
         status = response.status(),
         bytes = response.body_len(),
         micros = u64::try_from(request.elapsed().as_micros()).unwrap_or(u64::MAX),
         "answered"
     );
+}
+
+const fn version_name(version: Version) -> &'static str {
+    match version {
+        Version::Http10 => "HTTP/1.0",
+        Version::Http11 => "HTTP/1.1",
+        Version::Http2 => "HTTP/2",
+        Version::Http3 => "HTTP/3",
+        _ => "HTTP",
+    }
 }
 
 #[cfg(test)]

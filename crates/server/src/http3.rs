@@ -86,7 +86,7 @@ impl Http3Limits {
         self
     }
 
-    /// Bytes of a connection that are sent ahead of the acknowledgements of its client, and kept until then. A connection
+    /// Bytes of a connection that are sent ahead of the acknowledgements of its client, and retained until then. A connection
     /// begins with 128 KiB of it. With the round trip time it limits the rate of downloads. Default 1 MiB.
     #[must_use]
     pub const fn with_send_window(mut self, bytes: u32) -> Self {

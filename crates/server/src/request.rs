@@ -28,6 +28,7 @@ pub struct Request<'a> {
     peer: SocketAddr,
     subprotocol: Option<&'a str>,
     has_datagrams: bool,
+    connect: Option<&'a str>,
     resources: HandlerResources<'a>,
 }
 
@@ -105,7 +106,12 @@ impl<'a> Request<'a> {
         peer: SocketAddr,
         resources: HandlerResources<'a>,
     ) -> Self {
-        Self { head, params, body, peer, subprotocol: None, has_datagrams: false, resources }
+        Self { head, params, body, peer, subprotocol: None, has_datagrams: false, connect: None, resources }
+    }
+
+    /// Sets the protocol of an extended CONNECT request.
+    pub(crate) fn with_connect(self, connect: Option<&'a str>) -> Self {
+        Self { connect, ..self }
     }
 
     /// Marks the request as an accepted handshake.
@@ -130,6 +136,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn has_datagrams(&self) -> bool {
         self.has_datagrams
+    }
+
+    /// Returns the protocol of an extended CONNECT request (RFC 8441, RFC 9220): `websocket`, or `webtransport` over HTTP/3. Its
+    /// [head](Self::head) has the method GET, so that routes and hooks are those of HTTP/1.1; the access log shows CONNECT.
+    #[must_use]
+    pub fn protocol(&self) -> Option<&'a str> {
+        self.connect
     }
 
     /// Returns the head: method, target, headers.

@@ -323,7 +323,7 @@ impl Router {
         prefix: &str,
         hook: impl Fn(&mut Request<'_>) -> Option<Response> + Send + Sync + 'static,
     ) -> Self {
-        self.hooks.add_before(prefix, hook);
+        self.hooks.add_before(prefix, false, hook);
         self
     }
 
@@ -341,7 +341,7 @@ impl Router {
         prefix: &str,
         hook: impl Fn(&Request<'_>, &mut Response) + Send + Sync + 'static,
     ) -> Self {
-        self.hooks.add_after(prefix, hook);
+        self.hooks.add_after(prefix, false, hook);
         self
     }
 
@@ -358,6 +358,25 @@ impl Router {
             .after(prefix, move |request, response| cors.after(request, response))
     }
 
+    /// Runs [`before`](Self::before) and [`after`](Self::after) for requests with the header `Origin` only, which browsers
+    /// add to the requests of pages: for rules that may change while the server runs, by [`Cors::before`] and
+    /// [`Cors::after`]. Other requests cost nothing more. Their answers have no `Vary`: answers that caches may store need
+    /// [`cors`](Self::cors).
+    ///
+    /// # Panics
+    /// As [`before`](Self::before).
+    #[must_use]
+    pub fn cross_origin(
+        mut self,
+        prefix: &str,
+        before: impl Fn(&mut Request<'_>) -> Option<Response> + Send + Sync + 'static,
+        after: impl Fn(&Request<'_>, &mut Response) + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.add_before(prefix, true, before);
+        self.hooks.add_after(prefix, true, after);
+        self
+    }
+
     /// Compresses answers below `prefix`.
     ///
     /// # Panics
@@ -368,8 +387,9 @@ impl Router {
     }
 
     /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, the
-    /// [client](Request::client), method and target of the request, the status, the bytes of the body and the
-    /// duration. Values of query parameters with credentials, such as `token`, `access_token` or `password`, are
+    /// [client](Request::client), method, target and version of the request, the status, the bytes of the body and the
+    /// duration. A WebSocket over HTTP/2 or HTTP/3, and a session of WebTransport, have the method CONNECT, and their
+    /// [protocol](Request::protocol). Values of query parameters with credentials, such as `token`, `access_token` or `password`, are
     /// logged as `***`. Register it after hooks that change answers to log the final answer.
     ///
     /// # Panics

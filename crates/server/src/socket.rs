@@ -343,6 +343,11 @@ impl WebSocketConn {
         self.start_close(self.state.handler.stop_code(), shared);
     }
 
+    /// Closes the message stream of the server in a session whose client has opened one.
+    pub(crate) fn close_replaced(&mut self, shared: &mut WorkerShared) {
+        self.start_close((CloseCode::NORMAL, "the client has opened a stream"), shared);
+    }
+
     /// Starts the closing handshake, unless the connection is closing already.
     fn start_close(&mut self, (code, reason): (CloseCode, &str), shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = shared;

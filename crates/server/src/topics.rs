@@ -25,6 +25,7 @@ mod registry;
 mod replicas;
 mod routing;
 mod rule;
+mod subscriber_id;
 mod subscriptions;
 mod throttle;
 mod trie;
@@ -32,7 +33,6 @@ mod trie;
 pub use self::config::TopicConfig;
 pub use self::counters::TopicCounters;
 pub(crate) use self::directory::Directory;
-pub use self::entry::SubscriberId;
 pub use self::history::policy::{
     HistoryPolicy, Position, ReplayFrom, RetainedMessage, Subscribed, TopicSnapshot,
 };
@@ -68,6 +68,7 @@ pub(crate) use self::registry::Publication;
 pub use self::registry::Topics;
 pub(crate) use self::rule::{RuleId, TopicRules};
 pub use self::rule::{SlowConsumer, TopicRule};
+pub use self::subscriber_id::SubscriberId;
 pub(crate) use self::throttle::backlog::datagrams::DatagramQueue;
 pub(crate) use self::throttle::backlog::{Backlog, Delivery, is_ready};
 pub use self::throttle::backlog::{DropReason, DroppedMessages};

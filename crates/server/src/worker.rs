@@ -266,5 +266,5 @@ impl Worker {
 /// grow with connections free their former memory, and under low load they are mostly fewer.
 const FREED_MIN: usize = 64;
 
-/// How long unused memory of messages is kept: it is returned after one to two intervals.
+/// How long unused memory of messages is retained: it is returned after one to two intervals.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);

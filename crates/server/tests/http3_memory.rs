@@ -97,7 +97,7 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     assert!((20_000..26 << 10).contains(&connection), "{connection} bytes for a connection");
     assert!(counted > connection * 4 / 5 && counted < connection * 5 / 4, "{counted} of {connection} count");
     assert!((500..1536).contains(&socket), "{socket} bytes for a socket");
-    assert!((500..12 << 10).contains(&session), "{session} bytes for the first session");
+    assert!((500..3 << 10).contains(&session), "{session} bytes for the first session");
     assert!((500..3 << 10).contains(&next), "{next} bytes for a further session");
     stop.stop();
     running.join().unwrap().unwrap();

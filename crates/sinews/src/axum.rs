@@ -165,6 +165,10 @@ impl<F> WebSocketUpgrade<F> {
     }
 
     /// Responds to the request, and calls back with the WebSocket once the response has left, in a task of its own.
+    ///
+    /// A callback that returns drops the WebSocket: the peer sees 1006 unless the callback has called
+    /// [`close`](crate::WebSocket::close). The graceful shutdown of `axum::serve` does not wait for these tasks: pass them
+    /// a signal of your own, and [`close`](crate::WebSocket::close) on it.
     pub fn on_upgrade<C, Fut>(mut self, callback: C) -> Response
     where
         C: FnOnce(WebSocket) -> Fut + Send + 'static,

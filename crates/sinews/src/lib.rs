@@ -24,6 +24,7 @@
 //!
 //! let server = tokio::spawn(async move {
 //!     let (stream, _) = listener.accept().await?;
+//!     stream.set_nodelay(true)?; // or small messages wait for acknowledgements: up to 40 ms
 //!     let mut ws = sinews::accept(stream).await?;
 //!     while let Some(message) = ws.next().await {
 //!         let message = message?;
@@ -104,9 +105,9 @@
 //! | source | bytes that leave, and when |
 //! |---|---|
 //! | [`send`](WebSocket::send), when all received messages are read | at once: it returns when the transport has taken everything that was queued |
-//! | [`send`](WebSocket::send), while messages of a burst are unread | with the reply to the last of them, in one write for all. It returns at once |
+//! | [`send`](WebSocket::send), while messages of a burst are unread | with the reply to the last of them, in one write for all. `send` returns as soon as the message is queued |
 //! | the same, if the queue exceeds [`high_water`](Config::high_water), or for further replies to one message from 1 ms after its first reply | everything, before it returns |
-//! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`publish`](WebSocket::publish), [`start_close`](WebSocket::start_close) | with the first of the calls below |
+//! | [`feed`](WebSocket::feed), [`try_send`](WebSocket::try_send), [`publish`](WebSocket::publish), [`start_close`](WebSocket::start_close) | with the next `send`, `flush`, `close` or receive method, by the rows of this table |
 //! | [`flush`](WebSocket::flush), [`close`](WebSocket::close) | everything, before they return |
 //! | [`next`](WebSocket::next) and every other receive method, when no message is available | everything, before it waits |
 //! | the same, inside a burst, from 1 ms after its arrival | everything. The time is checked with the first message after a reply, then with every 8th: reading the clock per message would slow a fast application |
@@ -176,7 +177,9 @@
 //! # let (near, far) = tokio::io::duplex(4096);
 //! # let mut ws = WebSocket::from_negotiated(near, agreed.server, Arc::default(), &[]);
 //! # let mut client = WebSocket::from_negotiated(far, agreed.client, Arc::default(), &[]);
-//! let (prices, _) = tokio::sync::broadcast::channel::<Prepared>(16);
+//! use tokio::sync::broadcast::{channel, error::RecvError};
+//!
+//! let (prices, _) = channel::<Prepared>(16);
 //! let mut news = prices.subscribe();
 //! prices.send(Prepared::text("AAA 1.01"))?;
 //! # drop(prices);
@@ -189,7 +192,8 @@
 //!         },
 //!         price = news.recv() => match price {
 //!             Ok(price) => drop(ws.publish(&price)?),
-//!             Err(_) => {
+//!             Err(RecvError::Lagged(_)) => {} // more prices than the channel has places: continue with the oldest in it
+//!             Err(RecvError::Closed) => {
 //!                 ws.close(sinews::CloseCode::GOING_AWAY, "no more prices").await?;
 //!                 break;
 //!             }
@@ -277,8 +281,9 @@
 //!
 //! # Memory and threads
 //!
-//! An idle connection owns no buffer; one of HTTP/2 has buffers that its WebSockets share. While data is in flight, it borrows memory of the thread to receive, send,
-//! assemble and (de)compress messages. [`guide::limits`] has the numbers.
+//! An idle connection owns no buffer. A connection of HTTP/2 has buffers, which its WebSockets share. While data is in
+//! flight, a connection borrows memory of the thread to receive, send, assemble and (de)compress messages.
+//! [`guide::limits`] has the numbers.
 //!
 //! There is no background task, except the one of a connection of HTTP/2 (`sinews::http2`). Messages take no lock,
 //! except in halves over TLS, in halves by `split_locked`, in halves with a [`Sender`], and over HTTP/2. A
@@ -287,7 +292,9 @@
 //!
 //! # Policies
 //!
-//! * **Panics** are bugs. No input of a peer and no misuse of the API causes a panic.
+//! * **Panics** are bugs. No input of a peer and no misuse of the API causes a panic. The runtime is a condition: Tokio
+//!   panics if a connection needs its timers or its sockets and the runtime was built without `enable_time` or
+//!   `enable_io`; `#[tokio::main]` and `enable_all` have both.
 //! * **Unsafe** code is forbidden in this crate.
 //! * **Oldest compiler**: Rust 1.89. Raising it is a minor version, never a patch.
 //! * **Features** are additive, and the public API is compared with a list at each change.

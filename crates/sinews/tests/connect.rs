@@ -334,6 +334,16 @@ async fn connect_to_replaces_the_host_and_port() {
 }
 
 #[tokio::test]
+async fn connect_to_rejects_hosts_that_are_none() {
+    for host in ["", "10.0.0.1:25 HTTP/1.1\r\nX-Injected: 1\r\n\r\nGET /", "a b", "m\u{fc}nchen.example"] {
+        let way = connect("ws://chat.example/").connect_to(("chat.example", 80), (host, 80));
+        // The proxy is not there: nothing may be sent to one.
+        let error = way.proxy(format!("http://{}", nobody().await)).await.expect_err("no host");
+        assert!(matches!(error, ConnectError::Url { error: UrlError::Host, .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn dial_connects_without_a_handshake() {
     let address = serve(|mut stream| async move {
         let mut line = [0; 5];

@@ -120,6 +120,21 @@ async fn server_name_can_differ_from_the_url() {
     assert_echoes(&mut way.await.expect("connected")).await;
 }
 
+#[tokio::test]
+async fn server_name_does_not_apply_to_another_origin() {
+    let (address, certificate) = tls_server(&[]).await;
+    let location = url(address);
+    let first = serve(move |mut stream| {
+        let answer = format!("HTTP/1.1 307 Elsewhere\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
+        async move {
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    })
+    .await;
+    let way = connect(format!("ws://{first}")).tls(trusting(certificate)).server_name("first.example");
+    assert_echoes(&mut way.redirects(1).await.expect("the certificate is that of localhost")).await;
+}
+
 #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
 #[tokio::test]
 async fn default_roots_reject_a_self_signed_certificate() {

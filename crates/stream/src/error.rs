@@ -274,7 +274,7 @@ impl std::error::Error for DeleteError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The group's name is not 1 to 255 bytes long.
+    /// The group's name is not 1 to 255 bytes long, or has a control character.
     Name,
     /// The stream has no partition of this number.
     Partition,
@@ -287,7 +287,7 @@ pub enum CommitError {
 impl fmt::Display for CommitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name => f.write_str("a group's name has 1 to 255 bytes"),
+            Self::Name => f.write_str("a group's name has 1 to 255 bytes and no control characters"),
             Self::Partition => f.write_str("the stream has no such partition"),
             Self::TooMany => f.write_str("the limit of groups of the stream is reached (max_groups)"),
             Self::Append(error) => write!(f, "{error}"),

@@ -54,6 +54,8 @@ struct State {
     file: Arc<dyn DiskFile>,
     /// Bytes of the file.
     end: u64,
+    /// The tag of the file.
+    tag: file::Tag,
     /// Length of the file above which compaction is considered.
     compact_at: u64,
     offsets: Offsets,
@@ -98,8 +100,8 @@ struct OffsetsWrite {
 
 enum GroupsJob {
     Write(OffsetsWrite),
-    /// Rewrites the whole file with this content.
-    Compact(Vec<u8>),
+    /// Rewrites the whole file with this content, which has this tag.
+    Compact(file::Tag, Vec<u8>),
     /// Makes the name of the file durable.
     SyncDir,
 }
@@ -139,10 +141,12 @@ impl ConsumerGroups {
         let found = file::read(&bytes, (pool.clock)()).map_err(|file::NewerVersion| {
             OpenError::Unknown(path.clone(), "was written by a newer version".into())
         })?;
-        let (mut file, mut end) = (file, bytes.len() as u64);
+        let new_tag = file::random_tag().map_err(failed)?;
+        let (mut file, mut end, mut tag) = (file, bytes.len() as u64, found.tag.unwrap_or(new_tag));
         drop(bytes);
         if found.is_stale {
-            let content = file::whole(&found.offsets, found.doubt);
+            tag = new_tag;
+            let content = file::whole(tag, &found.offsets, found.doubt);
             disk::replace(disk, &dir, NAME, &content).map_err(failed)?;
             file = disk.open(&path).map_err(failed)?;
             end = content.len() as u64;
@@ -167,6 +171,7 @@ impl ConsumerGroups {
             fsync: config.fsync,
             file,
             end,
+            tag,
             compact_at: COMPACT_MIN,
             offsets: found.offsets,
             doubt: found.doubt,
@@ -213,7 +218,7 @@ impl ConsumerGroups {
         partition: u32,
         offset: u64,
     ) -> Result<Pending, CommitError> {
-        if group.is_empty() || group.len() > usize::from(u8::MAX) {
+        if group.is_empty() || group.len() > usize::from(u8::MAX) || group.chars().any(char::is_control) {
             return Err(CommitError::Name);
         }
         let mut state = self.state();
@@ -314,7 +319,7 @@ impl ConsumerGroups {
     fn step(&self) -> bool {
         match self.begin() {
             Some(GroupsJob::Write(write)) => self.write(write),
-            Some(GroupsJob::Compact(content)) => self.compact(&content),
+            Some(GroupsJob::Compact(tag, content)) => self.compact(tag, &content),
             Some(GroupsJob::SyncDir) => self.sync_dir(),
             None => return false,
         }
@@ -330,19 +335,21 @@ impl ConsumerGroups {
         if state.needs_dir_sync {
             return Some(GroupsJob::SyncDir);
         }
-        if state.end >= state.compact_at {
-            let content = file::whole(&state.offsets, state.doubt);
+        if state.end >= state.compact_at
+            && let Ok(tag) = file::random_tag()
+        {
+            let content = file::whole(tag, &state.offsets, state.doubt);
             state.compact_at = COMPACT_MIN.max(4 * content.len() as u64);
             if state.end >= state.compact_at {
-                return Some(GroupsJob::Compact(content));
+                return Some(GroupsJob::Compact(tag, content));
             }
         }
         state.in_flight = std::mem::take(&mut state.changes);
         let entries =
             state.in_flight.iter().map(|((group, partition), offset)| (&**group, *partition, *offset));
-        let mut pieces = file::chunks(entries);
+        let mut pieces = file::chunks(state.tag, entries);
         if state.end == 0 {
-            pieces.insert(0, Bytes::copy_from_slice(&file::preamble(0)));
+            pieces.insert(0, Bytes::copy_from_slice(&file::preamble(0, state.tag)));
         }
         let write = OffsetsWrite {
             file: state.file.clone(),
@@ -357,14 +364,16 @@ impl ConsumerGroups {
     }
 
     fn write(&self, write: OffsetsWrite) {
-        let result = match append_all(&*write.file, &write.pieces).1 {
-            Err(error) if is_shortage(&error) => match write.file.truncate(write.start) {
+        let result = match append_all(&*write.file, &write.pieces) {
+            // The file may be closed, and the shortage may be one of descriptors.
+            (0, Err(error)) if is_shortage(&error) => Err(AppendError::NoSpace),
+            (_, Err(error)) if is_shortage(&error) => match write.file.truncate(write.start) {
                 Ok(()) => Err(AppendError::NoSpace),
                 Err(error) => Err(self.fail("cutting back", &error)),
             },
-            Err(error) => Err(self.fail("writing", &error)),
-            Ok(()) if write.sync => write.file.sync().map_err(|error| self.cut_unsynced(&write, &error)),
-            Ok(()) => Ok(()),
+            (_, Err(error)) => Err(self.fail("writing", &error)),
+            (_, Ok(())) if write.sync => write.file.sync().map_err(|error| self.cut_unsynced(&write, &error)),
+            (_, Ok(())) => Ok(()),
         };
         let mut state = self.state();
         let changes = std::mem::take(&mut state.in_flight);
@@ -400,7 +409,7 @@ impl ConsumerGroups {
     }
 
     /// Rewrites the file. On failure the old file remains unchanged.
-    fn compact(&self, content: &[u8]) {
+    fn compact(&self, tag: file::Tag, content: &[u8]) {
         let disk = &*self.pool.disk;
         let file = match disk::prepare(disk, &self.dir, NAME, content) {
             Ok(file) => file,
@@ -409,7 +418,7 @@ impl ConsumerGroups {
         match disk::rename(disk, &self.dir, NAME) {
             Ok(()) => {
                 let mut state = self.state();
-                state.file = file;
+                (state.file, state.tag) = (file, tag);
                 state.end = content.len() as u64;
                 state.needs_dir_sync = true;
             }

@@ -64,7 +64,9 @@ pub use error::{
 };
 pub use executor::{ExternalWrite, WriteExecutor, WriteTask};
 pub use info::{GroupInfo, Lookup, PartitionInfo, StreamInfo, StreamState};
-pub use partition::{Partition, PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
+pub use partition::{
+    Partition, PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics, Watcher,
+};
 pub use pending::{AppendFuture, Appended, Completer, Durability, Pending};
 pub use stream::Stream;
 pub use streams::{CheckReport, OpenFuture, Streams};

@@ -11,6 +11,7 @@ mod shared;
 mod state;
 mod types;
 mod unsynced;
+mod watcher;
 mod work;
 mod write;
 
@@ -29,8 +30,10 @@ use crate::{AppendError, Loss, OpenError, Pending, ReadError, StreamConfig};
 use entry::SegmentEntry;
 use shared::PartitionCore;
 use state::{PartitionCounters, RecentBatches, State};
+use watcher::Waiters;
 
 pub use types::{PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
+pub use watcher::Watcher;
 
 /// Handle of a partition, a sequence of records. Cheap to clone.
 #[derive(Clone)]
@@ -68,7 +71,7 @@ enum AppendPosition {
     /// At the end, with the current time.
     End,
     /// At an offset and time given by the caller, if the log ends at `expected_end`.
-    At { base: u64, appended: u64, expected_end: Option<u64> },
+    At { base: u64, appended: u64, expected_end: u64 },
 }
 
 impl Partition {
@@ -115,7 +118,7 @@ impl Partition {
             closed: false,
             failed: None,
             full_since: None,
-            waiters: VecDeque::new(),
+            waiters: Waiters::default(),
             index_requests: VecDeque::new(),
             counters: PartitionCounters::default(),
         };
@@ -158,26 +161,17 @@ impl Partition {
         self.core.append(AppendPosition::End, &records)
     }
 
-    /// Appends records at an offset and a time that the caller has, from a broker. The offset is at least
-    /// [`PartitionOffsets::next`]. A time before that of the previous batch, in microseconds since 1970, is raised to it.
-    ///
-    /// # Errors
-    ///
-    /// [`AppendError`]; then nothing is appended.
-    pub fn append_at(&self, base: u64, appended: u64, records: Records) -> Result<Pending, AppendError> {
-        self.core.append(AppendPosition::At { base, appended, expected_end: None }, &records)
-    }
-
-    /// As [`append_at`](Self::append_at), if the log ends at `expected_end`: the log may have dropped earlier appends, so its
-    /// end may be lower. The broker has the records, so they may be written later: with the next records, when a reader
-    /// waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
+    /// Appends records of a broker at their offset and time, if the log ends at `expected_end`: the log may have dropped
+    /// earlier appends, so its end may be lower. The offset is at least [`PartitionOffsets::next`]. A time before that of the
+    /// previous batch, in microseconds since 1970, is raised to it. The broker has the records, so they may be written later:
+    /// with the next records, when a reader waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
     pub(crate) fn append_if_end(
         &self,
         expected_end: u64,
         (base, appended): (u64, u64),
         records: Records,
     ) -> Result<Pending, AppendError> {
-        self.core.append(AppendPosition::At { base, appended, expected_end: Some(expected_end) }, &records)
+        self.core.append(AppendPosition::At { base, appended, expected_end }, &records)
     }
 
     /// Sets the observer of the records that a [`LogSink`](crate::broker::LogSink) appends. A partition has one observer:
@@ -257,25 +251,15 @@ impl Partition {
     /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
     /// [`PartitionEvent::QueueSpace`], so that the caller's next append reports the error.
     ///
-    /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again.
+    /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again. The waker stays registered until
+    /// then: see [`watcher`](Self::watcher) for a task that may end before.
     pub fn watch(&self, event: PartitionEvent, waker: &Waker) -> bool {
-        let mut state = self.core.state();
-        let Some(happened) = state.has_happened(event, self.core.limits.max_pending) else { return false };
-        if happened {
-            return true;
-        }
-        let is_full = state.waiters.len() >= self.core.limits.max_waiters;
-        let oldest = if is_full { state.waiters.pop_front() } else { None };
-        state.waiters.push_back((event, waker.clone()));
-        // It may wait for a deferred write.
-        match state.queue.first() {
-            Some(_) => self.core.start_writing(state),
-            None => drop(state),
-        }
-        if let Some((_, waker)) = oldest {
-            waker.wake();
-        }
-        false
+        self.core.watch(event, waker, 0).0
+    }
+
+    /// A registration for events that ends when it is dropped.
+    pub fn watcher(&self) -> Watcher {
+        Watcher::new(self.core.clone())
     }
 
     /// Counters and sizes.
@@ -306,11 +290,27 @@ impl Partition {
         self.core.state().failed.clone()
     }
 
-    /// Times of the last append and the last read since the partition was opened, in microseconds since 1970.
+    /// Times of the last append, queued ones included, and of the last read since the partition was opened, in microseconds
+    /// since 1970.
     pub(crate) fn last_used(&self) -> (Option<u64>, Option<u64>) {
-        let last = self.core.state().last().summary;
-        let read = self.core.last_read.load(Ordering::Relaxed);
-        ((last.end > 0).then_some(last.last_time), (read > 0).then_some(read))
+        self.core.last_used(&self.core.state())
+    }
+
+    /// Rejects further appends and reads of these partitions of a stream, if the last append and read are before this time
+    /// and at most `max_waiters` wakers are registered. All are checked and marked under their locks, so that no append
+    /// is accepted in between. No other code locks two partitions. Returns whether they are marked.
+    pub(crate) fn mark_deleted_if_unused(all: &[Self], limit: u64, max_waiters: u64) -> bool {
+        let states: Vec<_> = all.iter().map(|partition| (&partition.core, partition.core.state())).collect();
+        let is_unused = states.iter().all(|(core, state)| {
+            let (append, read) = core.last_used(state);
+            append.max(read).is_none_or(|used| used < limit)
+        });
+        let waiters: usize = states.iter().map(|(_, state)| state.waiters.len()).sum();
+        let is_unused = is_unused && waiters as u64 <= max_waiters;
+        if is_unused {
+            states.iter().for_each(|(core, _)| core.deleted.store(true, Ordering::Release));
+        }
+        is_unused
     }
 
     /// Extent of the partition, recorded for the time that it is closed.
@@ -459,6 +459,11 @@ impl fmt::Debug for Partition {
 }
 
 impl PartitionCore {
+    fn last_used(&self, state: &State) -> (Option<u64>, Option<u64>) {
+        let read = self.last_read.load(Ordering::Relaxed);
+        ((state.next > 0).then_some(state.time), (read > 0).then_some(read))
+    }
+
     fn append(self: &Arc<Self>, position: AppendPosition, records: &Records) -> Result<Pending, AppendError> {
         let now = (self.clock)();
         let mut state = self.state();
@@ -475,7 +480,7 @@ impl PartitionCore {
             AppendPosition::End => (state.next, state.time_of(now), None),
             // A broker's times are set by its producers and need not be in order.
             AppendPosition::At { base, appended, expected_end } => {
-                (base, appended.max(state.time), expected_end)
+                (base, appended.max(state.time), Some(expected_end))
             }
         };
         if base < state.next || expected_end.is_some_and(|expected_end| expected_end != state.next) {

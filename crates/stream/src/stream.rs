@@ -319,6 +319,18 @@ impl Stream {
             && self.all().iter().all(|partition| partition.is_idle(now, IDLE))
     }
 
+    /// Time of the last append or read since the stream was opened; 0 if there was none.
+    pub(crate) fn last_used(&self) -> u64 {
+        let used = self.all().into_iter().map(|partition| partition.last_used());
+        used.flat_map(|(append, read)| [append, read]).flatten().max().unwrap_or(0)
+    }
+
+    /// As [`discard`](Self::discard), in one step with the check that the last append and read are before this time and
+    /// that at most `max_waiters` wakers are registered. The caller discards the stream then. Returns whether it must.
+    pub(crate) fn discard_unused(&self, limit: u64, max_waiters: u64) -> bool {
+        Partition::mark_deleted_if_unused(&self.all(), limit, max_waiters)
+    }
+
     /// Rejects all further operations and wakes all waiters. Operations in flight continue.
     pub(crate) fn discard(&self) {
         self.inner.groups.stop();

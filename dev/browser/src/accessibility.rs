@@ -4,12 +4,9 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::mpsc::channel,
-    thread,
 };
 
 use serde_json::{Value, json};
-use sinews_server::BoundServer;
 
 use crate::{
     host::{Failure, Server, Tools, ensure, go_through, until},
@@ -17,13 +14,10 @@ use crate::{
         KEY, fail_calls, failing_application, open_dashboard, two_nodes, until_away, until_two_nodes,
     },
     page::{ENTER, Page},
+    prices,
     streams::Directory,
     webdriver::{Driver, Session},
 };
-
-#[path = "../../../crates/hub/examples/keys.rs"]
-#[expect(dead_code, reason = "the check calls `serve` in place of `main`")]
-mod keys;
 
 struct World<'d> {
     binary: PathBuf,
@@ -195,20 +189,7 @@ impl World<'_> {
 
     /// The page of 1,000 prices, an example of the hub.
     fn examine_keys(&self) -> Result<(), Failure> {
-        let (ready, is_ready) = channel();
-        let serving = thread::spawn(move || {
-            let bound = |server: &BoundServer| {
-                // The receiver waits.
-                let _ = ready.send((server.addresses()[0], server.stop_handle()));
-            };
-            keys::serve(([127, 0, 0, 1], 0).into(), bound).map_err(|error| error.to_string())
-        });
-        let (address, stop) = is_ready.recv().map_err(|_| Failure::new("the example has ended"))?;
-        let examined = self.examine_prices(&format!("http://{address}/prices"));
-        stop.stop_now();
-        let ended = serving.join().map_err(|_| Failure::new("the example has panicked"))?;
-        ended.map_err(Failure::new)?;
-        examined
+        prices::with_example(|address| self.examine_prices(&format!("http://{address}/prices")))
     }
 
     fn examine_prices(&self, url: &str) -> Result<(), Failure> {

@@ -48,8 +48,8 @@ pub(crate) fn run(binary: &Path, tools: &Tools) -> Result<[usize; 2], Failure> {
     fs::write(&keys, format!("ops {KEY} disconnect\nreader {READER} read presence\n"))?;
     let apps = secret.file("apps");
     fs::create_dir(&apps)?;
-    for id in ["3", "4"] {
-        let app = format!("id = \"{id}\"\nkey = \"app-key-{id}\"\nsecret = \"app-secret-{id}\"\n");
+    for (id, name) in [("3", ""), ("4", "name = \"<b>shop</b>\"\n")] {
+        let app = format!("id = \"{id}\"\n{name}key = \"app-key-{id}\"\nsecret = \"app-secret-{id}\"\n");
         fs::write(Path::new(&apps).join(format!("{id}.toml")), app)?;
     }
     let keys = ["--api-keys-file", &keys, "--pusher-apps-directory", &apps];
@@ -134,7 +134,7 @@ fn apps_are_listed(w: &mut World<'_>) -> Result<(), Failure> {
     let rows = "return [...document.querySelectorAll('#apps tr')]
         .map((row) => [...row.cells].map((cell) => cell.textContent).join('|')).join(' ')";
     until("the app with a connection is the first", || {
-        Ok(w.session.script(rows, &[])? == "4|1|1|0|0 events|0|0 3|0|0|0|0 events|0|0")
+        Ok(w.session.script(rows, &[])? == "<b>shop</b>4|1|1|0|0 events|0|0 3|0|0|0|0 events|0|0")
     })?;
     let source = w.session.script("return document.documentElement.outerHTML", &[])?;
     let source = source.as_str().unwrap_or_default();

@@ -1,8 +1,12 @@
 //! The browser's own `EventSource` and `fetch` with the topics of the server.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::thread;
 
 use crate::{
+    guests::Secret,
     host::{Failure, Tools, ensure, go_through},
     notes,
     streams::World,
@@ -19,6 +23,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("an EventSource is told of a gap", gap_is_told),
     ("a page reads lines by fetch, and polls", fetch_reads),
     ("a page of another origin reads nothing", other_origin_is_rejected),
+    ("a page of an allowed origin subscribes, publishes, calls and writes by HTTP", allowed_origin_is_served),
 ];
 
 /// Runs all checks and returns the numbers of passed and failed checks.
@@ -163,4 +168,84 @@ fn other_origin_is_rejected(w: &mut World<'_>) -> Result<(), Failure> {
     w.until_noted("foreign error 2")?;
     let heard = notes::all(&w.session)?.iter().any(|note| note == "foreign message");
     ensure(!heard, || "a page of another origin received a message".to_owned())
+}
+
+/// A client whose WebSockets fail, with a token.
+const CROSS_ORIGIN_CLIENT: &str = "
+    class Blocked {
+        constructor() { queueMicrotask(() => this.onclose?.({ code: 1006, reason: '' })); }
+        close() {}
+    }
+    const { connect } = await import('/sinews.js');
+    const client = connect(URL, { WebSocket: Blocked, fallback: true, minDelay: 1, token: TOKEN });
+    const failed = (name) => ({ code }) => note(name + ' ' + code);";
+
+fn allowed_origin_is_served(w: &mut World<'_>) -> Result<(), Failure> {
+    let [page, other] = [w.server.beside(&[])?, w.server.beside(&[])?];
+    let secret = Secret::new(w.server.binary(), "origins")?;
+    let token = secret.token(&["--subscribe", "chat.>", "--publish", "chat.>", "--keys", "chat.room/*"])?;
+    let (origin, url) = (page.url(""), application()?);
+    let origin = origin.trim_end_matches('/');
+    let options = ["--auth-secret-file", &secret.path(), "--origin", origin, "--hooks-rpc", &url];
+    let server = w.server.beside(&options)?;
+    let script = |text: &str| {
+        let url = server.url("ws").replace("http:", "ws:");
+        let client = CROSS_ORIGIN_CLIENT.replace("URL", &format!("{url:?}"));
+        format!("{}{text}", client.replace("TOKEN", &format!("{token:?}")))
+    };
+    w.session.open(&page.url("healthz"))?;
+    w.run(&script(
+        "await client.subscribe('chat.room', ({ data }) => note('received ' + data)).ready;
+         note('subscribed by ' + client.transport);
+         await client.publish('chat.room', 'hello');
+         note('called ' + await client.call('m', 1));
+         const { epoch, seq } = await client.set('chat.room', 'k', 1, { idempotencyKey: 'once' });
+         await client.delete('chat.room', 'k', { epoch, version: seq });
+         note('written');
+         client.publish('other', 1).catch(failed('publish'));",
+    ))?;
+    for note in ["subscribed by http", "received hello", "called done", "written", "publish 403"] {
+        w.until_noted(note)?;
+    }
+    w.session.open(&other.url("healthz"))?;
+    w.run(&script(&format!(
+        "client.onstatus = ({{ status }}) => status === 'open' && note('a foreign page is connected');
+         const headers = {{ Authorization: 'Bearer ' + {token:?} }};
+         const post = (path) => fetch({:?} + path, {{ method: 'POST', headers, body: '1' }});
+         post('topics/chat.room').catch(({{ name }}) => note('foreign ' + name));",
+        server.url("")
+    )))?;
+    w.until_noted("foreign TypeError")?;
+    let connected = notes::all(&w.session)?.iter().any(|note| note.contains("is connected"));
+    ensure(!connected, || "a page of another origin is connected".to_owned())
+}
+
+/// Starts an application that answers each call; returns its URL.
+fn application() -> Result<String, Failure> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            // The server may have gone.
+            let _ = answer_call(stream);
+        }
+    });
+    Ok(url)
+}
+
+fn answer_call(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut request = BufReader::new(stream.try_clone()?);
+    let mut length = 0;
+    for line in (&mut request).lines() {
+        let line = line?.to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    std::io::copy(&mut request.take(length), &mut std::io::sink())?;
+    let body = r#"{"data":"done"}"#;
+    write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }

@@ -176,6 +176,11 @@ impl Server {
         Ok(server)
     }
 
+    /// The program.
+    pub(crate) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// Starts another server of the same program.
     pub(crate) fn beside(&self, options: &[&str]) -> Result<Self, Failure> {
         Self::start_with(&self.binary, options)

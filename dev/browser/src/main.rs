@@ -26,6 +26,7 @@ mod notes;
 mod operations;
 mod page;
 mod pictures;
+mod prices;
 mod report;
 mod rooms;
 mod streams;
@@ -77,6 +78,7 @@ const PARTS: &[(&str, Part)] = &[
     ("guests", guests::run),
     ("rooms", rooms::run),
     ("http2", http2::run),
+    ("prices", prices::run),
     ("chat", checks::run),
 ];
 

@@ -19,8 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from websockets.asyncio.server import serve, unix_serve
 from websockets.exceptions import ConnectionClosed
 
+from checks import check_all
+
 PROGRAM, FOLDER = sys.argv[1:3]
-LIMIT_SECONDS = 30
 CERTIFICATE, KEY = f"{FOLDER}/certificate.pem", f"{FOLDER}/key.pem"
 ENV = {name: value for name, value in os.environ.items() if not name.startswith("SINEWS_")}
 
@@ -350,19 +351,8 @@ async def main():
             await asyncio.start_server(tcp_echo, "127.0.0.1", 0) as tcp,
         ):
             ports = [server.sockets[0].getsockname()[1] for server in (plain, secure, tcp)]
-            return await check_all(checks(ports[0], ports[1], unix, web.server_port, ports[2]))
+            all_checks = checks(ports[0], ports[1], unix, web.server_port, ports[2])
+            return await check_all((check.__name__, check) for check in all_checks)
 
 
-async def check_all(all_checks):
-    failed = 0
-    for check in all_checks:
-        try:
-            await asyncio.wait_for(check(), LIMIT_SECONDS)
-            print(f"ok {check.__name__}", flush=True)
-        except Exception as error:
-            failed += 1
-            print(f"FAIL {check.__name__}: {error!r}".replace("\n", " "), flush=True)
-    return failed
-
-
-sys.exit(1 if asyncio.run(main()) else 0)
+sys.exit(asyncio.run(main()))

@@ -13,8 +13,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
+from checks import LIMIT_SECONDS, check_all
+
 SIZES = [0, 1, 125, 126, 65535, 65536, 1 << 20]
-LIMIT_SECONDS = 30
 BASE, LIMITED = sys.argv[1:3]
 # A topic for each check: a late leave must not count in the next check.
 TOPIC = "/topics/python-"
@@ -157,16 +158,4 @@ CHECKS = {
 }
 
 
-async def main():
-    failed = 0
-    for name, check in CHECKS.items():
-        try:
-            await asyncio.wait_for(check(), LIMIT_SECONDS)
-            print("ok", name, flush=True)
-        except Exception as error:
-            failed += 1
-            print(f"FAIL {name}: {type(error).__name__} {error}", flush=True)
-    return 1 if failed else 0
-
-
-sys.exit(asyncio.run(main()))
+sys.exit(asyncio.run(check_all(CHECKS.items())))

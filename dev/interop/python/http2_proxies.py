@@ -6,6 +6,7 @@ proxy must reject, or pass on as one request. After each case, requests of other
 has answered at most one request of the case. Prints `ok NAME`, `FAIL NAME: why` or `skipped NAME: why`.
 """
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -26,12 +27,15 @@ SILENCE = 1.5
 MARKERS = 3
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: hidden\r\n\r\n"
 numbers = itertools.count()
+ports = itertools.count(4_700)
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """A port that nothing listens on, below those that the system gives to connections."""
+    for port in ports:
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def length_prefixed(octets, prefix_max):

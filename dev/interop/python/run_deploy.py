@@ -8,6 +8,8 @@ Commands, environments, configurations and health checks are those of the file. 
 differs in: host names and ports, and paths below /var/lib, /data and /etc. Prints `ok NAME` or `FAIL NAME: why`.
 """
 
+import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -27,12 +29,15 @@ import yaml
 # Longer than any step takes on a busy machine.
 LIMIT = 60
 PROCESSES = []
+ports = itertools.count(4_500)
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nothing listens on, below those that the system gives to connections."""
+    for port in ports:
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def start(command, environment, log):

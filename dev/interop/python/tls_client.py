@@ -4,13 +4,15 @@ The folder has the certificate of the server. Each check prints `ok NAME` or `FA
 """
 
 import asyncio
+import functools
 import ssl
 import sys
 
 from websockets.asyncio.client import connect
 
+from checks import check_all
+
 SIZES = [0, 1, 125, 126, 16_384, 65_535, 65_536, 1 << 20]
-LIMIT_SECONDS = 30
 PORT, FOLDER = sys.argv[1:3]
 VERSIONS = {"TLS 1.2": ssl.TLSVersion.TLSv1_2, "TLS 1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -98,18 +100,9 @@ async def close(version):
 CHECKS = [version_is_used, sizes, many_in_flight, fragments_with_ping, no_deflate, address_as_name, close]
 
 
-async def main():
-    failed = 0
-    for name, version in VERSIONS.items():
-        for check in CHECKS:
-            what = f"{name}: {check.__name__.replace('_', ' ')}"
-            try:
-                await asyncio.wait_for(check(version), LIMIT_SECONDS)
-                print(f"ok {what}", flush=True)
-            except Exception as error:
-                failed += 1
-                print(f"FAIL {what}: {type(error).__name__}: {error}", flush=True)
-    return 1 if failed else 0
-
-
-sys.exit(asyncio.run(main()))
+ALL_CHECKS = (
+    (f"{name}: {check.__name__.replace('_', ' ')}", functools.partial(check, version))
+    for name, version in VERSIONS.items()
+    for check in CHECKS
+)
+sys.exit(asyncio.run(check_all(ALL_CHECKS)))

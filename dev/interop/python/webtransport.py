@@ -69,12 +69,14 @@ const text = (bytes) => new TextDecoder().decode(bytes), bytes = (text) => new T
 const hash = Uint8Array.from(atob("HASH"), (byte) => byte.charCodeAt(0));
 const options = { serverCertificateHashes: [{ algorithm: "sha-256", value: hash }] };
 class Session {
-  static async open(path) {
+  static async open(path, opensStream = false) {
     const self = new Session();
     self.transport = new WebTransport("https://ADDRESS" + path, options);
     await self.transport.ready;
-    const { value } = await self.transport.incomingBidirectionalStreams.getReader().read();
-    self.reader = value.readable.getReader(); self.writer = value.writable.getWriter(); self.received = new Uint8Array();
+    const stream = opensStream
+      ? await self.transport.createBidirectionalStream()
+      : (await self.transport.incomingBidirectionalStreams.getReader().read()).value;
+    self.reader = stream.readable.getReader(); self.writer = stream.writable.getWriter(); self.received = new Uint8Array();
     self.datagrams = self.transport.datagrams.readable.getReader();
     return self;
   }
@@ -114,6 +116,18 @@ async function sessions() {
     const denied = await Session.open("/topics/a%00b"), close = await denied.next(); denied.writer.close();
     const { closeCode } = await denied.transport.closed;
     if (close !== null && closeCode === 4400) seen.push("close code");
+    const own = await Session.open("/topics/own", true), other = await Session.open("/topics/own");
+    await own.send("from the page");
+    if (await own.next() === "from the page" && await other.next() === "from the page") seen.push("stream of the page");
+    // Chromium sometimes reports a NetworkError without a code.
+    let rejected = {};
+    for (let tries = 0; tries < 20 && rejected.source !== "stream"; tries++) {
+      const oneWay = (await own.transport.createUnidirectionalStream()).getWriter();
+      oneWay.write(bytes("x")).catch(() => {});
+      rejected = await oneWay.closed.catch((error) => error);
+    }
+    if (rejected.source === "stream") seen.push("rejected stream");
+    if (rejected.streamErrorCode === 1003) seen.push("code of a rejected stream");
     reliable.transport.close({ closeCode: 7, reason: "bye" }); await reliable.transport.closed; seen.push("close");
   } catch (error) { seen.push(`error: ${error.name} ${error.message}`); }
   return seen;
@@ -124,6 +138,8 @@ SERVE_PAGE = f"""<!doctype html><script>{SERVE_SCRIPT}
 sessions().then((seen) => fetch("/seen", {{ method: "POST", body: JSON.stringify(seen) }}));
 </script>"""
 
+CODE_OF_STREAM = "code of a rejected stream"
+
 SERVE_CHECKS = (
     "session",
     "messages",
@@ -131,6 +147,9 @@ SERVE_CHECKS = (
     "topic by datagrams",
     "publication by a datagram",
     "close code",
+    "stream of the page",
+    "rejected stream",
+    CODE_OF_STREAM,
     "close",
 )
 

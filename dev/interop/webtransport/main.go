@@ -113,6 +113,51 @@ func messages(ctx context.Context, address string) error {
 	return nil
 }
 
+// Streams that the client opens carry messages, and end alone.
+func ownStreams(ctx context.Context, address string) error {
+	echo, err := open(ctx, address, "/echo")
+	if err != nil {
+		return err
+	}
+	for number := range 3 {
+		stream, err := echo.OpenStreamSync(ctx)
+		if err != nil {
+			return err
+		}
+		own := &session{echo.Session, stream}
+		payload := fmt.Appendf(nil, "%d", number)
+		if err := own.send(text, payload); err != nil {
+			return err
+		}
+		if err := own.expect(text, payload); err != nil {
+			return err
+		}
+		if number > 0 {
+			continue
+		}
+		// The server closes its unused stream.
+		if kind, _, err := echo.next(); err != nil || kind != closing {
+			return fmt.Errorf("the stream of the server: kind %d, %v", kind, err)
+		}
+		if err := echo.stream.Close(); err != nil {
+			return err
+		}
+	}
+	oneWay, err := echo.OpenUniStreamSync(ctx)
+	if err != nil {
+		return err
+	}
+	for err == nil {
+		_, err = oneWay.Write([]byte("x"))
+		time.Sleep(10 * time.Millisecond)
+	}
+	var stopped *webtransport.StreamError
+	if !errors.As(err, &stopped) || stopped.ErrorCode != 1003 {
+		return fmt.Errorf("the unidirectional stream ends with %v", err)
+	}
+	return echo.CloseWithError(7, "bye")
+}
+
 func topics(ctx context.Context, address string) error {
 	reliable, err := open(ctx, address, "/topics/go")
 	if err != nil {
@@ -143,7 +188,7 @@ func main() {
 	for _, check := range []struct {
 		name string
 		run  func(context.Context, string) error
-	}{{"messages", messages}, {"topics", topics}} {
+	}{{"messages", messages}, {"streams of the client", ownStreams}, {"topics", topics}} {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		if err := check.run(ctx, os.Args[1]); err != nil {
 			failed = true

@@ -1,4 +1,5 @@
-//! The HTTP cases of `dev/conformance`, curl and h2spec, against an echo and file server on each backend.
+//! The HTTP cases of `dev/conformance`, curl and h2spec against an echo and file server on each backend, and h3spec against
+//! `sinews serve`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -170,6 +171,21 @@ pub(crate) fn run_http3(binary: &Path, backend: Backend) -> Outcome {
     browser.arg(address.to_string()).arg(&certificate.certificate);
     let log = out.join("browser.log");
     let count = count + go + tools::run_checks("http3, a page in Chromium", &mut browser, &log);
+    Ok(count + outlived(&mut server))
+}
+
+/// Runs h3spec against `sinews serve`.
+pub(crate) fn run_h3spec(binary: &Path, backend: Backend) -> Outcome {
+    let mut command = match tools::h3spec() {
+        Ok(command) => command,
+        Err(missing) => return Ok(missing.report("h3spec")),
+    };
+    let out = process::target().join(format!("xtask/http/h3spec-{}", backend.name()));
+    let certificate = Certificate::make(&out)?;
+    let options = ["--backend", backend.name(), "--http-http3", "--threads", "1"];
+    let mut server = Server::start_tls(binary, &options, &certificate, &out.join("serve.log"))?;
+    let count =
+        tools::run_checks("h3spec", command.arg(server.address().to_string()), &out.join("h3spec.log"));
     Ok(count + outlived(&mut server))
 }
 

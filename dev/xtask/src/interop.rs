@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// Peers to test [default: all]: curl, ws, sinews-js, undici, undici-events, python, pusher (pusher-js, the package
     /// pusher and Laravel Echo), pusher-recovery (pusher-js with the package `clients/pusher-recovery`), pusher-remote (the
     /// tests of the package pusher), pusher-js-tests (the integration cases of the package pusher-js), pusher-python, pusher-go, pusher-java, pusher-php (a copy of the
-    /// library in the folder PUSHER_HTTP_PHP, or one that Composer installs), gorilla, coder, curl-suite, h2spec,
+    /// library in the folder PUSHER_HTTP_PHP, or one that Composer installs), gorilla, coder, curl-suite, h2spec, h3spec,
     /// http2 (node:http2, undici, h2 with wsproto of Python, and golang.org/x/net/http2), http3 (aioquic with wsproto, quic-go, and a page in Chromium; and aioquic and Chromium against the example of `sinews-quic`, and streams of `sinews-http`), webtransport (Chromium and webtransport-go), firefox (WebSockets over HTTP/2, `sinews.js`, WebTransport, and a page over HTTP/3), client-js (the package `clients/js`) and openapi (a client generated from the
     /// document of the HTTP API) against the server;
     /// http-proxies (request smuggling through nginx, HAProxy, Apache, Caddy, nghttpx and Envoy, as far as they are installed);
@@ -102,6 +102,9 @@ const CURL_SUITE: &str = "curl-suite";
 /// The cases of h2spec, the conformance suite of HTTP/2, against the same server.
 const H2SPEC: &str = "h2spec";
 
+/// The cases of h3spec, the conformance suite of QUIC, HTTP/3 and QPACK, against the program.
+const H3SPEC: &str = "h3spec";
+
 /// Reverse proxies in front of the same server.
 const HTTP_PROXIES: &str = "http-proxies";
 
@@ -118,7 +121,7 @@ const WEBTRANSPORT: &str = "webtransport";
 const FIREFOX: &str = "firefox";
 
 /// Programs that need servers with options of their own, once for each backend.
-const SERVE: [&str; 6] = [H2SPEC, HTTP_PROXIES, HTTP2, HTTP3, WEBTRANSPORT, FIREFOX];
+const SERVE: [&str; 7] = [H2SPEC, H3SPEC, HTTP_PROXIES, HTTP2, HTTP3, WEBTRANSPORT, FIREFOX];
 
 /// The tests of the package in `clients/js`, which start their own servers.
 const CLIENT_JS: &str = "client-js";
@@ -192,6 +195,7 @@ fn run_serve(options: &Options, wants: impl Fn(&str) -> bool) -> Outcome {
             count = count
                 + match name {
                     H2SPEC => http::run_h2spec(backend)?,
+                    H3SPEC => http::run_h3spec(&binary, backend)?,
                     HTTP_PROXIES => http::run_proxies(backend)?,
                     HTTP2 => http::run_clients(&binary, backend)?,
                     HTTP3 => http::run_http3(&binary, backend)?,

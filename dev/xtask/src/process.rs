@@ -111,14 +111,19 @@ impl End {
 
 /// Runs the program without standard input, its output and its errors in the file `log`.
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<End, String> {
+    let child = spawn(command, log)?;
+    wait(child, limit).map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
+}
+
+/// Starts the program as [`run`] does.
+pub(crate) fn spawn(command: &mut Command, log: &Path) -> Result<Child, String> {
     if let Some(dir) = log.parent() {
         fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     }
     let output = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = output.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
     let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
-    let child = child.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
-    wait(child, limit).map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
+    child.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
 }
 
 /// Runs the program and returns its standard output if it succeeded.

@@ -1,11 +1,11 @@
 //! A server under test: built, started on a free port, monitored, and stopped by its process id.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -72,14 +72,7 @@ impl Server {
     }
 
     fn spawn(command: &mut Command, address: SocketAddr, log: &Path) -> Result<Self, String> {
-        if let Some(dir) = log.parent() {
-            fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        }
-        let output = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let errors = output.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
-        let child = child.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
-        Ok(Self { child, address })
+        Ok(Self { child: process::spawn(command, log)?, address })
     }
 
     /// Returns the WebSocket address, without a path.

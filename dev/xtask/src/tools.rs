@@ -246,19 +246,7 @@ pub(crate) fn helm() -> Result<PathBuf, Missing> {
 pub(crate) fn java(class: &str) -> Result<Command, Missing> {
     need("javac", "apt-get install openjdk-17-jdk-headless")?;
     let (dir, sources) = (process::cache("interop").join("java"), source("java"));
-    let (versions, jars, classes) = (sources.join("pom.xml"), dir.join("jars"), dir.join("classes"));
-    if fs::read(dir.join("installed")).ok() != fs::read(&versions).ok() {
-        need("mvn", "apt-get install maven")?;
-        // The class path is all of the folder: jars of other versions must not remain.
-        if jars.exists() {
-            fs::remove_dir_all(&jars).map_err(|error| broken(&jars, &error))?;
-        }
-    }
-    let mut fetch = Command::new("mvn");
-    fetch.args(["--quiet", "--batch-mode", "--file"]).arg(&versions);
-    fetch.arg(property("maven.repo.local", &dir.join("repository")));
-    fetch.args([MAVEN_COPY, "-DincludeScope=runtime"]).arg(property("outputDirectory", &jars));
-    once(&dir, &versions, &mut fetch)?;
+    let (jars, classes) = (jars("java")?, dir.join("classes"));
     let files = fs::read_dir(&sources).map_err(|error| broken(&sources, &error))?;
     let files = files.filter_map(|entry| entry.ok().map(|entry| entry.path()));
     let mut compile = Command::new("javac");
@@ -268,6 +256,36 @@ pub(crate) fn java(class: &str) -> Result<Command, Missing> {
     let mut command = Command::new("java");
     command.arg("-cp").arg(format!("{}:{}", classes.display(), jars.join("*").display())).arg(class);
     Ok(command)
+}
+
+/// The script that runs h3spec from its jar.
+pub(crate) fn h3spec() -> Result<Command, Missing> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Err(Missing::Tool("h3spec is published for Linux on x86-64 only".to_owned()));
+    }
+    let jars = jars("h3spec")?;
+    let mut command = python(&["h3spec.py"])?;
+    command.arg(jars);
+    Ok(command)
+}
+
+/// The folder with the jars of a `pom.xml` in a folder of `dev/interop`.
+fn jars(name: &str) -> Result<PathBuf, Missing> {
+    let (dir, versions) = (process::cache("interop").join(name), source(name).join("pom.xml"));
+    let jars = dir.join("jars");
+    if fs::read(dir.join("installed")).ok() != fs::read(&versions).ok() {
+        need("mvn", "apt-get install maven")?;
+        // A class path is all of the folder: jars of other versions must not remain.
+        if jars.exists() {
+            fs::remove_dir_all(&jars).map_err(|error| broken(&jars, &error))?;
+        }
+    }
+    let mut fetch = Command::new("mvn");
+    fetch.args(["--quiet", "--batch-mode", "--file"]).arg(&versions);
+    fetch.arg(property("maven.repo.local", &dir.join("repository")));
+    fetch.args([MAVEN_COPY, "-DincludeScope=runtime"]).arg(property("outputDirectory", &jars));
+    once(&dir, &versions, &mut fetch)?;
+    Ok(jars)
 }
 
 /// A program of `dev/interop/php` with the sources of a library: a copy in the folder that a variable names, or the package

@@ -29,7 +29,7 @@ impl Http3Load {
     /// Whether messages can be sent.
     pub(super) fn is_open(&self) -> bool {
         match self {
-            Self::WebSockets(sockets) => sockets.is_open(),
+            Self::WebSockets(load) => load.sockets.is_open(),
             Self::Requests(requests) => requests.is_open(),
         }
     }
@@ -49,7 +49,7 @@ impl Http3Load {
             ));
         }
         match self {
-            Self::WebSockets(sockets) => sockets.receive(event, traffic, thread_state, with),
+            Self::WebSockets(load) => load.receive(event, traffic, thread_state, with),
             Self::Requests(requests) => requests.receive(event, traffic, thread_state),
         }
     }
@@ -64,8 +64,8 @@ impl Http3Load {
         resources: &mut Resources,
     ) -> Result<(), ConnectionFailure> {
         match self {
-            Self::WebSockets(sockets) => {
-                sockets.receive_datagram(session, payload, traffic, thread_state, resources)
+            Self::WebSockets(load) => {
+                load.receive_datagram(session, payload, traffic, thread_state, resources)
             }
             Self::Requests(_) => Ok(()),
         }
@@ -79,15 +79,15 @@ impl Http3Load {
         resources: &mut Resources,
     ) -> Result<(), ConnectionFailure> {
         match self {
-            Self::WebSockets(sockets) => sockets.fill(exchanges, thread_state, resources),
+            Self::WebSockets(load) => load.fill(exchanges, thread_state, resources),
             Self::Requests(requests) => requests.fill(exchanges, thread_state),
         }
     }
 
     /// A stream takes more output.
     pub(super) fn writable(&mut self, stream: QuicStreamId) {
-        if let Self::WebSockets(sockets) = self {
-            sockets.writable(stream);
+        if let Self::WebSockets(load) = self {
+            load.writable(stream);
         }
     }
 
@@ -100,28 +100,15 @@ impl Http3Load {
         resources: &mut Resources,
     ) {
         match self {
-            Self::WebSockets(sockets) => sockets.send(index, traffic, thread_state, resources),
+            Self::WebSockets(load) => load.sockets.send(index, traffic, thread_state, resources),
             Self::Requests(requests) => requests.send(&mut traffic.tracker, thread_state),
-        }
-    }
-
-    /// Sends a message before the messages of the load.
-    pub(super) fn send_first(
-        &mut self,
-        index: usize,
-        text: &str,
-        thread_state: &ThreadState,
-        resources: &mut Resources,
-    ) {
-        if let Self::WebSockets(sockets) = self {
-            sockets.send_first(index, text, thread_state, resources);
         }
     }
 
     /// Whether [`fill`](Self::fill) has something to move.
     pub(super) fn wants_send(&self) -> bool {
         match self {
-            Self::WebSockets(sockets) => sockets.wants_send(),
+            Self::WebSockets(load) => load.sockets.has_ready(),
             Self::Requests(requests) => requests.wants_send(),
         }
     }
@@ -129,7 +116,7 @@ impl Http3Load {
     /// Closes the protocol. Returns whether an answer is pending.
     pub(super) fn close(&mut self, thread_state: &ThreadState, resources: &mut Resources) -> bool {
         match self {
-            Self::WebSockets(sockets) => sockets.close(thread_state, resources),
+            Self::WebSockets(load) => load.sockets.close(thread_state, resources),
             Self::Requests(_) => false,
         }
     }
@@ -137,7 +124,7 @@ impl Http3Load {
     /// Whether both sides have closed.
     pub(super) fn is_over(&self) -> bool {
         match self {
-            Self::WebSockets(sockets) => sockets.is_over(),
+            Self::WebSockets(load) => load.sockets.is_over() && !load.sockets.has_ready(),
             Self::Requests(_) => false,
         }
     }

@@ -72,7 +72,7 @@ impl LoadProtocol {
         match self {
             Self::Tcp(_) | Self::Http(_) => true,
             Self::WebSocket(websocket) => websocket.is_open(),
-            Self::Http2(http2) => http2.is_open(),
+            Self::Http2(http2) => http2.sockets.is_open(),
             Self::Http3(http3) => http3.is_open(),
         }
     }
@@ -118,7 +118,7 @@ impl LoadProtocol {
             Self::Tcp(tcp) => tcp.send(&mut traffic.tracker, thread_state, resources),
             Self::Http(http) => http.send(&mut traffic.tracker, thread_state, resources),
             Self::WebSocket(websocket) => websocket.send(traffic, thread_state, resources),
-            Self::Http2(http2) => http2.send(index, traffic, thread_state, resources),
+            Self::Http2(http2) => http2.sockets.send(index, traffic, thread_state, resources),
             Self::Http3(http3) => http3.send(index, traffic, thread_state, resources),
         }
     }
@@ -134,8 +134,12 @@ impl LoadProtocol {
         match self {
             Self::Tcp(_) | Self::Http(_) => {}
             Self::WebSocket(websocket) => websocket.send_first(text, thread_state, resources),
-            Self::Http2(http2) => http2.send_first(index, text, thread_state, resources),
-            Self::Http3(http3) => http3.send_first(index, text, thread_state, resources),
+            Self::Http2(http2) => http2.sockets.send_first(index, text, thread_state, resources),
+            Self::Http3(http3) => {
+                if let Http3Load::WebSockets(load) = &mut **http3 {
+                    load.sockets.send_first(index, text, thread_state, resources);
+                }
+            }
         }
     }
 
@@ -179,7 +183,7 @@ impl LoadProtocol {
             Self::Tcp(tcp) => tcp.out.progressed(bytes),
             Self::Http(http) => http.out.progressed(bytes),
             Self::WebSocket(websocket) => websocket.progressed(bytes, thread_state),
-            Self::Http2(http2) => http2.progressed(bytes),
+            Self::Http2(http2) => http2.out.progressed(bytes),
             Self::Http3(_) => {}
         }
     }
@@ -194,7 +198,7 @@ impl LoadProtocol {
             Self::Tcp(tcp) => tcp.out.finish(chain, resources),
             Self::Http(http) => http.out.finish(chain, resources),
             Self::WebSocket(websocket) => websocket.finish_send(chain, thread_state, resources),
-            Self::Http2(http2) => http2.finish_send(chain, resources),
+            Self::Http2(http2) => http2.out.finish(chain, resources),
             Self::Http3(_) => {}
         }
     }
@@ -204,7 +208,7 @@ impl LoadProtocol {
         match self {
             Self::Tcp(_) | Self::Http(_) => false,
             Self::WebSocket(websocket) => websocket.close(thread_state, resources),
-            Self::Http2(http2) => http2.close(thread_state, resources),
+            Self::Http2(http2) => http2.sockets.close(thread_state, resources),
             Self::Http3(http3) => http3.close(thread_state, resources),
         }
     }

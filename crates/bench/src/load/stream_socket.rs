@@ -1,33 +1,217 @@
-//! A WebSocket on a stream of HTTP/2 or HTTP/3.
+//! WebSockets on streams of HTTP/2 or HTTP/3.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sinews_http::h2::ResponseFields;
-use sinews_proto::handshake::ExtendedConnect;
+use sinews_proto::handshake::{ClientRequest, ExtendedConnect, HandshakeMisuse};
 use sinews_proto::{Config, Negotiated, Role, Time};
-use sinews_session::{Cause, Chain, Outbound, Session, TransportAction};
+use sinews_session::{Cause, Chain, Outbound, Resources, Session, TransportAction};
 
 use super::super::tally::FailureKind;
 use super::failure::ConnectionFailure;
+use super::tracker::ThreadState;
+use super::traffic::SocketTraffic;
+use super::websocket::{self, send_messages};
+
+/// The WebSockets on the streams of one connection; `S` identifies a stream.
+#[derive(Debug)]
+pub(super) struct StreamedSockets<S> {
+    /// In the order of their requests.
+    pub(super) sockets: Vec<StreamedWebSocket<S>>,
+    /// Sockets with output, in turns.
+    ready: VecDeque<usize>,
+    /// Sockets whose handshake is complete.
+    open: usize,
+}
+
+impl<S> StreamedSockets<S> {
+    /// # Errors
+    ///
+    /// Returns an error if a header of a request belongs to connections of HTTP/1.1.
+    pub(super) fn new<'a>(
+        requests: impl Iterator<Item = &'a ClientRequest>,
+    ) -> Result<Self, HandshakeMisuse> {
+        let sockets = requests.map(|request| Ok(StreamedWebSocket::new(request.clone().extended_connect()?)));
+        Ok(Self { sockets: sockets.collect::<Result<_, _>>()?, ready: VecDeque::new(), open: 0 })
+    }
+
+    /// Whether all WebSockets are open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open == self.sockets.len()
+    }
+
+    /// Whether both sides have closed all WebSockets.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_open() && self.sockets.iter().all(StreamedWebSocket::is_over)
+    }
+
+    /// Whether both sides have closed a WebSocket.
+    pub(super) fn is_socket_over(&self, index: usize) -> bool {
+        self.sockets.get(index).is_some_and(StreamedWebSocket::is_over)
+    }
+
+    fn session(&mut self, index: usize) -> Option<&mut Session> {
+        self.sockets.get_mut(index)?.session.as_deref_mut()
+    }
+
+    /// Handles the answer to the handshake of a WebSocket.
+    pub(super) fn open(
+        &mut self,
+        index: usize,
+        head: &ResponseFields<'_>,
+        ends: bool,
+        (config, now): (&Arc<Config>, Time),
+    ) -> Result<(), ConnectionFailure> {
+        let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
+        socket.open(head, ends, config, now)?;
+        self.open += 1;
+        Ok(())
+    }
+
+    /// Starts the messages of a session of WebTransport, on a stream that the server has opened.
+    pub(super) fn open_session(
+        &mut self,
+        index: usize,
+        stream: S,
+        config: &Arc<Config>,
+        now: Time,
+    ) -> Result<(), ConnectionFailure> {
+        let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
+        if socket.stream.is_some() {
+            let text = "the server opened a second stream in a session";
+            return Err(ConnectionFailure::new(FailureKind::Protocol, text));
+        }
+        socket.stream = Some(stream);
+        let negotiated = Negotiated::tagged(Role::Client);
+        let session = Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
+        socket.session = Some(Box::new(session));
+        self.open += 1;
+        Ok(())
+    }
+
+    /// Calls a function with the session of a WebSocket, if it is open, and its traffic; the session may have output
+    /// afterwards.
+    pub(super) fn receive(
+        &mut self,
+        index: usize,
+        traffic: &mut [SocketTraffic],
+        receive: impl FnOnce(&mut Session, &mut SocketTraffic) -> Result<(), ConnectionFailure>,
+    ) -> Result<(), ConnectionFailure> {
+        // Without a session it is the content of a rejection, or a datagram that has overtaken the stream of its session.
+        let (Some(session), Some(traffic)) = (self.session(index), traffic.get_mut(index)) else {
+            return Ok(());
+        };
+        // The connection continues until all of its WebSockets are closed.
+        if let Err(failure) = receive(session, traffic)
+            && failure.failure.is_some()
+        {
+            return Err(ConnectionFailure { socket: index, ..failure });
+        }
+        self.mark_ready(index);
+        Ok(())
+    }
+
+    /// Handles the end of the server's side of a stream.
+    pub(super) fn end(&mut self, index: usize, now: Time) -> Result<(), ConnectionFailure> {
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket.end(now)?;
+            self.mark_ready(index);
+        }
+        Ok(())
+    }
+
+    /// The failure if the server permits fewer streams than WebSockets.
+    pub(super) fn too_many(&self, permitted: usize) -> ConnectionFailure {
+        let sockets = self.sockets.len();
+        let text = format!(
+            "--sockets-per-connection {sockets} exceeds the streams that the server permits ({permitted})"
+        );
+        ConnectionFailure::new(FailureKind::Handshake, &text)
+    }
+
+    /// Sends messages of a WebSocket as far as allowed.
+    pub(super) fn send(
+        &mut self,
+        index: usize,
+        traffic: &mut SocketTraffic,
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) {
+        if let Some(session) = self.session(index) {
+            send_messages(session, traffic, thread_state, resources);
+            self.mark_ready(index);
+        }
+    }
+
+    /// Sends a message before the messages of the load.
+    pub(super) fn send_first(
+        &mut self,
+        index: usize,
+        text: &str,
+        thread_state: &ThreadState,
+        resources: &mut Resources,
+    ) {
+        if let Some(session) = self.session(index) {
+            websocket::send_first(session, text, thread_state, resources);
+            self.mark_ready(index);
+        }
+    }
+
+    /// Sends Close on each WebSocket. Returns whether answers are pending.
+    pub(super) fn close(&mut self, thread_state: &ThreadState, resources: &mut Resources) -> bool {
+        let mut is_pending = false;
+        for index in 0..self.sockets.len() {
+            let Some(session) = self.session(index) else { continue };
+            is_pending |= websocket::close(session, thread_state, resources);
+            self.mark_ready(index);
+        }
+        is_pending
+    }
+
+    /// Queues a socket for its turn if it has output.
+    pub(super) fn mark_ready(&mut self, index: usize) {
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        if socket.has_output() && !socket.is_blocked && !std::mem::replace(&mut socket.is_ready, true) {
+            self.ready.push_back(index);
+        }
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes the next socket with output.
+    pub(super) fn take_ready(&mut self) -> Option<usize> {
+        let index = self.ready.pop_front()?;
+        self.sockets[index].is_ready = false;
+        Some(index)
+    }
+}
 
 /// The request of a WebSocket, and its session once it is open.
 #[derive(Debug)]
-pub(super) struct StreamedWebSocket {
+pub(super) struct StreamedWebSocket<S> {
     pub(super) request: ExtendedConnect,
+    /// The stream of the messages.
+    pub(super) stream: Option<S>,
     pub(super) session: Option<Box<Session>>,
     /// Output that moves to the connection as the windows permit.
     pub(super) chain: Option<Box<Chain>>,
     /// The end of the stream is queued.
     pub(super) has_ended: bool,
+    /// A window is closed.
+    pub(super) is_blocked: bool,
+    is_ready: bool,
 }
 
-impl StreamedWebSocket {
-    pub(super) fn new(request: ExtendedConnect) -> Self {
-        Self { request, session: None, chain: None, has_ended: false }
+impl<S> StreamedWebSocket<S> {
+    fn new(request: ExtendedConnect) -> Self {
+        let (has_ended, is_blocked, is_ready) = (false, false, false);
+        Self { request, stream: None, session: None, chain: None, has_ended, is_blocked, is_ready }
     }
 
-    /// Handles the answer to the handshake.
-    pub(super) fn open(
+    fn open(
         &mut self,
         head: &ResponseFields<'_>,
         ends: bool,
@@ -47,15 +231,7 @@ impl StreamedWebSocket {
         Ok(())
     }
 
-    /// Starts the messages of a session of WebTransport.
-    pub(super) fn open_session(&mut self, config: &Arc<Config>, now: Time) {
-        let negotiated = Negotiated::tagged(Role::Client);
-        let session = Session::with_outbound(negotiated, config.clone(), now, Outbound::default());
-        self.session = Some(Box::new(session));
-    }
-
-    /// Handles the end of the server's side of the stream.
-    pub(super) fn end(&mut self, now: Time) -> Result<(), ConnectionFailure> {
+    fn end(&mut self, now: Time) -> Result<(), ConnectionFailure> {
         let Some(session) = &mut self.session else { return Ok(()) };
         session.receive_end(now);
         match session.take_closed() {
@@ -66,7 +242,7 @@ impl StreamedWebSocket {
         }
     }
 
-    pub(super) fn has_output(&self) -> bool {
+    fn has_output(&self) -> bool {
         let Some(session) = &self.session else { return false };
         self.chain.is_some() || session.wants_send() || self.finishes()
     }
@@ -77,7 +253,7 @@ impl StreamedWebSocket {
         session.transport_action() == TransportAction::Finish && !self.has_ended
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.transport_action() != TransportAction::Open
                 && !session.is_open()

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use sinews_proto::Time;
+
 use super::super::plan::LoadPlan;
 use super::super::tally::{FailureKind, LiveCounters, LoadFigures};
 
@@ -76,6 +78,11 @@ impl ThreadState {
         self.now = now;
         self.since = self.nanos(now);
         self.stopped |= self.window.is_some() && self.since >= self.measured.end;
+    }
+
+    /// Returns the time of the current chunk or turn, since the epoch of the run.
+    pub(crate) fn time(&self) -> Time {
+        Time::from_micros(self.now.saturating_duration_since(self.epoch).as_micros() as u64)
     }
 
     /// Starts sending.

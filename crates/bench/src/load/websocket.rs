@@ -1,10 +1,9 @@
 //! A WebSocket client: the handshake, followed by a session of echoes or deliveries.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
-use sinews_proto::{CloseCode, Config, Kind, PingRate, Time};
+use sinews_proto::{CloseCode, Config, Kind, PingRate};
 use sinews_session::{Cause, Chain, Events, Outbound, Payload, Resources, Session, TransportAction, Tx};
 
 use super::super::tally::FailureKind;
@@ -73,7 +72,7 @@ impl WebSocketLoad {
                 let Self::Handshake { mut received, out, .. } = std::mem::replace(self, Self::Nothing) else {
                     return Ok(());
                 };
-                let now = time(thread_state.epoch, thread_state.now);
+                let now = thread_state.time();
                 let session = Session::with_outbound(done.negotiated(), with.1.clone(), now, out);
                 *self = Self::Open(Box::new(session));
                 let behind = &mut received[done.consumed()..];
@@ -103,11 +102,10 @@ impl WebSocketLoad {
 
     /// Sends Close as RFC 6455 requires. Returns whether an answer is pending.
     pub(super) fn close(&mut self, thread_state: &ThreadState, resources: &mut Resources) -> bool {
-        let Self::Open(session) = self else { return false };
-        let now = time(thread_state.epoch, thread_state.now);
-        let closing = session.tx(resources, now).close(CloseCode::NORMAL, "").is_ok();
-        session.after_tx(resources, now);
-        closing
+        match self {
+            Self::Open(session) => close(session, thread_state, resources),
+            _ => false,
+        }
     }
 
     pub(super) fn start_send(&mut self) -> Option<Box<Chain>> {
@@ -137,7 +135,7 @@ impl WebSocketLoad {
 
     pub(super) fn progressed(&mut self, bytes: usize, thread_state: &ThreadState) {
         match self {
-            Self::Open(session) => session.progressed(bytes, time(thread_state.epoch, thread_state.now)),
+            Self::Open(session) => session.progressed(bytes, thread_state.time()),
             Self::Handshake { out, .. } => out.progressed(bytes),
             Self::Nothing => {}
         }
@@ -151,7 +149,7 @@ impl WebSocketLoad {
     ) {
         match self {
             Self::Open(session) => {
-                session.finish_send(chain, resources, time(thread_state.epoch, thread_state.now));
+                session.finish_send(chain, resources, thread_state.time());
             }
             Self::Handshake { out, .. } => out.finish(chain, resources),
             Self::Nothing => {}
@@ -171,7 +169,7 @@ pub(super) fn send_messages(
     thread_state: &mut ThreadState,
     resources: &mut Resources,
 ) {
-    let now = time(thread_state.epoch, thread_state.now);
+    let now = thread_state.time();
     let mut tx = session.tx(resources, now);
     match *role {
         ConnectionRole::Echo => send(tracker, thread_state, &mut tx),
@@ -201,9 +199,17 @@ pub(super) fn send_first(
     thread_state: &ThreadState,
     resources: &mut Resources,
 ) {
-    let now = time(thread_state.epoch, thread_state.now);
+    let now = thread_state.time();
     let _ = session.tx(resources, now).send_text(text);
     session.after_tx(resources, now);
+}
+
+/// Sends Close. Returns whether an answer is pending.
+pub(super) fn close(session: &mut Session, thread_state: &ThreadState, resources: &mut Resources) -> bool {
+    let now = thread_state.time();
+    let is_pending = session.tx(resources, now).close(CloseCode::NORMAL, "").is_ok();
+    session.after_tx(resources, now);
+    is_pending
 }
 
 /// Passes received bytes to the session. Each correct echo triggers the next message.
@@ -214,7 +220,7 @@ pub(super) fn receive(
     thread_state: &mut ThreadState,
     resources: &mut Resources,
 ) -> Result<(), ConnectionFailure> {
-    let now = time(thread_state.epoch, thread_state.now);
+    let now = thread_state.time();
     let mut receiver = MessageReceiver { role: *role, tracker, thread_state, fault: None };
     // Reads are never paused: there is no high-water mark.
     let _ = session.receive(chunk, resources, now, &mut receiver);
@@ -232,7 +238,7 @@ pub(super) fn receive_datagram(
     thread_state: &mut ThreadState,
     resources: &mut Resources,
 ) -> Result<(), ConnectionFailure> {
-    let now = time(thread_state.epoch, thread_state.now);
+    let now = thread_state.time();
     let mut receiver = MessageReceiver { role: *role, tracker, thread_state, fault: None };
     // A closing session takes no messages.
     let _ = session.receive_datagram(kind, payload, resources, now, &mut receiver);
@@ -317,10 +323,6 @@ fn send(tracker: &mut MessageTracker, thread_state: &mut ThreadState, tx: &mut T
         }
         tracker.sent_bytes(thread_state, len);
     }
-}
-
-pub(super) fn time(epoch: Instant, now: Instant) -> Time {
-    Time::from_micros(now.saturating_duration_since(epoch).as_micros() as u64)
 }
 
 /// Maximum message size in bytes: more than the largest sent message, with overhead that a server may add.

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use sinews_hub::{HookFailure, HookOptions, HookTarget};
+use sinews_hub::{HookFailure, HookOptions, HookTarget, PublishRate};
 
 use super::ServeSettings;
 use crate::config::schema::settings;
@@ -59,8 +59,8 @@ settings! {
         /// that wait or are in progress would exceed 64 MiB.
         queue: NonZeroUsize { default: "1024", reloads: true }
 
-        /// Decision if the application does not answer: `closed` rejects, `open` accepts as if there were no hook. Calls
-        /// fail in both cases.
+        /// Decision if the application does not answer: `closed` rejects, `open` accepts as if there were no hook. A status
+        /// from 400 to 499, except 408, 425 and 429, is an answer and rejects in both cases. Calls fail in both cases.
         failure: HookFailureSetting { default: "closed", placeholder: "POLICY", reloads: true }
 
         /// Retries of a failed request within {hooks.timeout}. Requests about publications and calls are repeated only if
@@ -82,6 +82,15 @@ settings! {
         /// Time for which no request is sent to a URL after {hooks.circuit_failures} failures. One request is tried
         /// afterwards.
         circuit_time: PositiveDuration { default: "10s", reloads: true }
+
+        /// Maximum rate of one connection: calls (`rpc`) per second without a topic, or with a topic whose namespace has no
+        /// {namespace.*.calls_per_second}, and as many at once after an idle time. Excess is rejected with 429. The plain HTTP
+        /// calls of a user share one rate of this size.
+        calls_per_second: NonZeroU32 { default: "200", reloads: true }
+
+        /// Maximum rate of one user on this node: the same calls per second over all connections and HTTP requests. A user is
+        /// the `sub` of the token, or else the address of the client (of IPv6: its /64).
+        user_calls_per_second: NonZeroU32 { default: "1000", reloads: true }
 
         /// File with the certificates, in PEM, of the authorities that sign the certificates of `https` URLs.
         ca_file: Option<PathBuf> {
@@ -168,7 +177,11 @@ impl ServeSettings {
             .with_queue(hooks.queue.get())
             .with_failure(failure(hooks.failure))
             .with_retries(u32::try_from(hooks.retries).unwrap_or(u32::MAX))
-            .with_circuit(hooks.circuit_failures.get(), hooks.circuit_time);
+            .with_circuit(hooks.circuit_failures.get(), hooks.circuit_time)
+            .with_call_rates(
+                PublishRate::new(hooks.calls_per_second.get()),
+                PublishRate::new(hooks.user_calls_per_second.get()),
+            );
         for (url, with) in [
             (&hooks.connect, HookOptions::with_connect as UrlSetter),
             (&hooks.refresh, HookOptions::with_refresh as UrlSetter),

@@ -52,7 +52,7 @@ settings! {
         /// Id of the app: 1 to 20 letters, digits, `-` and `_`. Some libraries accept digits only.
         id: Option<String> { unset: "none; it is required", example: "1", reloads: true }
 
-        /// Name of the app for people.
+        /// Name of the app for people, which the dashboard shows.
         name: Option<String> { example: "shop", reloads: true }
 
         /// Key of the app, which clients know.
@@ -416,6 +416,9 @@ impl PusherSection {
                 .split_once(':')
                 .ok_or_else(|| fault("more_keys must have strings such as \"KEY:SECRET\"".to_owned()))?;
             app = app.with_key(key, secret);
+        }
+        if let Some(name) = &keys.name {
+            app = app.with_name(name);
         }
         if let Some(prefix) = &keys.topics {
             app = app.with_topics(prefix);

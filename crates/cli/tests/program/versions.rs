@@ -280,6 +280,21 @@ fn access_log_tokens_readiness_and_dashboard_hold_over_each_version() {
             log.lines().find(|line| line.contains(&path)).unwrap_or_else(|| panic!("{version}: {log}"));
         assert!(line.contains("404") && line.contains("GET"), "{line}");
     }
+    // A WebSocket is a GET over HTTP/1.1 only.
+    for (version, method, protocol) in
+        [("HTTP/1.1", "GET", ""), ("HTTP/2", "CONNECT", "websocket"), ("HTTP/3", "CONNECT", "websocket")]
+    {
+        let is_feed = |line: &&str| {
+            line.contains("/dashboard/feed") && line.contains(&format!("version=\"{version}\""))
+        };
+        let lines: Vec<&str> = log.lines().filter(is_feed).collect();
+        assert_eq!(lines.len(), 2, "rejected and accepted over {version}: {log}");
+        for line in lines {
+            let found =
+                line.split_once(" protocol=\"").map_or("", |(_, rest)| rest.split('"').next().unwrap());
+            assert!(line.contains(&format!("method=\"{method}\"")) && found == protocol, "{line}");
+        }
+    }
     for path in ["/readyz", "/dashboard/feed", "/topics/room"] {
         let lines = log.lines().filter(|line| line.contains(path)).count();
         assert!(lines >= VERSIONS.len(), "{path}: {log}");

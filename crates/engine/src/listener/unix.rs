@@ -8,7 +8,7 @@ use std::path::Path;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{ListenOptions, Listener};
+use super::{BACKLOG, ListenOptions, Listener};
 
 impl Listener {
     /// Listens at a path, which becomes a socket with these permission bits (`0o660`: its user and group
@@ -32,7 +32,7 @@ impl Listener {
             result => result?,
         };
         fs::set_permissions(path, Permissions::from_mode(mode))?;
-        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        socket.listen(BACKLOG)?;
         Ok(Self { socket: socket.into(), unix: true, inherited: false })
     }
 

@@ -107,5 +107,5 @@ pub(super) const SLICES: usize = 64;
 /// Bytes offered to one send; the rest follows in the next send.
 pub(super) const OFFERED_MAX: u64 = 1 << 30;
 
-/// Messages kept between turns, a KiB each.
+/// Messages retained between turns, a KiB each.
 const MESSAGES_RETAINED: usize = 64;

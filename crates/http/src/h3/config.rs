@@ -15,7 +15,6 @@ pub struct Config {
     pub(super) head: HeadLimits,
     pub(super) max_streams: u32,
     pub(super) extended_connect: bool,
-    pub(super) datagrams: bool,
     pub(super) max_sessions: u32,
     pub(super) abuse: AbuseLimits,
 }
@@ -45,7 +44,6 @@ impl Config {
             head: HeadLimits::new(),
             max_streams: 100,
             extended_connect: false,
-            datagrams: false,
             max_sessions: 0,
             abuse: AbuseLimits::new(),
         }
@@ -72,20 +70,13 @@ impl Config {
     /// Returns the limit of streams and the use of datagrams, which QUIC announces too.
     #[must_use]
     pub const fn for_transport(&self) -> (u32, bool) {
-        (self.max_streams, self.datagrams)
+        (self.max_streams, self.webtransport())
     }
 
     /// Announces extended CONNECT (RFC 9220). Default: `false`.
     #[must_use]
     pub const fn with_extended_connect(mut self, enabled: bool) -> Self {
         self.extended_connect = enabled;
-        self
-    }
-
-    /// Announces datagrams (RFC 9297). QUIC must announce `max_datagram_frame_size` too. Default: `false`.
-    #[must_use]
-    pub const fn with_datagrams(mut self, enabled: bool) -> Self {
-        self.datagrams = enabled;
         self
     }
 
@@ -98,7 +89,6 @@ impl Config {
         self.max_sessions = sessions;
         if sessions > 0 {
             self.extended_connect = true;
-            self.datagrams = true;
         }
         self
     }

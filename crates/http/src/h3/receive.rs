@@ -271,9 +271,15 @@ impl H3Connection {
                 self.streams.remove(id);
                 return Ok(None);
             }
-            StreamRole::Session => {
+            StreamRole::Session if stage == NextBytes::Raw => {
                 self.streams.remove(id);
-                return Ok((stage == NextBytes::Raw).then_some(H3Notice::End { stream: id }));
+                return Ok(Some(H3Notice::End { stream: id }));
+            }
+            // The application does not know the stream: its other side ends here.
+            StreamRole::Session => {
+                stream.remote_closed = true;
+                self.abort_open(id, H3Code::H3_REQUEST_INCOMPLETE);
+                return self.charge_reset(now).map(|()| None);
             }
             StreamRole::Message => {}
         }
@@ -366,15 +372,16 @@ impl H3Connection {
                 return Err(Error::new(H3Code::H3_CLOSED_CRITICAL_STREAM, "peer resets a critical stream"));
             }
             StreamRole::Untyped => false,
-            // The application owns the sending side.
+            // The application owns the sending side of a stream that it knows.
             StreamRole::Session => {
-                stream.local_closed = true;
-                stream.stage == NextBytes::Raw
+                let is_known = stream.stage == NextBytes::Raw;
+                stream.local_closed |= is_known;
+                is_known
             }
             StreamRole::Message => !self.is_server || stream.awaits != MessagePart::Head,
         };
         let ends_session = stream.session.as_ref().is_some_and(|session| !session.is_closed);
-        if stream.role != StreamRole::Session {
+        if stream.role != StreamRole::Session || id.is_by_client() == self.is_server {
             self.charge_reset(now)?;
         }
         self.abort_open(id, H3Code::H3_REQUEST_CANCELLED);

@@ -98,7 +98,7 @@ pub(super) fn write_own(config: &Config, out: &mut Vec<u8>) {
         (QPACK_MAX_TABLE_CAPACITY, 0),
         (QPACK_BLOCKED_STREAMS, 0),
         (ENABLE_CONNECT_PROTOCOL, config.extended_connect.into()),
-        (H3_DATAGRAM, config.datagrams.into()),
+        (H3_DATAGRAM, config.webtransport().into()),
         (ENABLE_WEBTRANSPORT, config.webtransport().into()),
         (WEBTRANSPORT_MAX_SESSIONS, config.max_sessions.into()),
         // A larger number would promise flow control of sessions (draft-ietf-webtrans-http3-14 section 5.1).

@@ -45,6 +45,32 @@ fn rapid_resets_end_the_connection() {
     assert_eq!(accepted(&mut server, 100, slow), 100);
 }
 
+/// The same with streams of a session, whether it is open or not.
+#[test]
+fn rapid_resets_of_session_streams_end_the_connection() {
+    let config = Config::new().with_max_sessions(1);
+    let config = config.with_abuse_limits(AbuseLimits::new().with_resets(FEW));
+    let cycle = |server: &mut Side, count: u64, bytes: &[u8]| {
+        let _ = server.receive(4 * count + 4, bytes);
+        let _ = server.connection.receive_reset(id(4 * count + 4), H3Code::from_session_code(0), server.now);
+    };
+    let open = || {
+        let mut server = Side::with(config);
+        server.receive(0, &connect("webtransport")).expect("a valid request");
+        server.head(0, 200, false);
+        server
+    };
+    assert_eq!(accepted(&mut open(), 1000, |server, count| cycle(server, count, &[0x40, 0x41, 0])), 10);
+    // The session is that of a later request; or none is named.
+    assert_eq!(
+        accepted(&mut open(), 1000, |server, count| cycle(server, count, &[0x40, 0x41, 0x7f, 0xf0])),
+        10
+    );
+    assert_eq!(accepted(&mut open(), 1000, |server, count| cycle(server, count, &[0x40, 0x41])), 10);
+    let ended = |server: &mut Side, count: u64| drop(server.receive_last(4 * count + 4, &[0x40, 0x41]));
+    assert_eq!(accepted(&mut open(), 1000, ended), 10);
+}
+
 /// CVE-2025-8671: the client makes the server reset.
 #[test]
 fn provoked_resets_end_the_connection() {

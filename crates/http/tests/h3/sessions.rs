@@ -86,6 +86,26 @@ fn streams_wait_for_their_session() {
     assert_eq!(server.signals(), [(false, 10, H3Code::WEBTRANSPORT_SESSION_GONE)]);
 }
 
+/// The application does not know these streams: nothing else would end the other side, and QUIC would count them as open.
+#[test]
+fn streams_that_end_before_their_session_end_on_both_sides() {
+    let (incomplete, cancelled) = (H3Code::H3_REQUEST_INCOMPLETE, H3Code::H3_REQUEST_CANCELLED);
+    let mut server = session();
+    // Inside of the signal.
+    assert_eq!(server.receive_last(4, &varint(0x41)), Ok(Vec::new()));
+    assert_eq!(server.signals(), [(true, 4, incomplete)]);
+    assert_eq!(server.receive_last(6, &varint(0x54)), Ok(Vec::new()));
+    assert_eq!(server.signals(), []);
+    // Inside of the signal, and while the session is awaited.
+    for (stream, bytes) in [(8, varint(0x41)), (12, prefix(12, 16))] {
+        server.silent(stream, &bytes);
+        let reset = server.connection.receive_reset(id(stream), H3Code::new(7), server.now);
+        assert!(matches!(reset, Ok(None)), "{reset:?}");
+        assert_eq!(server.signals(), [(true, stream, cancelled)]);
+        assert!(!server.connection.is_open(id(stream)));
+    }
+}
+
 /// draft-ietf-webtrans-http3 section 3.1: no session before SETTINGS.
 #[test]
 fn requests_for_a_session_wait_for_settings() {

@@ -1,4 +1,4 @@
-//! Streams by plain requests: `POST` and `GET /streams/{name}`, `GET /streams`.
+//! Streams by plain requests: `POST` and `GET /streams/{name}`, its records and offsets, `GET /streams`.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::http::{failure, media_type, stream_name_of};
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
-use crate::streams::fetch::{READ_BYTES, read_once};
-use crate::streams::json::{listed, write_record};
+use crate::streams::fetch::{FetchedRecords, READ_BYTES, fetch, read_once};
+use crate::streams::json::{described, listed, write_record};
 use crate::streams::records_from::records_from;
 use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
 use crate::streams::service::StreamService;
@@ -282,6 +282,76 @@ pub(crate) fn read(
     request: &Request<'_>,
 ) -> Answer {
     try_read(policy, store, request).unwrap_or_else(|problem| error_response(&problem).into())
+}
+
+/// `GET /streams/{name}/records`: the records of one read from an offset on, as the op `read`.
+pub(crate) fn fetch_records(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+) -> Answer {
+    let number = |name: &str, default: u64| {
+        let value = request.query(name).map_or(Ok(default), str::parse);
+        value.map_err(|_| problem(code::MALFORMED, format!("{name} must be a number")))
+    };
+    let fetched = || {
+        let offset = number("offset", 0)?;
+        let partition = u32::try_from(number("partition", 0)?);
+        let partition = partition.map_err(|_| problem(code::NO_STREAM, "no such partition"))?;
+        let bytes = usize::try_from(number("bytes", READ_BYTES as u64)?).unwrap_or(READ_BYTES);
+        with_stream(policy, store, request, async move |store, stream| {
+            let name = stream.name().to_owned();
+            let FetchedRecords { from, end, read } = fetch(store, stream, partition, offset, bytes).await?;
+            let mut records = String::new();
+            for record in read.iter().flat_map(|read| records_from(&read.batches, from)) {
+                if !records.is_empty() {
+                    records.push(',');
+                }
+                write_record(&record, "", &mut records);
+            }
+            let (name, next) = (json!(name), read.map_or(from, |read| read.next));
+            Ok(format!(
+                "{{\"stream\":{name},\"partition\":{partition},\"records\":[{records}],\"next\":{next},\"end\":{end}}}\n"
+            ))
+        })
+    };
+    fetched().unwrap_or_else(|problem| error_response(&problem).into())
+}
+
+/// `GET /streams/{name}/info`: the offsets of the partitions and the groups, as in the list.
+pub(crate) fn info(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+) -> Answer {
+    let described = with_stream(policy, store, request, async |store, stream| {
+        Ok(format!("{}\n", described(&store, &stream)))
+    });
+    described.unwrap_or_else(|problem| error_response(&problem).into())
+}
+
+/// Answers with the JSON that a function makes of an open stream, which the client may read.
+fn with_stream(
+    policy: &AccessPolicy,
+    store: Option<&Arc<StreamService>>,
+    request: &Request<'_>,
+    work: impl AsyncFnOnce(Arc<StreamService>, Stream) -> Result<String, Problem> + 'static,
+) -> Result<Answer, Problem> {
+    let store = Arc::clone(store.ok_or_else(streams_disabled)?);
+    let (name, rights) = (stream_name_of(request)?, policy.rights(request)?);
+    Ok(Answer::later(async move {
+        let result = async {
+            if let Some(opening) = store.opening(&name, Action::Subscribe, &rights) {
+                opening.await?;
+            }
+            let stream = store.stream_to_read(&name, &rights)?;
+            work(store, stream).await
+        };
+        match result.await {
+            Ok(json) => Response::json(json).with_header("Cache-Control", "no-store"),
+            Err(problem) => error_response(&problem),
+        }
+    }))
 }
 
 /// The parameters of a read.

@@ -308,13 +308,13 @@ impl Rights {
         self.in_namespace(|table| table.check_subscription(topic, rates)).unwrap_or(Ok(()))
     }
 
-    /// Takes a call from the rate of the connection, or of the plain requests of the user.
+    /// Takes a call, with a topic or without one, from the rates of the connection and the user.
     ///
     /// # Errors
-    /// The exceeded limit of the topic's namespace.
+    /// The exceeded limit of the topic's namespace, or of all calls.
     pub(crate) fn check_call_rate(
         &self,
-        topic: &str,
+        topic: Option<&str>,
         rates: Option<&mut ConnectionRates>,
     ) -> Result<(), Problem> {
         self.in_namespace(|table| table.check_call(topic, self.client(), rates)).unwrap_or(Ok(()))

@@ -19,7 +19,7 @@ use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, Res
 use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
-use super::message::{MessageKind, NodeId, NodeMessageHead, read_publications};
+use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
 use super::nodes::{HEARTBEAT, Heartbeat, KeysHeartbeat, RETRY_MAX};
 use super::outbox::Outbox;
 use super::pending::PendingWork;
@@ -544,9 +544,9 @@ impl Receiver {
         let Some((topic, publications)) = read_publications(body) else { return };
         let NodeMessageHead { node: NodeId { id: node, start }, number, .. } = *head;
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
-        for (index, (content, exclude)) in (0..).zip(&publications) {
+        for NodePublication { index, content, exclude } in publications {
             let origin = NodePublicationId { node, start, number, index };
-            self.hub.deliver_from_cluster(&mut self.publisher, topic, (content, *exclude), origin);
+            self.hub.deliver_from_cluster(&mut self.publisher, topic, (&content, exclude), origin);
         }
     }
 }

@@ -6,12 +6,18 @@
 //! ```text
 //!   head          version 1 B · kind 1 B · node 16 B · start of the node 8 B · number of the message 8 B
 //!   publications  topic (length 2 B) · publications: kind 1 B, length of the payload 4 B, excluded connection (process 4 B,
-//!                 number 8 B; present if the kind has bit 7), payload
+//!                 number 8 B; present if the kind has bit 7), fields (length 2 B; present if the kind has bit 6), payload
+//!   field         id 1 B · value (length 2 B)
 //!   keys          keys/wire.rs
 //!   others        JSON, and members.rs
 //! ```
 //!
-//! Integers are little endian. Nodes ignore messages of another version.
+//! Integers are little endian. Nodes ignore messages of another version, and of a kind that they do not know.
+//!
+//! A later version may add to a publication what this one does not know: a field, which is ignored, or with an id from 128 on
+//! a field without which the publication must not be delivered; and another kind of content. This version skips such a
+//! publication, and delivers the others of the message. In JSON, further fields are ignored; the messages about keys ignore
+//! bytes behind their end.
 
 use std::fmt;
 
@@ -143,6 +149,12 @@ const EXCLUDES: u8 = 1 << 7;
 /// Length of an excluded connection.
 pub(super) const EXCLUDED: usize = 12;
 
+/// Bit of the kind of a publication with fields. This version writes none.
+const HAS_FIELDS: u8 = 1 << 6;
+
+/// Lowest id of a field that a receiver has to know.
+const REQUIRED_FIELD: u8 = 128;
+
 /// Adds a publication.
 pub(super) fn write_publication(
     out: &mut Vec<u8>,
@@ -166,35 +178,65 @@ pub(super) fn write_publication(
     out.extend_from_slice(payload);
 }
 
-/// A publication, and the connection that does not receive it.
-type NodePublication = (MessageContent, Option<ConnectionId>);
+/// A publication of another node.
+pub(super) struct NodePublication {
+    /// Index in its message.
+    pub(super) index: u64,
+    pub(super) content: MessageContent,
+    /// The connection that does not receive it.
+    pub(super) exclude: Option<ConnectionId>,
+}
 
-/// Reads the topic and the publications of a body; `None` if it is malformed.
+/// Reads the topic and the publications of a body, but those of a later version that must not be delivered; `None` if it is
+/// malformed.
 pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublication>)> {
     let (length, rest) = body.split_first_chunk::<2>()?;
     let (topic, mut rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
     let topic = std::str::from_utf8(topic).ok()?;
     let mut publications = Vec::new();
-    while let Some((head, after)) = rest.split_first_chunk::<PUBLICATION_HEAD>() {
+    for index in 0.. {
+        let Some((head, after)) = rest.split_first_chunk::<PUBLICATION_HEAD>() else { break };
         let [kind, a, b, c, d] = *head;
         let (exclude, after) = match kind & EXCLUDES {
             0 => (None, after),
             _ => read_excluded(after)?,
         };
-        let kind = kind & !EXCLUDES;
+        let (may_deliver, after) = match kind & HAS_FIELDS {
+            0 => (true, after),
+            _ => read_fields(after)?,
+        };
         let (payload, after) = after.split_at_checked(u32::from_le_bytes([a, b, c, d]) as usize)?;
-        let is_text = kind == 2 || std::str::from_utf8(payload).is_ok();
-        let kind = match kind {
+        rest = after;
+        let kind = match kind & !(EXCLUDES | HAS_FIELDS) {
             0 => ContentKind::Text,
             1 => ContentKind::Json,
             2 => ContentKind::Binary,
             3 => ContentKind::Event,
-            _ => return None,
+            // Of a later version.
+            _ => continue,
         };
-        publications.push((MessageContent::of(kind, Bytes::copy_from_slice(payload)), exclude));
-        rest = is_text.then_some(after)?;
+        if kind != ContentKind::Binary && std::str::from_utf8(payload).is_err() {
+            return None;
+        }
+        if may_deliver {
+            let content = MessageContent::of(kind, Bytes::copy_from_slice(payload));
+            publications.push(NodePublication { index, content, exclude });
+        }
     }
     rest.is_empty().then_some((topic, publications))
+}
+
+/// Reads fields, of which this version knows none; returns whether the publication may be delivered nevertheless, and the
+/// bytes behind the fields.
+fn read_fields(bytes: &[u8]) -> Option<(bool, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<2>()?;
+    let (mut fields, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+    let mut may_deliver = true;
+    while let Some(([id, a, b], after)) = fields.split_first_chunk::<3>() {
+        may_deliver &= *id < REQUIRED_FIELD;
+        fields = after.get(usize::from(u16::from_le_bytes([*a, *b]))..)?;
+    }
+    fields.is_empty().then_some((may_deliver, rest))
 }
 
 /// Reads an excluded connection; returns the bytes behind it.
@@ -231,12 +273,69 @@ mod tests {
         assert_eq!(head, NodeMessageHead { kind: MessageKind::Publications, node: NODE, number: 3 });
         let (topic, publications) = read_publications(body).unwrap();
         assert_eq!((topic, publications.len()), ("chat.1", 3));
-        let excluded: Vec<_> = publications.iter().map(|(_, exclude)| *exclude).collect();
+        let excluded: Vec<_> = publications.iter().map(|publication| publication.exclude).collect();
         assert_eq!(excluded, [None, Some(EXCLUDED_CONNECTION), None]);
-        let framed =
-            publications.iter().map(|(content, _)| content.framed_text("t", None)).collect::<String>();
+        let framed = publications.iter().map(|it| it.content.framed_text("t", None)).collect::<String>();
         assert!(framed.contains("\"data\":\"grün\"") && framed.contains("\"b64\":\"//"), "{framed}");
         assert!(framed.contains("\"data\":{}"), "{framed}");
+    }
+
+    /// The payloads of the publications that are delivered, with their indexes.
+    fn delivered(body: &[u8]) -> Option<Vec<(u64, String)>> {
+        let (_, publications) = read_publications(body)?;
+        let text = |it: NodePublication| (it.index, it.content.framed_text("t", None));
+        Some(publications.into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_skipped_and_its_neighbors_are_delivered() {
+        let field = |id: u8, value: &[u8]| {
+            let length = u16::try_from(value.len()).unwrap().to_le_bytes();
+            [&[id][..], &length, value].concat()
+        };
+        let added = |kind: u8, fields: Vec<u8>| {
+            let mut out = Vec::new();
+            write_topic(&mut out, "chat");
+            write_publication(&mut out, ContentKind::Text, b"before", None);
+            out.extend_from_slice(&[kind, 5, 0, 0, 0]);
+            if kind & EXCLUDES != 0 {
+                out.extend_from_slice(&[1; EXCLUDED]);
+            }
+            if kind & HAS_FIELDS != 0 {
+                out.extend_from_slice(&u16::try_from(fields.len()).unwrap().to_le_bytes());
+                out.extend_from_slice(&fields);
+            }
+            out.extend_from_slice(b"added");
+            write_publication(&mut out, ContentKind::Text, b"after", Some(EXCLUDED_CONNECTION));
+            out
+        };
+        let known = [field(0, b""), field(127, &[7; 300])].concat();
+        for (kind, fields, is_delivered) in [
+            (HAS_FIELDS, Vec::new(), true),
+            (HAS_FIELDS | EXCLUDES, known.clone(), true),
+            (HAS_FIELDS, [known.clone(), field(128, b"x")].concat(), false),
+            (HAS_FIELDS, field(255, b""), false),
+            (4, Vec::new(), false),
+            (0x3F | EXCLUDES | HAS_FIELDS, known.clone(), false),
+        ] {
+            let texts = delivered(&added(kind, fields)).unwrap();
+            let expected: &[(u64, &str)] = match is_delivered {
+                true => &[(0, "before"), (1, "added"), (2, "after")],
+                false => &[(0, "before"), (2, "after")],
+            };
+            let is_expected = |((index, text), (at, payload)): (&(u64, String), &(u64, &str))| {
+                index == at && text.contains(payload)
+            };
+            assert_eq!(texts.len(), expected.len(), "{kind:x}");
+            assert!(texts.iter().zip(expected).all(is_expected), "{kind:x}: {texts:?}");
+        }
+        for fields in [vec![0], vec![0, 1, 0], vec![0, 0, 0, 0]] {
+            assert_eq!(delivered(&added(HAS_FIELDS, fields)), None, "a field is cut off");
+        }
+        // A later version may send other kinds of messages: of these, the head alone is read.
+        let mut message = message();
+        message[1] = MessageKind::KeyPositions as u8 + 1;
+        assert_eq!(NodeMessageHead::read(&message), None);
     }
 
     #[test]
@@ -247,7 +346,7 @@ mod tests {
             // An end between two publications is the end of a shorter message.
             assert!(read.is_none_or(|(_, publications)| publications.len() < 3), "{end}");
         }
-        for (at, byte) in [(0, 2), (1, 99), (HEAD, 200), (HEAD + 8, 9), (HEAD + 15, 0xFF)] {
+        for (at, byte) in [(0, 2), (1, 99), (HEAD, 200), (HEAD + 8, 1 << 6), (HEAD + 15, 0xFF)] {
             let mut changed = message.clone();
             changed[at] = byte;
             let read =

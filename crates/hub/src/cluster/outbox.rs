@@ -57,7 +57,7 @@ pub(crate) struct LinkCounters {
     pub(crate) sent: AtomicU64,
     /// Publications of other nodes delivered here.
     pub(crate) received: AtomicU64,
-    /// Publications not passed to the broker: it is away, too many wait, or the message exceeds its limit.
+    /// Publications not passed to the broker: it is unreachable, too many wait, or the message exceeds its limit.
     pub(crate) dropped_away: AtomicU64,
     pub(crate) dropped_full: AtomicU64,
     pub(crate) dropped_large: AtomicU64,
@@ -205,7 +205,7 @@ impl Outbox {
         members_per_message(self.max_payload())
     }
 
-    /// Adds a publication. At most once: it is dropped, and counted, while the broker is away.
+    /// Adds a publication. At most once: it is dropped, and counted, while the broker is unreachable.
     /// One connection may be excluded.
     pub(super) fn publish(
         &self,
@@ -252,7 +252,7 @@ impl Outbox {
         }
     }
 
-    /// Sends a message to a subject; nothing while the broker is away, and no message that the broker would reject, since
+    /// Sends a message to a subject; nothing while the broker is unreachable, and no message that the broker would reject, since
     /// it would close the connection.
     pub(super) fn send(&self, subject: &str, kind: MessageKind, body: &[u8]) {
         if !self.is_open() {
@@ -388,6 +388,50 @@ mod tests {
         assert!(taken(&outbox).is_empty());
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 4);
         assert_eq!(outbox.counters.dropped_away.load(Ordering::Relaxed), 1);
+    }
+
+    /// The lengths of the messages that wait.
+    fn message_lengths(outbox: &Outbox) -> Vec<usize> {
+        let bytes = taken(outbox);
+        let (mut rest, mut lengths) = (&bytes[..], Vec::new());
+        while let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") {
+            let command = std::str::from_utf8(&rest[..end]).unwrap();
+            let length = command.strip_prefix("PUB p.t.a ").unwrap().parse().unwrap();
+            lengths.push(length);
+            rest = &rest[end + 2 + length + 2..];
+        }
+        lengths
+    }
+
+    #[test]
+    fn publications_join_a_message_up_to_its_limit() {
+        let exclude = Some(ConnectionId { process: 1, number: 1 });
+        for (max_payload, limit) in [(1 << 20, BATCH_MAX), (10_000, 10_000)] {
+            let outbox = outbox();
+            outbox.open(max_payload);
+            for _ in 0..100 {
+                outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &[0; 1000], exclude));
+            }
+            let lengths = message_lengths(&outbox);
+            let (_, full) = lengths.split_last().unwrap();
+            let next = HEAD + 3 + PUBLICATION_HEAD + EXCLUDED + 1000;
+            assert!(full.iter().all(|length| (limit - next + 1..=limit).contains(length)), "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn largest_publication_fills_a_message_of_the_broker() {
+        for exclude in [None, Some(ConnectionId { process: 1, number: 1 })] {
+            let outbox = outbox();
+            outbox.open(10_000);
+            let largest = 10_000 - HEAD - 3 - PUBLICATION_HEAD - exclude.map_or(0, |_| EXCLUDED);
+            for length in [largest, largest + 1] {
+                let content = (ContentKind::Binary, &vec![0; length][..], exclude);
+                outbox.publish("a", Audience::Subscribers, content);
+            }
+            assert_eq!(message_lengths(&outbox), [10_000]);
+            assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
+        }
     }
 
     /// An outbox that may write directly, and the broker's end of the connection.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::client::HookClient;
 use super::kind::HookKind;
-use super::options::HookOptions;
 use crate::auth::Rights;
 use crate::namespaces::{ConnectionRates, TopicHook};
 use crate::problem::{Problem, code, problem};
@@ -45,26 +45,28 @@ impl CallData<'_> {
 }
 
 impl HookCall<'_> {
-    /// Checks the call of a connection, or of a plain request, which has no rates; returns its hook. `options` are those of
-    /// all hooks, if there are any.
+    /// Checks the call of a connection, or of a plain request, which has no rates; returns its hook. `client` is there if any
+    /// hook is.
     ///
     /// # Errors
     /// The method is invalid, the client exceeds its rate, or no hook is configured.
     pub(crate) fn hook(
         &self,
-        options: Option<&HookOptions>,
+        client: Option<&HookClient>,
         rights: &Rights,
         rates: Option<&mut ConnectionRates>,
     ) -> Result<Arc<TopicHook>, Problem> {
         if self.method.is_empty() || self.method.len() > METHOD_MAX {
             return Err(problem(code::MALFORMED, format!("rpc: a method has 1 to {METHOD_MAX} bytes")));
         }
-        if let Some(topic) = self.topic {
-            rights.check_call_rate(topic, rates)?;
+        let taken = rights.check_call_rate(self.topic, rates);
+        if let (Err(_), Some(client)) = (&taken, client) {
+            client.note_rate_exceeded();
         }
+        taken?;
         let hook = match self.topic {
             Some(topic) => rights.topic_hook(HookKind::Rpc, topic),
-            None => options.and_then(|options| {
+            None => client.map(HookClient::options).and_then(|options| {
                 Some(Arc::new(TopicHook { url: options.rpc.clone()?, failure: options.failure }))
             }),
         };

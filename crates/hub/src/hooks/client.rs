@@ -26,7 +26,7 @@ use super::lane::{HookBacklog, HookLanes, LaneSlot};
 use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
-use super::options::{HookOptions, HookUrl, parse_url};
+use super::options::{HookFailure, HookOptions, HookUrl, parse_url};
 
 /// Sends the requests to hooks. Dropping it ends its thread after the requests in progress.
 pub(crate) struct HookClient {
@@ -64,9 +64,31 @@ enum HookFault {
     TimedOut,
 }
 
-/// The application has not answered.
+/// The application has not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HookFailed;
+pub(crate) enum HookFailed {
+    /// There is no answer, or the answer is about the application: it is overloaded or malfunctions.
+    Unanswered,
+    /// The application has answered with a status that a client can cause, such as 413. Opening would let each client choose
+    /// not to be examined.
+    Rejected,
+}
+
+impl HookFailed {
+    /// Whether a hook with this setting accepts nevertheless.
+    pub(crate) fn opens(self, failure: HookFailure) -> bool {
+        self == Self::Unanswered && failure == HookFailure::Open
+    }
+}
+
+impl From<HookFault> for HookFailed {
+    fn from(fault: HookFault) -> Self {
+        match fault {
+            HookFault::Rejected(_) => Self::Rejected,
+            HookFault::Failed(_) | HookFault::TimedOut => Self::Unanswered,
+        }
+    }
+}
 
 /// The answer to a request in progress.
 pub(crate) struct PendingReply(oneshot::Receiver<Result<HookReply, HookFailed>>);
@@ -76,7 +98,7 @@ impl PendingReply {
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<HookReply, HookFailed>> {
         let polled = Future::poll(Pin::new(&mut self.0), &mut Context::from_waker(waker));
         // The thread of the client has ended.
-        polled.map(|reply| reply.unwrap_or(Err(HookFailed)))
+        polled.map(|reply| reply.unwrap_or(Err(HookFailed::Unanswered)))
     }
 }
 
@@ -84,7 +106,7 @@ impl PendingReply {
     /// Waits for the answer.
     pub(crate) async fn wait(self) -> Result<HookReply, HookFailed> {
         // The thread of the client has ended.
-        self.0.await.unwrap_or(Err(HookFailed))
+        self.0.await.unwrap_or(Err(HookFailed::Unanswered))
     }
 }
 
@@ -142,6 +164,11 @@ impl HookClient {
 
     pub(crate) fn options(&self) -> &HookOptions {
         &self.options
+    }
+
+    /// Counts a call that is not passed on, because its client exceeds a rate.
+    pub(super) fn note_rate_exceeded(&self) {
+        self.metrics.record(HookKind::Rpc, HookResult::RateExceeded, None);
     }
 
     /// The headers of a client's request that requests to the application repeat.
@@ -252,7 +279,7 @@ impl HookSender {
         } else if !endpoint.circuit.permits(Instant::now()) {
             self.metrics.record(kind, HookResult::CircuitOpen, None);
             drop((permit, slot));
-            let _ = reply.send(Err(HookFailed));
+            let _ = reply.send(Err(HookFailed::Unanswered));
             return;
         } else {
             let attempt = timeout_at(deadline, self.attempt(&endpoint, &request)).await;
@@ -271,7 +298,7 @@ impl HookSender {
         }
         // The metrics are complete when the client gets its answer.
         drop((permit, slot));
-        let _ = reply.send(answer.map_err(|_| HookFailed));
+        let _ = reply.send(answer.map_err(HookFailed::from));
     }
 
     async fn attempt(&self, endpoint: &Endpoint, request: &HookRequest) -> Result<HookReply, HookFault> {

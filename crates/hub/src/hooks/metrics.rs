@@ -37,11 +37,20 @@ pub(super) enum HookResult {
     TimedOut,
     QueueFull,
     CircuitOpen,
+    /// A call beyond the rate of its client, which is not passed on.
+    RateExceeded,
 }
 
 impl HookResult {
-    const ALL: [Self; 6] =
-        [Self::Accepted, Self::Rejected, Self::Failed, Self::TimedOut, Self::QueueFull, Self::CircuitOpen];
+    const ALL: [Self; 7] = [
+        Self::Accepted,
+        Self::Rejected,
+        Self::Failed,
+        Self::TimedOut,
+        Self::QueueFull,
+        Self::CircuitOpen,
+        Self::RateExceeded,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -51,6 +60,7 @@ impl HookResult {
             Self::TimedOut => "timed_out",
             Self::QueueFull => "queue_full",
             Self::CircuitOpen => "circuit_open",
+            Self::RateExceeded => "rate_exceeded",
         }
     }
 }

@@ -9,6 +9,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::addresses::is_public;
 use super::http::{PERMIT_PRIVATE, trusted_certificates};
+use crate::namespaces::PublishRate;
 
 /// Hooks: the URLs of the application, and the limits of the requests.
 ///
@@ -29,12 +30,15 @@ pub struct HookOptions {
     pub(crate) headers: Vec<HeaderName>,
     pub(crate) circuit_failures: u32,
     pub(crate) circuit_time: Duration,
+    pub(crate) call_rate: PublishRate,
+    pub(crate) user_call_rate: PublishRate,
     /// `None`: the certificates that the system trusts.
     pub(crate) roots: Option<Vec<CertificateDer<'static>>>,
 }
 
 /// What happens if the application does not answer a hook: it cannot be reached, answers with an error or too late, or too
-/// many requests wait.
+/// many requests wait. A status that a client can cause (400 to 499 except 408, 425 and 429) always rejects: otherwise a client
+/// could choose not to be examined, for example by the size of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HookFailure {
@@ -72,6 +76,8 @@ impl Default for HookOptions {
             headers: Vec::new(),
             circuit_failures: 10,
             circuit_time: Duration::from_secs(10),
+            call_rate: PublishRate::new(200),
+            user_call_rate: PublishRate::new(1_000),
             roots: None,
         }
     }
@@ -211,6 +217,15 @@ impl HookOptions {
     #[must_use]
     pub fn with_circuit(mut self, failures: u32, time: Duration) -> Self {
         (self.circuit_failures, self.circuit_time) = (failures, time);
+        self
+    }
+
+    /// Limits the calls (`rpc`) without a topic, or with a topic whose namespace has no [rate](crate::Namespace::with_call_rate):
+    /// of one connection, and of one user on this node over all connections and plain HTTP requests. The plain HTTP calls of a
+    /// user also share one rate of a connection. Further calls are rejected with 429. Default: 200 and 1,000 a second.
+    #[must_use]
+    pub fn with_call_rates(mut self, connection: PublishRate, user: PublishRate) -> Self {
+        (self.call_rate, self.user_call_rate) = (connection, user);
         self
     }
 

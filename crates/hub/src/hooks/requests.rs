@@ -191,7 +191,7 @@ impl RequestHooks {
         content: Option<&MessageContent>,
     ) -> Result<Option<Box<RawValue>>, RequestRejection> {
         let policy = self.live.policy();
-        let hook = call.hook(policy.hooks().map(|hooks| hooks.options()), rights, None)?;
+        let hook = call.hook(policy.hooks().map(|hooks| &**hooks), rights, None)?;
         // Nothing replaces the result.
         let hook = TopicHook { url: hook.url.clone(), failure: HookFailure::Closed };
         let detail = HookDetail::Rpc { call, data: content.map(CallData::Content) };
@@ -208,13 +208,13 @@ impl RequestHooks {
         // A reload may have removed the hooks.
         let client = policy.hooks().ok_or_else(|| problem(code::STORE, UNANSWERED))?;
         let pending = client.call(&hook.url, &detail, ("", rights.client()), self.headers.clone());
-        match (pending.wait().await, hook.failure) {
-            (Ok(HookReply { rejection: Some(rejection), .. }), _) => {
+        match pending.wait().await {
+            Ok(HookReply { rejection: Some(rejection), .. }) => {
                 Err(problem(status_of(&rejection), rejection.reason).into())
             }
-            (Ok(reply), _) => Ok(reply),
-            (Err(_), HookFailure::Open) => Ok(HookReply::default()),
-            (Err(_), HookFailure::Closed) => Err(problem(code::STORE, UNANSWERED).into()),
+            Ok(reply) => Ok(reply),
+            Err(failed) if failed.opens(hook.failure) => Ok(HookReply::default()),
+            Err(_) => Err(problem(code::STORE, UNANSWERED).into()),
         }
     }
 }

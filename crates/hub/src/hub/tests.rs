@@ -17,7 +17,7 @@ use crate::auth::{Auth, AuthOptions};
 use crate::handover::wire::{HandoverSender, frame_queue};
 use crate::topics::MessageContent;
 use crate::topics::nodes::NodePublicationId;
-use crate::{HostRules, PusherApp, PusherApps};
+use crate::{AccessPolicy, HostRules, PusherApp, PusherApps};
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -18,7 +18,11 @@ pub(super) type RateScope = u16;
 pub(super) enum RateKind {
     Publish,
     Subscribe,
+    /// A call with a topic of a namespace that has a rate of calls.
     Call,
+    /// Any other call, of a connection and of all connections of a user.
+    OtherCall,
+    UserCall,
 }
 
 /// A rate of a namespace.

@@ -45,10 +45,10 @@ impl HubRules {
         let durable = durable_topics(&mut list, streams)?;
         add_chat(&mut list, chat_messages);
         list.sort_by(|a, b| order(&a.pattern, &b.pattern));
-        let kept = list.iter().filter_map(|namespace| {
+        let retaining = list.iter().filter_map(|namespace| {
             Some((namespace.pattern.clone(), namespace.history? > 0 && !durable.is_on(&namespace.pattern)))
         });
-        let histories = PatternSwitch::new(kept);
+        let histories = PatternSwitch::new(retaining);
         let mut rules = Vec::new();
         for at in 0..list.len() {
             add_rules(&list, at, &durable, &mut rules);

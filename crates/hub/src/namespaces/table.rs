@@ -302,28 +302,39 @@ impl NamespaceTable {
         })
     }
 
-    /// Takes a call from the rate of the connection. The plain requests of a user, which have no connection, share the rate
-    /// of one.
+    /// Takes a call from the rate of the connection: that of the topic's namespace, or else that of all calls, which also
+    /// has one for the user. The plain requests of a user, which have no connection, share the rate of one.
     ///
     /// # Errors
     /// The exceeded limit.
     pub(crate) fn check_call(
         &self,
-        topic: &str,
+        topic: Option<&str>,
         client: (Option<&str>, Option<IpAddr>),
         rates: Option<&mut ConnectionRates>,
     ) -> Result<(), Problem> {
-        let limit = self.of(topic).call_rate;
-        let taken = match (rates, limit) {
-            (Some(rates), limit) => self.take(RateKind::Call, limit, rates),
-            (None, Some((scope, rate))) => {
-                let user = User::of(client);
-                let is_taken = self.users.take((RateKind::Call, scope), user, rate, self.users.now());
-                if is_taken { Ok(()) } else { Err(rate) }
-            }
-            (None, None) => Ok(()),
+        let now = self.users.now();
+        let take_user = |kind, rate| self.users.take(kind, User::of(client), rate, now);
+        let take = |kind, rate| match rates {
+            Some(rates) => rates.take(self.id, kind, rate, now),
+            None => take_user(kind, rate),
         };
-        taken.map_err(|rate| exceeded(&format!("calls of {} exceed calls_per_second", brief(topic)), rate))
+        if let Some(topic) = topic
+            && let Some((scope, rate)) = self.of(topic).call_rate
+        {
+            return match take((RateKind::Call, scope), rate) {
+                true => Ok(()),
+                false => Err(exceeded(&format!("calls of {} exceed calls_per_second", brief(topic)), rate)),
+            };
+        }
+        let [rate, user_rate] = [self.hooks.call_rate, self.hooks.user_call_rate];
+        if !take((RateKind::OtherCall, ALL_TOPICS), rate) {
+            return Err(exceeded("calls exceed hooks.calls_per_second", rate));
+        }
+        if !take_user((RateKind::UserCall, ALL_TOPICS), user_rate) {
+            return Err(exceeded("calls of the user exceed hooks.user_calls_per_second", user_rate));
+        }
+        Ok(())
     }
 
     /// Takes an operation from a rate of the connection; the rate if it is exceeded.
@@ -339,6 +350,9 @@ impl NamespaceTable {
         }
     }
 }
+
+/// The scope of a rate that belongs to no namespace.
+const ALL_TOPICS: RateScope = 0;
 
 fn exceeded(what: &str, rate: PublishRate) -> Problem {
     problem(code::TOO_MANY, format!("{what} ({})", rate.per_second))

@@ -9,6 +9,7 @@ mod format;
 mod joins;
 pub(crate) mod keys;
 mod request;
+mod streams;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -109,11 +110,10 @@ impl TopicsReader<'_> {
         let (live, hub, max_message) = (self.live.clone(), Arc::clone(self.hub), self.max_message);
         let streams = self.streams;
         let client = move |rights| JsonClient::with_rights(rights, &live, hub, max_message, streams);
-        let origin = origin_of(request);
         let Some(hooks) = hooks else {
             may(&rights, &topics)?;
             return Ok(match make(client(rights), Vec::new()) {
-                Ok(response) => with_origin(response, origin).into(),
+                Ok(response) => response.into(),
                 Err(problem) => failure(problem.code, &problem.text).into(),
             });
         };
@@ -127,26 +127,10 @@ impl TopicsReader<'_> {
                 let MemberAnswer { topics: assigned, info, topic_infos } = answer;
                 let (headers, infos) = (hooks.into_headers(), (info, topic_infos));
                 let client = client(accepted.rights).with_hooks(headers, accepted.is_granted, infos);
-                Ok::<_, RequestRejection>(with_origin(make(client, assigned)?, origin))
+                Ok::<_, RequestRejection>(make(client, assigned)?)
             };
             decided.await.map_err(|rejection| rejection.response())
         }))
-    }
-}
-
-/// The origin of a request's page, which is allowed.
-fn origin_of(request: &Request<'_>) -> Option<String> {
-    let origin = request.head().header("origin").next()?;
-    std::str::from_utf8(origin).ok().map(str::to_owned)
-}
-
-/// The page of an allowed origin may read the response.
-fn with_origin(response: StreamingResponse, origin: Option<String>) -> StreamingResponse {
-    match origin {
-        Some(origin) => {
-            response.with_header("Access-Control-Allow-Origin", origin).with_header("Vary", "Origin")
-        }
-        None => response,
     }
 }
 
@@ -169,7 +153,7 @@ fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) ->
             assigned: wanted.assigned.then_some(assigned),
             joins: wanted.joins.clone(),
         })),
-        topics: u8::try_from(wanted.topics.len()).ok(),
+        followed: Followed::Topics(u8::try_from(wanted.topics.len()).unwrap_or(u8::MAX)),
         joins: u8::try_from(wanted.joins.len()).unwrap_or(u8::MAX),
         poll,
     };
@@ -192,11 +176,21 @@ struct EventReader {
     client: JsonClient,
     /// `None` once the response has begun.
     requested: Option<Box<RequestedSubscriptions>>,
-    /// Number of topics; `None` for the keys of a topic.
-    topics: Option<u8>,
+    followed: Followed,
     /// Number of joined topics.
     joins: u8,
     poll: Option<Box<LongPoll>>,
+}
+
+/// What a response follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Followed {
+    /// This number of topics.
+    Topics(u8),
+    /// The keys of a topic.
+    Keys,
+    /// The records of a stream.
+    Stream,
 }
 
 /// The subscriptions of a response.
@@ -210,6 +204,8 @@ enum RequestedSubscriptions {
         joins: Vec<RequestedJoin>,
     },
     Keys(String, KeySubscription),
+    /// The op of a stream's consumption.
+    Records(String),
 }
 
 /// A response that ends with the first messages.
@@ -231,9 +227,10 @@ impl LongPoll {
 impl EventReader {
     /// Ends the response if a subscription or a membership has ended, or if a poll has its answer.
     fn end_if_due(&self, cx: &mut Context<'_>) {
-        let has_all = match self.topics {
-            None => self.client.is_subscribed_to_keys(),
-            Some(topics) => self.client.subscriptions() >= usize::from(topics),
+        let has_all = match self.followed {
+            Followed::Keys => self.client.is_subscribed_to_keys(),
+            Followed::Topics(topics) => self.client.subscriptions() >= usize::from(topics),
+            Followed::Stream => self.client.is_consuming(),
         };
         let has_all = has_all && self.client.joined_topics() >= usize::from(self.joins);
         if self.requested.is_none() && !has_all {
@@ -263,6 +260,7 @@ impl EventReader {
             RequestedSubscriptions::Keys(topic, options) => {
                 self.client.subscribe_to_keys(&topic, options, cx)
             }
+            RequestedSubscriptions::Records(op) => self.client.consume_reader(op, cx),
         };
         if let Err(problem) = subscribed {
             close(cx, CloseCode::TRY_AGAIN_LATER, &problem.text);
@@ -281,7 +279,10 @@ impl Handler for EventReader {
         } else {
             self.client.register_reader(cx);
         }
-        self.client.expect_subscriptions(usize::from(self.topics.unwrap_or(0)));
+        self.client.expect_subscriptions(match self.followed {
+            Followed::Topics(topics) => usize::from(topics),
+            Followed::Keys | Followed::Stream => 0,
+        });
         self.subscribe(cx);
     }
 

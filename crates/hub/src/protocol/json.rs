@@ -140,7 +140,7 @@ impl JsonClient {
         send_json(cx, &welcome);
     }
 
-    /// Adds the lifetime of the token, and whether the broker of the cluster is away.
+    /// Adds the lifetime of the token, and whether the broker of the cluster is unreachable.
     fn add_state(&self, welcome: &mut Value) {
         if let Some(left) = self.rights.expires_in() {
             welcome["expires_in"] = json!(left);

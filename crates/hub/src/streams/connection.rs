@@ -305,6 +305,11 @@ impl<I> ConnectionStreams<I> {
         self.update_read_pause(cx);
     }
 
+    /// Whether a message waits for its stream.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.deferred.is_some()
+    }
+
     /// Stores a message until its stream is open, and pauses reads.
     pub(crate) fn defer(&mut self, opening: SharedOpening, message: Bytes, cx: &mut Context<'_>) {
         self.deferred = Some((opening, message));

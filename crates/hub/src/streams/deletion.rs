@@ -8,9 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use sinews_stream::{StreamInfo, StreamState, Streams};
+use sinews_stream::{DeleteError, Streams};
 
-use super::request::now;
 use super::service::StreamService;
 use crate::auth::{Action, Rights};
 use crate::periodic::Periodic;
@@ -62,17 +61,29 @@ impl StreamService {
     /// Deletes a stream on the calling thread.
     pub(super) fn delete_now(&self, name: &str) -> Result<(), Problem> {
         let streams = self.streams()?;
-        let created = streams.describe(name).map_or(0, |info| info.created);
-        match streams.delete(name) {
-            Ok(true) => {}
-            Ok(false) => return Err(problem(code::NO_STREAM, format!("stream {name} does not exist"))),
-            Err(error) => return Err(problem(code::STORE, format!("stream {name}: {error}"))),
+        match self.delete_by(streams, name, |streams| streams.delete(name)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(problem(code::NO_STREAM, format!("stream {name} does not exist"))),
+            Err(error) => Err(problem(code::STORE, format!("stream {name}: {error}"))),
         }
-        self.quota.release(name);
-        self.groups.remove(name);
-        self.topics.remove(name, created);
-        tracing::info!(stream = name, "stream deleted");
-        Ok(())
+    }
+
+    /// Deletes a stream of the log, and then what this server knows of it. Returns whether the stream was deleted.
+    fn delete_by(
+        &self,
+        streams: &Streams,
+        name: &str,
+        delete: impl FnOnce(&Streams) -> Result<bool, DeleteError>,
+    ) -> Result<bool, DeleteError> {
+        let created = streams.describe(name).map_or(0, |info| info.created);
+        let is_deleted = delete(streams)?;
+        if is_deleted {
+            self.quota.release(name);
+            self.groups.remove(name);
+            self.topics.remove(name, created);
+            tracing::info!(stream = name, "stream deleted");
+        }
+        Ok(is_deleted)
     }
 
     /// Periodically deletes unused streams that their first use has created.
@@ -82,38 +93,27 @@ impl StreamService {
         let interval = (after / 10).clamp(EXPIRY_LEAST, EXPIRY_MOST);
         let task = move || {
             if let Some(store) = store.upgrade().filter(|store| !store.is_closed()) {
-                store.expire(now());
+                store.expire();
             }
         };
         Periodic::start("streams-expiry", interval, task).map(Some)
     }
 
-    /// Deletes streams that are unused at this time, in microseconds since 1970.
-    pub(super) fn expire(&self, now: u64) {
+    /// Deletes unused streams. The log decides for each one, by its clock, and in one step with the deletion.
+    pub(super) fn expire(&self) {
         let (Some(after), Some(streams)) = (self.rules.expire_unused, self.streams.get()) else { return };
         if !self.store.expires_unused() {
             return;
         }
-        let limit = now.saturating_sub(u64::try_from(after.as_micros()).unwrap_or(u64::MAX));
-        for info in streams.describe_all() {
-            if info.automatic && info.last_used() < limit && !self.is_in_use(streams, &info) {
-                match self.delete_now(&info.name) {
-                    Ok(()) => tracing::info!(stream = &*info.name, "unused stream has expired"),
-                    Err(problem) => tracing::warn!(stream = &*info.name, "expiry failed: {}", problem.text),
-                }
+        for name in streams.unused(after) {
+            // A consumer that waits for records is a use. The relay of a topic is a consumer, too.
+            let relays = u64::from(self.topics.is_durable(&name));
+            match self.delete_by(streams, &name, |streams| streams.delete_unused(&name, after, relays)) {
+                Ok(true) => tracing::info!(stream = &*name, "unused stream has expired"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(stream = &*name, %error, "expiry failed"),
             }
         }
-    }
-
-    /// Whether a consumer waits for records of the stream. The relay of a topic is a consumer, too.
-    fn is_in_use(&self, streams: &Streams, info: &StreamInfo) -> bool {
-        if info.state != StreamState::Open {
-            return false;
-        }
-        let Some(stream) = streams.stream(&info.name) else { return false };
-        let waiting = |number| stream.partition(number).map_or(0, |found| found.statistics().waiters);
-        let waiters: u64 = (0..stream.partitions()).map(waiting).sum();
-        waiters > u64::from(self.topics.is_durable(&info.name))
     }
 }
 
@@ -166,9 +166,12 @@ mod tests {
     fn unused_streams_expire_unless_they_were_created_on_request_or_a_consumer_waits() {
         let directory = tempfile::tempdir().unwrap();
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
-        let minute = Duration::from_secs(60);
-        let rules = CreationRules { expire_unused: Some(minute), ..CreationRules::default() };
-        let store = StreamService::new(StreamConfig::default(), Default::default(), 1 << 20, None, rules);
+        let service = |after| {
+            let rules = CreationRules { expire_unused: Some(after), ..CreationRules::default() };
+            let store = StreamService::new(StreamConfig::default(), Default::default(), 1 << 20, None, rules);
+            store.install(streams.clone());
+            store
+        };
         let automatic = StreamConfig::default().with_automatic(true);
         for (name, config) in
             [("auto", &automatic), ("waits", &automatic), ("asked", &StreamConfig::default())]
@@ -177,13 +180,12 @@ mod tests {
         }
         let waits = streams.stream("waits").unwrap().partition(0).unwrap();
         assert!(!waits.watch(PartitionEvent::Readable(0), Waker::noop()));
-        store.install(streams.clone());
         let names = || streams.describe_all().iter().map(|info| info.name.to_string()).collect::<Vec<_>>();
-        let later = |seconds: u64| now() + seconds * 1_000_000;
-        store.expire(later(30));
+        service(Duration::from_secs(3600)).expire();
         assert_eq!(names(), ["asked", "auto", "waits"]);
-        store.expire(later(61));
+        let unused_at_once = service(Duration::ZERO);
+        unused_at_once.expire();
         assert_eq!(names(), ["asked", "waits"]);
-        store.close();
+        unused_at_once.close();
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use sinews_server::{Position, Publisher, TopicName};
 use sinews_stream::record::{RecordBuilder, RecordLimits, Records, ValueKind};
-use sinews_stream::{Partition, PartitionEvent, ReadError, Stream};
+use sinews_stream::{Partition, PartitionEvent, ReadError, Stream, Watcher};
 
 use super::errors::malformed;
 use super::event_records::sealed_content_of;
@@ -61,6 +61,8 @@ pub(crate) struct TopicRelay {
     stream: Stream,
     epoch: u64,
     partition: Partition,
+    /// Forgets the relay's waker when the relay ends.
+    watcher: Watcher,
     /// The first record that the relay has not published. Locked while the relay publishes and while a subscriber
     /// joins.
     relayed: Mutex<u64>,
@@ -165,6 +167,7 @@ impl DurableTopics {
             Arc::new(TopicRelay {
                 stream: stream.clone(),
                 epoch,
+                watcher: partition.watcher(),
                 partition,
                 relayed: Mutex::new(relayed),
                 accepted: AtomicU64::new(0),
@@ -442,7 +445,7 @@ impl TopicRelay {
             };
             // The feed publishes the next records, or wakes the relay. A watch would end the deferral of their write.
             let has_feed_only = accepted > 0 && accepted <= next;
-            !has_feed_only && self.partition.watch(PartitionEvent::Readable(next), waker)
+            !has_feed_only && self.watcher.watch(PartitionEvent::Readable(next), waker)
         };
         if self.wake_flag.arm(watch) { RelayStep::Progress } else { RelayStep::Idle }
     }

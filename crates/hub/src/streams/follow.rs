@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sinews_server::{
     Context, HistoryPolicy, InvalidTopic, Position, ReplayFrom, Sent, SlowConsumer, TopicRule,
 };
-use sinews_stream::{PartitionEvent, ReadResult};
+use sinews_stream::{PartitionEvent, ReadResult, Watcher};
 
 use super::discovery::PatternInterest;
 use super::durable_topics::{RELAY_RECORDS, TopicRelay};
@@ -37,7 +37,7 @@ pub(crate) enum DurableSubscription {
     /// A pattern: it receives the publications of the relays. The node follows the streams that match.
     ByPattern { _interest: PatternInterest },
     /// It is fed from the log; `next` is the next offset.
-    Reading { relay: Arc<TopicRelay>, source: Box<PartitionSource>, next: u64 },
+    Reading { relay: Arc<TopicRelay>, source: Box<PartitionSource>, next: u64, watcher: Watcher },
     /// It receives the relay's publications.
     Live,
 }
@@ -137,11 +137,8 @@ impl DurableSubscription {
         let end = *relay.relayed();
         let (next, complete) = relay.start_offset(store, start, end);
         let ack = acknowledgement(topic, relay.position(end), end - next, complete);
-        let follow = if relay.join_relay(topic, next, cx)? {
-            Self::Live
-        } else {
-            Self::Reading { source: Box::new(store.source(relay.stream(), 0)?), relay, next }
-        };
+        let follow =
+            if relay.join_relay(topic, next, cx)? { Self::Live } else { Self::reading(store, relay, next)? };
         Ok((follow, ack))
     }
 
@@ -161,9 +158,15 @@ impl DurableSubscription {
         let behind = first.saturating_sub(1);
         let next = if let Self::Reading { next, .. } = self { behind.min(*next) } else { behind };
         relay.suspend_delivery(topic, cx)?;
-        *self = Self::Reading { source: Box::new(store.source(relay.stream(), 0)?), relay, next };
+        *self = Self::reading(store, relay, next)?;
         cx.waker().wake();
         Ok(())
+    }
+
+    fn reading(store: &StreamService, relay: Arc<TopicRelay>, next: u64) -> Result<Self, Problem> {
+        let source = Box::new(store.source(relay.stream(), 0)?);
+        let watcher = relay.partition().watcher();
+        Ok(Self::Reading { relay, source, next, watcher })
     }
 
     /// Feeds as much as the connection takes. Returns whether the connection takes more.
@@ -182,10 +185,10 @@ impl DurableSubscription {
     }
 
     fn send_batch(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<FollowStep, Problem> {
-        let Self::Reading { relay, source, next } = self else { return Ok(FollowStep::Live) };
+        let Self::Reading { relay, source, next, watcher } = self else { return Ok(FollowStep::Live) };
         let (end, waker) = (*relay.relayed(), cx.waker());
         // Another process has published this record, and this relay has not: the log will reach it.
-        if *next > end && !relay.partition().watch(PartitionEvent::Readable(*next - 1), &waker) {
+        if *next > end && !watcher.watch(PartitionEvent::Readable(*next - 1), &waker) {
             return Ok(FollowStep::Pending);
         }
         if *next >= end {
@@ -211,7 +214,7 @@ impl DurableSubscription {
             }
             // The feed has delivered the record, and the log is writing it.
             Ok(None) if relay.is_accepted(*next) => {
-                let is_readable = relay.partition().watch(PartitionEvent::Readable(*next), &waker);
+                let is_readable = watcher.watch(PartitionEvent::Readable(*next), &waker);
                 return Ok(if is_readable { FollowStep::Progress } else { FollowStep::Pending });
             }
             Ok(None) | Err(ReadFailure::Ahead(_)) => {
@@ -333,7 +336,8 @@ fn joined(first: &ReadResult, mut next: ReadResult) -> ReadResult {
 impl TopicRelay {
     /// Waits until the log has written an accepted record, or has failed.
     pub(super) async fn written(&self, offset: u64) {
-        poll_fn(|cx| match self.partition().watch(PartitionEvent::Readable(offset), cx.waker()) {
+        let watcher = self.partition().watcher();
+        poll_fn(|cx| match watcher.watch(PartitionEvent::Readable(offset), cx.waker()) {
             false if self.is_accepted(offset) => Poll::Pending,
             _ => Poll::Ready(()),
         })

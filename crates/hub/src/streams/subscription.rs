@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::task::{self, Poll, Waker};
 
 use sinews_server::{Context, Sent};
-use sinews_stream::{PartitionEvent, StartPosition, Stream};
+use sinews_stream::{PartitionEvent, StartPosition, Stream, Watcher};
 
 use super::errors::deleted;
 use super::fetch::READ_BYTES;
@@ -44,6 +44,8 @@ pub(super) struct PartitionReader {
     pub(super) is_reset: bool,
     /// Wakes when there are more records; reading pauses until then.
     pub(super) wake_flag: Arc<WakeFlag>,
+    /// Forgets the flag when the reader ends.
+    watcher: Watcher,
 }
 
 /// The result of one step of sending.
@@ -78,7 +80,9 @@ impl<I> StreamSubscription<I> {
         let committed = member.map(|member| store.committed(&self.stream, number, &member.group));
         let next = if committed.is_some() { 0 } else { store.seek(&self.stream, number, self.start)? };
         let wake_flag = WakeFlag::new(cx.waker());
-        self.readers.push(PartitionReader { number, source, next, committed, is_reset: false, wake_flag });
+        let watcher = source.partition().watcher();
+        let is_reset = false;
+        self.readers.push(PartitionReader { number, source, next, committed, is_reset, wake_flag, watcher });
         Ok(())
     }
 
@@ -187,7 +191,7 @@ impl PartitionReader {
     /// At the end: registers for more records, unless the stream is closing.
     fn await_records(&self, closing: bool) -> Result<SendStep, Problem> {
         let (next, partition) = (self.next, self.source.partition());
-        if self.wake_flag.arm(|waker| partition.watch(PartitionEvent::Readable(next), waker)) {
+        if self.wake_flag.arm(|waker| self.watcher.watch(PartitionEvent::Readable(next), waker)) {
             return Ok(SendStep::Progress);
         }
         match partition.failure() {

@@ -173,9 +173,9 @@ impl HubTopics {
     ) -> (Vec<TopicSnapshot>, Vec<u8>) {
         let mut authority = self.write_authority();
         authority.successor = Some(Successor { sender, awaited: Mutex::new(Some(VecDeque::new())) });
-        let kept = publisher.histories();
+        let histories = publisher.histories();
         // Read epochs after the histories: a topic that is evicted in between has another epoch.
-        (kept, publisher.epochs())
+        (histories, publisher.epochs())
     }
 
     /// Forwards publications of this process to its predecessor.
@@ -225,8 +225,8 @@ impl HubTopics {
         let source = PublicationSource::of(origin, sender);
         self.publish_framed(&authority, out, topic, &publication, source);
         drop(authority);
-        let audience = (true, self.subscriber(source.exclude));
-        self.publish_plain(out, (topic, channel.as_ref()), &publication, audience);
+        let except = self.subscriber(source.exclude);
+        self.publish_plain(out, (topic, channel.as_ref()), &publication, except.into());
     }
 
     /// Delivers a publication in a message of another node of the cluster.
@@ -246,6 +246,7 @@ impl HubTopics {
         }
         self.count(topic);
         let publication = ChannelPublication::new(content);
+        let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
         let except = self.subscriber(exclude);
         if self.is_durable(topic) {
             self.publish_unstored(out, topic, &publication, None);
@@ -255,17 +256,16 @@ impl HubTopics {
             let make = |position| {
                 let predecessor = authority.predecessor.as_ref().filter(|_| has_history);
                 if let Some(predecessor) = predecessor {
-                    let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
                     predecessor.send_or_cut(published(topic, content, position, source));
                 }
                 assigned = position;
                 content.framed(topic, position)
             };
             TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), make, except);
-            self.publish_recoverable(out, channel, (topic, &publication), assigned, (None, except));
+            self.publish_recoverable(out, channel, (topic, &publication), assigned, source);
         }
         drop(authority);
-        self.publish_plain(out, (topic, event_channel.as_ref()), &publication, (true, except));
+        self.publish_plain(out, (topic, event_channel.as_ref()), &publication, except.into());
     }
 
     /// Delivers a message that the successor has published, perhaps of a client with a socket.
@@ -294,8 +294,7 @@ impl HubTopics {
                 if self.is_durable(topic) {
                     self.relay_recoverable(out, topic, &publication, position);
                 }
-                let sender = (source.socket, except);
-                self.publish_recoverable(out, channel, (topic, &publication), Some(position), sender);
+                self.publish_recoverable(out, channel, (topic, &publication), Some(position), source);
             }
             None if super::is_reserved(topic) => {}
             None if self.is_durable(topic) => {
@@ -311,7 +310,7 @@ impl HubTopics {
         drop(authority);
         if origin == PublicationOrigin::Successor {
             self.count(topic);
-            self.publish_plain(out, (topic, event_channel.as_ref()), &publication, (true, except));
+            self.publish_plain(out, (topic, event_channel.as_ref()), &publication, except.into());
         }
     }
 
@@ -405,9 +404,9 @@ mod tests {
         }
 
         /// Takes over; returns the queue to the predecessor.
-        fn take_over(&self, (kept, epochs): (Vec<TopicSnapshot>, Vec<u8>)) -> FrameReceiver {
+        fn take_over(&self, (histories, epochs): (Vec<TopicSnapshot>, Vec<u8>)) -> FrameReceiver {
             assert!(self.publisher.restore_epochs(&epochs));
-            kept.into_iter().for_each(|topic| assert!(self.publisher.restore(topic).unwrap()));
+            histories.into_iter().for_each(|topic| assert!(self.publisher.restore(topic).unwrap()));
             let (predecessor, receiver) = frame_queue();
             self.hub.set_predecessor(predecessor);
             receiver
@@ -489,10 +488,10 @@ mod tests {
         let from_third = third.take_over(second.hub.begin_handover(successor, &second.publisher));
         let event = MessageContent::Event(r#"{"event":"client-e"}"#.into());
         let out = &mut first.publisher.clone();
-        first.hub.publish_from(out, "kept.a", &event, false, Some(7 << 64 | 5));
+        first.hub.publish_client_event(out, "kept.a", &event, 7 << 64 | 5);
         first.publish("of a server");
         // The client is at the second process, and recovers at the first process after the exit of the others.
-        second.hub.publish_from(&mut second.publisher.clone(), "kept.a", &event, false, Some(7 << 64 | 5));
+        second.hub.publish_client_event(&mut second.publisher.clone(), "kept.a", &event, 7 << 64 | 5);
         second.publish_forwarded(&to_second);
         third.publish_forwarded(&to_third);
         second.deliver_published(&from_third);

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sinews_server::{Prepared, Publisher, SubscriberId};
+use sinews_server::{Prepared, Publisher};
 
 use super::nodes::NodePublicationId;
-use super::{HubTopics, TopicForm, TopicPublisher, reached};
+use super::{Exclusion, HubTopics, TopicForm, TopicPublisher, reached};
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::protocol::pusher::EventTarget;
 use crate::protocol::pusher::encode::ChannelPublication;
@@ -79,7 +79,7 @@ impl HubTopics {
         out: &mut impl TopicPublisher,
         (topic, channel): (&str, Option<&PublishedChannel<'_>>),
         publication: &ChannelPublication<'_>,
-        (include_self, except): (bool, Option<SubscriberId>),
+        exclusion: Exclusion,
     ) -> usize {
         let Some(PublishedChannel { target, origin, .. }) = channel else { return 0 };
         let has_subscribers = self.channel_events.load(Ordering::Acquire) > 0;
@@ -94,17 +94,18 @@ impl HubTopics {
         };
         let Some(version) = version.filter(|_| has_subscribers) else { return 0 };
         let topic = TopicForm::Event.topic(topic);
-        let except = event.socket_id.and_then(|id| self.apps.socket(id)).or(except);
-        match except {
-            // Events of clients have no version, and the same way to all workers: they keep their order.
-            _ if target.is_cache => {
-                let own = if include_self { None } else { out.subscriber_id() };
-                out.publish_version(&topic, &event.message, version, except.or(own))
-            }
-            Some(except) => out.publish_except(&topic, &event.message, except),
-            None if include_self => out.publish(&topic, &event.message),
-            None => out.publish_to_others(&topic, &event.message),
+        let sender = event.socket_id.and_then(|id| self.apps.socket(id));
+        let exclusion = sender.map_or(exclusion, Exclusion::Subscriber);
+        if !target.is_cache {
+            return out.publish(&topic, &event.message, exclusion);
         }
+        // Events of clients have no version, and the same way to all workers: they keep their order.
+        let except = match exclusion {
+            Exclusion::None => None,
+            Exclusion::Publisher => out.subscriber_id(),
+            Exclusion::Subscriber(except) => Some(except),
+        };
+        out.publish_version(&topic, &event.message, version, except)
     }
 
     /// The last event of a cache channel with its origin, and its age. The other nodes were sent the event before; one of another
@@ -158,7 +159,7 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use sinews_server::{Position, Router, Server};
+    use sinews_server::{Position, Router, Server, SubscriberId};
 
     use super::*;
     use crate::connections::ConnectionId;
@@ -190,7 +191,7 @@ mod tests {
     }
 
     impl TopicPublisher for VersionRecorder {
-        fn publish(&mut self, topic: &str, _: &Prepared) -> usize {
+        fn publish(&mut self, topic: &str, _: &Prepared, _: Exclusion) -> usize {
             panic!("{topic} without a version")
         }
 

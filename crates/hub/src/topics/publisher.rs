@@ -2,11 +2,26 @@
 
 use sinews_server::{Context, Position, Prepared, PublishError, Publisher, SubscriberId, Topics};
 
+/// The subscriber that a publication does not reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exclusion {
+    None,
+    /// The connection that publishes.
+    Publisher,
+    Subscriber(SubscriberId),
+}
+
+impl From<Option<SubscriberId>> for Exclusion {
+    fn from(except: Option<SubscriberId>) -> Self {
+        except.map_or(Self::None, Self::Subscriber)
+    }
+}
+
 /// The origin of a publication: a connection or a request. Names of topics were checked, and are no patterns. Each method
 /// returns the number of subscribers that it reaches.
 pub(crate) trait TopicPublisher {
-    /// Publishes to all subscribers, including the publisher.
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize;
+    /// Publishes to all subscribers but one, if any.
+    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize;
 
     /// Publishes to all subscribers but one, if any; the message is made from its position if the topic has a history.
     fn publish_with(
@@ -15,16 +30,6 @@ pub(crate) trait TopicPublisher {
         make: impl FnOnce(Option<Position>) -> Prepared,
         except: Option<SubscriberId>,
     ) -> usize;
-
-    /// Publishes to all other subscribers.
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        self.publish(topic, message)
-    }
-
-    /// Publishes to all subscribers but one, which need not be the publisher.
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        reached(self.publisher().publish_except(topic, message, except))
-    }
 
     /// Publishes a version, or with version 0 a message between two versions, to all subscribers but one.
     fn publish_version(
@@ -45,8 +50,12 @@ pub(crate) trait TopicPublisher {
 }
 
 impl TopicPublisher for Context<'_> {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        Context::publish(self, topic, message).unwrap_or(0)
+    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize {
+        match exclusion {
+            Exclusion::None => Context::publish(self, topic, message).unwrap_or(0),
+            Exclusion::Publisher => self.publish_to_others(topic, message).unwrap_or(0),
+            Exclusion::Subscriber(except) => reached(self.publisher().publish_except(topic, message, except)),
+        }
     }
 
     fn publish_with(
@@ -56,13 +65,9 @@ impl TopicPublisher for Context<'_> {
         except: Option<SubscriberId>,
     ) -> usize {
         match except {
-            Some(_) => reached(self.topics().publisher().publish_with_except(topic, make, except)),
+            Some(_) => reached(self.publisher().publish_with_except(topic, make, except)),
             None => Context::publish_with(self, topic, make).unwrap_or(0),
         }
-    }
-
-    fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> usize {
-        Context::publish_to_others(self, topic, message).unwrap_or(0)
     }
 
     fn publish_version(
@@ -85,8 +90,12 @@ impl TopicPublisher for Context<'_> {
 }
 
 impl TopicPublisher for Topics {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        Self::publish(self, topic, message, None).unwrap_or(0)
+    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize {
+        let sent = match exclusion {
+            Exclusion::Subscriber(except) => self.publish_except(topic, message, except),
+            Exclusion::None | Exclusion::Publisher => Self::publish(self, topic, message, None),
+        };
+        sent.unwrap_or(0)
     }
 
     fn publish_with(
@@ -95,11 +104,7 @@ impl TopicPublisher for Topics {
         make: impl FnOnce(Option<Position>) -> Prepared,
         except: Option<SubscriberId>,
     ) -> usize {
-        Self::publish_with_except(self, topic, make, except).unwrap_or(0)
-    }
-
-    fn publish_except(&mut self, topic: &str, message: &Prepared, except: SubscriberId) -> usize {
-        Self::publish_except(self, topic, message, except).unwrap_or(0)
+        Self::publish_with(self, topic, make, except).unwrap_or(0)
     }
 
     fn publish_version(
@@ -118,8 +123,11 @@ impl TopicPublisher for Topics {
 }
 
 impl TopicPublisher for Publisher {
-    fn publish(&mut self, topic: &str, message: &Prepared) -> usize {
-        reached(Self::publish(self, topic, message))
+    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize {
+        reached(match exclusion {
+            Exclusion::Subscriber(except) => self.publish_except(topic, message, except),
+            Exclusion::None | Exclusion::Publisher => Self::publish(self, topic, message),
+        })
     }
 
     fn publish_with(

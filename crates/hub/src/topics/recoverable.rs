@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use sinews_server::{Position, Prepared, Publisher, SubscriberId};
 
+use super::authority::PublicationSource;
 use super::{HubTopics, TopicForm, reached};
 use crate::protocol::pusher::encode::ChannelPublication;
 
@@ -36,11 +37,11 @@ impl HubTopics {
         channel: Option<RecoverableChannel<'_>>,
         (topic, publication): (&str, &ChannelPublication<'_>),
         position: Option<Position>,
-        (socket, excluded): (Option<u128>, Option<SubscriberId>),
+        source: PublicationSource,
     ) -> usize {
         let (Some(channel), Some(position)) = (channel, position) else { return 0 };
-        let (event, except) = self.positioned(publication, &channel.channel, (position, socket));
-        publish_at(out, topic, position, (&event, except.or(excluded)))
+        let (event, sender) = self.positioned(publication, &channel.channel, (position, source.socket));
+        publish_at(out, topic, position, (&event, sender.or_else(|| self.subscriber(source.exclude))))
     }
 
     /// Publishes an event of a durable topic at its position in the stream, while the relay of the topic is locked. Later

@@ -16,7 +16,7 @@ use super::queue::{NextBatch, TakenEvents, WebhookQueue, backoff};
 
 /// Delivers the events of a webhook until it is closed.
 pub(super) async fn deliver(receiver: Arc<WebhookQueue>) {
-    // Failed attempts since the last success, also of former batches: an application that is away is asked seldom.
+    // Failed attempts since the last success, also of former batches: an unreachable application gets few requests.
     let mut failures = 0;
     loop {
         let target = receiver.target();

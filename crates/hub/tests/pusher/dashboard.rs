@@ -27,7 +27,9 @@ fn next(socket: &mut WebSocket<TcpStream>) -> (String, Value) {
 #[test]
 fn apps_are_reported_by_connections_and_without_keys() {
     let others = (10..35).map(|id| PusherApp::new(id.to_string(), format!("key-{id}"), "other-secret"));
-    let hub = hub_of(others.chain([app()]));
+    let long = "n".repeat(70);
+    let named = others.map(|app| app.with_name(&long));
+    let hub = hub_of(named.chain([app().with_name("<b>shop</b>")]));
     let mut client = Client::new(&hub);
     client.subscribe("a");
     client.subscribe("private-b");
@@ -41,15 +43,19 @@ fn apps_are_reported_by_connections_and_without_keys() {
     let _second = Client::new(&hub);
     let (text, apps) = next(&mut dashboard(&hub));
     let none = json!({ "queued": 0, "failed": 0, "dropped": 0 });
-    let load = |id: &str, connections, channels, rejected| {
+    let (own, cut) = (Some("<b>shop</b>"), Some(format!("{}…", "n".repeat(64))));
+    let load = |id: &str, name: Option<&str>, connections, channels, rejected| {
         json!({
-            "id": id, "connections": connections, "channels": channels, "rejected": rejected, "webhooks": none,
+            "id": id, "name": name, "connections": connections, "channels": channels, "rejected": rejected, "webhooks": none,
         })
     };
     assert_eq!(apps["count"], 26);
     let listed = apps["apps"].as_array().unwrap();
     assert_eq!(listed.len(), 20, "the limit of a report");
-    assert_eq!(listed[..3], [load("3", 2, 2, 4), load("34", 1, 0, 0), load("10", 0, 0, 0)]);
+    assert_eq!(
+        listed[..3],
+        [load("3", own, 2, 2, 4), load("34", cut.as_deref(), 1, 0, 0), load("10", cut.as_deref(), 0, 0, 0)]
+    );
     for secret in [KEY, SECRET, "key-34", "other-secret"] {
         assert!(!text.contains(secret), "{secret}");
     }

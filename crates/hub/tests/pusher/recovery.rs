@@ -1,9 +1,12 @@
 //! Recovery: what a client has missed in channels with a history, and what plain clients receive.
 
+use std::io::Write as _;
 use std::thread;
 
 use serde_json::{Value, json};
 use sinews_hub::Hub;
+use sinews_hub::auth::ApiKeys;
+use sinews_testkit::BodyReader;
 
 use crate::client::{Client, api, app, data_of, hub, hub_of, policy, trigger};
 use crate::support::{TestHub, parse};
@@ -201,6 +204,49 @@ fn excluded_connections_receive_their_events_neither_live_nor_again() {
     let request = json!({ "position": start, "socket_id": other.socket_id });
     assert_eq!(recover(&mut client, "private-a", &request), (at(&start, 3), true));
     assert_eq!(client.receive(), of_client, "an event of another connection");
+}
+
+const API_KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
+
+/// Sends a request to the HTTP API; returns its answer.
+fn api_v1(hub: &TestHub, head: &str, body: &str) -> Value {
+    let mut stream = hub.connect();
+    let lines = format!("Host: localhost\r\nAuthorization: Bearer {API_KEY}\r\nConnection: close");
+    write!(stream, "{head} HTTP/1.1\r\n{lines}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = BodyReader::new(stream);
+    assert_eq!(answer.status(), 200);
+    parse(&answer.rest())
+}
+
+/// A connection has an id in the HTTP API once its user has signed in.
+#[test]
+fn publications_by_the_http_api_exclude_a_client_in_all_kinds_of_channels() {
+    let keys = ApiKeys::new().unwrap().with_key(API_KEY).unwrap();
+    let policy = policy([app().with_topics("kept")]).with_api_keys(keys);
+    let hub = TestHub::built(Hub::builder().access(policy));
+    let (mut excluded, mut other) = (Client::new(&hub), Client::new(&hub));
+    excluded.sign_in(&json!({ "id": "anna" }));
+    excluded.expect("pusher:signin_success");
+    for client in [&mut excluded, &mut other] {
+        recover(client, "a", &json!(true));
+        client.subscribe("b");
+        client.subscribe("cache-c");
+        client.expect("pusher:cache_miss");
+    }
+    let listed = api_v1(&hub, "GET /api/v1/connections", "");
+    let id = &listed["connections"][0]["connection"];
+    for channel in ["a", "b", "cache-c"] {
+        for (number, exclude) in [(1, id), (2, &Value::Null)] {
+            let data = json!({ "event": "e", "data": number });
+            let publication = json!({ "topic": format!("kept.{channel}"), "data": data, "exclude": exclude });
+            api_v1(&hub, "POST /api/v1/publish", &publication.to_string());
+        }
+        for (client, first) in [(&mut excluded, 2), (&mut other, 1)] {
+            for number in first..=2 {
+                assert_eq!(client.expect("e"), (channel.to_owned(), json!(number)));
+            }
+        }
+    }
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(crate) struct QuicClient {
     pub(crate) closed_sessions: HashMap<u64, (u32, String)>,
     /// Codes of streams that the server has reset.
     pub(crate) resets: HashMap<u64, u64>,
+    /// Codes of streams that the server does not read.
+    pub(crate) stopped: HashMap<u64, u64>,
     /// Streams that the client does not read.
     pub(crate) unread: HashSet<u64>,
     /// Bytes of streams that wait for their session.
@@ -102,6 +104,7 @@ impl QuicClient {
             session_streams: Vec::new(),
             closed_sessions: HashMap::new(),
             resets: HashMap::new(),
+            stopped: HashMap::new(),
             unread: HashSet::new(),
             held: HashMap::new(),
             datagrams: Vec::new(),
@@ -181,6 +184,9 @@ impl QuicClient {
                 }
                 QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id),
                 QuicEvent::Stream(StreamEvent::Writable { .. }) => self.flush(),
+                QuicEvent::Stream(StreamEvent::Stopped { id, error_code }) => {
+                    self.stopped.insert(id.into(), error_code.into_inner());
+                }
                 QuicEvent::DatagramReceived => {
                     while let Some(datagram) = self.quic.datagrams().recv() {
                         if let Some((session, payload)) =

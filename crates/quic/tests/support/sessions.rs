@@ -14,9 +14,31 @@ fn datagrams_of_a_session_are_echoed() {
     client.quic.datagrams().send([prefix.as_bytes(), b"hello"].concat().into(), false).expect("datagrams");
     world.run(&mut client, "datagram", |_, client| !client.datagrams.is_empty());
     assert_eq!((&client.datagrams[..], world.app.datagrams), (&[b"hello".to_vec()][..], 1));
+}
+
+/// QUIC takes memory for each stream that the client may open: the number grows with the streams that are open.
+#[test]
+fn permitted_streams_of_a_session_grow_as_they_are_opened() {
+    let (mut world, mut client) = connected(QuicLimits::new());
+    let target = RequestTarget::connect("webtransport", "localhost", "/session");
+    let session = client.ask(&target, b"", false);
+    world.run(&mut client, "session", |_, client| client.responses.contains_key(&session));
     world.pass_time(&mut client);
-    let streams = std::iter::from_fn(|| client.quic.streams().open(Dir::Uni)).take(50).count();
-    assert_eq!(streams, 50, "a session may open more streams than a connection without one");
+    let memory = world.lend(|exchanges| exchanges.memory());
+    let mut permitted = Vec::new();
+    while permitted.last() != Some(&0) {
+        let streams: Vec<StreamId> = std::iter::from_fn(|| client.quic.streams().open(Dir::Uni)).collect();
+        for stream in &streams {
+            // The signal, and the session.
+            client.send(*stream, Bytes::from_static(b"\x40\x54\0"), false);
+        }
+        world.pass_time(&mut client);
+        permitted.push(streams.len());
+    }
+    // The control stream is open, too. QUIC announces the last few of the 100 streams later.
+    assert_eq!((permitted[0], permitted.iter().sum::<usize>()), (5, 95), "{permitted:?}");
+    assert_eq!(world.app.session_streams.len(), 95);
+    assert!(world.lend(|exchanges| exchanges.memory()) > memory + 94 * 48);
 }
 
 /// RFC 9221 section 5.3: datagrams are subject to congestion control. Few wait; the application keeps the others.

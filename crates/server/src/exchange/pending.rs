@@ -46,7 +46,7 @@ impl PendingAnswer {
             }
             Poll::Pending => {}
         }
-        let hooked = exchange.router.hooks.has_after();
+        let hooked = exchange.router.hooks.has_after(exchange.head);
         pending.request = hooked.then(|| (exchange.retain(), exchange.peer));
         Outcome::Pending(Box::new(pending))
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use sinews_http::{OwnedHead, RequestHead};
 use sinews_proto::Time;
 
-use super::{HttpExchange, MatchedRoute};
+use super::{HttpExchange, MatchedRoute, SESSION_PROTOCOL};
 use crate::request::{RetainedParams, RouteParams};
 use crate::router::Router;
 
@@ -17,6 +17,8 @@ pub(crate) struct RetainedRequest {
     /// Index of the route's entry in the router.
     route: Option<usize>,
     params: RetainedParams,
+    /// The request is for a session of WebTransport.
+    is_session: bool,
 }
 
 impl HttpExchange<'_> {
@@ -26,6 +28,7 @@ impl HttpExchange<'_> {
             head: self.head.to_owned_head(),
             route: self.route.as_ref().map(|route| route.index),
             params: self.params().retain(),
+            is_session: self.is_session(),
         })
     }
 }
@@ -50,7 +53,8 @@ impl RetainedRequest {
             let entry = router.entry(index)?;
             Some(MatchedRoute { index, entry, params: RouteParams::Retained(&self.params) })
         });
-        then(&HttpExchange { head, body, peer, started, connect: None, router, route })
+        let connect = self.is_session.then_some(SESSION_PROTOCOL);
+        then(&HttpExchange { head, body, peer, started, connect, router, route })
     }
 }
 

@@ -278,6 +278,33 @@ fn fixed_responses_that_announce_http3_remain_encoded() {
 }
 
 #[test]
+fn hooks_of_cross_origin_requests_leave_other_requests_as_they_are() {
+    let wakers = Arc::default();
+    let refused = |request: &mut Request<'_>| {
+        (request.head().method() == "OPTIONS").then(|| Response::new(204).with_header("x-before", "y"))
+    };
+    let router =
+        router(&wakers).cross_origin("/", refused, |_, response| response.set_header("x-after", "y"));
+    let mut framing = NumberedFraming::new(router);
+    for (method, origin) in
+        [("GET", None), ("GET", Some(b"https://a")), ("OPTIONS", None), ("OPTIONS", Some(b"https://a"))]
+    {
+        let fields = [Some(("host", &b"a"[..])), origin.map(|origin| ("origin", &origin[..]))];
+        let head =
+            OwnedHead::from_fields(method, "/fixed", Version::Http11, fields.into_iter().flatten()).unwrap();
+        let head = head.head();
+        let exchange = HttpExchange::new(&head, &[], PEER, None, &framing.router);
+        let before = exchange.before(&mut framing.services);
+        assert_eq!(before.is_some(), method == "OPTIONS" && origin.is_some());
+        let is_fixed = matches!(exchange.respond(framing.conn, &mut framing.services), Outcome::Fixed(_));
+        assert_eq!(is_fixed, method == "GET" && origin.is_none(), "its encoding is used again");
+        let mut response = Response::text("other");
+        exchange.complete(&mut response, &mut framing.services);
+        assert_eq!(response.header("x-after").next(), origin.map(|_| "y"));
+    }
+}
+
+#[test]
 fn handshake_of_a_head_without_http1_is_rejected() {
     struct Silent;
     impl Handler for Silent {

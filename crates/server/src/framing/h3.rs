@@ -19,8 +19,7 @@ use sinews_http::h3::{Event, H3Code, QuicStreamId};
 use sinews_proto::Time;
 use sinews_quic::{ConnectionKey, Exchanges};
 
-use self::sessions::MessageStream;
-pub(crate) use self::sessions::SessionEnd;
+pub(crate) use self::sessions::{MessageStream, SessionEnd};
 use super::streams::{ExchangeTable, OpenedSocket, RequestStreams as _, SocketTable, StreamReset};
 use crate::http::HttpConfig;
 use crate::shared::WorkerShared;
@@ -33,8 +32,10 @@ pub(crate) struct H3Conn {
     pub(crate) key: ConnectionKey,
     pub(crate) table: ExchangeTable<QuicStreamId>,
     pub(crate) sockets: SocketTable<QuicStreamId>,
-    /// Sessions of WebTransport; each has a socket on its message stream.
+    /// Message streams of sessions of WebTransport; each has a socket.
     pub(crate) sessions: Vec<MessageStream>,
+    /// Sessions in which the client has opened a stream since the last look.
+    has_own_stream: Vec<QuicStreamId>,
     /// Changes of streams of sockets, in order.
     changes: Vec<SocketChange>,
     /// The connection is listed among those that the worker asks for at the end of its turn.
@@ -73,8 +74,8 @@ pub(crate) enum SocketInput<'e> {
     Opened(Box<OpenedSocket>),
     /// Bytes, and whether the peer sends no more.
     Data { socket: ConnId, data: &'e [u8], ends: bool },
-    /// The stream is reset. It exists no longer.
-    Reset(ConnId),
+    /// The streams of these sockets are reset. They exist no longer.
+    Reset(Vec<ConnId>),
 }
 
 /// A connection while its endpoint lends it.
@@ -92,6 +93,7 @@ impl H3Conn {
             table: ExchangeTable::new(conn, peer, now),
             sockets: SocketTable::new(),
             sessions: Vec::new(),
+            has_own_stream: Vec::new(),
             changes: Vec::new(),
             is_changed: false,
             is_woken: false,
@@ -199,6 +201,7 @@ impl H3Streams<'_, '_> {
             Event::HeadTooLarge { stream } => self.reject_head(stream, false, shared),
             Event::Data { stream, data } => {
                 if let Some(socket) = self.conn.sockets.of(stream) {
+                    self.conn.note_input(stream);
                     return Some(SocketInput::Data { socket, data, ends: false });
                 }
                 self.receive_data(stream, data, false, shared);
@@ -216,12 +219,15 @@ impl H3Streams<'_, '_> {
                 }
                 self.remove_reset(stream, shared);
                 // A violation on the stream of its request ends a session, too.
-                let socket = self.conn.sockets.of(stream).or_else(|| self.conn.closed_session(stream));
-                return socket.map(SocketInput::Reset);
+                let sockets = match self.conn.sockets.of(stream) {
+                    Some(socket) => vec![socket],
+                    None => self.conn.closed_session(stream),
+                };
+                return Some(SocketInput::Reset(sockets));
             }
-            Event::SessionStream { stream, .. } => self.reject_session_stream(stream),
+            Event::SessionStream { stream, session } => self.accept_message_stream(stream, session, shared),
             Event::SessionClosed { session, .. } => {
-                return self.conn.closed_session(session).map(SocketInput::Reset);
+                return Some(SocketInput::Reset(self.conn.closed_session(session)));
             }
             // The end of content follows trailers.
             _ => {}
@@ -235,7 +241,7 @@ impl H3Streams<'_, '_> {
             match change {
                 SocketChange::Pause(stream) => self.exchanges.pause_reads(stream),
                 SocketChange::Resume(stream) => self.exchanges.resume_reads(stream),
-                SocketChange::End(stream) if sessions::carries_messages(stream) => {
+                SocketChange::End(stream) if self.conn.carries_messages(stream) => {
                     self.exchanges.send_bytes(stream, bytes::Bytes::new(), true);
                 }
                 SocketChange::End(stream) => {
@@ -302,7 +308,8 @@ impl H3Streams<'_, '_> {
         if let Some((code, reason)) = conn.closing {
             exchanges.close(code, reason);
         }
-        let state = exchanges.memory() + conn.sockets.memory() + conn.table.incomplete();
+        let sessions: usize = conn.sessions.iter().map(MessageStream::memory).sum();
+        let state = exchanges.memory() + conn.sockets.memory() + conn.table.incomplete() + sessions;
         conn.memory = (exchanges.retained() + conn.table.outgoing(), state);
     }
 }

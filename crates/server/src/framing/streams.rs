@@ -31,6 +31,16 @@ pub(crate) enum StreamKey {
     Http3(QuicStreamId),
 }
 
+impl StreamKey {
+    /// Whether the client has opened the stream.
+    pub(crate) const fn is_by_client(self) -> bool {
+        match self {
+            Self::Http2(_) => true,
+            Self::Http3(stream) => stream.is_by_client(),
+        }
+    }
+}
+
 impl From<StreamId> for StreamKey {
     fn from(stream: StreamId) -> Self {
         Self::Http2(stream)

@@ -77,8 +77,9 @@ impl Cors {
         self
     }
 
-    /// Answers a preflight.
-    pub(crate) fn before(&self, request: &Request<'_>) -> Option<Response> {
+    /// Answers a preflight: with 204, or with 403 for a page of another origin. Other requests get `None`.
+    #[must_use]
+    pub fn before(&self, request: &Request<'_>) -> Option<Response> {
         let head = request.head();
         let requested = head.header("access-control-request-method").next()?;
         head.header("origin").next()?;
@@ -105,8 +106,8 @@ impl Cors {
         Some(response)
     }
 
-    /// Allows the page to read an answer.
-    pub(crate) fn after(&self, request: &Request<'_>, response: &mut Response) {
+    /// Adds the headers that allow the page to read an answer, if it is of an allowed origin.
+    pub fn after(&self, request: &Request<'_>, response: &mut Response) {
         if !self.is_any {
             response.vary("Origin");
         }

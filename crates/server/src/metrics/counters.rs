@@ -44,6 +44,7 @@ pub(crate) struct ShardCounters {
     pub(crate) http3_datagrams_forwarded: Counter,
     pub(crate) http3_datagrams_dropped: Counter,
     pub(crate) webtransport_sessions: Counter,
+    pub(crate) webtransport_streams: Counter,
     pub(crate) webtransport_datagrams_sent: Counter,
     pub(crate) webtransport_datagrams_received: Counter,
     pub(crate) webtransport_datagrams_dropped: Counter,
@@ -155,6 +156,7 @@ impl ShardCounters {
         metrics.http3_datagrams_forwarded += self.http3_datagrams_forwarded.get();
         metrics.http3_datagrams_dropped += self.http3_datagrams_dropped.get();
         metrics.webtransport_sessions += self.webtransport_sessions.get();
+        metrics.webtransport_streams += self.webtransport_streams.get();
         metrics.webtransport_datagrams_sent += self.webtransport_datagrams_sent.get();
         metrics.webtransport_datagrams_received += self.webtransport_datagrams_received.get();
         metrics.webtransport_datagrams_dropped += self.webtransport_datagrams_dropped.get();

@@ -69,6 +69,8 @@ pub struct Metrics {
     pub http3_datagrams_dropped: u64,
     /// Sessions of WebTransport. `handshakes` has them, too.
     pub webtransport_sessions: u64,
+    /// Message streams that clients have opened in sessions. `handshakes` has them, too.
+    pub webtransport_streams: u64,
     /// Datagrams with messages to sessions. `messages_sent` has them, too.
     pub webtransport_datagrams_sent: u64,
     /// Datagrams with messages of sessions. `messages_received` has those that were not dropped, too.

@@ -69,6 +69,8 @@ impl Metrics {
     fn webtransport_to(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let help = "Sessions of WebTransport";
         out.counter("sinews_webtransport_sessions", help, None, self.webtransport_sessions)?;
+        let help = "Message streams that clients have opened in sessions of WebTransport";
+        out.counter("sinews_webtransport_streams", help, None, self.webtransport_streams)?;
         let help = "Datagrams with messages to sessions of WebTransport";
         out.counter("sinews_webtransport_datagrams_sent", help, None, self.webtransport_datagrams_sent)?;
         let (help, received) =

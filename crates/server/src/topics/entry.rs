@@ -5,38 +5,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sinews_engine::{ConnId, Post};
+use sinews_engine::Post;
 use sinews_session::Prepared;
 
 use super::history::log::TopicHistory;
+use super::subscriber_id::SubscriberId;
 use crate::mail::Mail;
-
-/// A connection as a subscriber, on any thread of its server: [`Context::subscriber_id`](crate::Context::subscriber_id).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SubscriberId {
-    pub(crate) shard: usize,
-    pub(crate) conn: ConnId,
-}
-
-impl SubscriberId {
-    /// Number of bits of [`to_bits`](Self::to_bits).
-    pub const BITS: u32 = 80;
-
-    /// Returns the id as a number below 2^[`BITS`](Self::BITS).
-    #[must_use]
-    pub fn to_bits(self) -> u128 {
-        // Threads are few.
-        let thread = u128::from(u16::try_from(self.shard).unwrap_or(u16::MAX));
-        thread << u64::BITS | u128::from(self.conn.to_bits())
-    }
-
-    /// Returns the id of a number. A number that is not of [`to_bits`](Self::to_bits) is no connection, or another one.
-    #[must_use]
-    pub fn from_bits(bits: u128) -> Self {
-        let shard = usize::from((bits >> u64::BITS) as u16);
-        Self { shard, conn: ConnId::from_bits(bits as u64) }
-    }
-}
 
 /// Topic, or pattern of topics. There may be as many topics as connections, so few fields are in place.
 #[derive(Debug)]
@@ -173,7 +147,7 @@ impl Recipients<'_> {
             if count == 0 {
                 continue;
             }
-            let except = except.filter(|except| except.shard == shard).map(|except| except.conn);
+            let except = except.and_then(|except| except.on_thread(shard));
             match post.send(Mail::publish(self.name, (message, version), except)) {
                 Ok(()) => reached += count,
                 Err(_) => lost += count,

@@ -5,17 +5,19 @@ use std::time::Instant;
 use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
-use super::entry::{Recipients, SubscriberId};
+use super::entry::Recipients;
 use super::history::policy::Position;
 use super::name::InvalidTopic;
 use super::presence::undelivered::UpdateTurn;
 use super::registry::{Publication, Topics};
+use super::subscriber_id::SubscriberId;
 use crate::mail::{Mail, MailedPublication};
 
 impl Topics {
     /// Publishes a message built from its position in the topic, if the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)), so that
     /// the message can contain the position. Otherwise as [`publish`](Self::publish). The topic is locked while the
-    /// message is built: the callback must not publish.
+    /// message is built: the callback must not publish. The exception is a connection of any thread; a replay of the history
+    /// includes the message for every subscriber.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -23,39 +25,13 @@ impl Topics {
         &mut self,
         name: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<ConnId>,
+        except: Option<SubscriberId>,
     ) -> Result<usize, InvalidTopic> {
         let topic = self.resolve(name)?;
         Ok(self.publish_resolved_with(topic, name, make, except))
     }
 
-    /// Publishes as [`publish_with`](Self::publish_with) does, except to a connection of any thread. A replay of the history
-    /// includes the message for every subscriber.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_with_except(
-        &mut self,
-        name: &str,
-        make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
-    ) -> Result<usize, InvalidTopic> {
-        let topic = self.resolve(name)?;
-        Ok(self.publish_resolved_with_except(topic, name, make, except))
-    }
-
     pub(crate) fn publish_resolved_with(
-        &mut self,
-        topic: Option<usize>,
-        name: &str,
-        make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<ConnId>,
-    ) -> usize {
-        let except = except.map(|conn| SubscriberId { shard: self.shard, conn });
-        self.publish_resolved_with_except(topic, name, make, except)
-    }
-
-    fn publish_resolved_with_except(
         &mut self,
         topic: Option<usize>,
         name: &str,
@@ -67,7 +43,7 @@ impl Topics {
                 .publish_with_history(topic, name, |position| make(Some(position)), except)
                 .unwrap_or(0);
         }
-        self.publish_resolved_except(topic, name, &make(None), except)
+        self.publish_resolved(topic, name, &make(None), except)
     }
 
     /// Returns whether a topic has history.
@@ -92,6 +68,7 @@ impl Topics {
         except: Option<ConnId>,
     ) -> Result<usize, InvalidTopic> {
         let topic = self.resolve(name)?;
+        let except = except.map(|conn| self.subscriber_id(conn));
         Ok(self.publish_resolved(topic, name, message, except))
     }
 
@@ -108,7 +85,7 @@ impl Topics {
         except: SubscriberId,
     ) -> Result<usize, InvalidTopic> {
         let topic = self.resolve(name)?;
-        Ok(self.publish_resolved_except(topic, name, message, Some(except)))
+        Ok(self.publish_resolved(topic, name, message, Some(except)))
     }
 
     /// Publishes a version of a topic without history, as [`Publisher::publish_version`](crate::Publisher::publish_version)
@@ -125,7 +102,7 @@ impl Topics {
     ) -> Result<usize, InvalidTopic> {
         let topic = self.resolve(name)?;
         if self.has_history(topic, name) {
-            return Ok(self.publish_resolved_except(topic, name, message, except));
+            return Ok(self.publish_resolved(topic, name, message, except));
         }
         self.counters.published += 1;
         let exact = self.directory.find(name);
@@ -147,23 +124,12 @@ impl Topics {
 
     /// Returns the number of subscriptions that an exception of this thread has to a topic.
     pub(super) fn own_subscriptions(&self, topic: Option<usize>, except: Option<SubscriberId>) -> usize {
-        let except = except.filter(|except| except.shard == self.shard);
-        except.zip(topic).map_or(0, |(except, topic)| self.matching_subscriptions(topic, except.conn))
+        let except = except.and_then(|except| except.on_thread(self.shard));
+        except.zip(topic).map_or(0, |(conn, topic)| self.matching_subscriptions(topic, conn))
     }
 
     /// Publishes to a topic that was just resolved.
     pub(crate) fn publish_resolved(
-        &mut self,
-        topic: Option<usize>,
-        name: &str,
-        message: &Prepared,
-        except: Option<ConnId>,
-    ) -> usize {
-        let except = except.map(|conn| SubscriberId { shard: self.shard, conn });
-        self.publish_resolved_except(topic, name, message, except)
-    }
-
-    fn publish_resolved_except(
         &mut self,
         topic: Option<usize>,
         name: &str,
@@ -201,7 +167,7 @@ impl Topics {
         reached +=
             self.local(local).iter().map(|pattern| self.topics[*pattern].subscribers.len()).sum::<usize>();
         reached -= self.own_subscriptions(topic, except);
-        let except = except.filter(|except| except.shard == self.shard).map(|except| except.conn);
+        let except = except.and_then(|except| except.on_thread(self.shard));
         self.counters.lost += lost as u64;
         self.push(Publication { topic: local, message: message.clone(), except, sequence: 0 });
         reached

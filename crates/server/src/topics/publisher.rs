@@ -8,7 +8,7 @@ use sinews_engine::Post;
 use sinews_session::Prepared;
 
 use super::directory::Directory;
-use super::entry::{Recipients, SubscriberId};
+use super::entry::Recipients;
 use super::history::append::PublishOrigin;
 use super::history::policy::{Position, TopicSnapshot};
 use super::keyed::page::page as keyed_page;
@@ -18,6 +18,7 @@ use super::keyed::write::{KeyError, KeyWrite, KeyWritten};
 use super::name::{self, InvalidTopic};
 use super::observer::SubscriptionObserver;
 use super::presence::member::PresenceSnapshot;
+use super::subscriber_id::SubscriberId;
 use crate::mail::Mail;
 
 /// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
@@ -56,11 +57,10 @@ impl Publisher {
     /// [`PublishError`]: the name is invalid, the mailbox of a thread with subscribers is full, or the server has
     /// ended.
     pub fn publish(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
-        if self.directory.rules.any_history() && self.directory.rules.history(topic).is_some() {
+        if self.has_history(topic) {
             return self.publish_with(topic, |_| message.clone());
         }
-        name::check(topic)?;
-        self.publish_to_all(topic, message, 0, None)
+        self.publish_unretained(topic, message, None)
     }
 
     /// Publishes to every subscriber of a topic without history, except one: for example the connection whose request
@@ -75,11 +75,10 @@ impl Publisher {
         message: &Prepared,
         except: SubscriberId,
     ) -> Result<usize, PublishError> {
-        if self.directory.rules.any_history() && self.directory.rules.history(topic).is_some() {
+        if self.has_history(topic) {
             return self.publish(topic, message);
         }
-        name::check(topic)?;
-        self.publish_to_all(topic, message, 0, Some(except))
+        self.publish_unretained(topic, message, Some(except))
     }
 
     /// Publishes past the history of a topic, to every subscriber but one: the message has no position, and later
@@ -111,11 +110,15 @@ impl Publisher {
         version: u64,
         except: Option<SubscriberId>,
     ) -> Result<usize, PublishError> {
-        if self.directory.rules.any_history() && self.directory.rules.history(topic).is_some() {
+        if self.has_history(topic) {
             return self.publish(topic, message);
         }
         name::check(topic)?;
         self.publish_to_all(topic, message, version, except)
+    }
+
+    fn has_history(&self, topic: &str) -> bool {
+        self.directory.rules.any_history() && self.directory.rules.history(topic).is_some()
     }
 
     fn publish_to_all(
@@ -164,8 +167,7 @@ impl Publisher {
             return self.publish_to_all(topic, &make(None), 0, except);
         }
         let patterns = self.directory.matching(topic);
-        let excluded = except.map(|except| (except.shard, except.conn));
-        let from = PublishOrigin { posts: &self.posts, except: excluded };
+        let from = PublishOrigin { posts: &self.posts, except };
         let make = |position| make(Some(position));
         into_result(self.directory.publish_with_history(topic, &patterns, make, from).unwrap_or_default())
     }
@@ -201,8 +203,7 @@ impl Publisher {
         name::check(topic)?;
         let patterns = self.directory.matching(topic);
         if self.directory.rules.history(topic).is_some() {
-            let excluded = except.map(|except| (except.shard, except.conn));
-            let from = PublishOrigin { posts: &self.posts, except: excluded };
+            let from = PublishOrigin { posts: &self.posts, except };
             if let Ok(done) = self.directory.publish_at(topic, &patterns, (position, message), from) {
                 return into_result(done);
             }

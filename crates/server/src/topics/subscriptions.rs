@@ -2,9 +2,9 @@
 
 use sinews_engine::ConnId;
 
-use super::entry::SubscriberId;
 use super::name::{self, InvalidTopic};
 use super::registry::{SubscriberIndex, Topics};
+use super::subscriber_id::SubscriberId;
 
 /// Number of subscribers of a topic from which on the capacity of their list doubles.
 const FEW_SUBSCRIBERS: usize = 8;

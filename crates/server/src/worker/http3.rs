@@ -172,7 +172,7 @@ impl Worker {
                 self.receive_socket(io, socket, &mut input, ends);
                 self.scratch = input;
             }
-            Some(SocketInput::Reset(socket)) => self.remove_sockets(io, vec![socket]),
+            Some(SocketInput::Reset(sockets)) => self.remove_sockets(io, sockets),
             None => {}
         }
         // The handler may have published.
@@ -207,6 +207,7 @@ impl Worker {
                 self.open_socket(io, conn, *opened);
             }
         }
+        self.close_replaced(io, conn);
         self.time_sockets(io, conn);
         if let Some((http3, shared)) = self.lend_http3(conn) {
             H3Streams { conn: http3, exchanges }.expire(shared);

@@ -7,7 +7,7 @@ use sinews_quic::DatagramSend;
 use super::Worker;
 use super::conn::ConnProtocol;
 use super::sockets::StreamSockets;
-use crate::framing::h3::{H3Streams, SessionEnd};
+use crate::framing::h3::{H3Streams, MessageStream, SessionEnd};
 use crate::shared::WorkerShared;
 use crate::socket::WebSocketConn;
 
@@ -16,14 +16,14 @@ impl StreamSockets {
     /// next time: a busy session does not delay the others.
     pub(super) fn fill_datagrams(&mut self, streams: &mut H3Streams<'_, '_>, shared: &mut WorkerShared) {
         for at in 0..streams.conn.sessions.len() {
-            let message_stream = streams.conn.sessions[at];
-            let socket = streams.conn.sockets.of(message_stream.stream);
+            let MessageStream { session, stream, .. } = streams.conn.sessions[at];
+            let socket = streams.conn.sockets.of(stream);
             let Some(found) = socket.and_then(|socket| self.conn_mut(socket)) else { continue };
             let ConnProtocol::WebSocket(websocket) = &mut found.protocol else { continue };
             let FilledSession { has_oversized, is_blocked } =
-                fill_session(websocket, streams, message_stream.session, shared);
+                fill_session(websocket, streams, session, shared);
             if has_oversized {
-                streams.conn.sockets.mark_ready(message_stream.stream);
+                streams.conn.sockets.mark_ready(stream);
             }
             if is_blocked {
                 return streams.conn.sessions.rotate_left(at + 1);
@@ -101,6 +101,18 @@ pub(super) fn session_end(websocket: &WebSocketConn, is_finished: bool) -> Sessi
 }
 
 impl Worker {
+    /// Closes the message streams of the server whose clients use streams of their own instead: they may not read the other ones.
+    pub(super) fn close_replaced(&mut self, io: &mut Io, conn: ConnId) {
+        let Some(found) = self.quic.conns.get(conn) else { return };
+        let ConnProtocol::Http3(http3) = &mut found.protocol else { return };
+        for socket in http3.take_replaced() {
+            if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(socket) {
+                websocket.close_replaced(shared);
+            }
+            self.settle(io, socket);
+        }
+    }
+
     /// Handles a datagram of a session.
     pub(super) fn receive_datagram(
         &mut self,

@@ -253,6 +253,9 @@ impl Worker {
         let is_session = matches!(upgrade.transport, MessageTransport::Session);
         let (peer, opened) = match protocol {
             ConnProtocol::Http2(http2) => (http2.table.peer, &counters.http2_websockets),
+            ConnProtocol::Http3(http3) if is_session && stream.is_by_client() => {
+                (http3.table.peer, &counters.webtransport_streams)
+            }
             ConnProtocol::Http3(http3) if is_session => (http3.table.peer, &counters.webtransport_sessions),
             ConnProtocol::Http3(http3) => (http3.table.peer, &counters.http3_websockets),
             _ => return,

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod content;
+mod files;
 mod handover;
 mod limits;
 #[path = "../../../quic/tests/support/client.rs"]

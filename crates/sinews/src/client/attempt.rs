@@ -25,6 +25,7 @@ pub(crate) struct ConnectAttempt {
 impl ConnectAttempt {
     pub(crate) fn new(settings: ConnectSettings, network: NetworkSettings) -> Result<Self, ConnectError> {
         let target = settings.target()?;
+        network.address_overrides.iter().try_for_each(AddressOverride::check)?;
         let proxy = choose(&network, &target)?;
         Ok(Self { settings, network, target, proxy, redirected: 0 })
     }
@@ -68,6 +69,7 @@ impl ConnectAttempt {
         }
         if !next.is_same_origin(&self.target) {
             self.settings.headers.retain(|(name, _)| !is_private(name));
+            self.network.server_name = None;
         }
         self.proxy = choose(&self.network, &next)?;
         self.target = next;

@@ -206,7 +206,8 @@ impl<R: Runtime> Connect<R> {
 
     /// Connects to the host and port `address` where the URL, or a redirect, names `server`: for a server whose name
     /// does not resolve to it yet, or one of several servers behind a name. Request and certificate are those of the
-    /// URL. May be called for several servers; the first match applies. A proxy is asked for `address`.
+    /// URL. May be called for several servers; the first match applies. A proxy is asked for `address`. A host with a
+    /// space, a control character or one outside of ASCII is [`ConnectError::Url`].
     pub fn connect_to(mut self, server: (&str, u16), address: (&str, u16)) -> Self {
         let owned = |(host, port): (&str, u16)| (host.to_owned(), port);
         self.network.address_overrides.push(AddressOverride { from: owned(server), to: owned(address) });
@@ -229,7 +230,7 @@ impl<R: Runtime> Connect<R> {
     }
 
     /// Sets the server name for TLS (SNI) and certificate verification, in place of the URL's host. Default: the
-    /// URL's host, or that of a redirect.
+    /// URL's host. A redirect to another origin ends the setting: the name is that of the redirect's host.
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.network.server_name = Some(name.into());

@@ -14,6 +14,8 @@ use super::error::{ConnectError, ConnectPhase};
 #[cfg(feature = "url-connect")]
 use super::proxy::ProxyChoice;
 use super::target::{ConnectTarget, redacted};
+#[cfg(feature = "url-connect")]
+use super::target::{UrlError, authority};
 use super::upgrade::HandshakeExchange;
 
 /// Settings of the handshake, for any transport.
@@ -50,6 +52,19 @@ pub(crate) struct NetworkSettings {
 pub(crate) struct AddressOverride {
     pub(crate) from: (String, u16),
     pub(crate) to: (String, u16),
+}
+
+#[cfg(feature = "url-connect")]
+impl AddressOverride {
+    /// Fails if the host to connect to is none: it becomes a line of a request to a proxy.
+    pub(crate) fn check(&self) -> Result<(), ConnectError> {
+        let (host, port) = &self.to;
+        if !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Ok(());
+        }
+        let url = authority(host, *port);
+        Err(ConnectError::Url { url, error: UrlError::Host })
+    }
 }
 
 #[cfg(feature = "url-connect")]

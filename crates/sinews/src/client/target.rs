@@ -163,13 +163,24 @@ impl std::error::Error for UrlError {}
 
 /// The URL without name and password, also if it is invalid.
 pub(crate) fn redacted(url: &str) -> String {
-    let Some((before, rest)) = url.rsplit_once('@') else { return url.to_owned() };
-    match before.split_once("://") {
-        // An `@` in the path does not end a password.
-        Some((_, before)) if before.contains(['/', '?']) => url.to_owned(),
-        Some((scheme, _)) => format!("{scheme}://{rest}"),
-        None => rest.to_owned(),
-    }
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = url.split_at(start);
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    // An `@` in the path does not end a password.
+    let host = rest[..end].rfind('@').map_or(0, |at| at + 1);
+    let shown = if is_authority(&rest[host..end]) {
+        &rest[host..]
+    } else {
+        // The password has a `/` or a `?`, or the port is invalid.
+        rest.rsplit('@').next().unwrap_or_default()
+    };
+    format!("{scheme}{shown}")
+}
+
+/// Whether the text is a host, and perhaps the number of a port.
+fn is_authority(text: &str) -> bool {
+    text.ends_with(']')
+        || text.rsplit_once(':').is_none_or(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Host and port.
@@ -263,6 +274,15 @@ mod tests {
             ("ws://a:b@c@d/e", "ws://d/e"),
             ("a:b@c:1", "c:1"),
             ("ws://c/d@e", "ws://c/d@e"),
+            ("ws://c:80/d@e", "ws://c:80/d@e"),
+            ("ws://[::1]/d@e", "ws://[::1]/d@e"),
+            ("ws://a:b@c/d@e", "ws://c/d@e"),
+            ("wss://a:b/c@d.example/", "wss://d.example/"),
+            ("wss://a:b?c@d.example/", "wss://d.example/"),
+            ("wss://a@b:c/d@e.example/", "wss://e.example/"),
+            ("socks5://a:b/c@d:1080", "socks5://d:1080"),
+            ("a:b/c@d:3128", "d:3128"),
+            ("ws://c:x/", "ws://c:x/"),
         ] {
             assert_eq!(redacted(url), shown);
         }

@@ -20,7 +20,8 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// To host and port, with the value of `Proxy-Authorization`. Neither contains a line break: both come from URLs.
+    /// To host and port, with the value of `Proxy-Authorization`. Neither contains a line break: both come from URLs, or
+    /// from an [`AddressOverride`](super::settings::AddressOverride) that was checked.
     pub(crate) fn new(
         authority: &str,
         authorization: Option<&str>,

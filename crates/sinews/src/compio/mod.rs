@@ -11,6 +11,7 @@
 //!
 //! compio::runtime::spawn(async move {
 //!     let (stream, peer) = listener.accept().await?;
+//!     stream.set_nodelay(true)?;
 //!     let mut websocket = sinews::compio::accept(stream).peer(peer).await?;
 //!     while let Some(message) = websocket.next().await {
 //!         let message = message?;

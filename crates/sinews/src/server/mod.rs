@@ -22,6 +22,7 @@
 //! #     stream.read_to_string(&mut answer).await.map(|_| ())
 //! # });
 //! let (stream, peer) = listener.accept().await?;
+//! stream.set_nodelay(true)?;
 //! let (mut websocket, request) = sinews::accept(stream)
 //!     .peer(peer)
 //!     .subprotocols(["v2.chat", "v1.chat"])

@@ -66,6 +66,8 @@ struct DiskState {
     locked: bool,
     /// The path of the lock leads to another file.
     is_lock_replaced: bool,
+    /// No file and no directory can be opened.
+    lacks_descriptors: bool,
     chance: SimRng,
 }
 
@@ -86,6 +88,7 @@ impl SimulatedDisk {
             crashed: false,
             locked: false,
             is_lock_replaced: false,
+            lacks_descriptors: false,
             chance: SimRng::new(seed),
         };
         Self(Arc::new(Mutex::new(state)))
@@ -116,6 +119,11 @@ impl SimulatedDisk {
     /// Sets the number of free bytes.
     pub(crate) fn set_free_space(&self, free_space: Option<u64>) {
         self.state().free_space = free_space;
+    }
+
+    /// Makes each call that needs a descriptor fail with EMFILE.
+    pub(crate) fn set_lacks_descriptors(&self, lacks: bool) {
+        self.state().lacks_descriptors = lacks;
     }
 
     /// Number of calls so far that changed the disk.
@@ -203,6 +211,7 @@ impl SimulatedDisk {
             crashed: false,
             locked: false,
             is_lock_replaced: false,
+            lacks_descriptors: false,
             chance,
         };
         Self(Arc::new(Mutex::new(state)))
@@ -250,6 +259,11 @@ impl DiskState {
         if crash && self.chance.one_in(2) { Err(io::Error::other("the process has ended")) } else { Ok(()) }
     }
 
+    /// Takes a descriptor for the time of a call.
+    fn descriptor(&self) -> io::Result<()> {
+        if self.lacks_descriptors { Err(io::Error::from_raw_os_error(24)) } else { Ok(()) }
+    }
+
     fn dir(&mut self, path: &Path) -> io::Result<&mut DirNode> {
         self.dirs.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -288,11 +302,14 @@ impl Disk for SimulatedDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        Ok(self.state().dir(dir)?.seen.keys().cloned().collect())
+        let mut state = self.state();
+        state.descriptor()?;
+        Ok(state.dir(dir)?.seen.keys().cloned().collect())
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.changing();
+        state.descriptor()?;
         if let Some(DirEntry::File(node)) = state.find(path) {
             return Ok(Arc::new(SimulatedFile(self.clone(), node)));
         }
@@ -308,7 +325,9 @@ impl Disk for SimulatedDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        match self.state().find(path) {
+        let state = self.state();
+        state.descriptor()?;
+        match state.find(path) {
             Some(DirEntry::File(node)) => Ok(Arc::new(SimulatedFile(self.clone(), node))),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
@@ -354,6 +373,7 @@ impl Disk for SimulatedDisk {
 
     fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
         let mut state = self.changing();
+        state.descriptor()?;
         let Some(DirEntry::File(node)) = state.find(path) else { return Err(io::ErrorKind::NotFound.into()) };
         let has_crashed = state.call()? == Some(DiskFault::Crash);
         let mut bytes = state.nodes[node].seen.get(from as usize..).unwrap_or_default().to_vec();
@@ -371,6 +391,7 @@ impl Disk for SimulatedDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.changing();
+        state.descriptor()?;
         state.syncs += 1;
         state.whole_call()?;
         let dir = state.dir(path)?;

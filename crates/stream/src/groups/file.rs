@@ -3,14 +3,17 @@
 //! ```text
 //!   preamble (32) │ chunk │ chunk │ …
 //!   chunk = head (20) · the same head · body · the same body · the same head
-//!   head  = u32 magic · u32 bytes of a body · u32 zero · u32 CRC-32C of the body · u32 CRC-32C of the 16 bytes before
+//!   head  = u32 magic · u32 bytes of a body · u32 tag · u32 CRC-32C of the body · u32 CRC-32C of the 16 bytes before
 //!   entry = u32 partition · u64 offset · u8 bytes of the group's name · the name
 //! ```
 //!
 //! The reader follows the chunks forward from the preamble, and backward from the end of the file if a chunk has no
-//! valid head at its front. It never searches for a chunk, so the name of a group cannot be taken for one, and reading
-//! is linear. One damaged sector costs nothing where the other copy is valid. If both copies are damaged, the offsets
+//! valid head at its front. It never searches for a chunk, so reading is linear. A crash may tear a write anywhere, so
+//! the end of the file may lie within the name of a group, which a client has chosen: a head counts only with the tag of
+//! the file, a random number that no client knows. One damaged sector costs nothing where the other copy is valid. If both copies are damaged, the offsets
 //! stored before are doubtful: a commit may have been lost. An entry with an empty name records this in the file.
+
+use std::io;
 
 use bytes::Bytes;
 
@@ -25,7 +28,23 @@ const ENTRY_BYTES: usize = 13;
 /// Size at which a body is closed. Such a body is further than a sector from its copy; a small one is not.
 const BODY_BYTES: usize = 16 << 10;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"SGo\x02");
+const MAGIC: u32 = u32::from_le_bytes(*b"SGo\x03");
+
+/// The magic of the heads of version 2, whose tag is 0.
+const UNTAGGED_MAGIC: u32 = u32::from_le_bytes(*b"SGo\x02");
+
+/// The tag of the heads of a file: random, or [`UNTAGGED`].
+pub(super) type Tag = u32;
+
+/// The tag of version 2.
+const UNTAGGED: Tag = 0;
+
+/// The tag of a new file.
+pub(super) fn random_tag() -> io::Result<Tag> {
+    let mut tag = [0; 4];
+    getrandom::fill(&mut tag).map_err(io::Error::other)?;
+    Ok(Tag::from_le_bytes(tag).max(UNTAGGED + 1))
+}
 
 /// The offset of an entry that removes the committed offset.
 pub(super) const REMOVED: u64 = u64::MAX;
@@ -36,24 +55,35 @@ pub(super) const DOUBT_MICROS: u64 = 30 * 24 * 3600 * 1_000_000;
 /// Encodes the first bytes of the file. `whole` is the length that the file had when it was written as a whole, or 0: a
 /// crash cannot have torn that part. A version that supports only batches reads this as a batch's header with an
 /// unknown field, and rejects the file.
-pub(super) fn preamble(whole: u64) -> [u8; PREAMBLE_BYTES] {
+pub(super) fn preamble(whole: u64, tag: Tag) -> [u8; PREAMBLE_BYTES] {
+    let version = if tag == UNTAGGED { UNTAGGED_VERSION } else { VERSION };
     let mut bytes = [0; PREAMBLE_BYTES];
     bytes[4..8].copy_from_slice(&52_u32.to_le_bytes());
     bytes[8..16].copy_from_slice(&whole.to_le_bytes());
+    bytes[16..20].copy_from_slice(&tag.to_le_bytes());
     bytes[24..28].copy_from_slice(&1_u32.to_le_bytes());
-    bytes[28..32].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[28..32].copy_from_slice(&version.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+const UNTAGGED_VERSION: u32 = 2;
 
-/// The length that the file had when it was written as a whole. None: the preamble is damaged or of another format.
-fn whole_bytes(bytes: &[u8]) -> Option<u64> {
+/// The length that the file had when it was written as a whole, and the tag. None: the preamble is damaged or of another
+/// format.
+fn read_preamble(bytes: &[u8]) -> Option<(u64, Tag)> {
     let found = bytes.first_chunk::<PREAMBLE_BYTES>()?;
-    let whole = record::u64_at(found, 8);
-    (*found == preamble(whole)).then_some(whole)
+    let (whole, tag) = (record::u64_at(found, 8), record::u32_at(found, 16));
+    (*found == preamble(whole, tag)).then_some((whole, tag))
+}
+
+/// Whether the file ends within its preamble.
+fn is_torn_preamble(bytes: &[u8]) -> bool {
+    // The first bytes are those of any version and tag, except for the checksum.
+    let any = preamble(0, UNTAGGED);
+    bytes.len() < PREAMBLE_BYTES && bytes.iter().zip(any).skip(4).take(12).all(|(found, byte)| *found == byte)
 }
 
 /// The content of a file.
@@ -70,6 +100,8 @@ pub(super) struct GroupsFile {
     pub(super) problem: Option<String>,
     /// The file should be rewritten: a copy is damaged, or the format is an earlier one.
     pub(super) is_stale: bool,
+    /// The tag of the file, if its preamble or its first chunk is valid.
+    pub(super) tag: Option<Tag>,
 }
 
 /// The file was written by an unknown, newer version.
@@ -81,12 +113,15 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
     if bytes.is_empty() {
         return Ok(content);
     }
-    let whole = whole_bytes(bytes);
-    let is_torn_preamble = preamble(0).starts_with(bytes) && bytes.len() < PREAMBLE_BYTES;
+    let preamble = read_preamble(bytes);
+    let (whole, is_torn_preamble) = (preamble.map(|(whole, _)| whole), is_torn_preamble(bytes));
+    let first = ChunkReader { bytes, tag: None }.head_at(PREAMBLE_BYTES);
+    content.tag = preamble.map(|(_, tag)| tag).or(first.map(|head| head.tag));
+    let reader = ChunkReader { bytes, tag: content.tag };
     if whole.is_none()
         && !is_torn_preamble
-        && chunk_at(bytes, PREAMBLE_BYTES).is_none()
-        && chunk_before(bytes, bytes.len()).is_none()
+        && reader.chunk_at(PREAMBLE_BYTES).is_none()
+        && reader.chunk_before(bytes.len()).is_none()
     {
         return read_batches(bytes, now);
     }
@@ -94,11 +129,11 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
         content.is_stale = true;
         content.problem = Some("the preamble is damaged".to_owned());
     }
-    content.is_stale |= is_torn_preamble;
+    content.is_stale |= is_torn_preamble || content.tag.is_none_or(|tag| tag == UNTAGGED);
     let whole = if is_torn_preamble { Some(0) } else { whole };
     // Without a preamble, any part may have been written as a whole.
     content.whole = whole.map_or(bytes.len(), |whole| usize::try_from(whole).unwrap_or(bytes.len()));
-    read_chunks(bytes, now, &mut content);
+    read_chunks(&reader, now, &mut content);
     if content.doubt.is_some_and(|since| since.saturating_add(DOUBT_MICROS) < now) {
         content.doubt = None;
         content
@@ -111,9 +146,10 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
     Ok(content)
 }
 
-fn read_chunks(bytes: &[u8], now: u64, content: &mut GroupsFile) {
+fn read_chunks(reader: &ChunkReader<'_>, now: u64, content: &mut GroupsFile) {
+    let bytes = reader.bytes;
     let mut at = PREAMBLE_BYTES.min(bytes.len());
-    while let Some(chunk) = chunk_at(bytes, at) {
+    while let Some(chunk) = reader.chunk_at(at) {
         apply(&chunk, now, content);
         at = chunk.end;
     }
@@ -123,8 +159,12 @@ fn read_chunks(bytes: &[u8], now: u64, content: &mut GroupsFile) {
     content.is_stale = true;
     let mut behind = Vec::new();
     let mut end = bytes.len();
-    while end > at
-        && let Some(chunk) = chunk_before(bytes, end).filter(|chunk| chunk.start >= at)
+    let head = reader.head_at(at);
+    // The file ends within the chunk that begins here: no chunk is behind it.
+    let ends_in_chunk = head.as_ref().is_some_and(|head| bytes.len() - at < head.chunk_bytes());
+    while !ends_in_chunk
+        && end > at
+        && let Some(chunk) = reader.chunk_before(end).filter(|chunk| chunk.start >= at)
     {
         end = chunk.start;
         behind.push(chunk);
@@ -132,13 +172,17 @@ fn read_chunks(bytes: &[u8], now: u64, content: &mut GroupsFile) {
     content.lost += end - at;
     let reason = format!("no valid chunk at byte {at}");
     // Without a valid chunk behind it, this is an append torn by a crash, which was not acknowledged.
-    let ends_early = head_at(bytes, at).is_some() || is_unwritten(&bytes[at..]);
+    let ends_early = head.is_some() || is_unwritten(&bytes[at..]);
     let is_torn = behind.is_empty() && at >= content.whole && ends_early;
     content.problem = Some(if is_torn { format!("{reason}; cut off") } else { reason });
     if !is_torn && end > at {
         mark_doubtful(content, now);
     }
     behind.iter().rev().for_each(|chunk| apply(chunk, now, content));
+    if content.tag.is_none() && !behind.is_empty() {
+        // Both the preamble and the first chunk are damaged: no tag shows that these chunks are ours.
+        mark_doubtful(content, now);
+    }
 }
 
 /// Whether the bytes at a chunk's position were not completely written: they end early, or contain zeros where a crash
@@ -160,21 +204,34 @@ struct OffsetsChunk<'a> {
     is_complete: bool,
 }
 
-/// The chunk that begins here, if either of its first heads is valid and it does not reach beyond the file.
-fn chunk_at(bytes: &[u8], at: usize) -> Option<OffsetsChunk<'_>> {
-    chunk(bytes, at, &head_at(bytes, at)?)
+/// Reads the chunks of a file.
+struct ChunkReader<'a> {
+    bytes: &'a [u8],
+    /// Heads with another tag are not of this file. None: unknown, since the preamble is damaged.
+    tag: Option<Tag>,
 }
 
-fn head_at(bytes: &[u8], at: usize) -> Option<ChunkHeader> {
-    let heads = bytes.get(at..at.checked_add(2 * HEAD_BYTES)?)?;
-    let (first, second) = heads.split_at(HEAD_BYTES);
-    ChunkHeader::decode(first).or_else(|| ChunkHeader::decode(second))
-}
+impl<'a> ChunkReader<'a> {
+    /// The chunk that begins here, if either of its first heads is valid and it does not reach beyond the file.
+    fn chunk_at(&self, at: usize) -> Option<OffsetsChunk<'a>> {
+        chunk(self.bytes, at, &self.head_at(at)?)
+    }
 
-/// The chunk that ends here, if its last head is valid.
-fn chunk_before(bytes: &[u8], end: usize) -> Option<OffsetsChunk<'_>> {
-    let head = ChunkHeader::decode(bytes.get(end.checked_sub(HEAD_BYTES)?..end)?)?;
-    chunk(bytes, end.checked_sub(head.chunk_bytes())?, &head)
+    fn head_at(&self, at: usize) -> Option<ChunkHeader> {
+        let heads = self.bytes.get(at..at.checked_add(2 * HEAD_BYTES)?)?;
+        let (first, second) = heads.split_at(HEAD_BYTES);
+        self.head(first).or_else(|| self.head(second))
+    }
+
+    /// The chunk that ends here, if its last head is valid.
+    fn chunk_before(&self, end: usize) -> Option<OffsetsChunk<'a>> {
+        let head = self.head(self.bytes.get(end.checked_sub(HEAD_BYTES)?..end)?)?;
+        chunk(self.bytes, end.checked_sub(head.chunk_bytes())?, &head)
+    }
+
+    fn head(&self, bytes: &[u8]) -> Option<ChunkHeader> {
+        ChunkHeader::decode(bytes).filter(|head| self.tag.is_none_or(|tag| tag == head.tag))
+    }
 }
 
 fn chunk<'a>(bytes: &'a [u8], start: usize, head: &ChunkHeader) -> Option<OffsetsChunk<'a>> {
@@ -198,13 +255,14 @@ fn chunk<'a>(bytes: &'a [u8], start: usize, head: &ChunkHeader) -> Option<Offset
 }
 
 struct ChunkHeader {
+    tag: Tag,
     body: usize,
     crc: u32,
 }
 
 impl ChunkHeader {
-    fn of(body: &[u8]) -> Self {
-        Self { body: body.len(), crc: crc32c::crc32c(body) }
+    fn of(tag: Tag, body: &[u8]) -> Self {
+        Self { tag, body: body.len(), crc: crc32c::crc32c(body) }
     }
 
     fn chunk_bytes(&self) -> usize {
@@ -213,9 +271,11 @@ impl ChunkHeader {
 
     fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
-        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        let magic = if self.tag == UNTAGGED { UNTAGGED_MAGIC } else { MAGIC };
+        bytes[..4].copy_from_slice(&magic.to_le_bytes());
         // A body is a few entries above `BODY_BYTES` at most.
         bytes[4..8].copy_from_slice(&(self.body as u32).to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.tag.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.crc.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..16]);
         bytes[16..].copy_from_slice(&crc.to_le_bytes());
@@ -225,8 +285,10 @@ impl ChunkHeader {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HEAD_BYTES] = bytes.try_into().ok()?;
         let number = |at| record::u32_at(bytes, at);
-        let is_head = number(0) == MAGIC && number(8) == 0 && number(16) == crc32c::crc32c(&bytes[..16]);
-        is_head.then(|| Self { body: number(4) as usize, crc: number(12) })
+        let tag = number(8);
+        let magic = if tag == UNTAGGED { UNTAGGED_MAGIC } else { MAGIC };
+        let is_head = number(0) == magic && number(16) == crc32c::crc32c(&bytes[..16]);
+        is_head.then(|| Self { tag, body: number(4) as usize, crc: number(12) })
     }
 }
 
@@ -308,7 +370,7 @@ fn earlier_entry(record: &record::Record<'_>) -> Option<super::Change> {
 }
 
 /// Encodes a whole file: doubtful offsets, the mark that declares them so, and the other offsets.
-pub(super) fn whole(offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> {
+pub(super) fn whole(tag: Tag, offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> {
     let all = |is_doubtful: bool| {
         offsets.iter().flat_map(move |(group, stored)| {
             let stored = stored.iter().filter(move |(_, stored)| stored.is_doubtful == is_doubtful);
@@ -317,21 +379,21 @@ pub(super) fn whole(offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> {
     };
     let mark = doubt.map(|since| ("", 0, since));
     let entries = all(true).chain(mark).chain(all(false));
-    let chunks = encode(entries).concat();
-    [&preamble((PREAMBLE_BYTES + chunks.len()) as u64)[..], &chunks].concat()
+    let chunks = encode(tag, entries).concat();
+    [&preamble((PREAMBLE_BYTES + chunks.len()) as u64, tag)[..], &chunks].concat()
 }
 
 /// Encodes chunks of entries to append.
-pub(super) fn chunks<'a>(entries: impl Iterator<Item = (&'a str, u32, Option<u64>)>) -> Vec<Bytes> {
-    encode(entries.map(|(group, partition, offset)| (group, partition, offset.unwrap_or(REMOVED))))
+pub(super) fn chunks<'a>(tag: Tag, entries: impl Iterator<Item = (&'a str, u32, Option<u64>)>) -> Vec<Bytes> {
+    encode(tag, entries.map(|(group, partition, offset)| (group, partition, offset.unwrap_or(REMOVED))))
 }
 
-fn encode<'a>(entries: impl Iterator<Item = (&'a str, u32, u64)>) -> Vec<Bytes> {
+fn encode<'a>(tag: Tag, entries: impl Iterator<Item = (&'a str, u32, u64)>) -> Vec<Bytes> {
     let mut chunks = Vec::new();
     let mut body = Vec::new();
     let mut finish = |body: &mut Vec<u8>| {
         if !body.is_empty() {
-            let head = ChunkHeader::of(body).encode();
+            let head = ChunkHeader::of(tag, body).encode();
             chunks.push(Bytes::from([&head[..], &head, body, body, &head].concat()));
             body.clear();
         }

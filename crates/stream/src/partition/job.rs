@@ -53,6 +53,8 @@ pub(super) struct WriteOutcome {
 pub(super) enum WriteEnd {
     Done,
     NoSpace,
+    /// No byte was written: the file may be closed, and the shortage may be one of descriptors.
+    NotBegun,
     /// The sync found no space. The written bytes are cut off, and nothing more is appended to the file.
     Unsynced,
     /// The sync found no space, and readers may have seen the records. They are rewritten before the next sync.
@@ -92,7 +94,7 @@ impl BatchWrite {
             Err(error) if is_shortage(&error) => self.truncate_incomplete(count),
             Err(error) => WriteOutcome::failed("writing", &error),
         };
-        if !self.sync || matches!(written.end, WriteEnd::Failed(_)) {
+        if !self.sync || matches!(written.end, WriteEnd::Failed(_) | WriteEnd::NotBegun) {
             return written;
         }
         // A second sync may succeed although bytes of the failed sync are lost: it is never retried, unless the bytes
@@ -132,6 +134,9 @@ impl BatchWrite {
 
     /// Cuts off an incomplete batch.
     pub(super) fn truncate_incomplete(&self, count: u64) -> WriteOutcome {
+        if count == 0 {
+            return WriteOutcome { whole: 0, end: WriteEnd::NotBegun };
+        }
         let mut bytes = 0;
         let whole = self.batches.iter().take_while(|batch| {
             let is_whole = bytes + u64::from(batch.header.length) <= count;

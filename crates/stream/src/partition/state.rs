@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use super::compact::CompactionState;
@@ -12,6 +11,7 @@ use super::job::WriterJob;
 use super::queue::{QueuedBatch, WriteQueue};
 use super::types::{PartitionEvent, PartitionOffsets};
 use super::unsynced::Unsynced;
+use super::watcher::Waiters;
 use crate::disk::{Disk, DiskFile};
 use crate::index::Index;
 use crate::seal::SegmentHeader;
@@ -62,7 +62,7 @@ pub(super) struct State {
     pub(super) failed: Option<Arc<str>>,
     /// Time of the last attempt that found no space.
     pub(super) full_since: Option<u64>,
-    pub(super) waiters: VecDeque<(PartitionEvent, Waker)>,
+    pub(super) waiters: Waiters,
     /// Segments whose index must be rebuilt.
     pub(super) index_requests: VecDeque<IndexRequest>,
     pub(super) counters: PartitionCounters,
@@ -289,22 +289,6 @@ impl State {
             PartitionEvent::QueueSpace => is_over || self.pending <= max_pending / 2,
         };
         (happened || !is_over).then_some(happened)
-    }
-
-    /// Takes the wakers whose event has happened, or all of them if no more events are possible.
-    pub(super) fn take_ready_wakers(&mut self, max_pending: usize) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        let mut waiters = std::mem::take(&mut self.waiters);
-        // Most wait for the same event, so few remain.
-        waiters.retain(|(event, waker)| {
-            let stays = self.has_happened(*event, max_pending) == Some(false);
-            if !stays {
-                wakers.push(waker.clone());
-            }
-            stays
-        });
-        self.waiters = waiters;
-        wakers
     }
 }
 

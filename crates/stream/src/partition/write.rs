@@ -126,8 +126,7 @@ impl PartitionCore {
         state.counters.writes += u64::from(!write.batches.is_empty());
         let bytes: usize = write.batches.iter().map(|batch| batch.header.length as usize).sum();
         state.pending = state.pending.saturating_sub(bytes);
-        let is_synced = write.sync
-            && !matches!(written.end, WriteEnd::Failed(_) | WriteEnd::Unsynced | WriteEnd::SyncDeferred);
+        let is_synced = write.sync && matches!(written.end, WriteEnd::Done | WriteEnd::NoSpace);
         if is_synced {
             state.has_unsynced_head = false;
             state.counters.syncs += 1;
@@ -142,7 +141,9 @@ impl PartitionCore {
         let mut rejected = batches.split_off(written.whole);
         let error = match written.end {
             WriteEnd::Done => None,
-            WriteEnd::NoSpace => Some(self.reject_for_no_space(&mut state, now, &mut rejected)),
+            WriteEnd::NoSpace | WriteEnd::NotBegun => {
+                Some(self.reject_for_no_space(&mut state, now, &mut rejected))
+            }
             WriteEnd::Unsynced => {
                 state.has_failed_sync = true;
                 Some(self.reject_for_no_space(&mut state, now, &mut rejected))

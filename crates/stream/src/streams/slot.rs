@@ -67,6 +67,21 @@ impl StreamSlot {
         }
     }
 
+    /// Whether the stream was created by its first use, and its last use is before this time.
+    pub(super) fn is_unused(&self, limit: u64) -> bool {
+        let metadata = &self.metadata;
+        let closed =
+            || metadata.created.max(metadata.last_append.unwrap_or(0)).max(metadata.last_read.unwrap_or(0));
+        let last_used = match &self.state {
+            SlotState::Busy => return false,
+            SlotState::Open(stream) => closed().max(stream.last_used()),
+            // Without extents, the stream was open when a process ended: its last append is unknown.
+            SlotState::Closed | SlotState::Damaged(..) if metadata.extents.is_none() => return false,
+            SlotState::Closed | SlotState::Damaged(..) => closed(),
+        };
+        metadata.config.automatic && last_used < limit
+    }
+
     /// Metadata for the catalog; of an open stream, the current state.
     pub(super) fn current_metadata(&self) -> StreamMetadata {
         let mut metadata = self.metadata.clone();

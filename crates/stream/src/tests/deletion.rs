@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use super::{ManualClock, TestLog, numbered, open, poll, read_all, small};
 use crate::disk::Disk;
@@ -104,4 +105,51 @@ fn times_of_last_use_are_reported() {
     let (one, _) = one.reopen(false);
     assert!(one.streams.describe("s").unwrap().automatic);
     assert_eq!(one.streams.describe("s").unwrap().last_append, Some(1_000_005));
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn stream_that_is_used_after_the_list_of_unused_streams_is_not_deleted() {
+    let one = TestLog::new(&StreamConfig::default().with_automatic(true));
+    one.streams.create("asked", &StreamConfig::default()).unwrap();
+    one.clock.advance(3_600_000_000);
+    assert!(one.streams.unused(HOUR).is_empty(), "an hour is not over an hour");
+    one.clock.advance(1);
+    assert_eq!(one.streams.unused(HOUR), ["s".into()]);
+    // Queued, and not written yet.
+    let mut pending = one.partition.append(numbered([7], 10)).unwrap();
+    assert!(!one.streams.delete_unused("s", HOUR, 0).unwrap());
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(0)));
+    assert!(!one.streams.delete_unused("s", HOUR, 0).unwrap());
+    assert_eq!(read_all(&one.partition, 100).0, [(0, 7)]);
+
+    one.clock.advance(3_600_000_001);
+    assert!(!one.partition.watch(PartitionEvent::Readable(1), Waker::noop()));
+    assert!(!one.streams.delete_unused("s", HOUR, 0).unwrap(), "a reader waits");
+    assert!(!one.streams.delete_unused("asked", HOUR, 9).unwrap());
+    assert!(one.streams.delete_unused("s", HOUR, 1).unwrap());
+    assert_eq!(one.partition.append(numbered([8], 10)).unwrap_err(), AppendError::Deleted);
+    assert!(one.streams.describe("s").is_none());
+    assert!(!one.streams.delete_unused("s", HOUR, 1).unwrap());
+}
+
+#[test]
+fn stream_whose_last_use_is_unknown_is_not_deleted_as_unused() {
+    let one = TestLog::new(&StreamConfig::default().with_automatic(true));
+    let TestLog { disk, clock, streams, .. } = one;
+    // More streams than are examined before the log is open.
+    for number in 0..256 {
+        streams.create(&number.to_string(), &StreamConfig::default()).unwrap();
+    }
+    let disk = disk.after(CrashKind::Kill);
+    drop(streams);
+    clock.advance(3_600_000_001);
+    let (streams, _) = open(&disk, StreamsConfig::default(), &clock).unwrap();
+    assert!(streams.unused(HOUR).is_empty());
+    while streams.work() {}
+    assert!(streams.unused(HOUR).is_empty(), "it counts as used when the log was opened");
+    clock.advance(3_600_000_001);
+    assert_eq!(streams.unused(HOUR), ["s".into()]);
 }

@@ -147,6 +147,7 @@ fn group_names_and_counts_are_limited() {
     let commit = |group: &str, partition| one.stream.commit(group, partition, 1).map(|_| ());
     assert_eq!(commit("", 0), Err(CommitError::Name));
     assert_eq!(commit(&"g".repeat(256), 0), Err(CommitError::Name));
+    assert_eq!(commit("a\0b", 0), Err(CommitError::Name));
     assert_eq!(commit("a", 1), Err(CommitError::Partition));
     assert_eq!((commit(&"g".repeat(255), 0), commit("b", 0)), (Ok(()), Ok(())));
     assert_eq!(commit("c", 0), Err(CommitError::TooMany));
@@ -279,8 +280,8 @@ fn torn_end_is_not_doubtful_and_file_without_valid_chunk_is() {
 #[test]
 fn group_name_is_not_read_as_an_entry() {
     let one = TestLog::new(&StreamConfig::default());
-    // A name that contains a head with a magic number and lengths.
-    let name = format!("{}{}", "SGo\u{2}\u{12}\0\0\0", "x".repeat(200));
+    // A name that resembles a head with a magic number and lengths.
+    let name = format!("{}{}", "SGo     ", "x".repeat(200));
     for offset in 1..=3 {
         one.stream.commit(&name, 0, offset).unwrap();
         one.work();
@@ -293,6 +294,122 @@ fn group_name_is_not_read_as_an_entry() {
         assert_eq!((stream.groups(), losses), (vec![name.clone()], vec![]), "byte {at}");
         assert_eq!(stream.committed(&name, 0), Some(3), "byte {at}");
     }
+}
+
+/// A head of version 2 or 3, as anybody can write one.
+fn head(magic: [u8; 4], tag: u32, body: &[u8]) -> Vec<u8> {
+    let mut head = magic.to_vec();
+    head.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    head.extend_from_slice(&tag.to_le_bytes());
+    head.extend_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    let crc = crc32c::crc32c(&head);
+    head.extend_from_slice(&crc.to_le_bytes());
+    head
+}
+
+/// Heads of version 2, and of version 3 with a tag that a client may guess.
+const KNOWN_HEADS: [([u8; 4], u32); 2] = [(*b"SGo\x02", 0), (*b"SGo\x03", 0x6161_6161)];
+
+/// The entry of a group, as in a file.
+fn entry(group: &str, partition: u32, offset: u64) -> Vec<u8> {
+    let bytes = [&partition.to_le_bytes()[..], &offset.to_le_bytes(), &[group.len() as u8]].concat();
+    [&bytes, group.as_bytes()].concat()
+}
+
+/// Names that end with the body and the last head of a chunk of the group `group`. In UTF-8, as clients send names; an earlier
+/// version has stored control characters.
+fn names_with_a_chunk((magic, tag): ([u8; 4], u32)) -> Vec<String> {
+    let forged = |number: u64| {
+        let digit = |at: u32| b'a' + (number / 20_u64.pow(at) % 20) as u8;
+        let offset = u64::from_le_bytes([digit(0), digit(1), digit(2), digit(3), 0, 0, 0, 0]);
+        let body = entry("group", 0, offset);
+        String::from_utf8([&body[..], &head(magic, tag, &body)].concat()).ok()
+    };
+    (0..160_000).filter_map(forged).take(3).collect()
+}
+
+#[test]
+fn group_name_is_not_read_as_a_chunk_at_a_torn_end() {
+    for known in KNOWN_HEADS {
+        let names = names_with_a_chunk(known);
+        assert_eq!(names.len(), 3);
+        for name in names {
+            let one = TestLog::new(&StreamConfig::default().with_partitions(3));
+            one.stream.commit("group", 0, 5).unwrap();
+            one.work();
+            let before = bytes(&one);
+            // As an earlier version wrote the name.
+            let stored = "n".repeat(name.len());
+            one.stream.commit(&stored, 0, 1).unwrap();
+            one.work();
+            let end = bytes(&one);
+            let disk = one.disk.after(CrashKind::Kill);
+            let file = disk.open(Path::new(FILE)).unwrap();
+            let mut content = file.read_shared(0..end as u64).unwrap().to_vec();
+            let body = entry(&name, 0, 1);
+            let start = before + 2 * 20;
+            content[start..start + body.len()].copy_from_slice(&body);
+            content[start + body.len()..start + 2 * body.len()].copy_from_slice(&body);
+            // The crash tears the write behind the name, or keeps its first sector from the disk.
+            content.truncate(end - 20);
+            for lacks_heads in [false, true] {
+                if lacks_heads {
+                    content[before..start].fill(0);
+                }
+                file.truncate(0).unwrap();
+                file.append(&[IoSlice::new(&content)]).unwrap();
+                let torn = disk.after(CrashKind::Kill);
+                assert_eq!(reopened(&torn, &one.clock).0[0], (Some(5), false), "{known:?}, {lacks_heads}");
+            }
+        }
+    }
+}
+
+/// A file of version 2, whose heads have no tag.
+fn untagged_file(offsets: &[u64]) -> Vec<u8> {
+    let mut file = vec![0; 32];
+    file[4..8].copy_from_slice(&52_u32.to_le_bytes());
+    file[24..28].copy_from_slice(&1_u32.to_le_bytes());
+    file[28..32].copy_from_slice(&2_u32.to_le_bytes());
+    let crc = crc32c::crc32c(&file[4..]);
+    file[..4].copy_from_slice(&crc.to_le_bytes());
+    for (partition, offset) in offsets.iter().enumerate() {
+        let body = entry("group", partition as u32, *offset);
+        let head = head(*b"SGo\x02", 0, &body);
+        file.extend([&head[..], &head, &body, &body, &head].concat());
+    }
+    file
+}
+
+#[test]
+fn file_without_tags_is_read_and_rewritten() {
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
+    let content = untagged_file(&[5, 6, 7]);
+    let known = [(Some(5), false), (Some(6), false), (Some(7), false)];
+    // Whole, and with damage of the preamble.
+    for damaged in [None, Some(0), Some(20)] {
+        let disk = one.disk.after(CrashKind::Kill);
+        let file = disk.open(Path::new(FILE)).unwrap();
+        file.append(&[IoSlice::new(&content)]).unwrap();
+        damaged.into_iter().for_each(|at| disk.damage(FILE, at));
+        for _ in 0..2 {
+            assert_eq!(reopened(&disk, &one.clock), (known, vec![]), "{damaged:?}");
+        }
+        let rewritten = disk.open(Path::new(FILE)).unwrap().read_shared(28..36).unwrap();
+        assert_eq!(rewritten[..], [3, 0, 0, 0, b'S', b'G', b'o', 3], "version and magic");
+    }
+}
+
+#[test]
+fn offsets_without_a_known_tag_are_doubtful() {
+    let one = TestLog::new(&StreamConfig::default().with_partitions(3));
+    for partition in 0..3 {
+        one.stream.commit("group", partition, partition.into()).unwrap();
+        one.work();
+    }
+    (0..32 + CHUNK).for_each(|at| one.disk.damage(FILE, at));
+    let found = reopened(&one.disk.after(CrashKind::Kill), &one.clock).0;
+    assert_eq!(found, [(None, true), (Some(1), true), (Some(2), true)]);
 }
 
 #[test]

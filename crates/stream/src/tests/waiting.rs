@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::{TestLog, numbered, poll};
 use crate::disk::simulated::{DiskFault, SimulatedDisk};
-use crate::{AppendError, Durability, PartitionEvent, Pending, StreamConfig, StreamsConfig};
+use crate::{AppendError, Durability, PartitionEvent, Pending, StreamConfig, StreamState, StreamsConfig};
 
 #[derive(Default)]
 struct CountingWaker(AtomicUsize);
@@ -96,6 +96,39 @@ fn waiter_above_max_waiters_wakes_the_oldest() {
     );
     one.fill(0..1, 8);
     assert!(wakers.iter().all(|(counting_waker, _)| counting_waker.wakes() == 1));
+}
+
+#[test]
+fn partition_forgets_readers_that_have_left_and_closes_idle() {
+    let one = TestLog::new(&StreamConfig::default());
+    one.fill(0..1, 8);
+    // A waker of its own for each reader, as each subscription has.
+    let mut wakers = Vec::new();
+    for _ in 0..100 {
+        let (counting_waker, waker) = counting_waker();
+        let watcher = one.stream.partition(0).unwrap().watcher();
+        assert!(!watcher.watch(PartitionEvent::Readable(1), &waker));
+        // A second registration replaces the first.
+        assert!(!watcher.watch(PartitionEvent::Readable(1), &waker));
+        assert_eq!(one.partition.statistics().waiters, 1);
+        wakers.push(counting_waker);
+    }
+    assert_eq!(one.partition.statistics().waiters, 0);
+    assert!(wakers.iter().all(|waker| Arc::strong_count(waker) == 1), "no waker is kept");
+    let (counting_waker, waker) = counting_waker();
+    let watcher = one.partition.watcher();
+    assert!(!watcher.watch(PartitionEvent::Readable(1), &waker));
+    one.fill(1..2, 8);
+    assert_eq!((counting_waker.wakes(), watcher.watch(PartitionEvent::Readable(1), &waker)), (1, true));
+    assert!(!watcher.watch(PartitionEvent::Readable(2), &waker));
+    drop(watcher);
+
+    let TestLog { clock, streams, stream, partition, .. } = one;
+    drop((stream, partition));
+    clock.advance(60_000_001);
+    streams.pool().release_unused();
+    while streams.work() {}
+    assert_eq!(streams.describe("s").unwrap().state, StreamState::Closed);
 }
 
 #[test]

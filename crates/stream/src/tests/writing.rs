@@ -291,15 +291,14 @@ fn append_above_max_pending_is_busy() {
 fn broker_offsets_may_have_gaps_but_never_decrease() {
     let one = TestLog::new(&small());
     for (base, appended) in [(100, 50), (101, 60), (500, 40), (501, 70)] {
-        one.partition.append_at(base, appended, numbered([base], 1500)).unwrap();
-        one.work();
+        let end = one.partition.offsets().next;
+        one.partition.append_if_end(end, (base, appended), numbered([base], 1500)).unwrap();
+        one.streams.pool().work_until(|| one.partition.offsets().readable > base);
     }
-    let error = one.partition.append_at(501, 80, numbered([0], 8)).unwrap_err();
-    assert_eq!(error, AppendError::OutOfOrder { next: 502 });
-    assert_eq!(
-        one.partition.append_at(u64::MAX, 0, numbered([0], 8)).unwrap_err(),
-        AppendError::TooLarge { most: 4000 }
-    );
+    let append = |end, base| one.partition.append_if_end(end, (base, 80), numbered([0], 8)).unwrap_err();
+    assert_eq!(append(502, 501), AppendError::OutOfOrder { next: 502 });
+    assert_eq!(append(501, 502), AppendError::OutOfOrder { next: 502 });
+    assert_eq!(append(502, u64::MAX), AppendError::TooLarge { most: 4000 });
     let found = [(100, 100), (101, 101), (500, 500), (501, 501)];
     assert_eq!(read_all(&one.partition, 1).0, found);
     // In the gap, reading continues with the next record, in the same segment and in the next one.
@@ -417,4 +416,32 @@ fn stream_creation_during_close_is_atomic_and_writes_nothing_afterwards() {
         let (one, losses) = one.reopen(false);
         assert_eq!((losses, one.streams.stream("new").is_some()), (vec![], was_made), "call {call}");
     }
+}
+
+#[test]
+fn idle_partition_and_groups_survive_a_lack_of_descriptors() {
+    let one = TestLog::new(&StreamConfig::default());
+    one.fill(0..1, 10);
+    for _ in 0..3 {
+        one.streams.pool().release_unused();
+        one.work();
+    }
+    assert_eq!(one.streams.open_files(), 0);
+    one.disk.set_lacks_descriptors(true);
+    let mut pending = one.partition.append(numbered([1], 10)).unwrap();
+    let mut commit = one.stream.commit("g", 0, 1).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    assert_eq!(poll(&mut commit, Durability::Disk), Some(Err(AppendError::NoSpace)));
+    assert_eq!((one.partition.failure(), one.stream.failure()), (None, None));
+
+    one.disk.set_lacks_descriptors(false);
+    one.clock.advance(1_000_000);
+    one.fill(1..3, 10);
+    let mut commit = one.stream.commit("g", 0, 2).unwrap();
+    one.work();
+    assert_eq!(poll(&mut commit, Durability::Disk), Some(Ok(2)));
+    let (one, losses) = one.reopen(true);
+    assert_eq!((losses, one.stream.committed("g", 0)), (vec![], Some(2)));
+    assert_eq!(read_all(&one.partition, 1000).0, [(0, 0), (1, 1), (2, 2)]);
 }

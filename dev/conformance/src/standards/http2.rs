@@ -6,17 +6,17 @@ use super::{Line, line};
 pub(super) const FRAMES: &str = "crates/http/tests/h2/frames.rs";
 pub(super) const FLOW: &str = "crates/http/tests/h2/flow.rs";
 pub(super) const REQUESTS: &str = "crates/http/tests/h2/requests.rs";
-const ATTACKS: &str = "crates/http/tests/h2/attacks.rs";
+pub(super) const ATTACKS: &str = "crates/http/tests/h2/attacks.rs";
 const SPLITS: &str = "crates/http/tests/h2/splits.rs";
 const ORACLE: &str = "crates/http/tests/h2/oracle.rs";
 const HPACK: &str = "crates/http/src/h2/hpack/tests.rs";
-const SERVER: &str = "crates/server/tests/loopback/http2.rs";
+pub(super) const SERVER: &str = "crates/server/tests/loopback/http2.rs";
 const CONTENT: &str = "crates/server/tests/loopback/http2/content.rs";
 pub(super) const SOCKETS: &str = "crates/server/tests/loopback/http2/sockets.rs";
-const LIMITS: &str = "crates/server/tests/loopback/http2/limits.rs";
+pub(super) const LIMITS: &str = "crates/server/tests/loopback/http2/limits.rs";
 const WORKER: &str = "crates/server/src/worker/tests/http2.rs";
-const SOCKET_ATTACKS: &str = "crates/server/tests/loopback/http2/socket_attacks.rs";
-const VERSIONS: &str = "crates/cli/tests/program/versions.rs";
+pub(super) const SOCKET_ATTACKS: &str = "crates/server/tests/loopback/http2/socket_attacks.rs";
+pub(super) const VERSIONS: &str = "crates/cli/tests/program/versions.rs";
 const TLS: &str = "crates/server/tests/loopback/tls.rs";
 
 pub(super) const HTTP_2: &[Line] = &[

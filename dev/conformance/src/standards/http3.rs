@@ -8,7 +8,7 @@ const STREAMS: &str = "crates/http/tests/h3/streams.rs";
 const FRAMES: &str = "crates/http/tests/h3/frames.rs";
 pub(super) const MESSAGES: &str = "crates/http/tests/h3/messages.rs";
 const SESSIONS: &str = "crates/http/tests/h3/sessions.rs";
-const ATTACKS: &str = "crates/http/tests/h3/attacks.rs";
+pub(super) const ATTACKS: &str = "crates/http/tests/h3/attacks.rs";
 const SPLITS: &str = "crates/http/tests/h3/splits.rs";
 const PAIR: &str = "crates/http/tests/h3/pair.rs";
 const PEERS: &str = "crates/http/tests/h3/peers.rs";
@@ -19,16 +19,17 @@ const ERROR: &str = "crates/http/src/h3/error.rs";
 const SERVER: &str = "crates/server/tests/loopback/http3.rs";
 const SERVER_CONTENT: &str = "crates/server/tests/loopback/http3/content.rs";
 pub(super) const SERVER_SOCKETS: &str = "crates/server/tests/loopback/http3/sockets.rs";
-const SERVER_SESSIONS: &str = "crates/server/tests/loopback/http3/sessions.rs";
-const LIMITS: &str = "crates/server/tests/loopback/http3/limits.rs";
-const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
-const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
+pub(super) const SERVER_SESSIONS: &str = "crates/server/tests/loopback/http3/sessions.rs";
+pub(super) const LIMITS: &str = "crates/server/tests/loopback/http3/limits.rs";
+pub(super) const SERVER_ATTACKS: &str = "crates/server/tests/loopback/http3/attacks.rs";
+pub(super) const SERVER_FILES: &str = "crates/server/tests/loopback/http3/files.rs";
+pub(super) const SERVER_RULES: &str = "crates/server/tests/loopback/http3/rules.rs";
 const SERVER_MEMORY: &str = "crates/server/tests/http3_memory.rs";
 const SETTINGS: &str = "crates/server/src/http3.rs";
 const QUIC_SESSIONS: &str = "crates/quic/tests/support/sessions.rs";
 const SERVER_HANDOVER: &str = "crates/server/tests/loopback/http3/handover.rs";
-const HALF_OPEN: &str = "crates/quic/tests/support/half_open.rs";
-const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
+pub(super) const HALF_OPEN: &str = "crates/quic/tests/support/half_open.rs";
+pub(super) const EXCHANGE: &str = "crates/quic/tests/exchange.rs";
 const IDS: &str = "crates/quic/src/ids.rs";
 const DATAGRAM: &str = "crates/engine/src/datagram.rs";
 const FUZZ: &str = "fuzz/tests/brief.rs";
@@ -91,19 +92,6 @@ pub(super) const HTTP_3: &[Line] = &[
         "Reserved bits, frames and TLS messages of the handshake that h3spec tests",
         By(&[(SERVER_RULES, "violations_of_the_handshake_close_the_connection_with_their_code")]),
     ),
-    line(
-        "9000 12.4",
-        "h3spec: a packet without frames",
-        Not("quinn-proto rejects it; the test client cannot shorten a packet that is already measured"),
-    ),
-    line(
-        "9001 8.2",
-        "h3spec: the code point of drafts for transport parameters (0xffa5) is a missing extension",
-        Not(
-            "rustls reads this code point as the parameters; a client that sends it gets no connection, since its transcript differs",
-        ),
-    ),
-    line("9001 8.3", "h3spec: CRYPTO in 0-RTT", Not("0-RTT is not accepted, so that the packet is not read")),
     line(
         "9114, 9204",
         "Errors that h3spec tests, and more, at the server: frames, streams, settings and QPACK",
@@ -334,6 +322,7 @@ pub(super) const HTTP_3: &[Line] = &[
         "Streams and datagrams before their session wait within limits",
         By(&[
             (SESSIONS, "streams_wait_for_their_session"),
+            (SESSIONS, "streams_that_end_before_their_session_end_on_both_sides"),
             (SESSIONS, "datagrams_wait_for_their_session_within_limits"),
             (ATTACKS, "held_streams_are_limited"),
             (QUIC_SESSIONS, "stream_before_its_session_continues_once_it_is_open"),
@@ -358,6 +347,17 @@ pub(super) const HTTP_3: &[Line] = &[
         ]),
     ),
     line(
+        "webtrans-http3 4.3",
+        "Streams of messages that the client opens: each a socket, within a limit; others are reset with a code of the application",
+        By(&[
+            (SERVER_SESSIONS, "streams_that_the_client_opens_carry_messages"),
+            (SERVER_SESSIONS, "stream_of_the_server_remains_if_the_client_has_used_it"),
+            (SERVER_SESSIONS, "streams_of_a_session_end_with_it"),
+            (SERVER_SESSIONS, "streams_beyond_the_limits_are_reset_with_their_code"),
+            (SERVER_SESSIONS, "unidirectional_streams_of_the_client_are_rejected"),
+        ]),
+    ),
+    line(
         "webtrans-http3 5, 6",
         "Number of sessions; CLOSE and DRAIN; the end of a session stops its streams",
         By(&[
@@ -373,7 +373,9 @@ pub(super) const HTTP_3: &[Line] = &[
         "Rapid resets, and resets that the client provokes",
         By(&[
             (ATTACKS, "rapid_resets_end_the_connection"),
+            (ATTACKS, "rapid_resets_of_session_streams_end_the_connection"),
             (ATTACKS, "provoked_resets_end_the_connection"),
+            (SERVER_SESSIONS, "rapid_resets_of_streams_end_the_connection"),
             (SERVER_ATTACKS, "rapid_resets_end_the_connection"),
             (SERVER_ATTACKS, "provoked_resets_end_the_connection"),
         ]),
@@ -420,6 +422,11 @@ pub(super) const HTTP_3: &[Line] = &[
         "memory",
         "A connection in steady state allocates nothing",
         By(&[(ALLOCATIONS, "requests_tunnels_and_sessions_allocate_nothing_in_steady_state")]),
+    ),
+    line(
+        "memory",
+        "Permitted unidirectional streams grow as a session opens them",
+        By(&[(QUIC_SESSIONS, "permitted_streams_of_a_session_grow_as_they_are_opened")]),
     ),
     line(
         "memory",

@@ -1,47 +1,33 @@
 //! WebSockets on the streams of a connection, or sessions of WebTransport with their streams.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sinews_http::h3::{Event, QuicStreamId, RequestTarget};
 use sinews_proto::handshake::{ClientRequest, HandshakeMisuse};
-use sinews_proto::{CloseCode, Config, Kind, Time};
+use sinews_proto::{Config, Kind, Time};
 use sinews_quic::Exchanges;
 use sinews_session::Resources;
 
 use super::{index_of, reset};
 use crate::load::failure::ConnectionFailure;
-use crate::load::stream_socket::StreamedWebSocket;
+use crate::load::stream_socket::StreamedSockets;
 use crate::load::tracker::ThreadState;
 use crate::load::traffic::SocketTraffic;
-use crate::load::websocket::{self, receive, send_messages, time};
+use crate::load::websocket::{self, receive};
 use crate::tally::FailureKind;
 
 /// The WebSockets of one connection.
 #[derive(Debug)]
 pub(crate) struct Http3Sockets {
-    /// In the order of their requests.
-    sockets: Vec<Http3Socket>,
+    pub(crate) sockets: StreamedSockets<QuicStreamId>,
     /// They are sessions, whose messages use streams that the server opens.
     are_sessions: bool,
-    /// Sockets with output, in turns.
-    ready: VecDeque<usize>,
     /// SETTINGS of the server have arrived.
     is_connected: bool,
     /// Requests that were sent.
     requested: usize,
-    /// Sockets whose handshake is complete.
-    open: usize,
     /// Received bytes, which the session unmasks in place.
     scratch: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Http3Socket {
-    socket: StreamedWebSocket,
-    /// The stream of the messages.
-    stream: Option<QuicStreamId>,
-    is_ready: bool,
 }
 
 impl Http3Sockets {
@@ -52,32 +38,16 @@ impl Http3Sockets {
         requests: impl Iterator<Item = &'a ClientRequest>,
         are_sessions: bool,
     ) -> Result<Self, HandshakeMisuse> {
-        let sockets = requests.map(|request| {
-            let socket = StreamedWebSocket::new(request.clone().extended_connect()?);
-            Ok(Http3Socket { socket, stream: None, is_ready: false })
-        });
-        Ok(Self {
-            sockets: sockets.collect::<Result<_, _>>()?,
-            are_sessions,
-            ready: VecDeque::new(),
-            is_connected: false,
-            requested: 0,
-            open: 0,
-            scratch: Vec::new(),
-        })
-    }
-
-    /// Whether all WebSockets are open.
-    pub(super) fn is_open(&self) -> bool {
-        self.open == self.sockets.len()
+        let sockets = StreamedSockets::new(requests)?;
+        Ok(Self { sockets, are_sessions, is_connected: false, requested: 0, scratch: Vec::new() })
     }
 
     /// Returns the number of the socket whose messages use a stream.
     fn carried_by(&self, stream: QuicStreamId) -> Option<usize> {
         if !self.are_sessions {
-            return Some(index_of(stream)).filter(|index| *index < self.sockets.len());
+            return Some(index_of(stream)).filter(|index| *index < self.sockets.sockets.len());
         }
-        self.sockets.iter().position(|socket| socket.stream == Some(stream))
+        self.sockets.sockets.iter().position(|socket| socket.stream == Some(stream))
     }
 
     pub(super) fn receive(
@@ -87,7 +57,7 @@ impl Http3Sockets {
         thread_state: &mut ThreadState,
         (resources, config): (&mut Resources, &Arc<Config>),
     ) -> Result<(), ConnectionFailure> {
-        let now = time(thread_state.epoch, thread_state.now);
+        let now = thread_state.time();
         if self.are_sessions {
             self.receive_session_event(&event, config, now)?;
         }
@@ -98,37 +68,24 @@ impl Http3Sockets {
             }
             Event::Settings { .. } => self.is_connected = true,
             Event::Response { stream, head } if !self.are_sessions && head.status() >= 200 => {
-                let Some(socket) = self.sockets.get_mut(index_of(stream)) else { return Ok(()) };
-                socket.socket.open(&head, false, config, now)?;
-                self.open += 1;
+                self.sockets.open(index_of(stream), &head, false, (config, now))?;
             }
             Event::Data { stream, data } => {
                 let Some(index) = self.carried_by(stream) else { return Ok(()) };
                 self.scratch.clear();
                 self.scratch.extend_from_slice(data);
-                let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
-                // Without a session it is the content of a rejection.
-                let Some(session) = socket.socket.session.as_mut() else { return Ok(()) };
-                let received =
-                    receive(session, &mut self.scratch, &mut traffic[index], thread_state, resources);
-                // The connection continues until all of its WebSockets are closed.
-                if let Err(failure) = received
-                    && failure.failure.is_some()
-                {
-                    return Err(ConnectionFailure { socket: index, ..failure });
-                }
-                self.mark(index);
+                let chunk = &mut self.scratch;
+                self.sockets.receive(index, traffic, |session, traffic| {
+                    receive(session, chunk, traffic, thread_state, resources)
+                })?;
             }
             Event::End { stream } => {
                 let Some(index) = self.carried_by(stream) else { return Ok(()) };
-                let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
-                socket.socket.end(now)?;
-                self.mark(index);
+                self.sockets.end(index, now)?;
             }
             Event::Reset { stream, code, violation } => {
                 let index = self.carried_by(stream).unwrap_or_else(|| index_of(stream));
-                let is_over = self.sockets.get(index).is_some_and(|socket| socket.socket.is_over());
-                if !is_over {
+                if !self.sockets.is_socket_over(index) {
                     return Err(reset(code, violation));
                 }
             }
@@ -155,24 +112,16 @@ impl Http3Sockets {
                 failed(FailureKind::Handshake, &text)
             }
             Event::SessionStream { stream, session } => {
-                let Some(socket) = self.sockets.get_mut(index_of(*session)) else { return Ok(()) };
-                if socket.stream.is_some() {
-                    return failed(FailureKind::Protocol, "the server opened a second stream in a session");
-                }
-                socket.stream = Some(*stream);
-                socket.socket.open_session(config, now);
-                self.open += 1;
-                Ok(())
+                self.sockets.open_session(index_of(*session), *stream, config, now)
             }
             Event::SessionClosed { session, code, reason } => {
-                let Some(Http3Socket { socket, .. }) = self.sockets.get(index_of(*session)) else {
-                    return Ok(());
-                };
+                let index = index_of(*session);
+                let Some(socket) = self.sockets.sockets.get(index) else { return Ok(()) };
                 if socket.session.is_none() {
                     let text = "the server rejected a session, such as one beyond its limit";
                     return failed(FailureKind::Handshake, text);
                 }
-                if !socket.is_over() {
+                if !self.sockets.is_socket_over(index) {
                     let text = format!("the server closed a session with code {code} {reason}");
                     return failed(FailureKind::Closed, &text);
                 }
@@ -191,10 +140,6 @@ impl Http3Sockets {
         thread_state: &mut ThreadState,
         resources: &mut Resources,
     ) -> Result<(), ConnectionFailure> {
-        let index = index_of(session);
-        let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
-        // A datagram may overtake the stream of the session.
-        let Some(session) = socket.socket.session.as_mut() else { return Ok(()) };
         self.scratch.clear();
         self.scratch.extend_from_slice(datagram);
         let message = match self.scratch.split_first_mut() {
@@ -205,9 +150,9 @@ impl Http3Sockets {
                 return Err(ConnectionFailure::new(FailureKind::Protocol, text));
             }
         };
-        websocket::receive_datagram(session, message, &mut traffic[index], thread_state, resources)?;
-        self.mark(index);
-        Ok(())
+        self.sockets.receive(index_of(session), traffic, |session, traffic| {
+            websocket::receive_datagram(session, message, traffic, thread_state, resources)
+        })
     }
 
     /// Sends the requests, and moves output of sockets to their streams.
@@ -221,12 +166,11 @@ impl Http3Sockets {
             let protocol = &thread_state.plan.http3_protocol;
             self.send_requests(exchanges, if self.are_sessions { "webtransport" } else { protocol })?;
         }
-        let now = time(thread_state.epoch, thread_state.now);
-        while let Some(index) = self.ready.pop_front() {
-            let Http3Socket { socket, stream, is_ready } = &mut self.sockets[index];
-            *is_ready = false;
+        let now = thread_state.time();
+        while let Some(index) = self.sockets.take_ready() {
+            let socket = &mut self.sockets.sockets[index];
             let finishes = socket.finishes();
-            let (Some(stream), Some(session)) = (*stream, &mut socket.session) else { continue };
+            let (Some(stream), Some(session)) = (socket.stream, &mut socket.session) else { continue };
             // The rest follows when the stream is writable.
             if exchanges.is_blocked(stream) {
                 continue;
@@ -249,7 +193,7 @@ impl Http3Sockets {
                 let _ = exchanges.send_data(stream, output.into(), ends);
             }
             socket.has_ended |= ends;
-            self.mark(index);
+            self.sockets.mark_ready(index);
         }
         Ok(())
     }
@@ -260,8 +204,8 @@ impl Http3Sockets {
         protocol: &str,
     ) -> Result<(), ConnectionFailure> {
         let failed = |text: &str| Err(ConnectionFailure::new(FailureKind::Handshake, text));
-        while let Some(next) = self.sockets.get_mut(self.requested) {
-            let request = &next.socket.request;
+        while let Some(next) = self.sockets.sockets.get_mut(self.requested) {
+            let request = &next.request;
             let target = RequestTarget::connect(protocol, request.authority(), request.path());
             let headers: Vec<_> = request.headers().collect();
             let is_sent = |name: &str| !self.are_sessions || !name.starts_with("sec-websocket-");
@@ -270,13 +214,7 @@ impl Http3Sockets {
             match exchanges.send_request(&target, headers, false) {
                 Ok(Some(_)) if self.are_sessions => {}
                 Ok(Some(stream)) => next.stream = Some(stream),
-                Ok(None) => {
-                    return failed(&format!(
-                        "--sockets-per-connection {} exceeds the streams that the server permits ({})",
-                        self.sockets.len(),
-                        self.requested
-                    ));
-                }
+                Ok(None) => return Err(self.sockets.too_many(self.requested)),
                 Err(_) => return failed("the server accepts no further streams"),
             }
             self.requested += 1;
@@ -287,65 +225,7 @@ impl Http3Sockets {
     /// A stream takes more output.
     pub(super) fn writable(&mut self, stream: QuicStreamId) {
         if let Some(index) = self.carried_by(stream) {
-            self.mark(index);
+            self.sockets.mark_ready(index);
         }
-    }
-
-    /// Notes that a socket may have output.
-    pub(super) fn mark(&mut self, index: usize) {
-        let Some(Http3Socket { socket, is_ready, .. }) = self.sockets.get_mut(index) else { return };
-        if socket.has_output() && !std::mem::replace(is_ready, true) {
-            self.ready.push_back(index);
-        }
-    }
-
-    pub(super) fn send(
-        &mut self,
-        index: usize,
-        traffic: &mut SocketTraffic,
-        thread_state: &mut ThreadState,
-        resources: &mut Resources,
-    ) {
-        let Some(socket) = self.sockets.get_mut(index) else { return };
-        if let Some(session) = socket.socket.session.as_mut() {
-            send_messages(session, traffic, thread_state, resources);
-            self.mark(index);
-        }
-    }
-
-    pub(super) fn send_first(
-        &mut self,
-        index: usize,
-        text: &str,
-        thread_state: &ThreadState,
-        resources: &mut Resources,
-    ) {
-        let Some(socket) = self.sockets.get_mut(index) else { return };
-        if let Some(session) = socket.socket.session.as_mut() {
-            websocket::send_first(session, text, thread_state, resources);
-            self.mark(index);
-        }
-    }
-
-    pub(super) fn wants_send(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    /// Sends Close on each WebSocket. Returns whether answers are pending.
-    pub(super) fn close(&mut self, thread_state: &ThreadState, resources: &mut Resources) -> bool {
-        let now = time(thread_state.epoch, thread_state.now);
-        let mut is_pending = false;
-        for index in 0..self.sockets.len() {
-            let Some(session) = self.sockets[index].socket.session.as_mut() else { continue };
-            is_pending |= session.tx(resources, now).close(CloseCode::NORMAL, "").is_ok();
-            session.after_tx(resources, now);
-            self.mark(index);
-        }
-        is_pending
-    }
-
-    /// Whether both sides have closed all WebSockets.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_open() && self.sockets.iter().all(|socket| socket.socket.is_over()) && !self.wants_send()
     }
 }

@@ -98,6 +98,98 @@ fn status_that_a_client_causes_opens_no_circuit() {
     assert_eq!(publish(&mut other, "a", &json!(1))["op"], "ack");
 }
 
+/// A client could choose not to be examined, for example by the size of its message.
+#[test]
+fn status_that_a_client_causes_never_opens_a_hook() {
+    let directory = Directory::new();
+    let app = Application::start(|request| AppAnswer::Status(request.path[1..].parse().unwrap()));
+    let mut file = "[hooks]\nfailure = \"open\"\nretries = 0\n".to_owned();
+    let statuses = [400, 401, 403, 404, 413, 422, 431, 408, 425, 429, 500, 503];
+    for status in statuses {
+        let url = app.url(&format!("/{status}"));
+        file.push_str(&format!("[namespace.s{status}]\nsubscribe_hook = {url:?}\npublish_hook = {url:?}\n"));
+    }
+    let server = serve(&directory, &file);
+    let mut client = Client::connect(&server);
+    for status in statuses {
+        let topic = format!("s{status}");
+        let rejects = status < 500 && ![408, 425, 429].contains(&status);
+        let answers = [
+            publish(&mut client, &topic, &json!(1)),
+            client.request(json!({"op": "set", "id": 1, "topic": topic, "key": "k", "data": 1})),
+            client.request(json!({"op": "subscribe", "id": 1, "topic": topic})),
+        ];
+        for answer in answers {
+            assert_eq!(answer["code"], if rejects { json!(503) } else { Value::Null }, "{status}: {answer}");
+        }
+        let answer = server.request(&format!("POST /topics/{topic} HTTP/1.1"), "x");
+        assert_eq!(answer.starts_with("HTTP/1.1 503 "), rejects, "{answer}");
+        let mut raw = Client(server.try_websocket(&format!("/topics/{topic}"), "").unwrap());
+        raw.0.send(&sinews_testkit::Frame::text("x"));
+        let reply = raw.0.next().unwrap();
+        assert_eq!(reply.close_code(), rejects.then_some(1013), "{status}: {reply:?}");
+    }
+}
+
+/// The application rejects each connection by its status, and extends none.
+#[test]
+fn status_that_a_client_causes_accepts_and_extends_no_connection() {
+    let directory = Directory::new();
+    let app = Application::start(|request| AppAnswer::Status(request.path[1..].parse().unwrap()));
+    for (status, code) in [(413, Some(1013)), (500, None)] {
+        let file = format!(
+            "[hooks]\nconnect = {:?}\nfailure = \"open\"\nretries = 0\n",
+            app.url(&format!("/{status}"))
+        );
+        let server = serve(&directory, &file);
+        let mut client = Client(server.try_websocket("/ws", "").unwrap());
+        let reply = client.0.next().unwrap();
+        assert_eq!(reply.close_code(), code, "{reply:?}");
+    }
+}
+
+#[test]
+fn calls_of_a_connection_and_of_a_user_are_limited() {
+    let directory = Directory::new();
+    let app = Application::start(|_| AppAnswer::Json(json!({})));
+    let serve = |rates: &str| {
+        let rpc = app.url("/");
+        let namespace = "[namespace.own]\ncalls_per_second = 1000000";
+        serve(&directory, &format!("[hooks]\nrpc = {rpc:?}\n{rates}\n{namespace}\n"))
+    };
+    // The rates refill while the test runs: the first rejection is awaited.
+    let rejection = |client: &mut Client, topic: Option<&str>| {
+        let call = json!({"op": "rpc", "id": 1, "method": "m", "topic": topic});
+        let answers = std::iter::repeat_with(|| client.request(call.clone())).take(1_000);
+        answers.into_iter().find(|answer| answer["op"] != "rpc")
+    };
+    let server = serve("calls_per_second = 1");
+    let mut client = Client::connect(&server);
+    for topic in [None, Some("other")] {
+        let error =
+            json!({"op": "error", "id": 1, "code": 429, "error": "calls exceed hooks.calls_per_second (1)"});
+        assert_eq!(rejection(&mut client, topic), Some(error), "{topic:?}");
+    }
+    assert_eq!(rejection(&mut client, Some("own")), None, "the rate of its namespace");
+    assert_eq!(Client::connect(&server).request(json!({"op": "rpc", "id": 1, "method": "m"}))["op"], "rpc");
+    let count = app.requests.try_iter().count() as u64;
+    assert_eq!((requests(&server, "rpc", "accepted"), requests(&server, "rpc", "rate_exceeded")), (count, 2));
+
+    let server = serve("user_calls_per_second = 1");
+    let mut clients = [(); 2].map(|()| Client::connect(&server));
+    let error = "calls of the user exceed hooks.user_calls_per_second (1)";
+    for client in &mut clients {
+        assert_eq!(
+            rejection(client, None).unwrap()["error"],
+            error,
+            "the connections of a user share a rate"
+        );
+    }
+    let answers = std::iter::repeat_with(|| server.request("POST /rpc/m HTTP/1.1", "")).take(1_000);
+    let rejected = answers.into_iter().find(|answer| !answer.starts_with("HTTP/1.1 200 ")).unwrap();
+    assert!(rejected.starts_with("HTTP/1.1 429 ") && rejected.contains(error), "{rejected}");
+}
+
 #[test]
 fn time_in_the_queue_is_no_failure_of_the_application() {
     let directory = Directory::new();

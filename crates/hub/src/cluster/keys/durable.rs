@@ -67,7 +67,7 @@ impl AnnouncedPositions {
         self.round.is_some()
     }
 
-    /// Ends a round that is not complete: the broker is away.
+    /// Ends a round that is not complete: the broker is unreachable.
     pub(super) fn stop(&mut self) {
         self.round = None;
     }

@@ -65,9 +65,9 @@ pub(crate) struct KeyReplicator {
     pub(super) has_new_nodes: bool,
     /// The ids of the nodes that were stored last.
     pub(super) members: Vec<u64>,
-    /// Since when the broker has been away; before the first login `None`.
+    /// Since when the broker has been unreachable; before the first login `None`.
     pub(super) away: Option<Instant>,
-    /// How long the broker was away before the last login.
+    /// How long the broker was unreachable before the last login.
     pub(super) absence: Option<Duration>,
     /// All owners are known.
     pub(super) is_synced: bool,
@@ -216,7 +216,7 @@ impl KeyReplicator {
         self.fail_writes();
     }
 
-    /// Notes the living nodes. While the broker is away, owners remain.
+    /// Notes the living nodes. While the broker is unreachable, owners remain.
     pub(crate) fn set_nodes(&mut self, nodes: KeyNodes, now: Instant) {
         if self.connected.is_none() || self.nodes == nodes {
             return;

@@ -144,7 +144,7 @@ impl Transfers {
         self.requested.remove(topic);
     }
 
-    /// The broker is away: what was requested is requested again.
+    /// The broker is unreachable: what was requested is requested again.
     pub(super) fn clear(&mut self) {
         for (topic, (since, _)) in std::mem::take(&mut self.requested) {
             self.needed.entry(topic).or_insert(since);

@@ -99,7 +99,7 @@ impl KeyReplicator {
         self.writes.held.insert(id, now);
     }
 
-    /// Ends all writes: the broker is away.
+    /// Ends all writes: the broker is unreachable.
     pub(super) fn fail_writes(&mut self) {
         let writes = std::mem::take(&mut self.writes);
         self.writes.last = writes.last;
@@ -182,7 +182,7 @@ impl KeyReplicator {
         self.writes.sent.node(topic).is_some_and(|node| target != Some(node) && is_alive(&node))
     }
 
-    /// Executes or sends a write. Returns whether it is no longer held.
+    /// Executes or sends a write. Returns whether it no longer waits.
     fn start_write(&mut self, id: u64, topic: &Arc<str>, sender: &dyn KeySender) -> bool {
         let route = self.route(topic);
         let target = if let WriteRoute::Node(node) = route { Some(node) } else { None };

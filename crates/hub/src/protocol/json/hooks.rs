@@ -278,8 +278,8 @@ impl JsonClient {
     ) -> Result<OpReply, Problem> {
         let call = HookCall { method, topic };
         let policy = self.live.policy();
-        let options = policy.hooks().map(|hooks| hooks.options());
-        let hook = call.hook(options, &self.rights, Some(&mut self.rates))?;
+        let client = policy.hooks().map(|hooks| &**hooks);
+        let hook = call.hook(client, &self.rights, Some(&mut self.rates))?;
         let detail = HookDetail::Rpc { call, data: data.map(|data| CallData::Json(data.get())) };
         self.start_for_topic(&hook, &detail, HookedAction::Rpc { id: id.clone() }, cx)
     }
@@ -340,12 +340,7 @@ impl JsonClient {
         };
         cx.resume_reads();
         self.streams.restore_pause(cx);
-        let reply = match (reply, failure) {
-            (Ok(reply), _) => Ok(reply),
-            (Err(_), HookFailure::Open) => Err(true),
-            (Err(_), HookFailure::Closed) => Err(false),
-        };
-        self.complete(action, reply, cx);
+        self.complete(action, reply.map_err(|failed| failed.opens(failure)), cx);
         let hooks = self.hooks.get_or_insert_default();
         if hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due) && !self.start_refresh(cx) {
             self.reject(TOKEN_EXPIRED, EXPIRED, cx);

@@ -11,7 +11,7 @@ use super::keys::{KeyOp, KeyRequest};
 use super::members::{self, MemberFields, PresenceDetail};
 use super::{JsonClient, OpReply, send_json};
 use crate::connections::{ConnectionPath, RegisteredConnection};
-use crate::problem::Problem;
+use crate::problem::{Problem, code, problem};
 
 impl JsonClient {
     /// Registers the connection of a long poll.
@@ -159,6 +159,29 @@ impl JsonClient {
     /// Whether the client is subscribed to keys.
     pub(in crate::protocol) fn is_subscribed_to_keys(&self) -> bool {
         self.keys.subscriptions() > 0
+    }
+
+    /// Begins the consumption of a stream by such a client, at the latest when the stream is open.
+    ///
+    /// # Errors
+    /// The consumption cannot begin. The client has been told why.
+    pub(in crate::protocol) fn consume_reader(
+        &mut self,
+        op: String,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        if let Some(opening) = self.handle_bytes(true, op.as_bytes(), cx) {
+            self.streams.defer(opening, op.into(), cx);
+        }
+        match self.is_consuming() {
+            true => Ok(()),
+            false => Err(problem(code::STORE, "the stream cannot be read")),
+        }
+    }
+
+    /// Whether the client consumes a stream, or will when the stream is open.
+    pub(in crate::protocol) fn is_consuming(&self) -> bool {
+        self.streams.is_consuming()
     }
 
     /// The number of subscriptions that the client has requested.

@@ -201,6 +201,11 @@ impl JsonStreams {
         }
     }
 
+    /// Whether there is a consumption, or a message that waits for a stream.
+    pub(crate) fn is_consuming(&self) -> bool {
+        self.streams.as_ref().is_some_and(|streams| streams.is_waiting() || streams.has(|_, _| true))
+    }
+
     /// Ends the consumptions that the rights do not cover; returns an error for each.
     pub(crate) fn end_denied(&mut self, rights: &Rights) -> Vec<Value> {
         let denied = |stream: &str| rights.may(Action::Subscribe, stream).err();

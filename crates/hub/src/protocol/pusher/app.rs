@@ -131,6 +131,7 @@ const CHANNEL_NAME_MAX: usize = 200;
 #[derive(Clone)]
 pub struct PusherApp {
     pub(super) id: String,
+    pub(super) name: Option<String>,
     pub(super) keys: Vec<AppKey>,
     pub(super) is_enabled: bool,
     pub(super) topics: Option<String>,
@@ -164,6 +165,7 @@ impl PusherApp {
     pub fn new(id: impl Into<String>, key: impl Into<String>, secret: &str) -> Self {
         Self {
             id: id.into(),
+            name: None,
             keys: vec![AppKey::new(key.into(), secret)],
             is_enabled: true,
             topics: None,
@@ -179,6 +181,13 @@ impl PusherApp {
             features: PusherFeatures::default(),
             webhooks: Vec::new(),
         }
+    }
+
+    /// Sets the name of the app for people, which the dashboard shows with the id. Default: none.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
     }
 
     /// Adds a key, for a rotation: all keys of an app are valid.

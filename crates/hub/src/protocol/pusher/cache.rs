@@ -113,7 +113,7 @@ const MISS_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of channels without an event that are noted; further ones are reported each time.
 const MISSES_MAX: usize = 1_024;
 
-/// Entries of replaced events that are kept besides one for each channel.
+/// Entries of replaced events that are retained besides one for each channel.
 const STALE_MAX: usize = 64;
 
 #[cfg(test)]

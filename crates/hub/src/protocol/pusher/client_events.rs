@@ -39,7 +39,7 @@ impl PusherClient {
         let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
         let socket_id = self.socket_id(cx);
-        self.hub().publish_from(cx, &topic, &content, false, Some(socket_id));
+        self.hub().publish_client_event(cx, &topic, &content, socket_id);
         self.report_client_event(
             (&connection.app, socket_id),
             (&topic, &channel),

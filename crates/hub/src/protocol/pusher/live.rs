@@ -15,6 +15,7 @@ use super::cache::{CacheBounds, CachedEvent, EventCache};
 use super::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use super::metrics::PusherCounters;
 use super::socket_ids::SocketIds;
+use crate::brief::brief;
 use crate::namespaces::PublishRate;
 use crate::topics::nodes::NodePublicationId;
 
@@ -56,6 +57,7 @@ pub(super) struct AppState {
 #[derive(Debug)]
 pub(super) struct AppLoad {
     pub(super) id: String,
+    pub(super) name: Option<String>,
     pub(super) connections: usize,
     pub(super) rejected: u64,
 }
@@ -85,7 +87,7 @@ impl Default for LiveApps {
 }
 
 impl LiveApps {
-    /// Replaces the apps. State is kept for apps with the same id.
+    /// Replaces the apps. Apps with the same id retain their state.
     pub(crate) fn replace(&self, apps: &PusherApps) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         // Only this function changes it, under the lock.
@@ -139,7 +141,8 @@ impl LiveApps {
             apps.sort_unstable_by_key(|(connections, id, _)| (*connections, *id));
             let load = |(Reverse(connections), id, app): (Reverse<usize>, &String, &Arc<LiveApp>)| {
                 let rejected = app.state.rejected.load(Ordering::Relaxed);
-                AppLoad { id: id.clone(), connections, rejected }
+                let name = app.options.name.as_deref().map(brief);
+                AppLoad { id: id.clone(), name, connections, rejected }
             };
             (apps.into_iter().take(most).map(load).collect(), count)
         })

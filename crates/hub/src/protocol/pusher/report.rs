@@ -41,12 +41,12 @@ impl AppsReport {
             self.channels = occupied_channels(publisher);
             self.counted = Some(Instant::now());
         }
-        let apps = listed.into_iter().map(|AppLoad { id, connections, rejected }| {
+        let apps = listed.into_iter().map(|AppLoad { id, name, connections, rejected }| {
             let channels = self.channels.get(&id).copied().unwrap_or_default();
             let backlog = webhooks.map(|all| all.backlog(&format!("pusher:{id}:"))).unwrap_or_default();
             let WebhookBacklog { queued, failed, dropped } = backlog;
             json!({
-                "id": id, "connections": connections, "channels": channels, "rejected": rejected,
+                "id": id, "name": name, "connections": connections, "channels": channels, "rejected": rejected,
                 "webhooks": { "queued": queued, "failed": failed, "dropped": dropped },
             })
         });

@@ -134,13 +134,13 @@ impl TopicClient {
         if let Some(stream) = &self.stream {
             stream.restore_pause(cx);
         }
-        let reply = match (reply, failure) {
-            (Ok(HookReply { rejection: Some(rejection), .. }), _) => {
+        let reply = match reply {
+            Ok(HookReply { rejection: Some(rejection), .. }) => {
                 return self.reject(close_code(rejection.code), &rejection.reason, cx);
             }
-            (Ok(reply), _) => reply,
-            (Err(_), HookFailure::Open) => HookReply::default(),
-            (Err(_), HookFailure::Closed) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
+            Ok(reply) => reply,
+            Err(failed) if failed.opens(failure) => HookReply::default(),
+            Err(_) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
         };
         match action {
             RawAction::Connect => self.accept_connection(reply, cx),

@@ -9,7 +9,7 @@ use sinews_proto::Time;
 use sinews_session::{Chain, Resources};
 
 use super::H3Streams;
-use super::sessions::carries_messages;
+use crate::exchange::RetainedRequest;
 use crate::framing::streams::{
     ExchangeTable, OutgoingBody, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage,
     read_piece,
@@ -55,8 +55,8 @@ impl RequestStreams for H3Streams<'_, '_> {
         self.exchanges.pause_reads(stream);
     }
 
-    fn open_session(&mut self, session: QuicStreamId) -> Option<QuicStreamId> {
-        self.open_message_stream(session)
+    fn open_session(&mut self, session: QuicStreamId, request: Box<RetainedRequest>) -> Option<QuicStreamId> {
+        self.open_message_stream(session, request)
     }
 
     fn sockets(&mut self) -> &mut SocketTable<QuicStreamId> {
@@ -88,7 +88,7 @@ impl RequestStreams for H3Streams<'_, '_> {
                 break;
             }
         }
-        if carries_messages(stream) {
+        if self.conn.carries_messages(stream) {
             self.exchanges.send_bytes(stream, piece.into(), ends);
         } else {
             self.exchanges.send_data(stream, piece.into(), ends).map_err(|_| ())?;

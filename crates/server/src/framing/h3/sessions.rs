@@ -1,10 +1,13 @@
-//! Sessions of WebTransport: each is a socket, whose messages use a bidirectional stream that the server opens.
+//! Sessions of WebTransport. Each of their message streams is a socket: the server opens one with the session, and the client
+//! may open further ones.
 //!
 //! ```text
-//!   CONNECT stream ─▶ the session: its request, its end with a code and a reason
-//!   message stream ─▶ the socket: Session and Handler of the worker
-//!   datagrams      ─▶ whole messages beside that stream
+//!   CONNECT stream  ─▶ the session: its request, its end with a code and a reason
+//!   message streams ─▶ sockets: Session and Handler of the worker
+//!   datagrams       ─▶ whole messages, of the first of the sockets
 //! ```
+
+use std::rc::Rc;
 
 use bytes::Bytes;
 use sinews_engine::ConnId;
@@ -12,20 +15,47 @@ use sinews_http::h3::{H3Code, QuicStreamId};
 use sinews_proto::Time;
 
 use super::{H3Conn, H3Streams, SocketChange};
+use crate::exchange::RetainedRequest;
+use crate::framing::streams::{OpenedSocket, RequestStreams as _, SocketSlot};
+use crate::shared::WorkerShared;
 
-/// Code of the application for a stream that the client opens in a session: its messages belong on the message stream.
-const UNEXPECTED_STREAM: u32 = 0;
+/// Message streams of a session that are open at a time. Each has a handler and subscriptions.
+const MESSAGE_STREAMS_MAX: usize = 16;
 
-/// Code of a session whose client permits no bidirectional stream: "try again later" of WebSockets.
-const NO_STREAM: u32 = 1013;
+/// Code of a unidirectional stream, which carries no messages: "unsupported data" of WebSockets.
+const UNSUPPORTED: u32 = 1003;
 
-/// A session, and the stream of its messages.
-#[derive(Clone, Copy, Debug)]
+/// Code of a message stream beyond the limit, and of a session whose client permits no bidirectional stream: "try again later" of
+/// WebSockets.
+const TRY_LATER: u32 = 1013;
+
+/// Code of a message stream whose request is rejected, beside its status.
+const REJECTED: u32 = 4000;
+
+/// A stream of messages of a session.
+#[derive(Debug)]
 pub(crate) struct MessageStream {
     pub(crate) session: QuicStreamId,
     pub(crate) stream: QuicStreamId,
+    /// The request for the session.
+    request: Rc<RetainedRequest>,
+    /// The client has sent bytes on it.
+    has_input: bool,
+    /// The server has opened it, and the client uses one of its own instead.
+    is_replaced: bool,
     /// The client has closed the session.
     is_closed: bool,
+}
+
+impl MessageStream {
+    fn new(session: QuicStreamId, stream: QuicStreamId, request: Rc<RetainedRequest>) -> Self {
+        Self { session, stream, request, has_input: false, is_replaced: false, is_closed: false }
+    }
+
+    /// Returns the bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Self>() + self.request.len()
+    }
 }
 
 /// How a session ends.
@@ -37,21 +67,68 @@ pub(crate) enum SessionEnd {
     Cancelled,
 }
 
+impl SessionEnd {
+    /// The code of a message stream that ends before its session.
+    fn stream_code(&self) -> H3Code {
+        H3Code::from_session_code(match self {
+            Self::Closed(code, _) => *code,
+            Self::Finished | Self::Cancelled => 0,
+        })
+    }
+}
+
 impl H3Conn {
-    /// Returns the socket of a session.
+    fn streams_of(&self, session: QuicStreamId) -> impl Iterator<Item = &MessageStream> {
+        self.sessions.iter().filter(move |found| found.session == session)
+    }
+
+    /// Returns the socket of the datagrams of a session: that of its first stream.
     pub(crate) fn socket_of_session(&self, session: QuicStreamId) -> Option<ConnId> {
-        let found = self.sessions.iter().find(|found| found.session == session)?;
-        self.sockets.of(found.stream)
+        let first = self.streams_of(session).min_by_key(|found| (found.is_replaced, found.stream))?;
+        self.sockets.of(first.stream)
     }
 
-    /// Returns the socket of a session that the client has closed.
-    pub(super) fn closed_session(&mut self, session: QuicStreamId) -> Option<ConnId> {
-        let found = self.sessions.iter_mut().find(|found| found.session == session)?;
-        found.is_closed = true;
-        self.sockets.of(found.stream)
+    /// Returns the sockets of a session that the client has closed.
+    pub(super) fn closed_session(&mut self, session: QuicStreamId) -> Vec<ConnId> {
+        let streams = self.sessions.iter_mut().filter(|found| found.session == session);
+        let sockets = streams.map(|found| {
+            found.is_closed = true;
+            self.sockets.of(found.stream)
+        });
+        sockets.flatten().collect()
     }
 
-    /// Removes the socket of a session, and ends the session. `ended`: the message stream has ended behind all messages.
+    /// Whether a stream carries the messages of a session.
+    pub(super) fn carries_messages(&self, stream: QuicStreamId) -> bool {
+        self.sessions.iter().any(|found| found.stream == stream)
+    }
+
+    /// Notes that the client has sent bytes on a stream.
+    pub(super) fn note_input(&mut self, stream: QuicStreamId) {
+        if let Some(found) = self.sessions.iter_mut().find(|found| found.stream == stream) {
+            found.has_input = true;
+        }
+    }
+
+    /// Returns the sockets of the streams that the server has opened, if their clients use streams of their own instead. Call it
+    /// after all events of a datagram: it may bring bytes of the server's stream, too.
+    pub(crate) fn take_replaced(&mut self) -> Vec<ConnId> {
+        let mut replaced = Vec::new();
+        for session in std::mem::take(&mut self.has_own_stream) {
+            let is_unused = |found: &&mut MessageStream| {
+                found.session == session && !found.stream.is_by_client() && !found.has_input
+            };
+            if let Some(found) = self.sessions.iter_mut().find(is_unused)
+                && !std::mem::replace(&mut found.is_replaced, true)
+            {
+                replaced.extend(self.sockets.of(found.stream));
+            }
+        }
+        replaced
+    }
+
+    /// Removes the socket of a message stream, and ends the session with the last one. `ended`: the stream has ended behind all
+    /// messages.
     pub(crate) fn remove_session(&mut self, stream: QuicStreamId, ended: bool, end: SessionEnd, now: Time) {
         self.changes.push(SocketChange::EndSession { stream, ended, end });
         self.sockets.remove(stream);
@@ -59,36 +136,78 @@ impl H3Conn {
     }
 }
 
-/// Whether a stream carries the messages of a session: clients open all others.
-pub(super) fn carries_messages(stream: QuicStreamId) -> bool {
-    !stream.is_by_client()
-}
-
 impl H3Streams<'_, '_> {
     /// Opens the message stream of a session that is accepted. `None`: the client permits none, and the session ends.
-    pub(super) fn open_message_stream(&mut self, session: QuicStreamId) -> Option<QuicStreamId> {
+    pub(super) fn open_message_stream(
+        &mut self,
+        session: QuicStreamId,
+        request: Box<RetainedRequest>,
+    ) -> Option<QuicStreamId> {
         if let Ok(Some(stream)) = self.exchanges.open_session_stream(session, false) {
-            self.conn.sessions.push(MessageStream { session, stream, is_closed: false });
+            self.conn.sessions.push(MessageStream::new(session, stream, request.into()));
             return Some(stream);
         }
-        let _ = self.exchanges.close_session(session, NO_STREAM, "client permits no bidirectional stream");
+        let _ = self.exchanges.close_session(session, TRY_LATER, "client permits no bidirectional stream");
         None
     }
 
-    /// Rejects a stream that the client has opened in a session.
-    pub(super) fn reject_session_stream(&mut self, stream: QuicStreamId) {
-        self.exchanges.reject_session_stream(stream, UNEXPECTED_STREAM);
+    /// Creates the socket of a stream that the client has opened in a session, or rejects the stream.
+    pub(super) fn accept_message_stream(
+        &mut self,
+        stream: QuicStreamId,
+        session: QuicStreamId,
+        shared: &mut WorkerShared,
+    ) {
+        let accepted = if stream.is_unidirectional() {
+            Err(UNSUPPORTED)
+        } else {
+            self.create_socket(stream, session, shared)
+        };
+        match accepted {
+            Ok(opened) => self.conn.table.opened = Some(opened),
+            Err(code) => self.exchanges.reject_session_stream(stream, code),
+        }
     }
 
-    /// Ends a session whose socket is removed.
+    fn create_socket(
+        &mut self,
+        stream: QuicStreamId,
+        session: QuicStreamId,
+        shared: &mut WorkerShared,
+    ) -> Result<Box<OpenedSocket>, u32> {
+        let first = self.conn.streams_of(session).next().ok_or(TRY_LATER)?;
+        let request = Rc::clone(&first.request);
+        if self.conn.streams_of(session).count() >= MESSAGE_STREAMS_MAX {
+            return Err(TRY_LATER);
+        }
+        let (router, peer) = (Rc::clone(&shared.router), self.conn.table.peer);
+        let accepted = request.with_exchange(&[], peer, None, &router, |exchange| {
+            let route = exchange.websocket_route().ok_or(404_u16)?;
+            let accepted = self.accept_socket(route, exchange, shared);
+            accepted.map_err(|refusal| exchange.complete_refusal(refusal, &mut shared.services).status())
+        });
+        let (handshake, slot) = accepted.map_err(|status| REJECTED + u32::from(status))?;
+        self.conn.sessions.push(MessageStream::new(session, stream, request));
+        if slot != SocketSlot::Rejected {
+            self.conn.has_own_stream.push(session);
+        }
+        Ok(Box::new(OpenedSocket { stream: stream.into(), upgrade: handshake.upgrade, ends: false, slot }))
+    }
+
+    /// Ends a message stream whose socket is removed, and the session with the last one.
     pub(super) fn end_session(&mut self, stream: QuicStreamId, ended: bool, end: SessionEnd) {
         let Some(at) = self.conn.sessions.iter().position(|found| found.stream == stream) else { return };
         let MessageStream { session, is_closed, .. } = self.conn.sessions.swap_remove(at);
+        let is_last = self.conn.streams_of(session).next().is_none();
+        let code = if is_last { H3Code::WEBTRANSPORT_SESSION_GONE } else { end.stream_code() };
         if ended {
             // The messages still leave.
-            self.exchanges.reset(stream, H3Code::WEBTRANSPORT_SESSION_GONE);
+            self.exchanges.reset(stream, code);
         } else {
-            self.exchanges.reset_session_stream(stream, H3Code::WEBTRANSPORT_SESSION_GONE);
+            self.exchanges.reset_session_stream(stream, code);
+        }
+        if !is_last {
+            return;
         }
         // A stream that exists no longer has ended.
         let _ = match end {

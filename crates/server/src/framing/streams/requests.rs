@@ -14,7 +14,7 @@ use super::{
     StreamStage, StreamUpload,
 };
 use crate::answer::LaterAnswer;
-use crate::exchange::{HttpExchange, Outcome, SocketHandshake, admit};
+use crate::exchange::{HttpExchange, Outcome, RetainedRequest, SocketHandshake, admit};
 use crate::limits::{Limit, REJECTING_MAX};
 use crate::request::Response;
 use crate::router::WebSocketRoute;
@@ -54,7 +54,7 @@ pub(crate) trait RequestStreams: Sized {
 
     /// Opens the stream for the messages of a session of WebTransport whose request is accepted. `None`: the session has
     /// ended.
-    fn open_session(&mut self, _: Self::Id) -> Option<Self::Id> {
+    fn open_session(&mut self, _: Self::Id, _: Box<RetainedRequest>) -> Option<Self::Id> {
         None
     }
 
@@ -406,24 +406,33 @@ pub(crate) trait RequestStreams: Sized {
         exchange: &HttpExchange<'_>,
         shared: &mut WorkerShared,
     ) {
+        match self.accept_socket(route, exchange, shared) {
+            Ok((SocketHandshake { accepted, response, upgrade }, slot)) => {
+                let session = exchange.is_session().then(|| exchange.retain());
+                let response = accepted_head(&accepted, response);
+                self.open_body(stream, &response, upgrade, (slot, session), shared);
+            }
+            Err(refusal) => self.refuse(stream, exchange, refusal, shared),
+        }
+    }
+
+    /// Takes a slot for a socket, and creates its handler.
+    fn accept_socket(
+        &mut self,
+        route: &WebSocketRoute,
+        exchange: &HttpExchange<'_>,
+        shared: &mut WorkerShared,
+    ) -> Result<(SocketHandshake, SocketSlot), Refusal> {
         let (slot, limit) = match self.take_slot(shared) {
             Ok(slot) => (slot, None),
             Err(limit) if route.overload.is_some() && shared.rejected_sockets < REJECTING_MAX => {
                 shared.rejected_sockets += 1;
                 (SocketSlot::Rejected, Some(limit))
             }
-            Err(limit) => return self.refuse(stream, exchange, limit.refusal(), shared),
+            Err(limit) => return Err(limit.refusal()),
         };
         let handshake = exchange.accept_socket(route, limit, &mut shared.services).and_then(check_headers);
-        match handshake {
-            Ok(SocketHandshake { accepted, response, upgrade }) => {
-                self.open_body(stream, &accepted_head(&accepted, response), upgrade, slot, shared);
-            }
-            Err(refusal) => {
-                self.return_slot(slot, shared);
-                self.refuse(stream, exchange, refusal, shared);
-            }
-        }
+        handshake.map(|handshake| (handshake, slot)).inspect_err(|_| self.return_slot(slot, shared))
     }
 
     /// Rejects a handshake.
@@ -490,16 +499,16 @@ pub(crate) trait RequestStreams: Sized {
         let negotiated = Negotiated::response_body(format, false);
         let transport = MessageTransport::Body { keep_alive: false, prefix };
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit: None, transport };
-        self.open_body(stream, &response, upgrade, slot, shared);
+        self.open_body(stream, &response, upgrade, (slot, None), shared);
     }
 
-    /// Queues the head of an answer whose content is the output of a socket.
+    /// Queues the head of an answer whose content is the output of a socket. `session`: the request for a session.
     fn open_body(
         &mut self,
         stream: Self::Id,
         response: &Response,
         upgrade: AcceptedUpgrade,
-        slot: SocketSlot,
+        (slot, session): (SocketSlot, Option<Box<RetainedRequest>>),
         shared: &mut WorkerShared,
     ) {
         let Some(at) = self.table().position(stream) else { return self.return_slot(slot, shared) };
@@ -509,11 +518,14 @@ pub(crate) trait RequestStreams: Sized {
             self.return_slot(slot, shared);
             return self.reset_stream(stream, StreamReset::Internal);
         }
-        let is_session = matches!(upgrade.transport, MessageTransport::Session);
-        let carrier = if is_session { self.open_session(stream) } else { Some(stream) };
-        let Some(carrier) = carrier else { return self.return_slot(slot, shared) };
         // The end of a request for a session is the end of the session, with an event of its own.
-        let opened = OpenedSocket { stream: carrier.into(), upgrade, ends: ends && !is_session, slot };
+        let ends = ends && session.is_none();
+        let carrier = match session {
+            Some(request) => self.open_session(stream, request),
+            None => Some(stream),
+        };
+        let Some(carrier) = carrier else { return self.return_slot(slot, shared) };
+        let opened = OpenedSocket { stream: carrier.into(), upgrade, ends, slot };
         self.table().opened = Some(Box::new(opened));
     }
 }

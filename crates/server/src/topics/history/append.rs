@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use sinews_engine::{ConnId, Post};
+use sinews_engine::Post;
 use sinews_session::Prepared;
 
 use super::eviction::EvictionQueue;
@@ -12,6 +12,7 @@ use super::policy::{Position, TopicSnapshot};
 use crate::mail::{Mail, MailedPublication};
 use crate::topics::directory::Directory;
 use crate::topics::entry::{Recipients, TopicEntry};
+use crate::topics::subscriber_id::SubscriberId;
 
 impl Directory {
     /// Locks a history after the removal of expired messages.
@@ -33,7 +34,7 @@ pub(crate) struct EpochMismatch;
 pub(crate) struct PublishOrigin<'a> {
     pub(crate) posts: &'a [Post<Mail>],
     /// The publisher and its thread, if the publisher is excluded.
-    pub(crate) except: Option<(usize, ConnId)>,
+    pub(crate) except: Option<SubscriberId>,
 }
 
 impl Directory {
@@ -172,7 +173,7 @@ impl Directory {
                 topic: recipients.name.clone(),
                 message: message.clone(),
                 position: Some(position),
-                except: from.except.filter(|except| except.0 == shard).map(|except| except.1),
+                except: from.except.and_then(|except| except.on_thread(shard)),
                 version: 0,
             });
             if post.send(mail).is_ok() {

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
 use super::policy::{HistoryPolicy, Position, ReplayFrom, RetainedMessage, TopicSnapshot};
+use crate::topics::subscriber_id::SubscriberId;
 
 /// Retained messages of a topic, and its history policy.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct MessageRing {
     pub(crate) next: u64,
     messages: VecDeque<Retained>,
     bytes: usize,
-    /// Without messages, its position is kept until then for subscribers that resume.
+    /// Without messages, its position is retained until then for subscribers that resume.
     position_kept_until: Option<Instant>,
     /// The directory has removed it; another one with its name may exist.
     pub(crate) removed: bool,
@@ -62,7 +62,7 @@ pub(crate) struct MessageRing {
 struct Retained {
     at: Instant,
     message: Prepared,
-    except: Option<(usize, ConnId)>,
+    except: Option<SubscriberId>,
 }
 
 impl MessageRing {
@@ -178,12 +178,7 @@ impl MessageRing {
         self.bytes + self.messages.len() * MESSAGE_COST
     }
 
-    pub(crate) fn append(
-        &mut self,
-        message: Prepared,
-        except: Option<(usize, ConnId)>,
-        policy: &HistoryPolicy,
-    ) {
+    pub(crate) fn append(&mut self, message: Prepared, except: Option<SubscriberId>, policy: &HistoryPolicy) {
         self.bytes += message.payload().len();
         self.messages.push_back(Retained { at: Instant::now(), message, except });
         self.next += 1;
@@ -227,13 +222,12 @@ impl MessageRing {
 
     /// Returns retained messages from a sequence on, each with its sequence and the connection excluded by its
     /// publisher.
-    pub(crate) fn from(
-        &self,
-        sequence: u64,
-    ) -> impl Iterator<Item = (u64, &Prepared, Option<(usize, ConnId)>)> {
+    pub(crate) fn from(&self, sequence: u64) -> impl Iterator<Item = (u64, &Prepared, Option<SubscriberId>)> {
         let skip = sequence.saturating_sub(self.first());
-        let kept = self.messages.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX));
-        (sequence.max(self.first())..).zip(kept).map(|(at, kept)| (at, &kept.message, kept.except))
+        let retained = self.messages.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX));
+        (sequence.max(self.first())..)
+            .zip(retained)
+            .map(|(at, retained)| (at, &retained.message, retained.except))
     }
 }
 

@@ -10,9 +10,9 @@ use sinews_session::{Prepared, Tx};
 use super::append::PublishOrigin;
 use super::policy::{Position, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
-use crate::topics::entry::SubscriberId;
 use crate::topics::name::{self, InvalidTopic};
 use crate::topics::registry::{Publication, Topic, Topics};
+use crate::topics::subscriber_id::SubscriberId;
 use crate::topics::throttle::backlog::{Backlog, DropReason};
 
 /// Messages taken from a history at a time, so that its publishers wait only briefly.
@@ -101,8 +101,7 @@ impl Topics {
             Some(route) => &*route.all,
             None => &[],
         };
-        let from =
-            PublishOrigin { posts: &self.posts, except: except.map(|except| (except.shard, except.conn)) };
+        let from = PublishOrigin { posts: &self.posts, except };
         let (reached, lost) = self.directory.publish_with_history(name, patterns, make, from)?;
         self.note_mailed();
         self.counters.published += 1;
@@ -142,8 +141,8 @@ impl Topics {
             progress.seen = progress.seen.max(end.saturating_sub(1));
             self.counters.expired += ring.first().min(end).saturating_sub(begin);
             let missing = ring.from(begin).take_while(|(sequence, ..)| *sequence < end);
-            let publication = |(sequence, message, except): (u64, &Prepared, Option<(usize, ConnId)>)| {
-                let except = except.filter(|except| except.0 == self.shard).map(|except| except.1);
+            let publication = |(sequence, message, except): (u64, &Prepared, Option<SubscriberId>)| {
+                let except = except.and_then(|except| except.on_thread(self.shard));
                 Publication { topic, message: message.clone(), except, sequence }
             };
             missing.map(publication).collect()

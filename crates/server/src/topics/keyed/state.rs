@@ -24,7 +24,7 @@ use crate::topics::name;
 use replica::KeyRole;
 use stored::PendingChanges;
 
-/// How long a removed key is remembered: readers that are away for less, or slower by less, need no snapshot.
+/// How long a removed key is remembered: readers that reconnect sooner, or are slower by less, need no snapshot.
 const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// Approximate memory of a key besides its name and value, in bytes.

@@ -1,6 +1,6 @@
 //! Sessions of WebTransport: messages on a stream, and in datagrams.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,11 +20,12 @@ struct WebTransport {
     session: u64,
     /// The stream of messages.
     stream: u64,
-    read: usize,
+    /// Bytes of the messages that were returned, by stream.
+    read: HashMap<u64, usize>,
     messages: VecDeque<(u8, Vec<u8>)>,
 }
 
-/// A further session of its connection.
+/// A further session of its connection, or another stream of the session.
 #[derive(Clone, Copy)]
 struct OtherSession {
     session: u64,
@@ -54,7 +55,7 @@ impl WebTransport {
         assert_eq!(status, 200);
         client.run("the stream of messages", |quic| !quic.session_streams.is_empty());
         let stream = client.quic.session_streams[0];
-        Self { client, session, stream, read: 0, messages: VecDeque::new() }
+        Self { client, session, stream, read: HashMap::new(), messages: VecDeque::new() }
     }
 
     /// Opens another session on the connection.
@@ -66,9 +67,24 @@ impl WebTransport {
         OtherSession { session, stream: self.client.quic.session_streams[streams] }
     }
 
-    /// Uses the stream of another session.
+    /// Opens a stream in the session, with its first bytes.
+    fn open_stream(&mut self, bytes: &[u8]) -> OtherSession {
+        self.open_in(Dir::Bi, bytes)
+    }
+
+    fn open_in(&mut self, dir: Dir, bytes: &[u8]) -> OtherSession {
+        let stream = self.client.quic.quic.streams().open(dir).unwrap();
+        let (id, session) = (QuicStreamId::new(stream.into()), QuicStreamId::new(self.session));
+        let prefix = self.client.quic.http.open_session_stream(id, session).unwrap();
+        let bytes = [prefix.as_bytes(), bytes].concat();
+        self.client.quic.send(stream, bytes.into(), false);
+        self.client.flush();
+        OtherSession { session: self.session, stream: id.get() }
+    }
+
+    /// Uses another stream, of this session or of another one.
     fn switch(&mut self, other: OtherSession) {
-        (self.stream, self.read) = (other.stream, 0);
+        self.stream = other.stream;
     }
 
     fn datagram_of(&mut self, other: OtherSession, payload: &[u8]) {
@@ -86,7 +102,8 @@ impl WebTransport {
     }
 
     fn received(&self) -> &[u8] {
-        self.client.quic.responses.get(&self.stream).map_or(&[], |(_, bytes, _)| &bytes[self.read..])
+        let read = self.read.get(&self.stream).copied().unwrap_or(0);
+        self.client.quic.responses.get(&self.stream).map_or(&[], |(_, bytes, _)| &bytes[read..])
     }
 
     fn next(&mut self) -> (u8, Vec<u8>) {
@@ -99,12 +116,13 @@ impl WebTransport {
                 let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
                 if received.len() >= 5 + len {
                     let found = (head[0], received[5..5 + len].to_vec());
-                    self.read += 5 + len;
+                    *self.read.entry(self.stream).or_default() += 5 + len;
                     self.messages.push_back(found);
                     continue;
                 }
             }
-            let (before, stream) = (self.received().len() + self.read, self.stream);
+            let (before, stream) = (self.received().len(), self.stream);
+            let before = before + self.read.get(&stream).copied().unwrap_or(0);
             self.client.run("a message", |quic| {
                 quic.responses.get(&stream).is_some_and(|(_, bytes, _)| bytes.len() > before)
             });
@@ -194,6 +212,8 @@ fn messages_of_a_session_have_kind_and_length() {
     let metrics = server.monitor.metrics();
     assert_eq!((metrics.webtransport_sessions, metrics.http3_websockets), (1, 0));
     assert_eq!((metrics.handshakes, metrics.websockets()), (1, 1));
+    // Browsers may open a connection that they close unused: each counts once.
+    assert_eq!((metrics.http3_connections, metrics.accepted, metrics.tls_handshakes), (1, 1, 1));
 }
 
 #[test]
@@ -372,17 +392,164 @@ fn busy_session_does_not_delay_datagrams_of_another() {
     assert!(before < 250, "{before} of 500 datagrams of the busy session came before");
 }
 
+/// As pages of browsers do: the session needs no stream of the server.
 #[test]
-fn streams_that_the_client_opens_are_rejected() {
+fn streams_that_the_client_opens_carry_messages() {
     let server = serve(Router::new().websocket("/echo", echo()));
     let mut session = WebTransport::open(&server, "/echo");
-    let stream = session.client.quic.quic.streams().open(Dir::Bi).unwrap();
-    let id = QuicStreamId::new(stream.into());
-    let prefix =
-        session.client.quic.http.open_session_stream(id, QuicStreamId::new(session.session)).unwrap();
-    session.client.quic.send(stream, bytes::Bytes::copy_from_slice(prefix.as_bytes()), false);
-    session.client.run("a reset", |quic| quic.resets.contains_key(&id.get()));
-    assert_eq!(session.client.quic.resets[&id.get()], H3Code::from_session_code(0).get());
+    let own = session.stream;
+    // Its first bytes, and a message in pieces.
+    let first = session.open_stream(&message(1, b"first")[..3]);
+    session.switch(first);
+    session.send_bytes(message(1, b"first")[3..].to_vec(), false);
+    assert_eq!(session.next(), (1, b"first".to_vec()));
+    // The unused stream of the server ends, and the session does not.
+    session.switch(OtherSession { stream: own, ..first });
+    assert_eq!(session.next(), (8, [&1000u16.to_be_bytes()[..], b"the client has opened a stream"].concat()));
+    session.client.run("the end of the stream", |quic| quic.responses[&own].2);
+    session.send_bytes(Vec::new(), true);
+    let second = session.open_stream(&message(2, &[7; 100_000]));
+    session.switch(second);
+    assert_eq!(session.next(), (2, vec![7; 100_000]));
+    session.send_datagram(b"\x01datagram");
+    session.switch(first);
+    assert_eq!(session.next(), (1, b"datagram".to_vec()), "on the first of them");
+    // A stream ends by its own Close, and the session with the last one.
+    session.send(8, &1000u16.to_be_bytes());
+    assert_eq!(session.next(), (8, 1000u16.to_be_bytes().to_vec()));
+    session.send_bytes(Vec::new(), true);
+    session.switch(second);
+    session.send(1, b"still there");
+    assert_eq!(session.next(), (1, b"still there".to_vec()));
+    assert!(session.client.quic.closed_sessions.is_empty());
+    session.send(8, &[&4000u16.to_be_bytes()[..], b"done"].concat());
+    assert_eq!(session.next(), (8, 4000u16.to_be_bytes().to_vec()));
+    session.send_bytes(Vec::new(), true);
+    assert_eq!(session.closed(), (4000, String::new()));
+    let metrics = server.monitor.metrics();
+    assert_eq!((metrics.webtransport_sessions, metrics.webtransport_streams), (1, 2));
+    assert_eq!((metrics.handshakes, metrics.websockets()), (3, 0));
+}
+
+#[test]
+fn stream_of_the_server_remains_if_the_client_has_used_it() {
+    let server = serve(subscriptions());
+    let mut session = WebTransport::open(&server, "/topics?topic=prices");
+    assert_eq!(session.next(), (1, b"subscribed".to_vec()));
+    session.send(1, b"used");
+    assert_eq!(session.next(), (1, b"used".to_vec()));
+    // Each stream has a handler with subscriptions of its own.
+    let own = session.stream;
+    let other = session.open_stream(&message(1, b"other"));
+    session.switch(other);
+    assert_eq!([session.next(), session.next()], [(1, b"subscribed".to_vec()), (1, b"other".to_vec())]);
+    session.switch(OtherSession { stream: own, ..other });
+    session.send(1, b"still there");
+    assert_eq!(session.next(), (1, b"still there".to_vec()));
+    let metrics = server.monitor.metrics();
+    assert_eq!(metrics.websockets(), 2);
+}
+
+#[test]
+fn streams_of_a_session_end_with_it() {
+    let (route, events) = scripted(|_, _| {});
+    let server = serve(Router::new().websocket("/", route));
+    let mut session = WebTransport::open(&server, "/");
+    session.send(1, b"used");
+    let streams: Vec<_> = (0..3).map(|_| session.open_stream(&message(1, b"x"))).collect();
+    wait("all streams", || server.monitor.metrics().websockets() == 4);
+    session.close(7, "bye");
+    wait("the end of the handlers", || server.monitor.metrics().websockets() == 0);
+    for _ in 0..4 {
+        assert_eq!(events.closed().cause(), Cause::Peer);
+    }
+    assert_eq!(session.client.get("/fixed").0, 200, "the connection continues");
+    // A stop closes each of them with 1001.
+    let mut session = WebTransport::open(&server, "/");
+    session.send(1, b"used");
+    let other = session.open_stream(&message(1, b"x"));
+    wait("both streams", || server.monitor.metrics().websockets() == 2);
+    server.running.stop.stop();
+    let own = OtherSession { stream: session.stream, ..other };
+    for stream in [own, other] {
+        session.switch(stream);
+        let (kind, close) = session.next();
+        assert_eq!((kind, &close[..2]), (8, &1001u16.to_be_bytes()[..]));
+        session.send_bytes(Vec::new(), true);
+    }
+    assert_eq!(session.closed().0, 1001);
+    drop(streams);
+    server.running.join();
+}
+
+#[test]
+fn streams_beyond_the_limits_are_reset_with_their_code() {
+    let limits = Limits::default().with_max_connections(17);
+    let router = Router::new().websocket("/echo", echo());
+    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(1, b"used");
+    let code_of = |session: &mut WebTransport, stream: u64| {
+        session.client.run("a reset", |quic| quic.resets.contains_key(&stream));
+        H3Code::new(session.client.quic.resets[&stream]).session_code()
+    };
+    // One is the server's.
+    for number in 0..15 {
+        let other = session.open_stream(&message(1, b"x"));
+        session.switch(other);
+        assert_eq!(session.next(), (1, b"x".to_vec()), "{number}");
+    }
+    let beyond = session.open_stream(&message(1, b"x"));
+    assert_eq!(code_of(&mut session, beyond.stream), Some(1013), "16 for each session");
+    // A connection counts with its first stream: 16, and the other connection.
+    let mut other = WebTransport::open(&server, "/echo");
+    other.send(1, b"used");
+    assert_eq!(other.next(), (1, b"used".to_vec()));
+    let beyond = other.open_stream(&message(1, b"x"));
+    assert_eq!(code_of(&mut other, beyond.stream), Some(4503), "max_connections");
+    other.send(1, b"still there");
+    assert_eq!(other.next(), (1, b"still there".to_vec()));
+}
+
+/// CVE-2023-44487 with streams of a session: each would have a handler.
+#[test]
+fn rapid_resets_of_streams_end_the_connection() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    session.send(1, b"used");
+    assert_eq!(session.next(), (1, b"used".to_vec()));
+    for _ in 0..300 {
+        if session.client.quic.lost.is_some() {
+            break;
+        }
+        let stream = session.open_stream(&message(1, b"x")).stream;
+        session.client.run("the echo", |quic| {
+            quic.lost.is_some() || quic.responses.get(&stream).is_some_and(|(_, bytes, _)| bytes.len() == 6)
+        });
+        let _ = session.client.quic.quic.send_stream(quic_stream(stream)).reset(0_u32.into());
+        let _ = session.client.quic.quic.recv_stream(quic_stream(stream)).stop(0_u32.into());
+    }
+    session.client.run("the end of the connection", |quic| quic.lost.is_some());
+    assert!(session.client.quic.lost.as_ref().unwrap().contains("reset"), "{:?}", session.client.quic.lost);
+    wait("the end of the handlers", || server.monitor.metrics().websockets() == 0);
+    assert_eq!(server.connect().get("/fixed").0, 200);
+}
+
+/// They carry no messages.
+#[test]
+fn unidirectional_streams_of_the_client_are_rejected() {
+    let server = serve(Router::new().websocket("/echo", echo()));
+    let mut session = WebTransport::open(&server, "/echo");
+    for _ in 0..20 {
+        let stream = session.open_in(Dir::Uni, &message(1, b"x")).stream;
+        // STOP_SENDING, which QUIC answers by a reset.
+        let id = quic_stream(stream);
+        session.client.run("a stop", |quic| {
+            let stopped = quic.stopped.get(&stream).map(|code| H3Code::new(*code).session_code());
+            stopped == Some(Some(1003))
+        });
+        let _ = session.client.quic.quic.send_stream(id).reset(0_u32.into());
+    }
     session.send(1, b"still there");
     assert_eq!(session.next(), (1, b"still there".to_vec()));
 }

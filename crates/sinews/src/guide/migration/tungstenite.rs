@@ -30,6 +30,7 @@
 //!
 //! ```
 //! # async fn serve(stream: tokio::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
+//! stream.set_nodelay(true)?;
 //! let mut ws = sinews::accept(stream).await?;
 //! while let Some(msg) = ws.next().await {
 //!     let msg = msg?;

@@ -237,7 +237,7 @@ fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &
             });
             let published = of_user.as_ref().unwrap_or(&of_channels);
             match (waits, waits && is_durable(&topic)) {
-                (false, _) => drop(services.hub.publish_to(out, &topic, published, (true, None))),
+                (false, _) => drop(services.hub.publish_to(out, &topic, published)),
                 (true, true) => {
                     let content = published.content().clone();
                     let seal = app.options.seal(&topic, content.bytes());
@@ -278,8 +278,7 @@ fn answer(
                     return error_response(&problem);
                 }
                 for (topic, content) in &others {
-                    let published = ChannelPublication::new(content);
-                    services.hub.publish_to(&mut publisher, topic, &published, (true, None));
+                    services.hub.publish(&mut publisher, topic, content, true);
                 }
                 response
             })

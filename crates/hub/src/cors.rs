@@ -1,0 +1,33 @@
+//! Plain requests of pages of other origins: the paths that they may request, and what their pages may read.
+//!
+//! The allowed origins are those of WebSockets ([`AccessPolicy::with_origin`](crate::AccessPolicy::with_origin)). The HTTP API
+//! for backends is not among the paths: an API key does not belong in a page.
+
+use sinews_server::{Request, Response, Router};
+
+use crate::http::failure;
+use crate::policy::{AccessPolicy, LivePolicy};
+
+/// The paths of `sinews.js` without WebSocket, with all paths below them.
+const PATHS: [&str; 4] = ["/topics", "/rpc", "/streams", "/healthz"];
+
+/// Adds the rules to a router. All answers at these paths have the headers, also errors of the server itself.
+pub(crate) fn add_to(router: Router, live: &LivePolicy) -> Router {
+    PATHS.into_iter().fold(router, |router, path| {
+        let (before, after) = (live.clone(), live.clone());
+        router.cross_origin(
+            path,
+            move |request| answer_preflight(&before.policy(), request),
+            move |request, response| after.policy().cors().after(request, response),
+        )
+    })
+}
+
+/// Answers a preflight; one of another origin is counted and logged as its request would be, which the browser does not send.
+fn answer_preflight(policy: &AccessPolicy, request: &Request<'_>) -> Option<Response> {
+    let response = policy.cors().before(request)?;
+    match policy.check_origin(request) {
+        Ok(()) => Some(response),
+        Err(rejection) => Some(failure(response.status(), rejection.text())),
+    }
+}
