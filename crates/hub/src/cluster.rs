@@ -57,7 +57,7 @@ use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 /// Time after an outage in which the other nodes reconnect, and send their state.
-const RETURN_TIME: Duration = link::RETRY_MAX.saturating_add(nodes::NODE_TIMEOUT);
+const RETURN_TIME: Duration = nodes::RETRY_MAX.saturating_add(nodes::NODE_TIMEOUT);
 
 /// Time before an outage is noticed in which messages may be lost.
 const LOSS_MAX: Duration = Duration::from_secs(10);
@@ -313,7 +313,7 @@ impl Cluster {
 
     fn connected(&self, max_payload: usize, now: Instant, revocations: Vec<Revocation>) {
         // Heartbeats of the others could not arrive, and the others reconnect at different times.
-        self.lock_nodes().renew(now + link::RETRY_MAX);
+        self.lock_nodes().renew(now + nodes::RETRY_MAX);
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
         self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(cluster.expire_nodes(back, false), []);
         cluster.connected(1 << 20, back, Vec::new());
         cluster.confirmed(back);
-        let late = back + link::RETRY_MAX + nodes::NODE_TIMEOUT - Duration::from_millis(1);
+        let late = back + nodes::RETRY_MAX + nodes::NODE_TIMEOUT - Duration::from_millis(1);
         assert_eq!(cluster.expire_nodes(late, true), []);
         assert_eq!(cluster.expire_nodes(back + RETURN_TIME, true), [other]);
     }

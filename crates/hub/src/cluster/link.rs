@@ -20,7 +20,7 @@ use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
 use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
-use super::nodes::{HEARTBEAT, Heartbeat, KeysHeartbeat};
+use super::nodes::{HEARTBEAT, Heartbeat, KeysHeartbeat, RETRY_MAX};
 use super::outbox::Outbox;
 use super::pending::PendingWork;
 use crate::policy::LivePolicy;
@@ -40,9 +40,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Time without any byte of the broker after which heartbeats of other nodes may be delayed, too: no node is removed then.
 const DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// Delay before a new connection: doubles with each attempt, up to the maximum. Half of it is random.
+/// Delay before a new connection: doubles with each attempt, up to [`RETRY_MAX`]. Half of it is random.
 const RETRY_MIN: Duration = Duration::from_millis(100);
-pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Time limit to send the last bytes when the server stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);

@@ -15,6 +15,9 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Time without a heartbeat after which a node is dead: four lost heartbeats, and some delay of the broker.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Longest delay before a node connects to the broker again.
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
+
 /// Uptime from which a node knows the presence of all other nodes, and they know it.
 pub(super) const SETTLE_TIME: Duration = NODE_TIMEOUT;
 

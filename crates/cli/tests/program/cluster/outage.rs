@@ -187,7 +187,7 @@ fn collect_reports() -> (String, Reports) {
     thread::spawn(move || {
         while let Ok(request) = app.requests.recv() {
             for event in request.json()["events"].as_array().unwrap() {
-                let of = event["user_id"].as_str().or(event["channel"].as_str()).unwrap().to_owned();
+                let of = event["user_id"].as_str().or_else(|| event["channel"].as_str()).unwrap().to_owned();
                 collected.lock().unwrap().push((event["name"].as_str().unwrap().to_owned(), of));
             }
         }
@@ -267,7 +267,7 @@ impl TwoNodes {
     }
 
     /// Waits until both nodes, and the application, know the same members and numbers.
-    fn until_equal(&mut self, what: &str) {
+    fn until_equal(&self, what: &str) {
         until(what, || {
             let [one, two] = self.nodes.each_ref().map(members);
             let counts = self.nodes.each_ref().map(subscribers);
@@ -310,7 +310,7 @@ impl TwoNodes {
     }
 
     /// An outage from its begin until both nodes have noticed it.
-    fn begin(&mut self, down: &str) {
+    fn begin(&self, down: &str) {
         control(down);
         if down == "stop" {
             // The nodes do not know it yet: what waits for the broker has a limit.
