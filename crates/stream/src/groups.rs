@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::disk::{self, Disk, DiskFile, append_all, is_shortage};
+use crate::partition::micros;
 use crate::pending::Completer;
 use crate::writer::{WorkUnit, WriterPool};
 use crate::{AppendError, CommitError, Durability, Fsync, Loss, OpenError, Pending, StreamConfig};
@@ -69,8 +70,12 @@ struct State {
     /// The file was renamed, and its directory is not synced yet.
     needs_dir_sync: bool,
     busy: bool,
-    /// Some written bytes are not synced.
-    is_dirty: bool,
+    /// Time since which some written bytes are not synced, in microseconds since 1970.
+    dirty_since: Option<u64>,
+    /// A sync has found no space: the system may count its pages as written, so the file is rewritten in place of a sync.
+    needs_rewrite: bool,
+    /// Time before which no sync is tried, after one that found no space.
+    retry_at: u64,
     closed: bool,
     failed: Option<Arc<str>>,
 }
@@ -104,7 +109,12 @@ enum GroupsJob {
     Compact(file::Tag, Vec<u8>),
     /// Makes the name of the file durable.
     SyncDir,
+    /// Syncs the earlier changes.
+    Sync(Arc<dyn DiskFile>),
 }
+
+/// Microseconds without a further sync after one that found no space.
+const RETRY_AFTER_SHORTAGE: u64 = 1_000_000;
 
 pub(crate) const NAME: &str = "groups.log";
 
@@ -180,7 +190,9 @@ impl ConsumerGroups {
             waiters: Vec::new(),
             needs_dir_sync: false,
             busy: false,
-            is_dirty: false,
+            dirty_since: None,
+            needs_rewrite: false,
+            retry_at: 0,
             closed: false,
             failed: None,
         };
@@ -191,7 +203,8 @@ impl ConsumerGroups {
     /// Length of the file, if it was closed and is fully durable.
     pub(crate) fn clean_bytes(&self) -> Option<u64> {
         let state = self.state();
-        let is_clean = state.closed && state.failed.is_none() && !state.needs_dir_sync && !state.is_dirty;
+        let is_clean = state.closed && state.failed.is_none() && !state.needs_dir_sync;
+        let is_clean = is_clean && state.dirty_since.is_none();
         is_clean.then_some(state.end)
     }
 
@@ -303,11 +316,25 @@ impl ConsumerGroups {
     pub(crate) fn close(&self) {
         while self.step() {}
         let mut state = self.state();
-        if state.failed.is_some() || !state.is_dirty {
+        if state.failed.is_some() || state.dirty_since.is_none() {
             return;
         }
-        match state.file.sync() {
-            Ok(()) => state.is_dirty = false,
+        let synced = if state.needs_rewrite {
+            disk::replace(
+                &*self.pool.disk,
+                &self.dir,
+                NAME,
+                &file::whole(state.tag, &state.offsets, state.doubt),
+            )
+        } else if state.needs_dir_sync {
+            self.pool.disk.sync_dir(&self.dir)
+        } else {
+            state.file.sync()
+        };
+        match synced {
+            // The length of a file that was replaced is not known: the next process reads it.
+            Ok(()) if !state.needs_rewrite => (state.dirty_since, state.needs_dir_sync) = (None, false),
+            Ok(()) => {}
             Err(error) => {
                 tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
                 state.failed = Some(format!("syncing: {error}").into());
@@ -321,28 +348,36 @@ impl ConsumerGroups {
             Some(GroupsJob::Write(write)) => self.write(write),
             Some(GroupsJob::Compact(tag, content)) => self.compact(tag, &content),
             Some(GroupsJob::SyncDir) => self.sync_dir(),
+            Some(GroupsJob::Sync(file)) => self.sync(&*file),
             None => return false,
         }
         true
     }
 
     fn begin(&self) -> Option<GroupsJob> {
+        let now = (self.pool.clock)();
         let mut state = self.state();
-        if state.failed.is_some() || state.changes.is_empty() {
+        let is_sync_due = state.sync_is_due(now);
+        if state.failed.is_some() || state.changes.is_empty() && !is_sync_due {
             state.busy = false;
             return None;
         }
         if state.needs_dir_sync {
             return Some(GroupsJob::SyncDir);
         }
-        if state.end >= state.compact_at
+        let is_synced = state.fsync == Fsync::Batch;
+        let needs_rewrite = state.needs_rewrite && (is_synced || now >= state.retry_at);
+        if (needs_rewrite || state.end >= state.compact_at)
             && let Ok(tag) = file::random_tag()
         {
             let content = file::whole(tag, &state.offsets, state.doubt);
             state.compact_at = COMPACT_MIN.max(4 * content.len() as u64);
-            if state.end >= state.compact_at {
+            if needs_rewrite || state.end >= state.compact_at {
                 return Some(GroupsJob::Compact(tag, content));
             }
+        }
+        if state.changes.is_empty() {
+            return Some(GroupsJob::Sync(state.file.clone()));
         }
         state.in_flight = std::mem::take(&mut state.changes);
         let entries =
@@ -357,8 +392,8 @@ impl ConsumerGroups {
             end: state.end + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(),
             pieces,
             waiters: std::mem::take(&mut state.waiters),
-            sync: state.fsync == Fsync::Batch,
-            is_first_unsynced: !state.is_dirty,
+            sync: is_synced,
+            is_first_unsynced: state.dirty_since.is_none(),
         };
         Some(GroupsJob::Write(write))
     }
@@ -375,11 +410,16 @@ impl ConsumerGroups {
             (_, Ok(())) if write.sync => write.file.sync().map_err(|error| self.cut_unsynced(&write, &error)),
             (_, Ok(())) => Ok(()),
         };
+        let now = (self.pool.clock)();
         let mut state = self.state();
         let changes = std::mem::take(&mut state.in_flight);
         if result.is_ok() {
-            // A sync includes all earlier bytes.
-            state.is_dirty = !write.sync;
+            if write.sync {
+                // It includes all earlier bytes.
+                state.dirty_since = None;
+            } else {
+                state.dirty_since.get_or_insert(now);
+            }
             state.end = write.end;
             store(&mut state.offsets, changes);
         }
@@ -420,7 +460,7 @@ impl ConsumerGroups {
                 let mut state = self.state();
                 (state.file, state.tag) = (file, tag);
                 state.end = content.len() as u64;
-                state.needs_dir_sync = true;
+                (state.needs_dir_sync, state.needs_rewrite) = (true, false);
             }
             Err(error) if is_shortage(&error) => self.postpone_compaction(&error),
             Err(error) => {
@@ -434,17 +474,51 @@ impl ConsumerGroups {
     /// Postpones the next attempt until the file has doubled.
     fn postpone_compaction(&self, error: &io::Error) {
         tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be rewritten");
-        self.state().compact_at *= 2;
+        let now = (self.pool.clock)();
+        let mut state = self.state();
+        state.compact_at *= 2;
+        state.retry_at = now + RETRY_AFTER_SHORTAGE;
+        let needs_sync = state.needs_rewrite && state.fsync == Fsync::Batch;
+        drop(state);
+        if needs_sync {
+            self.fail_pending(&AppendError::NoSpace);
+        }
     }
 
     /// Makes the rename of the rewritten file durable. Nothing is written to it before. If no more files can be opened,
     /// the next commit tries again.
     fn sync_dir(&self) {
         match self.pool.disk.sync_dir(&self.dir) {
-            Ok(()) => self.state().needs_dir_sync = false,
-            Err(error) if is_shortage(&error) => self.fail_pending(&AppendError::NoSpace),
+            Ok(()) => {
+                let mut state = self.state();
+                // Its content was synced before, and nothing was written since.
+                (state.needs_dir_sync, state.dirty_since) = (false, None);
+            }
+            Err(error) if is_shortage(&error) => {
+                self.state().retry_at = (self.pool.clock)() + RETRY_AFTER_SHORTAGE;
+                self.fail_pending(&AppendError::NoSpace);
+            }
             Err(error) => {
                 let error = self.fail("rewriting the file", &error);
+                self.fail_pending(&error);
+            }
+        }
+    }
+
+    /// Syncs changes that were acknowledged when they were written. On a full disk, the file is rewritten later.
+    fn sync(&self, file: &dyn DiskFile) {
+        let synced = file.sync();
+        let now = (self.pool.clock)();
+        match synced {
+            // No other thread has written meanwhile.
+            Ok(()) => self.state().dirty_since = None,
+            Err(error) if is_shortage(&error) => {
+                tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be synced yet");
+                let mut state = self.state();
+                (state.needs_rewrite, state.retry_at) = (true, now + RETRY_AFTER_SHORTAGE);
+            }
+            Err(error) => {
+                let error = self.fail("syncing", &error);
                 self.fail_pending(&error);
             }
         }
@@ -474,6 +548,18 @@ impl ConsumerGroups {
 }
 
 impl State {
+    /// Whether changes that were written are to be synced.
+    fn sync_is_due(&self, now: u64) -> bool {
+        let Some(since) = self.dirty_since.filter(|_| now >= self.retry_at) else { return false };
+        match self.fsync {
+            Fsync::Never => false,
+            // Written before the stream was configured so, or before a sync that found no space.
+            Fsync::Batch => true,
+            // The clock ticks every half interval, so that the interval is met.
+            Fsync::Interval(interval) => now < since || now - since >= micros(interval) / 2,
+        }
+    }
+
     /// Releases the slots of groups without stored offsets and without pending commits.
     fn release_unused_groups(&mut self) {
         let changes = &self.changes;
@@ -487,8 +573,10 @@ impl WorkUnit for ConsumerGroups {
         self.step()
     }
 
-    fn tick(&self, _: u64) -> bool {
-        false
+    fn tick(&self, now: u64) -> bool {
+        let mut state = self.state();
+        let is_due = state.sync_is_due(now) && state.failed.is_none() && !state.closed;
+        is_due && !std::mem::replace(&mut state.busy, true)
     }
 
     fn release_unused(&self) {}

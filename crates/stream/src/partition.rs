@@ -32,6 +32,8 @@ use shared::PartitionCore;
 use state::{PartitionCounters, RecentBatches, State};
 use watcher::Waiters;
 
+pub(crate) use state::micros;
+
 pub use types::{PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
 pub use watcher::Watcher;
 

@@ -292,6 +292,6 @@ impl State {
     }
 }
 
-pub(super) fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
