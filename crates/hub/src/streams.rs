@@ -31,6 +31,7 @@ pub(crate) mod idempotency;
 pub(crate) mod json;
 pub(crate) mod key_faults;
 pub(crate) mod key_replicas;
+pub(crate) mod listing;
 mod local;
 pub(crate) mod missed;
 pub(crate) mod options;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use crate::catalog::GroupOffsets;
 use crate::disk::{self, Disk, DiskFile, append_all, is_shortage};
 use crate::partition::micros;
 use crate::pending::Completer;
@@ -212,6 +213,16 @@ impl ConsumerGroups {
         let state = self.state();
         let stored = state.offsets.iter().filter(|(_, offsets)| !offsets.is_empty());
         stored.map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// The groups with their offsets, by name.
+    pub(crate) fn all(&self) -> Vec<GroupOffsets> {
+        let state = self.state();
+        let stored = state.offsets.iter().filter(|(_, offsets)| !offsets.is_empty());
+        let offsets = stored.map(|(name, offsets)| {
+            (name.clone(), offsets.iter().map(|(number, stored)| (*number, stored.offset)).collect())
+        });
+        offsets.collect()
     }
 
     pub(crate) fn committed(&self, group: &str, partition: u32) -> Option<u64> {

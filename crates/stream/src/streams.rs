@@ -18,7 +18,7 @@ mod slot;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Bound, Deref};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -308,18 +308,32 @@ impl Streams {
 
     /// Metadata of a stream. Does not open it.
     pub fn describe(&self, name: &str) -> Option<StreamInfo> {
-        let state = self.inner.state();
-        state.slots.get_key_value(name).map(|(name, slot)| slot.info(name))
+        // The offsets of an open stream are read without the lock of all streams.
+        let (info, open) = {
+            let state = self.inner.state();
+            let (name, slot) = state.slots.get_key_value(name)?;
+            let SlotState::Open(stream) = &slot.state else { return Some(slot.closed_info(name)) };
+            (slot.times(), stream.clone())
+        };
+        Some(info.of(&open))
     }
 
     /// Metadata of all streams, by name. Opens none.
     pub fn describe_all(&self) -> Vec<StreamInfo> {
-        self.inner.state().slots.iter().map(|(name, slot)| slot.info(name)).collect()
+        self.describe_first(usize::MAX)
     }
 
     /// Metadata of the first `count` streams, by name.
     pub fn describe_first(&self, count: usize) -> Vec<StreamInfo> {
-        self.inner.state().slots.iter().take(count).map(|(name, slot)| slot.info(name)).collect()
+        let names = self.names(Bound::Unbounded, count);
+        names.iter().filter_map(|name| self.describe(name)).collect()
+    }
+
+    /// Names of at most `count` streams from this one on, in order.
+    pub fn names(&self, start: Bound<&str>, count: usize) -> Vec<Arc<str>> {
+        let state = self.inner.state();
+        let names = state.slots.range::<str, _>((start, Bound::Unbounded));
+        names.take(count).map(|(name, _)| name.clone()).collect()
     }
 
     /// Number of streams.

@@ -22,7 +22,7 @@ use super::errors::{not_open, unusable};
 use super::event_records::{EVENT_KEY, event_key};
 use super::groups::ActiveGroups;
 use super::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
-use super::key_replicas::{KeyReplicas, REPLICAS_NAME};
+use super::key_replicas::KeyReplicas;
 use super::local::LocalStore;
 use super::options::CreationRules;
 use super::quota::CreationQuota;
@@ -402,20 +402,6 @@ impl StreamService {
         let all = self.open();
         let failed = all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?)));
         failed.chain(self.of_keys.get().into_iter().flat_map(|keys| keys.failed())).collect()
-    }
-
-    /// The streams that may be read with these rights, by name.
-    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<StreamInfo>, Problem> {
-        let mut list = self.streams()?.describe_all();
-        let is_of_keys = |info: &StreamInfo| {
-            [STREAM_PREFIX, REPLICAS_NAME].iter().any(|prefix| info.name.starts_with(prefix))
-        };
-        let is_readable = |name: &str| {
-            rights.may(Action::Subscribe, name).is_ok()
-                && rights.check_without_hooks(Action::Subscribe, name).is_ok()
-        };
-        list.retain(|info| !is_of_keys(info) && is_readable(&info.name));
-        Ok(list)
     }
 
     /// Returns a stream to publish to.
