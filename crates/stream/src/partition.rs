@@ -100,7 +100,7 @@ impl Partition {
             file: recovered.file,
             head: recovered.head,
             is_index_stored: is_clean && recovered.index.count() > INDEX_ENTRIES_MAX,
-            index: recovered.index,
+            index: Arc::new(recovered.index),
             is_reopened: !(recovered.is_created || is_new && is_clean),
             has_unsynced_head: recovered.is_created || is_new && is_clean,
             has_failed_sync: false,
@@ -122,6 +122,7 @@ impl Partition {
             full_since: None,
             waiters: Waiters::default(),
             index_requests: VecDeque::new(),
+            is_rebuilding: false,
             counters: PartitionCounters::default(),
         };
         let core = Arc::new(PartitionCore {
@@ -204,6 +205,14 @@ impl Partition {
     /// earliest one, and an offset beyond the end becomes the end.
     pub fn seek(&self, start: StartPosition) -> u64 {
         self.core.seek(start)
+    }
+
+    /// As [`seek`](Self::seek), for a thread that must not block long: see [`poll_read`](Self::poll_read).
+    pub fn poll_seek(&self, start: StartPosition, waker: &Waker) -> Poll<u64> {
+        match start {
+            StartPosition::Time(time) if self.core.waits_for_index_of_time(time, waker) => Poll::Pending,
+            start => Poll::Ready(self.seek(start)),
+        }
     }
 
     /// Reads whole batches from the batch that contains `from`, up to `max_bytes` and at least one. At the end the
@@ -346,7 +355,7 @@ impl Partition {
         if state.failed.is_some() || !state.closed || !is_durable {
             return None;
         }
-        let index = (state.index.count() <= INDEX_ENTRIES_MAX).then(|| state.index.clone());
+        let index = (state.index.count() <= INDEX_ENTRIES_MAX).then(|| (*state.index).clone());
         Some(LastSegment { head: state.head?.checksum(), summary: state.last().summary, index })
     }
 
@@ -367,6 +376,7 @@ impl Partition {
             && !state.busy
             && state.queue.first().is_none()
             && state.executors == 0
+            && !state.is_rebuilding
             && !state.compaction.is_running()
             && state.waiters.is_empty()
     }
@@ -400,7 +410,7 @@ impl Partition {
     /// Whether a thread or an executor has an operation on the partition's files in flight.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.core.state();
-        state.busy || state.executors > 0 || state.compaction.is_running()
+        state.busy || state.executors > 0 || state.is_rebuilding || state.compaction.is_running()
     }
 
     /// Whether [`compact`](Self::compact) would find enough to remove.
@@ -453,7 +463,8 @@ impl Partition {
                 }
             }
         }
-        let wakers = state.take_ready_wakers(self.core.limits.max_pending);
+        let mut wakers = state.take_ready_wakers(self.core.limits.max_pending);
+        wakers.extend(state.take_index_wakers());
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }

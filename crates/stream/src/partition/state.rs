@@ -26,8 +26,8 @@ pub(super) struct State {
     pub(super) sealed_bytes: u64,
     /// File of the last entry.
     pub(super) file: Arc<dyn DiskFile>,
-    /// Index of the last entry.
-    pub(super) index: Index,
+    /// Index of the last entry. Shared while the segment is being ended, in which time nothing is written.
+    pub(super) index: Arc<Index>,
     /// The last entry has a valid index file.
     pub(super) is_index_stored: bool,
     /// Head of the last entry. None: the segment has no key, and is not appended to.
@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) waiters: Waiters,
     /// Segments whose index must be rebuilt.
     pub(super) index_requests: VecDeque<IndexRequest>,
+    /// A thread rebuilds indexes or will.
+    pub(super) is_rebuilding: bool,
     pub(super) counters: PartitionCounters,
 }
 
