@@ -43,6 +43,7 @@ mod relay_feed;
 pub(crate) mod replies;
 pub(crate) mod report;
 pub(crate) mod request;
+pub(crate) mod seeking;
 pub(crate) mod service;
 pub(crate) mod store;
 mod subscription;
@@ -51,4 +52,5 @@ mod subscription;
 mod test_broker;
 #[cfg(test)]
 mod tests;
+mod waiting_tasks;
 mod wake_flag;
