@@ -539,6 +539,16 @@ impl StreamService {
         self.store.commit(stream, partition, group, offset)
     }
 
+    /// Checks that an offset is not beyond the end of a partition. The end at a broker is not known without a request.
+    pub(super) fn check_end(&self, stream: &Stream, number: u32, offset: u64) -> Result<(), Problem> {
+        let end = find_partition(stream, number)?.offsets().next;
+        if offset > end && self.store.health().is_none() {
+            let text = format!("offset {offset} is beyond the end {end} of partition {number}");
+            return Err(problem(code::TOPIC, text));
+        }
+        Ok(())
+    }
+
     /// The committed offset of a group in a partition, or the request for it.
     pub(crate) fn committed(&self, stream: &Stream, partition: u32, group: &str) -> OffsetLookup {
         self.store.committed(stream, partition, group)
