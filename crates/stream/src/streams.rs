@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
 use self::maintenance::StreamMaintenance;
-use self::openers::Openers;
+use self::openers::{OPENERS_MAX, Openers, REMOVERS_MAX};
 pub use self::opening::OpenFuture;
 pub use self::repair::CheckReport;
 use self::slot::{SlotState, StreamSlot};
@@ -69,6 +69,8 @@ struct Inner {
     /// The pool's disk.
     file_cache: Arc<DescriptorCache>,
     openers: Arc<Openers>,
+    /// Removes and compacts streams.
+    removers: Arc<Openers>,
     state: Mutex<State>,
     /// Held while a clone of the lock may exist, so that closing unlocks the directory.
     checking: Mutex<()>,
@@ -162,7 +164,8 @@ impl Streams {
         let state = State { slots, lock: Some(lock), failure: None, removed: 0, created_last };
         let inner = Arc::new(Inner {
             dir,
-            openers: Openers::new(&pool),
+            openers: Openers::new(&pool, OPENERS_MAX),
+            removers: Openers::new(&pool, REMOVERS_MAX),
             pool,
             file_cache,
             state: Mutex::new(state),
@@ -392,6 +395,7 @@ impl Inner {
         self.changed.notify_all();
         waiting.into_iter().for_each(std::task::Waker::wake);
         self.openers.stop();
+        self.removers.stop();
         let gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let open: Vec<Stream> = self
             .state()
