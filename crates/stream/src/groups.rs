@@ -1,6 +1,7 @@
 //! Committed offsets of consumer groups: a small log for each stream, rewritten when most of it is obsolete.
 
 mod file;
+mod sync;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -11,7 +12,6 @@ use bytes::Bytes;
 
 use crate::catalog::GroupOffsets;
 use crate::disk::{self, Disk, DiskFile, append_all, is_shortage};
-use crate::partition::micros;
 use crate::pending::Completer;
 use crate::writer::{WorkUnit, WriterPool};
 use crate::{AppendError, CommitError, Durability, Fsync, Loss, OpenError, Pending, StreamConfig};
@@ -114,9 +114,6 @@ enum GroupsJob {
     Sync(Arc<dyn DiskFile>),
 }
 
-/// Microseconds without a further sync after one that found no space.
-const RETRY_AFTER_SHORTAGE: u64 = 1_000_000;
-
 pub(crate) const NAME: &str = "groups.log";
 
 /// A shorter file is not rewritten.
@@ -162,16 +159,7 @@ impl ConsumerGroups {
             file = disk.open(&path).map_err(failed)?;
             end = content.len() as u64;
         }
-        let mut losses = Vec::new();
-        if let Some(problem) = &found.problem {
-            let reason = format!("{}: {problem}", path.display());
-            let bytes = found.lost as u64;
-            if bytes > 0 {
-                losses.push(Loss { stream: stream.to_string(), partition: None, offset: 0, bytes, reason });
-            } else {
-                tracing::warn!(%stream, "committed offsets repaired: {reason}");
-            }
-        }
+        let losses = losses(&found, &stream, &path);
         is_clean &= found.problem.is_none() && !found.is_stale;
         if !is_clean {
             // A killed process may have left offsets that it did not sync, or failed to sync. Consumers see them from
@@ -323,36 +311,6 @@ impl ConsumerGroups {
         self.state().closed = true;
     }
 
-    /// Writes the commits that arrived after the writers ended, and syncs the file.
-    pub(crate) fn close(&self) {
-        while self.step() {}
-        let mut state = self.state();
-        if state.failed.is_some() || state.dirty_since.is_none() {
-            return;
-        }
-        let synced = if state.needs_rewrite {
-            disk::replace(
-                &*self.pool.disk,
-                &self.dir,
-                NAME,
-                &file::whole(state.tag, &state.offsets, state.doubt),
-            )
-        } else if state.needs_dir_sync {
-            self.pool.disk.sync_dir(&self.dir)
-        } else {
-            state.file.sync()
-        };
-        match synced {
-            // The length of a file that was replaced is not known: the next process reads it.
-            Ok(()) if !state.needs_rewrite => (state.dirty_since, state.needs_dir_sync) = (None, false),
-            Ok(()) => {}
-            Err(error) => {
-                tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
-                state.failed = Some(format!("syncing: {error}").into());
-            }
-        }
-    }
-
     /// Does one step, if work is pending.
     fn step(&self) -> bool {
         match self.begin() {
@@ -488,50 +446,11 @@ impl ConsumerGroups {
         let now = (self.pool.clock)();
         let mut state = self.state();
         state.compact_at *= 2;
-        state.retry_at = now + RETRY_AFTER_SHORTAGE;
+        state.retry_at = now + sync::RETRY_AFTER_SHORTAGE;
         let needs_sync = state.needs_rewrite && state.fsync == Fsync::Batch;
         drop(state);
         if needs_sync {
             self.fail_pending(&AppendError::NoSpace);
-        }
-    }
-
-    /// Makes the rename of the rewritten file durable. Nothing is written to it before. If no more files can be opened,
-    /// the next commit tries again.
-    fn sync_dir(&self) {
-        match self.pool.disk.sync_dir(&self.dir) {
-            Ok(()) => {
-                let mut state = self.state();
-                // Its content was synced before, and nothing was written since.
-                (state.needs_dir_sync, state.dirty_since) = (false, None);
-            }
-            Err(error) if is_shortage(&error) => {
-                self.state().retry_at = (self.pool.clock)() + RETRY_AFTER_SHORTAGE;
-                self.fail_pending(&AppendError::NoSpace);
-            }
-            Err(error) => {
-                let error = self.fail("rewriting the file", &error);
-                self.fail_pending(&error);
-            }
-        }
-    }
-
-    /// Syncs changes that were acknowledged when they were written. On a full disk, the file is rewritten later.
-    fn sync(&self, file: &dyn DiskFile) {
-        let synced = file.sync();
-        let now = (self.pool.clock)();
-        match synced {
-            // No other thread has written meanwhile.
-            Ok(()) => self.state().dirty_since = None,
-            Err(error) if is_shortage(&error) => {
-                tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be synced yet");
-                let mut state = self.state();
-                (state.needs_rewrite, state.retry_at) = (true, now + RETRY_AFTER_SHORTAGE);
-            }
-            Err(error) => {
-                let error = self.fail("syncing", &error);
-                self.fail_pending(&error);
-            }
         }
     }
 
@@ -559,18 +478,6 @@ impl ConsumerGroups {
 }
 
 impl State {
-    /// Whether changes that were written are to be synced.
-    fn sync_is_due(&self, now: u64) -> bool {
-        let Some(since) = self.dirty_since.filter(|_| now >= self.retry_at) else { return false };
-        match self.fsync {
-            Fsync::Never => false,
-            // Written before the stream was configured so, or before a sync that found no space.
-            Fsync::Batch => true,
-            // The clock ticks every half interval, so that the interval is met.
-            Fsync::Interval(interval) => now < since || now - since >= micros(interval) / 2,
-        }
-    }
-
     /// Releases the slots of groups without stored offsets and without pending commits.
     fn release_unused_groups(&mut self) {
         let changes = &self.changes;
@@ -591,6 +498,17 @@ impl WorkUnit for ConsumerGroups {
     }
 
     fn release_unused(&self) {}
+}
+
+/// The loss of committed offsets, if any. Damage without a loss is logged.
+fn losses(found: &file::GroupsFile, stream: &str, path: &Path) -> Vec<Loss> {
+    let Some(problem) = &found.problem else { return Vec::new() };
+    let (reason, bytes) = (format!("{}: {problem}", path.display()), found.lost as u64);
+    if bytes > 0 {
+        return vec![Loss { stream: stream.to_owned(), partition: None, offset: 0, bytes, reason }];
+    }
+    tracing::warn!(%stream, "committed offsets repaired: {reason}");
+    Vec::new()
 }
 
 /// The file, if it is as long as at its last close.

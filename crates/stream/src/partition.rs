@@ -143,10 +143,7 @@ impl Partition {
             executor_changed: Condvar::new(),
             copy_observer: OnceLock::new(),
         });
-        let mut state = core.state();
-        let last = state.last().summary;
-        (state.next, state.time, state.durable) = (last.end, last.last_time, last.end);
-        drop(state);
+        core.state().continue_behind_last();
         Ok(OpenedPartition { partition: Self { core }, losses: recovered.losses, is_clean })
     }
 

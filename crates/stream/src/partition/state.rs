@@ -272,6 +272,12 @@ impl State {
         None
     }
 
+    /// Continues behind the last batch of the last segment, all of which is durable.
+    pub(super) fn continue_behind_last(&mut self) {
+        let last = self.last().summary;
+        (self.next, self.time, self.durable) = (last.end, last.last_time, last.end);
+    }
+
     /// Takes all waiting batches, which will not be written; their offsets are assigned again.
     pub(super) fn take_queue(&mut self) -> Vec<QueuedBatch> {
         let batches = self.queue.clear();

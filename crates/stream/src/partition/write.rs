@@ -33,7 +33,7 @@ impl PartitionCore {
                 return Some(WriterJob::Remove(segment));
             }
             if state.roll_is_due(now) {
-                return Some(WriterJob::Roll(self.begin_roll(&mut state, now)));
+                return Some(WriterJob::Roll(self.begin_roll(&state, now)));
             }
             let is_sync_due = state.sync_is_due(now);
             if state.queue.first().is_some() || is_sync_due {
@@ -47,7 +47,7 @@ impl PartitionCore {
         None
     }
 
-    fn begin_roll(&self, state: &mut State, now: u64) -> SegmentRoll {
+    fn begin_roll(&self, state: &State, now: u64) -> SegmentRoll {
         let index = state.index.clone();
         let last = state.last();
         SegmentRoll {
