@@ -184,7 +184,8 @@ impl Catalog {
         self.file.is_some() && self.appended > COMPACT_MIN + 4 * streams
     }
 
-    /// Rewrites the file.
+    /// Rewrites the file. If that fails, further entries are appended to the old file, or there is no file: an old file
+    /// without them would confirm closes that are outdated.
     pub(crate) fn replace<'a>(
         &mut self,
         list: impl Iterator<Item = (&'a str, &'a StreamMetadata)>,
@@ -195,11 +196,22 @@ impl Catalog {
             encode_entry(&mut content, &stream_body(name, metadata));
             count += 1;
         }
-        self.file = None;
-        disk::replace(&*self.disk, &self.dir, NAME, &content)?;
-        self.file = Some(self.disk.open(&self.dir.join(NAME))?);
-        self.appended = count;
-        Ok(())
+        let disk = self.disk.clone();
+        disk::prepare(&*disk, &self.dir, NAME, &content)?;
+        let replaced = disk::rename(&*disk, &self.dir, NAME)
+            .and_then(|()| disk.sync_dir(&self.dir))
+            .and_then(|()| disk.open(&self.dir.join(NAME)));
+        match replaced {
+            Ok(file) => {
+                (self.file, self.appended) = (Some(file), count);
+                Ok(())
+            }
+            // Either file may have the name.
+            Err(error) => {
+                self.disable(&error);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -408,7 +420,7 @@ impl PartitionExtent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::simulated::{CrashKind, SimulatedDisk};
+    use crate::disk::simulated::{CrashKind, DiskFault, SimulatedDisk};
 
     fn metadata(created: u64) -> StreamMetadata {
         let extent = PartitionExtent {
@@ -440,6 +452,25 @@ mod tests {
 
     fn tail(index: Option<Index>) -> LastSegment {
         LastSegment { head: 10, summary: Summary::empty(11, 12, 13), index }
+    }
+
+    #[test]
+    fn failed_rewrite_leaves_no_outdated_close() {
+        // The new file is created, written, synced and renamed, and then the directory is synced.
+        for call in 1..=5 {
+            let disk = SimulatedDisk::new(1);
+            let open = |disk: &SimulatedDisk| Catalog::open(Arc::new(disk.clone()), Path::new("/"));
+            let (mut catalog, _) = open(&disk);
+            let closed = metadata(1);
+            catalog.replace([("a", &closed)].into_iter()).unwrap();
+            disk.plan(call, DiskFault::Shortage);
+            catalog.replace([("a", &closed)].into_iter()).unwrap_err();
+            catalog.opened("a", 30);
+            let (_, list) = open(&disk.after(CrashKind::Kill));
+            assert!(list.get("a").is_none_or(|found| found.extents.is_none()), "call {call}");
+            catalog.replace([("a", &closed)].into_iter()).unwrap();
+            assert_eq!(open(&disk.after(CrashKind::Kill)).1.get("a"), Some(&closed), "call {call}");
+        }
     }
 
     #[test]

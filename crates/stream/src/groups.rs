@@ -1,6 +1,7 @@
 //! Committed offsets of consumer groups: a small log for each stream, rewritten when most of it is obsolete.
 
 mod file;
+mod sync;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -9,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use crate::catalog::GroupOffsets;
 use crate::disk::{self, Disk, DiskFile, append_all, is_shortage};
 use crate::pending::Completer;
 use crate::writer::{WorkUnit, WriterPool};
@@ -69,8 +71,12 @@ struct State {
     /// The file was renamed, and its directory is not synced yet.
     needs_dir_sync: bool,
     busy: bool,
-    /// Some written bytes are not synced.
-    is_dirty: bool,
+    /// Time since which some written bytes are not synced, in microseconds since 1970.
+    dirty_since: Option<u64>,
+    /// A sync has found no space: the system may count its pages as written, so the file is rewritten in place of a sync.
+    needs_rewrite: bool,
+    /// Time before which no sync is tried, after one that found no space.
+    retry_at: u64,
     closed: bool,
     failed: Option<Arc<str>>,
 }
@@ -104,6 +110,8 @@ enum GroupsJob {
     Compact(file::Tag, Vec<u8>),
     /// Makes the name of the file durable.
     SyncDir,
+    /// Syncs the earlier changes.
+    Sync(Arc<dyn DiskFile>),
 }
 
 pub(crate) const NAME: &str = "groups.log";
@@ -151,16 +159,7 @@ impl ConsumerGroups {
             file = disk.open(&path).map_err(failed)?;
             end = content.len() as u64;
         }
-        let mut losses = Vec::new();
-        if let Some(problem) = &found.problem {
-            let reason = format!("{}: {problem}", path.display());
-            let bytes = found.lost as u64;
-            if bytes > 0 {
-                losses.push(Loss { stream: stream.to_string(), partition: None, offset: 0, bytes, reason });
-            } else {
-                tracing::warn!(%stream, "committed offsets repaired: {reason}");
-            }
-        }
+        let losses = losses(&found, &stream, &path);
         is_clean &= found.problem.is_none() && !found.is_stale;
         if !is_clean {
             // A killed process may have left offsets that it did not sync, or failed to sync. Consumers see them from
@@ -180,7 +179,9 @@ impl ConsumerGroups {
             waiters: Vec::new(),
             needs_dir_sync: false,
             busy: false,
-            is_dirty: false,
+            dirty_since: None,
+            needs_rewrite: false,
+            retry_at: 0,
             closed: false,
             failed: None,
         };
@@ -191,7 +192,8 @@ impl ConsumerGroups {
     /// Length of the file, if it was closed and is fully durable.
     pub(crate) fn clean_bytes(&self) -> Option<u64> {
         let state = self.state();
-        let is_clean = state.closed && state.failed.is_none() && !state.needs_dir_sync && !state.is_dirty;
+        let is_clean = state.closed && state.failed.is_none() && !state.needs_dir_sync;
+        let is_clean = is_clean && state.dirty_since.is_none();
         is_clean.then_some(state.end)
     }
 
@@ -199,6 +201,16 @@ impl ConsumerGroups {
         let state = self.state();
         let stored = state.offsets.iter().filter(|(_, offsets)| !offsets.is_empty());
         stored.map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// The groups with their offsets, by name.
+    pub(crate) fn all(&self) -> Vec<GroupOffsets> {
+        let state = self.state();
+        let stored = state.offsets.iter().filter(|(_, offsets)| !offsets.is_empty());
+        let offsets = stored.map(|(name, offsets)| {
+            (name.clone(), offsets.iter().map(|(number, stored)| (*number, stored.offset)).collect())
+        });
+        offsets.collect()
     }
 
     pub(crate) fn committed(&self, group: &str, partition: u32) -> Option<u64> {
@@ -299,50 +311,42 @@ impl ConsumerGroups {
         self.state().closed = true;
     }
 
-    /// Writes the commits that arrived after the writers ended, and syncs the file.
-    pub(crate) fn close(&self) {
-        while self.step() {}
-        let mut state = self.state();
-        if state.failed.is_some() || !state.is_dirty {
-            return;
-        }
-        match state.file.sync() {
-            Ok(()) => state.is_dirty = false,
-            Err(error) => {
-                tracing::error!(stream = %self.stream, %error, "offsets of groups could not be synced");
-                state.failed = Some(format!("syncing: {error}").into());
-            }
-        }
-    }
-
     /// Does one step, if work is pending.
     fn step(&self) -> bool {
         match self.begin() {
             Some(GroupsJob::Write(write)) => self.write(write),
             Some(GroupsJob::Compact(tag, content)) => self.compact(tag, &content),
             Some(GroupsJob::SyncDir) => self.sync_dir(),
+            Some(GroupsJob::Sync(file)) => self.sync(&*file),
             None => return false,
         }
         true
     }
 
     fn begin(&self) -> Option<GroupsJob> {
+        let now = (self.pool.clock)();
         let mut state = self.state();
-        if state.failed.is_some() || state.changes.is_empty() {
+        let is_sync_due = state.sync_is_due(now);
+        if state.failed.is_some() || state.changes.is_empty() && !is_sync_due {
             state.busy = false;
             return None;
         }
         if state.needs_dir_sync {
             return Some(GroupsJob::SyncDir);
         }
-        if state.end >= state.compact_at
+        let is_synced = state.fsync == Fsync::Batch;
+        let needs_rewrite = state.needs_rewrite && (is_synced || now >= state.retry_at);
+        if (needs_rewrite || state.end >= state.compact_at)
             && let Ok(tag) = file::random_tag()
         {
             let content = file::whole(tag, &state.offsets, state.doubt);
             state.compact_at = COMPACT_MIN.max(4 * content.len() as u64);
-            if state.end >= state.compact_at {
+            if needs_rewrite || state.end >= state.compact_at {
                 return Some(GroupsJob::Compact(tag, content));
             }
+        }
+        if state.changes.is_empty() {
+            return Some(GroupsJob::Sync(state.file.clone()));
         }
         state.in_flight = std::mem::take(&mut state.changes);
         let entries =
@@ -357,8 +361,8 @@ impl ConsumerGroups {
             end: state.end + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(),
             pieces,
             waiters: std::mem::take(&mut state.waiters),
-            sync: state.fsync == Fsync::Batch,
-            is_first_unsynced: !state.is_dirty,
+            sync: is_synced,
+            is_first_unsynced: state.dirty_since.is_none(),
         };
         Some(GroupsJob::Write(write))
     }
@@ -375,11 +379,16 @@ impl ConsumerGroups {
             (_, Ok(())) if write.sync => write.file.sync().map_err(|error| self.cut_unsynced(&write, &error)),
             (_, Ok(())) => Ok(()),
         };
+        let now = (self.pool.clock)();
         let mut state = self.state();
         let changes = std::mem::take(&mut state.in_flight);
         if result.is_ok() {
-            // A sync includes all earlier bytes.
-            state.is_dirty = !write.sync;
+            if write.sync {
+                // It includes all earlier bytes.
+                state.dirty_since = None;
+            } else {
+                state.dirty_since.get_or_insert(now);
+            }
             state.end = write.end;
             store(&mut state.offsets, changes);
         }
@@ -420,7 +429,7 @@ impl ConsumerGroups {
                 let mut state = self.state();
                 (state.file, state.tag) = (file, tag);
                 state.end = content.len() as u64;
-                state.needs_dir_sync = true;
+                (state.needs_dir_sync, state.needs_rewrite) = (true, false);
             }
             Err(error) if is_shortage(&error) => self.postpone_compaction(&error),
             Err(error) => {
@@ -434,19 +443,14 @@ impl ConsumerGroups {
     /// Postpones the next attempt until the file has doubled.
     fn postpone_compaction(&self, error: &io::Error) {
         tracing::warn!(stream = %self.stream, %error, "offsets of groups could not be rewritten");
-        self.state().compact_at *= 2;
-    }
-
-    /// Makes the rename of the rewritten file durable. Nothing is written to it before. If no more files can be opened,
-    /// the next commit tries again.
-    fn sync_dir(&self) {
-        match self.pool.disk.sync_dir(&self.dir) {
-            Ok(()) => self.state().needs_dir_sync = false,
-            Err(error) if is_shortage(&error) => self.fail_pending(&AppendError::NoSpace),
-            Err(error) => {
-                let error = self.fail("rewriting the file", &error);
-                self.fail_pending(&error);
-            }
+        let now = (self.pool.clock)();
+        let mut state = self.state();
+        state.compact_at *= 2;
+        state.retry_at = now + sync::RETRY_AFTER_SHORTAGE;
+        let needs_sync = state.needs_rewrite && state.fsync == Fsync::Batch;
+        drop(state);
+        if needs_sync {
+            self.fail_pending(&AppendError::NoSpace);
         }
     }
 
@@ -487,11 +491,24 @@ impl WorkUnit for ConsumerGroups {
         self.step()
     }
 
-    fn tick(&self, _: u64) -> bool {
-        false
+    fn tick(&self, now: u64) -> bool {
+        let mut state = self.state();
+        let is_due = state.sync_is_due(now) && state.failed.is_none() && !state.closed;
+        is_due && !std::mem::replace(&mut state.busy, true)
     }
 
     fn release_unused(&self) {}
+}
+
+/// The loss of committed offsets, if any. Damage without a loss is logged.
+fn losses(found: &file::GroupsFile, stream: &str, path: &Path) -> Vec<Loss> {
+    let Some(problem) = &found.problem else { return Vec::new() };
+    let (reason, bytes) = (format!("{}: {problem}", path.display()), found.lost as u64);
+    if bytes > 0 {
+        return vec![Loss { stream: stream.to_owned(), partition: None, offset: 0, bytes, reason }];
+    }
+    tracing::warn!(%stream, "committed offsets repaired: {reason}");
+    Vec::new()
 }
 
 /// The file, if it is as long as at its last close.

@@ -32,6 +32,8 @@ use shared::PartitionCore;
 use state::{PartitionCounters, RecentBatches, State};
 use watcher::Waiters;
 
+pub(crate) use state::micros;
+
 pub use types::{PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
 pub use watcher::Watcher;
 
@@ -98,7 +100,7 @@ impl Partition {
             file: recovered.file,
             head: recovered.head,
             is_index_stored: is_clean && recovered.index.count() > INDEX_ENTRIES_MAX,
-            index: recovered.index,
+            index: Arc::new(recovered.index),
             is_reopened: !(recovered.is_created || is_new && is_clean),
             has_unsynced_head: recovered.is_created || is_new && is_clean,
             has_failed_sync: false,
@@ -120,6 +122,7 @@ impl Partition {
             full_since: None,
             waiters: Waiters::default(),
             index_requests: VecDeque::new(),
+            is_rebuilding: false,
             counters: PartitionCounters::default(),
         };
         let core = Arc::new(PartitionCore {
@@ -140,10 +143,7 @@ impl Partition {
             executor_changed: Condvar::new(),
             copy_observer: OnceLock::new(),
         });
-        let mut state = core.state();
-        let last = state.last().summary;
-        (state.next, state.time, state.durable) = (last.end, last.last_time, last.end);
-        drop(state);
+        core.state().continue_behind_last();
         Ok(OpenedPartition { partition: Self { core }, losses: recovered.losses, is_clean })
     }
 
@@ -193,6 +193,14 @@ impl Partition {
     /// earliest one, and an offset beyond the end becomes the end.
     pub fn seek(&self, start: StartPosition) -> u64 {
         self.core.seek(start)
+    }
+
+    /// As [`seek`](Self::seek), for a thread that must not block long: see [`poll_read`](Self::poll_read).
+    pub fn poll_seek(&self, start: StartPosition, waker: &Waker) -> Poll<u64> {
+        match start {
+            StartPosition::Time(time) if self.core.waits_for_index_of_time(time, waker) => Poll::Pending,
+            start => Poll::Ready(self.seek(start)),
+        }
     }
 
     /// Reads whole batches from the batch that contains `from`, up to `max_bytes` and at least one. At the end the
@@ -335,7 +343,7 @@ impl Partition {
         if state.failed.is_some() || !state.closed || !is_durable {
             return None;
         }
-        let index = (state.index.count() <= INDEX_ENTRIES_MAX).then(|| state.index.clone());
+        let index = (state.index.count() <= INDEX_ENTRIES_MAX).then(|| (*state.index).clone());
         Some(LastSegment { head: state.head?.checksum(), summary: state.last().summary, index })
     }
 
@@ -356,6 +364,7 @@ impl Partition {
             && !state.busy
             && state.queue.first().is_none()
             && state.executors == 0
+            && !state.is_rebuilding
             && !state.compaction.is_running()
             && state.waiters.is_empty()
     }
@@ -389,7 +398,7 @@ impl Partition {
     /// Whether a thread or an executor has an operation on the partition's files in flight.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.core.state();
-        state.busy || state.executors > 0 || state.compaction.is_running()
+        state.busy || state.executors > 0 || state.is_rebuilding || state.compaction.is_running()
     }
 
     /// Whether [`compact`](Self::compact) would find enough to remove.
@@ -442,7 +451,8 @@ impl Partition {
                 }
             }
         }
-        let wakers = state.take_ready_wakers(self.core.limits.max_pending);
+        let mut wakers = state.take_ready_wakers(self.core.limits.max_pending);
+        wakers.extend(state.take_index_wakers());
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::catalog::{CleanClose, GroupOffsets, StreamMetadata};
+use crate::catalog::{CleanClose, StreamMetadata};
 use crate::groups::ConsumerGroups;
 use crate::partition::PriorState;
 use crate::writer::{WorkUnit, WriterPool};
@@ -268,17 +268,13 @@ impl Stream {
             last_read,
             state: StreamState::Open,
             partitions: all.iter().map(|partition| PartitionInfo::from(&partition.extent())).collect(),
-            groups: self.group_offsets().iter().map(GroupInfo::from).collect(),
+            groups: self.group_infos(),
         }
     }
 
-    /// The groups with their offsets.
-    fn group_offsets(&self) -> Vec<GroupOffsets> {
-        let offsets = |group: &str| {
-            let offsets = (0..self.partitions()).map(|number| (number, self.committed(group, number)));
-            offsets.filter_map(|(number, offset)| Some((number, offset?))).collect()
-        };
-        self.groups().into_iter().map(|group| (group.as_str().into(), offsets(&group))).collect()
+    /// The groups with their committed offsets, by name.
+    pub fn group_infos(&self) -> Vec<GroupInfo> {
+        self.inner.groups.all().iter().map(GroupInfo::from).collect()
     }
 
     /// Records the stream's metadata for the time that it is closed. The stream must be closed.
@@ -291,7 +287,7 @@ impl Stream {
         let is_intact = !self.has_failed() && self.all().iter().all(Partition::is_intact);
         metadata.extents = is_intact.then_some(extents);
         metadata.clean = if is_intact { self.clean() } else { None };
-        metadata.groups = self.group_offsets();
+        metadata.groups = self.inner.groups.all();
     }
 
     fn clean(&self) -> Option<CleanClose> {

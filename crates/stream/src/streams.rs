@@ -18,14 +18,14 @@ mod slot;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Bound, Deref};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
 use self::maintenance::StreamMaintenance;
-use self::openers::Openers;
+use self::openers::{OPENERS_MAX, Openers, REMOVERS_MAX};
 pub use self::opening::OpenFuture;
 pub use self::repair::CheckReport;
 use self::slot::{SlotState, StreamSlot};
@@ -69,6 +69,8 @@ struct Inner {
     /// The pool's disk.
     file_cache: Arc<DescriptorCache>,
     openers: Arc<Openers>,
+    /// Removes and compacts streams.
+    removers: Arc<Openers>,
     state: Mutex<State>,
     /// Held while a clone of the lock may exist, so that closing unlocks the directory.
     checking: Mutex<()>,
@@ -162,7 +164,8 @@ impl Streams {
         let state = State { slots, lock: Some(lock), failure: None, removed: 0, created_last };
         let inner = Arc::new(Inner {
             dir,
-            openers: Openers::new(&pool),
+            openers: Openers::new(&pool, OPENERS_MAX),
+            removers: Openers::new(&pool, REMOVERS_MAX),
             pool,
             file_cache,
             state: Mutex::new(state),
@@ -308,18 +311,32 @@ impl Streams {
 
     /// Metadata of a stream. Does not open it.
     pub fn describe(&self, name: &str) -> Option<StreamInfo> {
-        let state = self.inner.state();
-        state.slots.get_key_value(name).map(|(name, slot)| slot.info(name))
+        // The offsets of an open stream are read without the lock of all streams.
+        let (info, open) = {
+            let state = self.inner.state();
+            let (name, slot) = state.slots.get_key_value(name)?;
+            let SlotState::Open(stream) = &slot.state else { return Some(slot.closed_info(name)) };
+            (slot.times(), stream.clone())
+        };
+        Some(info.of(&open))
     }
 
     /// Metadata of all streams, by name. Opens none.
     pub fn describe_all(&self) -> Vec<StreamInfo> {
-        self.inner.state().slots.iter().map(|(name, slot)| slot.info(name)).collect()
+        self.describe_first(usize::MAX)
     }
 
     /// Metadata of the first `count` streams, by name.
     pub fn describe_first(&self, count: usize) -> Vec<StreamInfo> {
-        self.inner.state().slots.iter().take(count).map(|(name, slot)| slot.info(name)).collect()
+        let names = self.names(Bound::Unbounded, count);
+        names.iter().filter_map(|name| self.describe(name)).collect()
+    }
+
+    /// Names of at most `count` streams from this one on, in order.
+    pub fn names(&self, start: Bound<&str>, count: usize) -> Vec<Arc<str>> {
+        let state = self.inner.state();
+        let names = state.slots.range::<str, _>((start, Bound::Unbounded));
+        names.take(count).map(|(name, _)| name.clone()).collect()
     }
 
     /// Number of streams.
@@ -378,6 +395,7 @@ impl Inner {
         self.changed.notify_all();
         waiting.into_iter().for_each(std::task::Waker::wake);
         self.openers.stop();
+        self.removers.stop();
         let gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let open: Vec<Stream> = self
             .state()

@@ -10,13 +10,15 @@ use sinews_server::{Answer, Request, Response};
 use sinews_stream::record::{RecordBuilder, Records, ValueKind};
 use sinews_stream::{Durability, Pending, StartPosition, Stream};
 
+use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
 use crate::http::{failure, media_type, stream_name_of};
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::{FetchedRecords, READ_BYTES, fetch, read_once};
-use crate::streams::json::{described, listed, write_record};
+use crate::streams::json::{described, write_record};
+use crate::streams::listing::STREAMS_MAX;
 use crate::streams::records_from::records_from;
 use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
 use crate::streams::service::StreamService;
@@ -430,7 +432,7 @@ async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result
     Ok(lines)
 }
 
-/// `GET /streams`: the readable streams and their offsets.
+/// `GET /streams`: a page of the readable streams and their offsets.
 pub(crate) fn list(
     policy: &AccessPolicy,
     store: Option<&Arc<StreamService>>,
@@ -438,12 +440,12 @@ pub(crate) fn list(
 ) -> Response {
     let listed = || {
         let store = store.ok_or_else(streams_disabled)?;
-        let streams = store.list(&policy.rights(request)?)?;
-        Ok(streams.iter().map(|info| listed(store, info)).collect::<Vec<_>>())
+        let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
+        store.list(&policy.rights(request)?, |_| true, (after.as_deref(), limit))
     };
     match listed() {
-        Ok(streams) => {
-            let response = Response::json(format!("{}\n", json!({ "streams": streams })));
+        Ok(page) => {
+            let response = Response::json(format!("{page}\n"));
             response.with_header("Cache-Control", "no-store")
         }
         Err(problem) => error_response(&problem),

@@ -2,7 +2,7 @@
 //!
 //! One table has all operations. It makes the routes and the OpenAPI document, so that they cannot differ.
 
-mod body;
+pub(super) mod body;
 mod connections;
 mod context;
 mod idempotency;

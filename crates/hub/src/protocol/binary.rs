@@ -165,6 +165,17 @@ impl BinaryClient {
         self.store.opening(stream, action, rights)
     }
 
+    /// The index that a subscription from a time has to wait for.
+    fn opening_of_start(&self, head: BinaryHead, request: &BinaryRequest<'_>) -> Option<SharedOpening> {
+        let IdentifiedClient { stream, rights, .. } = self.client.as_ref()?;
+        match request {
+            BinaryRequest::Subscribe(begin) if rights.may(Action::Subscribe, stream).is_ok() => {
+                self.store.opening_of_start(stream, head.choice(), begin.start)
+            }
+            _ => None,
+        }
+    }
+
     /// Executes a whole message with its head.
     fn handle_message(&mut self, message: Bytes, cx: &mut Context<'_>) {
         // Both callers have checked the head.
@@ -303,7 +314,10 @@ impl Handler for BinaryClient {
             return self.handle_message(payload.detach(), cx);
         }
         let result = match head.read(body) {
-            Ok(request) => self.execute(head, request, cx),
+            Ok(request) => match self.opening_of_start(head, &request) {
+                Some(opening) => return self.streams.defer(opening, payload.detach(), cx),
+                None => self.execute(head, request, cx),
+            },
             Err(Some(text)) => Err(problem(code::MALFORMED, text)),
             Err(None) => Err(problem(code::UNKNOWN_OP, format!("unknown op {}", head.op))),
         };

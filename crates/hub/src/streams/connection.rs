@@ -160,6 +160,12 @@ impl<I> ConnectionStreams<I> {
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
+        check_group_name(group)?;
+        let own = self.subscriptions.iter().filter(|known| known.stream.name() == stream.name());
+        let member = own.filter_map(|known| known.member.as_ref()).find(|member| member.group == group);
+        let membership = member.map(|member| &member.membership);
+        store.groups.check_commit((stream.name(), group), partition, membership)?;
+        store.check_end(&stream, partition, offset)?;
         let write = store.commit(&stream, partition, group, offset)?;
         let pending_ack = PendingAck { id, partition, durability: Durability::Disk, write };
         self.queue_ack(stream, None, pending_ack, replies, cx);
@@ -427,9 +433,12 @@ impl<I> ConnectionStreams<I> {
     }
 
     pub(crate) fn update_read_pause(&self, cx: &mut Context<'_>) {
-        if self.blocked.is_some() || self.deferred.is_some() || self.pending_answers >= PENDING_ANSWERS_MAX {
+        let is_full = self.pending_answers >= PENDING_ANSWERS_MAX || self.ack_queues.len() >= ACK_QUEUES_MAX;
+        if self.blocked.is_some() || self.deferred.is_some() || is_full {
             cx.pause_reads();
-        } else if self.pending_answers <= PENDING_ANSWERS_MAX / 2 {
+        } else if self.pending_answers <= PENDING_ANSWERS_MAX / 2
+            && self.ack_queues.len() <= ACK_QUEUES_MAX / 2
+        {
             cx.resume_reads();
         }
     }
@@ -455,7 +464,11 @@ impl<I> ConnectionStreams<I> {
         if ack_queue.queue.len() == 1 {
             self.pending_answers -= ack_queue.send_acks(replies, cx);
         }
-        if self.pending_answers >= PENDING_ANSWERS_MAX {
+        if self.ack_queues.len() >= ACK_QUEUES_MAX {
+            // Each of the others has an answer that wakes the connection.
+            self.ack_queues.retain(|ack_queue| !ack_queue.queue.is_empty());
+        }
+        if self.pending_answers >= PENDING_ANSWERS_MAX || self.ack_queues.len() >= ACK_QUEUES_MAX {
             cx.pause_reads();
         }
     }
@@ -522,6 +535,10 @@ impl<I> ConnectionStreams<I> {
 /// Publications of a connection that are answered only if they fail. Each is polled at every publication and wakeup; further
 /// ones wait in order with those that are acknowledged.
 const UNANSWERED_MAX: usize = 64;
+
+/// Queues of a connection, each with the answers of one partition or of the commits of one stream. Above this limit, reads
+/// pause until half of them are empty: each publication searches them, and each wakeup polls them.
+const ACK_QUEUES_MAX: usize = 256;
 
 /// Empty queues that a connection retains.
 const IDLE_ACK_QUEUES_MAX: usize = 16;

@@ -26,6 +26,7 @@ pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
 use super::key_faults::{FaultCause, RejectedWrites};
 use super::store::StoreFuture;
+use super::waiting_tasks::WaitingTasks;
 use crate::brief::brief;
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
@@ -42,7 +43,7 @@ pub(crate) struct DurableKeys {
     /// The keys of all existing streams are in memory.
     is_loaded: AtomicBool,
     /// Tasks that wait until they are.
-    waiting: Mutex<Vec<Waker>>,
+    waiting: WaitingTasks,
     worker: OnceLock<Thread>,
     thread: Mutex<Option<JoinHandle<()>>>,
     closing: AtomicBool,
@@ -147,7 +148,7 @@ impl DurableKeys {
             failed: Mutex::default(),
             publisher: OnceLock::new(),
             is_loaded: AtomicBool::new(false),
-            waiting: Mutex::default(),
+            waiting: WaitingTasks::default(),
             worker: OnceLock::new(),
             thread: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -202,8 +203,7 @@ impl DurableKeys {
             }
         }
         self.is_loaded.store(true, Ordering::Release);
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(Waker::wake);
+        self.waiting.wake_all();
     }
 
     /// Whether the keys of a topic can be used now.
@@ -231,20 +231,7 @@ impl DurableKeys {
 
     /// Waits until the keys of all existing streams are in memory.
     pub(super) async fn wait_until_loaded(&self) {
-        poll_fn(|cx| {
-            let is_loaded = || self.is_loaded.load(Ordering::Acquire);
-            if is_loaded() {
-                return Poll::Ready(());
-            }
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
-            drop(waiting);
-            // Perhaps they were read before the registration.
-            if is_loaded() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        self.waiting.wait_until(|| self.is_loaded()).await;
     }
 
     pub(super) fn is_loaded(&self) -> bool {
@@ -313,8 +300,7 @@ impl DurableKeys {
             let _ = thread.join();
         }
         // A task that waits for a start that never comes.
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(Waker::wake);
+        self.waiting.wake_all();
     }
 
     fn run(&self) {

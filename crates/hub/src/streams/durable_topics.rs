@@ -13,7 +13,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -30,6 +29,7 @@ use super::event_records::sealed_content_of;
 use super::pattern_state::TopicDiscovery;
 use super::records_from::records_from;
 use super::request::now;
+use super::waiting_tasks::WaitingTasks;
 use super::wake_flag::WakeFlag;
 use crate::brief::brief;
 use crate::namespaces::order::{PatternSwitch, overlap};
@@ -53,7 +53,7 @@ pub(crate) struct DurableTopics {
     /// Streams that subscribers by pattern wait for.
     pub(super) discovery: TopicDiscovery,
     /// Tasks that wait in [`wait_until`](Self::wait_until): at most one waker for each subscription.
-    waiting: Mutex<Vec<Waker>>,
+    waiting: WaitingTasks,
 }
 
 /// Connects a stream to the subscribers of its topic.
@@ -123,7 +123,7 @@ impl DurableTopics {
             closing: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             discovery: TopicDiscovery::default(),
-            waiting: Mutex::default(),
+            waiting: WaitingTasks::default(),
         }
     }
 
@@ -214,24 +214,11 @@ impl DurableTopics {
 
     /// Waits until a condition on the existing streams or on the relay's progress holds.
     pub(super) async fn wait_until(&self, condition: impl Fn() -> bool) {
-        poll_fn(|cx| {
-            if condition() {
-                return Poll::Ready(());
-            }
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
-            drop(waiting);
-            // A change before the registration has woken no task.
-            if condition() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        self.waiting.wait_until(condition).await;
     }
 
     pub(super) fn wake_all(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(Waker::wake);
+        self.waiting.wake_all();
     }
 
     /// Starts the relay, if any topic is durable.

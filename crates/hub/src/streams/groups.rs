@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
+use crate::brief::brief;
 use crate::problem::{Problem, code, problem};
 
 /// The groups with members on this server, by stream.
@@ -103,6 +104,33 @@ impl ActiveGroups {
         group.map_or(0, |group| group.lock().members.len())
     }
 
+    /// Checks that a commit does not move the offset of a partition that another member reads. While a group has members on
+    /// this server, only the reader of a partition commits there: a member whose partition has moved would overwrite the
+    /// commits of the next reader. `member` is the caller's membership of the group, if it has one.
+    pub(super) fn check_commit(
+        &self,
+        (stream, group): (&str, &str),
+        partition: u32,
+        member: Option<&Membership>,
+    ) -> Result<(), Problem> {
+        let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = streams.get(stream).and_then(|groups| groups.get(group)).and_then(Weak::upgrade);
+        drop(streams);
+        let Some(found) = found else { return Ok(()) };
+        let state = found.lock();
+        let reader = state.readers.get(partition as usize).copied().flatten();
+        let is_reader = reader.is_some() && reader == member.map(|member| member.id);
+        if state.members.is_empty() || is_reader {
+            return Ok(());
+        }
+        drop(state);
+        let text = format!(
+            "group {}: only the member that partition {partition} is assigned to commits there",
+            brief(group)
+        );
+        Err(problem(code::NOT_SUBSCRIBED, text))
+    }
+
     /// Removes a deleted stream: its members are notified, and its name is free.
     pub(super) fn remove(&self, stream: &str) {
         let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(stream);
@@ -147,23 +175,23 @@ impl State {
         let (each, more) = (partitions / members, partitions % members);
         let mut assigned = vec![None; partitions];
         let mut spare = more;
-        let mut short: Vec<(u64, usize)> = Vec::new();
+        let mut held: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (at, reader) in self.assigned.iter().take(partitions).enumerate() {
+            reader.into_iter().for_each(|id| held.entry(*id).or_default().push(at));
+        }
+        // Each member, the partitions that it lacks, and the number of partitions that it keeps.
+        let mut short: Vec<(u64, usize, usize)> = Vec::new();
         for member in &self.members {
-            let has = |at: &usize| self.assigned.get(*at).copied().flatten() == Some(member.id);
-            let retained: Vec<usize> = (0..partitions).filter(has).collect();
+            let retained = held.remove(&member.id).unwrap_or_default();
             // A member that already has more may keep one more.
             let quota = each + usize::from(spare > 0 && retained.len() > each);
             spare -= quota - each;
             let retained = &retained[..retained.len().min(quota)];
             retained.iter().for_each(|at| assigned[*at] = Some(member.id));
-            short.push((member.id, quota - retained.len()));
+            short.push((member.id, quota - retained.len(), retained.len()));
         }
-        let full = |(id, missing): &(u64, usize)| std::iter::repeat_n(*id, *missing);
-        let one_more = self
-            .members
-            .iter()
-            .map(|member| member.id)
-            .filter(|id| assigned.iter().filter(|assigned| **assigned == Some(*id)).count() <= each);
+        let full = |(id, missing, _): &(u64, usize, usize)| std::iter::repeat_n(*id, *missing);
+        let one_more = short.iter().filter(|(_, _, retained)| *retained <= each).map(|(id, ..)| *id);
         let rest: Vec<u64> = short.iter().flat_map(full).chain(one_more).collect();
         let mut rest = rest.into_iter();
         assigned
@@ -326,6 +354,34 @@ mod tests {
         readers.remove(reads);
         settle(&mut readers);
         assert_eq!(readers.iter().filter(|reader| !reader.reads.is_empty()).count(), 1);
+    }
+
+    #[test]
+    fn only_the_reader_of_a_partition_commits_while_a_group_has_members() {
+        let groups = ActiveGroups::default();
+        let check = |partition, member: Option<&TestMember>| {
+            let member = member.map(|member| &member.membership);
+            groups.check_commit(("s", "g"), partition, member).map_err(|problem| problem.code)
+        };
+        assert_eq!(check(0, None), Ok(()), "without members, readers assign themselves");
+        let mut first = TestMember::join(&groups, 2);
+        assert_eq!(check(0, Some(&first)), Err(409), "before its assignment");
+        first.settle();
+        assert_eq!(
+            (check(0, Some(&first)), check(1, Some(&first)), check(0, None)),
+            (Ok(()), Ok(()), Err(409))
+        );
+        let mut second = TestMember::join(&groups, 2);
+        first.settle();
+        second.settle();
+        let (own, other) = (u32::from(first.reads == [1]), u32::from(first.reads == [0]));
+        // The first member has lost a partition.
+        assert_eq!((check(own, Some(&first)), check(other, Some(&first))), (Ok(()), Err(409)));
+        assert_eq!((check(other, Some(&second)), check(own, Some(&second))), (Ok(()), Err(409)));
+        assert_eq!(check(2, Some(&first)), Err(409), "a partition that no member reads");
+        assert_eq!(groups.check_commit(("s", "h"), 0, Some(&first.membership)).map_err(|it| it.code), Ok(()));
+        drop((first, second));
+        assert_eq!(check(0, None), Ok(()));
     }
 
     #[test]

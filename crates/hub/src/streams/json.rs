@@ -7,52 +7,64 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_stream::record::{Record, ValueKind};
-use sinews_stream::{Lookup, Stream, StreamInfo, StreamState};
+use sinews_stream::{GroupInfo, Lookup, Stream, StreamInfo, StreamState};
 
 use super::service::StreamService;
 
+/// Committed offsets in the description of a stream: further groups are only counted.
+const OFFSETS_MAX: usize = 8_192;
+
 /// A stream and its offsets, as JSON.
 pub(crate) fn described(store: &StreamService, stream: &Stream) -> Value {
+    with_groups(open_json(store, stream), &stream.group_infos(), OFFSETS_MAX)
+}
+
+/// One entry of a list of streams. A stream that is not open has its last known offsets.
+pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> Value {
+    listed_with(store, info, OFFSETS_MAX)
+}
+
+/// As [`listed`], with the groups up to this number of offsets.
+fn listed_with(store: &StreamService, info: &StreamInfo, offsets_max: usize) -> Value {
+    if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
+        return with_groups(open_json(store, &stream), &info.groups, offsets_max);
+    }
+    let partitions = info.partitions.iter().enumerate().map(|(number, it)| {
+        json!({ "partition": number, "earliest": it.earliest, "end": it.readable, "bytes": it.bytes })
+    });
+    let message = json!({ "stream": &*info.name, "partitions": partitions.collect::<Vec<_>>() });
+    let mut message = with_groups(message, &info.groups, offsets_max);
+    if let StreamState::Damaged(why) = &info.state {
+        message["error"] = json!(format!("the stream is damaged: {why}"));
+    }
+    message
+}
+
+/// An open stream with its partitions.
+fn open_json(store: &StreamService, stream: &Stream) -> Value {
     let partitions = (0..stream.partitions()).filter_map(|number| {
         let partition = stream.partition(number)?;
         let (earliest, end) = store.ends(stream, number, &partition);
         let bytes = partition.statistics().bytes;
         Some(json!({ "partition": number, "earliest": earliest, "end": end, "bytes": bytes }))
     });
-    let groups = stream.groups().into_iter().map(|group| {
-        let stored = (0..stream.partitions()).filter_map(|partition| {
-            let offset = stream.committed(&group, partition)?;
-            Some(json!({ "partition": partition, "offset": offset }))
-        });
-        json!({ "group": group, "partitions": stored.collect::<Vec<_>>() })
-    });
-    json!({
-        "stream": stream.name(),
-        "partitions": partitions.collect::<Vec<_>>(),
-        "groups": groups.collect::<Vec<_>>(),
-    })
+    json!({ "stream": stream.name(), "partitions": partitions.collect::<Vec<_>>() })
 }
 
-/// One entry of a list of streams. A stream that is not open has its last known offsets.
-pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> Value {
-    if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
-        return described(store, &stream);
-    }
-    let partitions = info.partitions.iter().enumerate().map(|(number, it)| {
-        json!({ "partition": number, "earliest": it.earliest, "end": it.readable, "bytes": it.bytes })
+/// Adds the groups, by name, and the number of groups beyond the limit of offsets.
+fn with_groups(mut message: Value, groups: &[GroupInfo], offsets_max: usize) -> Value {
+    let mut left = offsets_max;
+    let shown = groups.iter().take_while(|group| {
+        let is_shown = left > 0;
+        left = left.saturating_sub(group.offsets.len());
+        is_shown
     });
-    let groups = info
-        .groups
-        .iter()
-        .map(|group| json!({ "group": &*group.name, "partitions": offsets(&group.offsets) }));
-    let mut message = json!({
-        "stream": &*info.name,
-        "partitions": partitions.collect::<Vec<_>>(),
-        "groups": groups.collect::<Vec<_>>(),
-    });
-    if let StreamState::Damaged(why) = &info.state {
-        message["error"] = json!(format!("the stream is damaged: {why}"));
+    let shown: Vec<Value> =
+        shown.map(|group| json!({ "group": &*group.name, "partitions": offsets(&group.offsets) })).collect();
+    if shown.len() < groups.len() {
+        message["more_groups"] = json!(groups.len() - shown.len());
     }
+    message["groups"] = json!(shown);
     message
 }
 
@@ -70,7 +82,7 @@ pub(crate) fn info_json(store: &StreamService, info: &StreamInfo) -> Value {
 
 /// The groups of a stream, with the lag of each partition that has a committed offset.
 pub(crate) fn group_lags(store: &StreamService, info: &StreamInfo) -> Value {
-    let mut message = listed(store, info);
+    let mut message = listed_with(store, info, usize::MAX);
     let ends: Vec<u64> =
         message["partitions"].as_array().into_iter().flatten().filter_map(|it| it["end"].as_u64()).collect();
     let mut groups = message["groups"].take();

@@ -22,7 +22,7 @@ use super::errors::{not_open, unusable};
 use super::event_records::{EVENT_KEY, event_key};
 use super::groups::ActiveGroups;
 use super::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
-use super::key_replicas::{KeyReplicas, REPLICAS_NAME};
+use super::key_replicas::KeyReplicas;
 use super::local::LocalStore;
 use super::options::CreationRules;
 use super::quota::CreationQuota;
@@ -404,20 +404,6 @@ impl StreamService {
         failed.chain(self.of_keys.get().into_iter().flat_map(|keys| keys.failed())).collect()
     }
 
-    /// The streams that may be read with these rights, by name.
-    pub(crate) fn list(&self, rights: &Rights) -> Result<Vec<StreamInfo>, Problem> {
-        let mut list = self.streams()?.describe_all();
-        let is_of_keys = |info: &StreamInfo| {
-            [STREAM_PREFIX, REPLICAS_NAME].iter().any(|prefix| info.name.starts_with(prefix))
-        };
-        let is_readable = |name: &str| {
-            rights.may(Action::Subscribe, name).is_ok()
-                && rights.check_without_hooks(Action::Subscribe, name).is_ok()
-        };
-        list.retain(|info| !is_of_keys(info) && is_readable(&info.name));
-        Ok(list)
-    }
-
     /// Returns a stream to publish to.
     pub(crate) fn stream_to_publish(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
         let stream = self.stream_of_topic(name, rights)?;
@@ -551,6 +537,16 @@ impl StreamService {
         offset: u64,
     ) -> Result<PendingWrite, Problem> {
         self.store.commit(stream, partition, group, offset)
+    }
+
+    /// Checks that an offset is not beyond the end of a partition. The end at a broker is not known without a request.
+    pub(super) fn check_end(&self, stream: &Stream, number: u32, offset: u64) -> Result<(), Problem> {
+        let end = find_partition(stream, number)?.offsets().next;
+        if offset > end && self.store.health().is_none() {
+            let text = format!("offset {offset} is beyond the end {end} of partition {number}");
+            return Err(problem(code::TOPIC, text));
+        }
+        Ok(())
     }
 
     /// The committed offset of a group in a partition, or the request for it.

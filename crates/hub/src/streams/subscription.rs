@@ -115,8 +115,13 @@ impl<I> StreamSubscription<I> {
                 return Ok(());
             };
             let offset = offset?;
-            reader.next =
-                store.seek(&self.stream, reader.number, offset.map_or(self.start, StartPosition::Offset))?;
+            let start = offset.map_or(self.start, StartPosition::Offset);
+            if reader.source.partition().poll_seek(start, &waker).is_pending() {
+                // A missing index is rebuilt first.
+                *committed = OffsetLookup::Known(offset);
+                return Ok(());
+            }
+            reader.next = store.seek(&self.stream, reader.number, start)?;
             reader.is_reset = offset.is_some_and(|offset| offset != reader.next)
                 || store.is_doubtful(&self.stream, reader.number, &group);
             reader.committed = None;

@@ -116,7 +116,7 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
     let preamble = read_preamble(bytes);
     let (whole, is_torn_preamble) = (preamble.map(|(whole, _)| whole), is_torn_preamble(bytes));
     let first = ChunkReader { bytes, tag: None }.head_at(PREAMBLE_BYTES);
-    content.tag = preamble.map(|(_, tag)| tag).or(first.map(|head| head.tag));
+    content.tag = preamble.map_or_else(|| first.map(|head| head.tag), |(_, tag)| Some(tag));
     let reader = ChunkReader { bytes, tag: content.tag };
     if whole.is_none()
         && !is_torn_preamble

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::entry::KnownExtent;
 use super::queue::{self, QueueBuffer, QueuedBatch};
 use super::unsynced::Unsynced;
 use crate::disk::{Disk, DiskFile, append_all, is_shortage};
@@ -19,7 +18,6 @@ pub(super) enum WriterJob {
     Write(BatchWrite),
     Roll(SegmentRoll),
     Remove(Arc<Segment>),
-    Index(Arc<Segment>, KnownExtent),
 }
 
 /// Bytes to write at the end of a file, and whether to sync them.
@@ -67,7 +65,7 @@ pub(super) struct SegmentRoll {
     pub(super) old: Arc<Segment>,
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) summary: Summary,
-    pub(super) index: Index,
+    pub(super) index: Arc<Index>,
     pub(super) is_intact: bool,
     pub(super) dirty: bool,
     pub(super) unsynced: Unsynced,

@@ -17,6 +17,7 @@ use crate::disk::DiskFile;
 use crate::index::{Index, STEP};
 use crate::record::{self, BATCH_HEADER, BatchHeader, RecordError, ScanCost};
 use crate::segment::Segment;
+use crate::writer::WorkUnit;
 
 /// Maximum distance that one read searches behind damage. A batch further from an index entry has its own entry.
 const SEARCH_MAX: u64 = STEP;
@@ -88,26 +89,29 @@ impl PartitionCore {
 
     /// The first batch at or after this time. If a part is unreadable, starts there, so that no record is missed.
     fn seek_time(&self, time: u64) -> Option<u64> {
-        let view = {
-            let state = self.state();
-            let at = state.segment_of_time(time)?;
-            let entry = &state.entries[at];
-            let is_last = at + 1 == state.entries.len();
-            let open = is_last.then(|| (state.file.clone(), state.index.position_of_time(time)));
-            SegmentView {
-                segment: entry.segment.clone(),
-                open,
-                bytes: entry.summary.bytes,
-                known: KnownExtent::of(entry),
-                damaged: entry.damaged.clone(),
-                resume: entry.summary.end,
-            }
-        };
+        let view = self.locate_time(time)?;
         match self.find(&view, SearchTarget::Time(time), 0) {
             Ok(Some(read)) => BatchHeader::decode(&read.batches).ok().map(|header| header.base),
             Ok(None) if view.segment.compacted.is_some() => Some(view.known.summary.end),
             _ => Some(view.segment.base),
         }
+    }
+
+    /// Segment and position for a time; none if all batches are earlier.
+    fn locate_time(&self, time: u64) -> Option<SegmentView> {
+        let state = self.state();
+        let at = state.segment_of_time(time)?;
+        let entry = &state.entries[at];
+        let is_last = at + 1 == state.entries.len();
+        let open = is_last.then(|| (state.file.clone(), state.index.position_of_time(time)));
+        Some(SegmentView {
+            segment: entry.segment.clone(),
+            open,
+            bytes: entry.summary.bytes,
+            known: KnownExtent::of(entry),
+            damaged: entry.damaged.clone(),
+            resume: entry.summary.end,
+        })
     }
 
     /// Segment and position for an offset; none at the end.
@@ -316,21 +320,76 @@ impl PartitionCore {
     /// Whether a read of this offset must wait for an index. The log's threads rebuild it and call the waker.
     pub(super) fn waits_for_index(self: &Arc<Self>, from: u64, waker: &Waker) -> bool {
         let Ok(Some(view)) = self.locate(from) else { return false };
+        self.requests_index(view, waker)
+    }
+
+    /// The same for a search for a time.
+    pub(super) fn waits_for_index_of_time(self: &Arc<Self>, time: u64, waker: &Waker) -> bool {
+        self.locate_time(time).is_some_and(|view| self.requests_index(view, waker))
+    }
+
+    fn requests_index(self: &Arc<Self>, view: SegmentView, waker: &Waker) -> bool {
         if view.open.is_some() || view.segment.index(&*self.disk).is_some() {
             return false;
         }
         let mut state = self.state();
+        // The threads have ended, or are about to.
+        if state.closed {
+            return false;
+        }
         let oldest = state.request_index(view.segment, view.known, waker, self.limits.max_waiters);
-        if !std::mem::replace(&mut state.busy, true) {
-            drop(state);
-            self.push();
+        let was_rebuilding = std::mem::replace(&mut state.is_rebuilding, true);
+        drop(state);
+        if !was_rebuilding {
+            self.pool.push(Arc::new(IndexRebuilder(self.clone())));
         }
         oldest.into_iter().for_each(Waker::wake);
         true
     }
 }
 
+/// Rebuilds the requested indexes of a partition, one at a time: a unit of its own, so that the partition's writes do not
+/// wait for it.
+struct IndexRebuilder(Arc<PartitionCore>);
+
+impl WorkUnit for IndexRebuilder {
+    fn work(self: Arc<Self>) -> bool {
+        let core = &self.0;
+        let mut state = core.state();
+        let Some(request) = state.index_requests.front().filter(|_| !state.closed) else {
+            state.is_rebuilding = false;
+            return false;
+        };
+        let (segment, known) = (request.segment.clone(), request.known);
+        drop(state);
+        if let Err(error) = core.rebuild_index(&segment, &known) {
+            tracing::warn!(path = %segment.path().display(), %error, "an index could not be rebuilt");
+            // Readers of the segment get the error.
+            segment.set_index(Arc::default());
+        }
+        // Closing may have taken the request.
+        let mut state = core.state();
+        let is_first =
+            state.index_requests.front().is_some_and(|first| first.segment.name() == segment.name());
+        let rebuilt = if is_first { state.index_requests.pop_front() } else { None };
+        drop(state);
+        rebuilt.into_iter().flat_map(|rebuilt| rebuilt.wakers).for_each(Waker::wake);
+        true
+    }
+
+    fn tick(&self, _: u64) -> bool {
+        false
+    }
+
+    fn release_unused(&self) {}
+}
+
 impl State {
+    /// Takes the wakers of readers that wait for an index: no thread rebuilds it any more.
+    pub(super) fn take_index_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.index_requests).into_iter().flat_map(|request| request.wakers).collect()
+    }
+
     /// Queues a segment for an index rebuild, once. Returns the oldest waker if the limit of waiters is exceeded.
     fn request_index(
         &mut self,

@@ -26,8 +26,8 @@ pub(super) struct State {
     pub(super) sealed_bytes: u64,
     /// File of the last entry.
     pub(super) file: Arc<dyn DiskFile>,
-    /// Index of the last entry.
-    pub(super) index: Index,
+    /// Index of the last entry. Shared while the segment is being ended, in which time nothing is written.
+    pub(super) index: Arc<Index>,
     /// The last entry has a valid index file.
     pub(super) is_index_stored: bool,
     /// Head of the last entry. None: the segment has no key, and is not appended to.
@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) waiters: Waiters,
     /// Segments whose index must be rebuilt.
     pub(super) index_requests: VecDeque<IndexRequest>,
+    /// A thread rebuilds indexes or will.
+    pub(super) is_rebuilding: bool,
     pub(super) counters: PartitionCounters,
 }
 
@@ -270,6 +272,12 @@ impl State {
         None
     }
 
+    /// Continues behind the last batch of the last segment, all of which is durable.
+    pub(super) fn continue_behind_last(&mut self) {
+        let last = self.last().summary;
+        (self.next, self.time, self.durable) = (last.end, last.last_time, last.end);
+    }
+
     /// Takes all waiting batches, which will not be written; their offsets are assigned again.
     pub(super) fn take_queue(&mut self) -> Vec<QueuedBatch> {
         let batches = self.queue.clear();
@@ -292,6 +300,6 @@ impl State {
     }
 }
 
-pub(super) fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -26,9 +26,6 @@ impl PartitionCore {
         if let Some(job) = state.deferred_job.take() {
             return Some(job);
         }
-        if let Some(request) = state.index_requests.front() {
-            return Some(WriterJob::Index(request.segment.clone(), request.known));
-        }
         if state.failed.is_none() {
             if state.retention_is_due(now)
                 && let Some(segment) = state.take_first()
@@ -36,7 +33,7 @@ impl PartitionCore {
                 return Some(WriterJob::Remove(segment));
             }
             if state.roll_is_due(now) {
-                return Some(WriterJob::Roll(self.begin_roll(&mut state, now)));
+                return Some(WriterJob::Roll(self.begin_roll(&state, now)));
             }
             let is_sync_due = state.sync_is_due(now);
             if state.queue.first().is_some() || is_sync_due {
@@ -50,8 +47,8 @@ impl PartitionCore {
         None
     }
 
-    fn begin_roll(&self, state: &mut State, now: u64) -> SegmentRoll {
-        let index = std::mem::take(&mut state.index);
+    fn begin_roll(&self, state: &State, now: u64) -> SegmentRoll {
+        let index = state.index.clone();
         let last = state.last();
         SegmentRoll {
             old: last.segment.clone(),
@@ -78,15 +75,6 @@ impl PartitionCore {
             WriterJob::Roll(mut roll) => {
                 let file = roll.execute(&*self.disk);
                 self.finish_roll(roll, file);
-            }
-            WriterJob::Index(segment, known) => {
-                if let Err(error) = self.rebuild_index(&segment, &known) {
-                    tracing::warn!(path = %segment.path().display(), %error, "an index could not be rebuilt");
-                    // Readers of the segment get the error.
-                    segment.set_index(Arc::default());
-                }
-                let rebuilt = self.state().index_requests.pop_front();
-                rebuilt.into_iter().flat_map(|rebuilt| rebuilt.wakers).for_each(Waker::wake);
             }
             WriterJob::Remove(segment) => {
                 if let Err(error) = segment.remove(&*self.disk) {
@@ -115,7 +103,7 @@ impl PartitionCore {
         let mut position = write.start;
         state.is_index_stored &= write.batches.is_empty();
         for batch in &write.batches[..written.whole] {
-            state.index.note(position, &batch.header);
+            Arc::make_mut(&mut state.index).note(position, &batch.header);
             state.recent.note(batch.header.base, position);
             state.last_mut().summary.add(&batch.header);
             position += u64::from(batch.header.length);
@@ -171,10 +159,10 @@ impl PartitionCore {
                     // The empty segment had the same name.
                     *state.last_mut() = SegmentEntry::new(roll.new, summary);
                 } else {
-                    roll.old.set_index(Arc::new(roll.index));
+                    roll.old.set_index(roll.index);
                     state.push(SegmentEntry::new(roll.new, summary));
                 }
-                state.file = file;
+                (state.file, state.index) = (file, Arc::default());
                 (state.is_index_stored, state.has_unsynced_head) = (false, true);
                 (state.head, state.is_reopened, state.has_failed_sync) = (Some(head), false, false);
                 (state.dirty_since, state.unsynced) = (None, Unsynced::default());
@@ -182,7 +170,7 @@ impl PartitionCore {
                 None
             }
             Err(error) => {
-                (state.index, state.unsynced) = (roll.index, roll.unsynced);
+                state.unsynced = roll.unsynced;
                 Some(if is_shortage(&error) {
                     self.reject_for_no_space(&mut state, now, &mut rejected)
                 } else {

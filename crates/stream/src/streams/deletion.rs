@@ -141,7 +141,7 @@ impl Inner {
     /// opened.
     pub(super) fn remove_later(&self, path: PathBuf) {
         let pool = self.pool.clone();
-        self.openers.push(Box::new(move || {
+        self.removers.push(Box::new(move || {
             // A stopping process unlocks the directory without delay.
             if !pool.is_stopped()
                 && let Err(error) = disk::remove_tree(&*pool.disk, &path)

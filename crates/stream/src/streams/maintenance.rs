@@ -236,7 +236,7 @@ impl WorkUnit for StreamMaintenance {
         let is_due = inner.state().slots.values().any(|slot| slot.compaction_is_due(now));
         if is_due && !inner.compacts.swap(true, Ordering::AcqRel) {
             let job = inner.clone();
-            inner.openers.push(Box::new(move || job.compact_due()));
+            inner.removers.push(Box::new(move || job.compact_due()));
         }
         false
     }

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use crate::writer::{WorkUnit, WriterPool};
 
-/// Maximum number of threads. A stream with a long recovery occupies one of them.
-const THREADS_MAX: usize = 16;
+/// Maximum number of threads that open and create streams. A stream with a long recovery occupies one of them.
+pub(super) const OPENERS_MAX: usize = 16;
+
+/// Maximum number of threads that remove and compact streams, for which no request waits.
+pub(super) const REMOVERS_MAX: usize = 1;
 
 /// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
@@ -18,13 +21,13 @@ pub(super) type OpenerJob = Box<dyn FnOnce() + Send>;
 pub(super) struct Openers {
     /// Without writers, the caller's own loop runs the jobs.
     pool: Option<Arc<WriterPool>>,
+    threads_max: usize,
     queue: Mutex<JobQueue>,
     wake: Condvar,
 }
 
 #[derive(Default)]
 struct JobQueue {
-    /// At most one per stream, since a stream does one operation at a time.
     jobs: VecDeque<OpenerJob>,
     threads: usize,
     idle: usize,
@@ -32,9 +35,9 @@ struct JobQueue {
 }
 
 impl Openers {
-    pub(super) fn new(pool: &Arc<WriterPool>) -> Arc<Self> {
+    pub(super) fn new(pool: &Arc<WriterPool>, threads_max: usize) -> Arc<Self> {
         let pool = (pool.limits.writers == 0).then(|| pool.clone());
-        Arc::new(Self { pool, queue: Mutex::default(), wake: Condvar::new() })
+        Arc::new(Self { pool, threads_max, queue: Mutex::default(), wake: Condvar::new() })
     }
 
     pub(super) fn push(self: &Arc<Self>, job: OpenerJob) {
@@ -46,7 +49,7 @@ impl Openers {
             return;
         }
         queue.jobs.push_back(job);
-        if queue.idle == 0 && queue.threads < THREADS_MAX {
+        if queue.idle == 0 && queue.threads < self.threads_max {
             let this = self.clone();
             let started = thread::Builder::new().name("stream-opener".into()).spawn(move || this.run());
             match started {
@@ -116,4 +119,37 @@ impl WorkUnit for OneShotJob {
     }
 
     fn release_unused(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::StreamsConfig;
+    use crate::disk::simulated::SimulatedDisk;
+
+    #[test]
+    fn slow_jobs_occupy_no_more_threads_than_the_limit() {
+        let clock = Arc::new(|| 1);
+        let config = StreamsConfig::default().with_writers(1);
+        let pool = Arc::new(WriterPool::new(Arc::new(SimulatedDisk::new(1)), config, clock));
+        let removers = Openers::new(&pool, REMOVERS_MAX);
+        let (release, waits) = mpsc::channel::<()>();
+        let (begun, is_begun) = mpsc::channel();
+        let (done, is_done) = mpsc::channel();
+        removers.push(Box::new(move || {
+            begun.send(()).unwrap();
+            // Until the sender is dropped.
+            let _ = waits.recv();
+        }));
+        is_begun.recv().unwrap();
+        removers.push(Box::new(move || done.send(()).unwrap()));
+        let queue = removers.queue();
+        assert_eq!((queue.threads, queue.jobs.len()), (1, 1));
+        drop(queue);
+        drop(release);
+        is_done.recv().unwrap();
+        removers.stop();
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::catalog::{PartitionExtent, StreamMetadata};
-use crate::{GroupInfo, PartitionInfo, Stream, StreamInfo, StreamState};
+use crate::{GroupInfo, PartitionInfo, Stream, StreamConfig, StreamInfo, StreamState};
 
 pub(super) struct StreamSlot {
     pub(super) metadata: StreamMetadata,
@@ -24,6 +24,22 @@ pub(super) enum SlotState {
     Damaged(Arc<str>, u64),
 }
 
+/// The configuration of an open stream, and the times of its last use before it was opened.
+pub(super) struct SlotTimes {
+    config: StreamConfig,
+    last_append: Option<u64>,
+    last_read: Option<u64>,
+}
+
+impl SlotTimes {
+    pub(super) fn of(self, stream: &Stream) -> StreamInfo {
+        let mut info = stream.info(&self.config);
+        info.last_append = info.last_append.max(self.last_append);
+        info.last_read = info.last_read.max(self.last_read);
+        info
+    }
+}
+
 /// Time in microseconds after which a use of a damaged stream retries opening it.
 const RETRY: u64 = 10_000_000;
 
@@ -41,13 +57,14 @@ impl StreamSlot {
         }
     }
 
-    pub(super) fn info(&self, name: &Arc<str>) -> StreamInfo {
-        if let SlotState::Open(stream) = &self.state {
-            let mut info = stream.info(&self.metadata.config);
-            info.last_append = info.last_append.max(self.metadata.last_append);
-            info.last_read = info.last_read.max(self.metadata.last_read);
-            return info;
-        }
+    /// What an open stream does not know of itself.
+    pub(super) fn times(&self) -> SlotTimes {
+        let StreamMetadata { config, last_append, last_read, .. } = &self.metadata;
+        SlotTimes { config: config.clone(), last_append: *last_append, last_read: *last_read }
+    }
+
+    /// Metadata of a stream that is not open.
+    pub(super) fn closed_info(&self, name: &Arc<str>) -> StreamInfo {
         let metadata = &self.metadata;
         let state = match &self.state {
             SlotState::Damaged(reason, _) => StreamState::Damaged(reason.clone()),

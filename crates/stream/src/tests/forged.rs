@@ -6,7 +6,7 @@ use super::{ManualClock, TestLog, numbered, open, poll, read_all, small};
 use crate::disk::Disk;
 use crate::disk::simulated::{CrashKind, SimulatedDisk};
 use crate::record::{RecordBuilder, Records, ValueKind};
-use crate::{Durability, Fsync, StreamConfig, StreamsConfig};
+use crate::{Durability, Fsync, StartPosition, StreamConfig, StreamsConfig};
 
 const FILE: &str = "/log/streams/s/0/00000000000000000000.log";
 
@@ -292,4 +292,37 @@ fn missing_index_is_rebuilt_by_the_writers() {
     assert!(Disk::open(&one.disk, Path::new(index)).is_ok());
     // Reads at the end need no index.
     assert!(one.partition.poll_read(9, 1, waker).is_ready());
+}
+
+#[test]
+fn start_by_time_waits_for_an_index_that_the_writers_rebuild() {
+    let one = TestLog::new(&small());
+    for number in 0..10 {
+        one.clock.advance(1_000);
+        one.fill(number..number + 1, 1000);
+    }
+    let (one, _) = one.reopen(false);
+    let index = "/log/streams/s/0/00000000000000000000.index";
+    Disk::remove(&one.disk, Path::new(index)).unwrap();
+    let (waker, start) = (std::task::Waker::noop(), StartPosition::Time(1_002_000));
+    let before = one.disk.bytes_read();
+    assert!(one.partition.poll_seek(start, waker).is_pending());
+    assert!(one.partition.poll_read(1, 1, waker).is_pending());
+    assert_eq!(one.disk.bytes_read(), before, "the caller reads nothing");
+    // The index is no step of the partition: its writes go on beside it.
+    let mut pending = one.partition.append(numbered([10], 1000)).unwrap();
+    one.work();
+    assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(10)));
+    assert_eq!(one.partition.poll_seek(start, waker), std::task::Poll::Ready(1));
+    // The last segment has its index in memory, and other positions need none.
+    for (start, offset) in [(StartPosition::Time(u64::MAX), 11), (StartPosition::Offset(2), 2)] {
+        assert_eq!(one.partition.poll_seek(start, waker), std::task::Poll::Ready(offset));
+    }
+    // After the end of the threads, the caller reads the index itself.
+    Disk::remove(&one.disk, Path::new(index)).unwrap();
+    one.partition.work().release_unused();
+    one.partition.work().release_unused();
+    assert!(one.partition.poll_seek(start, waker).is_pending());
+    one.streams.close();
+    assert_eq!(one.partition.poll_seek(start, waker), std::task::Poll::Ready(1));
 }

@@ -3,12 +3,13 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::{ManualClock, TestLog, open, poll};
 use crate::disk::Disk;
 use crate::disk::simulated::{CrashKind, DiskFault, SimulatedDisk};
 use crate::record::{BatchHeader, RecordBuilder, ValueKind};
-use crate::{AppendError, CommitError, Durability, Loss, StreamConfig, StreamsConfig};
+use crate::{AppendError, CommitError, Durability, Fsync, Loss, StreamConfig, StreamsConfig};
 
 fn bytes(one: &TestLog) -> usize {
     let files = one.disk.files("/log/streams/s");
@@ -450,5 +451,66 @@ fn one_flipped_bit_changes_no_committed_offset() {
         let of = |(group, partition)| stream.committed(group, partition);
         let stored = [("a", 0), ("b", 2), ("c", 1)].map(of);
         assert_eq!(stored, [Some(9), Some(5), Some(7)], "byte {at}");
+    }
+}
+
+/// Offset of the group `group` after a loss of power now.
+fn after_power_loss(one: &TestLog) -> (Option<u64>, Vec<Loss>) {
+    let (streams, losses) =
+        open(&one.disk.after(CrashKind::PowerLoss), StreamsConfig::default(), &one.clock).unwrap();
+    (streams.stream("s").unwrap().committed("group", 0), losses)
+}
+
+#[test]
+fn offsets_of_a_stream_with_an_interval_are_synced_within_it() {
+    let config = StreamConfig::default().with_fsync(Fsync::Interval(Duration::from_millis(100)));
+    for seed in 0..20 {
+        let one = TestLog::on(SimulatedDisk::new(seed), StreamsConfig::default(), &config);
+        let tick = |micros| {
+            one.clock.advance(micros);
+            one.streams.tick();
+            one.work();
+        };
+        let commit = |offset| {
+            let mut pending = one.stream.commit("group", 0, offset).unwrap();
+            one.work();
+            assert_eq!(poll(&mut pending, Durability::Disk), Some(Ok(offset)));
+        };
+        commit(1);
+        tick(100_000);
+        assert_eq!(after_power_loss(&one), (Some(1), vec![]), "seed {seed}");
+        let syncs = one.disk.syncs();
+        tick(100_000);
+        assert_eq!(one.disk.syncs(), syncs, "all is synced");
+        // A sync that finds no space is not repeated: the file is rewritten, and its name synced.
+        commit(2);
+        one.disk.plan(1, DiskFault::Shortage);
+        tick(100_000);
+        assert_eq!((one.disk.syncs(), one.stream.failure()), (syncs + 1, None));
+        commit(3);
+        tick(100_000);
+        assert_eq!(one.disk.syncs(), syncs + 1, "no retry within a second");
+        tick(1_000_000);
+        assert_eq!(after_power_loss(&one), (Some(3), vec![]), "seed {seed}");
+        commit(4);
+        tick(100_000);
+        assert_eq!(after_power_loss(&one), (Some(4), vec![]), "seed {seed}");
+        // A commit of a stream that syncs each one waits for the rewrite.
+        commit(5);
+        one.disk.plan(1, DiskFault::Shortage);
+        tick(100_000);
+        one.streams.create("s", &StreamConfig::default()).unwrap();
+        one.disk.plan(1, DiskFault::Shortage);
+        let mut pending = one.stream.commit("group", 0, 6).unwrap();
+        one.work();
+        assert_eq!(poll(&mut pending, Durability::Disk), Some(Err(AppendError::NoSpace)));
+        commit(7);
+        assert_eq!(after_power_loss(&one), (Some(7), vec![]), "seed {seed}");
+        one.streams.create("s", &config).unwrap();
+        // Another error fails the groups.
+        commit(8);
+        one.disk.plan(1, DiskFault::Failure);
+        tick(1_000_000);
+        assert!(one.stream.failure().is_some());
     }
 }

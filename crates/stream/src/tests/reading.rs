@@ -1,7 +1,9 @@
 //! Seeking and reading.
 
+use std::sync::mpsc;
+
 use super::{TestLog, numbered, read_all, small};
-use crate::{ReadError, StartPosition, StreamConfig};
+use crate::{Fsync, ReadError, StartPosition, StreamConfig};
 
 #[test]
 fn read_returns_as_many_whole_batches_as_fit() {
@@ -110,4 +112,27 @@ fn readers_at_the_end_share_the_same_bytes() {
     one.streams.create("s", &small()).unwrap();
     one.fill(201..203, 100);
     assert_eq!([200, 201, 202].map(|from| one.partition.read(from, 1 << 20).unwrap().next), [201, 203, 203]);
+}
+
+#[test]
+fn read_while_a_segment_is_ended_uses_its_index() {
+    let config = StreamConfig::default().with_fsync(Fsync::Never).with_segment_bytes(1 << 20);
+    // The sync of the old segment, and the index file, the new segment and its directory.
+    for call in 1..=4 {
+        let one = TestLog::new(&config);
+        one.fill(0..950, 1000);
+        let (partition, disk) = (one.partition.clone(), one.disk.clone());
+        let (sender, read) = mpsc::channel();
+        one.disk.run_before(call, move || {
+            let before = disk.bytes_read();
+            let read = partition.read(800, 1).unwrap();
+            sender.send((read.next, disk.bytes_read() - before)).unwrap();
+        });
+        one.partition.append(numbered([950], 200_000)).unwrap();
+        one.work();
+        let (next, bytes) = read.recv().unwrap();
+        assert_eq!(next, 801);
+        assert!(bytes <= 2 * (64 << 10), "call {call}: {bytes} bytes");
+        assert_eq!(one.partition.offsets().readable, 951);
+    }
 }

@@ -44,7 +44,10 @@ pub(super) fn topic_of(request: &Request<'_>) -> Result<String, Problem> {
 }
 
 /// A parameter of the query as text.
-pub(super) fn text_query<'a>(request: &Request<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Problem> {
+pub(in crate::api) fn text_query<'a>(
+    request: &Request<'a>,
+    name: &str,
+) -> Result<Option<Cow<'a, str>>, Problem> {
     match (request.query(name), request.decoded_query(name)) {
         (None, _) => Ok(None),
         (Some(_), Some(text)) => Ok(Some(text)),
@@ -68,7 +71,7 @@ pub(super) fn number_query(request: &Request<'_>, name: &str) -> Result<Option<u
 }
 
 /// The length of a page: the parameter `limit`, at most `most`, which is the default.
-pub(super) fn limit_of(request: &Request<'_>, most: usize) -> Result<usize, Problem> {
+pub(in crate::api) fn limit_of(request: &Request<'_>, most: usize) -> Result<usize, Problem> {
     match number_query(request, "limit")? {
         None => Ok(most),
         Some(0) => Err(problem(code::MALFORMED, "limit must be at least 1")),

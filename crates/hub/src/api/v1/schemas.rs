@@ -219,11 +219,16 @@ const STREAM_GROUPS: Field = required(
     )),
     "Consumer groups by name",
 );
+const MORE_GROUPS: Field = optional(
+    "more_groups",
+    Schema::Integer,
+    "Number of further groups; all of them: `/streams/{stream}/groups`",
+);
 const STREAM_DAMAGE: Field = optional("error", Schema::Text, "Damage of a stream that cannot be opened");
 
 /// A durable stream and its offsets.
 pub(super) const STREAM: Schema =
-    Schema::Object(&[STREAM_NAME, STREAM_PARTITIONS, STREAM_GROUPS, STREAM_DAMAGE], &[]);
+    Schema::Object(&[STREAM_NAME, STREAM_PARTITIONS, STREAM_GROUPS, MORE_GROUPS, STREAM_DAMAGE], &[]);
 
 /// The same with its configuration.
 pub(super) const STREAM_INFO: Schema = Schema::Object(
@@ -231,6 +236,7 @@ pub(super) const STREAM_INFO: Schema = Schema::Object(
         STREAM_NAME,
         STREAM_PARTITIONS,
         STREAM_GROUPS,
+        MORE_GROUPS,
         STREAM_DAMAGE,
         optional("created", Schema::Integer, "Time of creation in milliseconds since 1970; not at a broker"),
         optional("retain_bytes", Schema::IntegerOrNull, "Bytes of each partition that are retained"),

@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use sinews_server::{Answer, Request};
 use sinews_stream::{Durability, StartPosition, Stream};
 
-use super::body::read;
+use super::body::{limit_of, read, text_query};
 use super::context::{ApiContext, Executed, failure, success};
 use crate::auth::{Action, ApiRight, ApiRights, Rights};
 use crate::problem::{Problem, code, problem};
 use crate::streams::administration::StreamChange;
 use crate::streams::errors::STREAMS_DISABLED;
-use crate::streams::json::{group_lags, info_json, listed};
+use crate::streams::json::{group_lags, info_json};
+use crate::streams::listing::STREAMS_MAX;
 use crate::streams::request::find_partition;
 use crate::streams::service::StreamService;
 use crate::topics;
@@ -40,12 +41,11 @@ fn group_of(request: &Request<'_>) -> Result<String, Problem> {
 }
 
 /// `GET /streams`.
-pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, _: &mut Request<'_>) -> Executed {
+pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let store = store_of(context)?;
-    let streams = store.list(&Rights::all())?;
-    let readable = streams.iter().filter(|info| rights.covers(ApiRight::Read, &info.name));
-    let streams: Vec<Value> = readable.map(|info| listed(store, info)).collect();
-    Ok(success(&json!({ "streams": streams })).into())
+    let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
+    let is_listed = |name: &str| rights.covers(ApiRight::Read, name);
+    Ok(success(&store.list(&Rights::all(), is_listed, (after.as_deref(), limit))?).into())
 }
 
 /// `GET /streams/{stream}`.

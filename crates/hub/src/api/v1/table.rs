@@ -510,9 +510,9 @@ pub(super) static OPERATIONS: &[Operation] = &[
         name: "listStreams",
         summary: "List durable streams and their offsets",
         right: Some(ApiRight::Read),
-        parameters: &[],
+        parameters: &[AFTER, limit("Streams of a page, at most 1000, which is the default")],
         body: None,
-        answer: &Schema::Object(&[required("streams", Schema::List(&STREAM), "Streams by name")], &[]),
+        answer: &Schema::Object(&[required("streams", Schema::List(&STREAM), "Streams by name"), NEXT], &[]),
         execute: OperationHandler::WithRights(streams::list),
     },
     Operation {

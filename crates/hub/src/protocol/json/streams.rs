@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -20,10 +21,10 @@ use crate::json::{borrowed, present};
 use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
-use crate::streams::fetch::FetchedRecords;
+use crate::streams::fetch::{FetchedRecords, READ_BYTES};
 use crate::streams::follow;
 use crate::streams::json::{described, write_record};
-use crate::streams::records_from::records_from;
+use crate::streams::records_from::{RecordsFrom, records_from};
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now};
 use crate::streams::service::StreamService;
@@ -124,7 +125,16 @@ impl JsonStreams {
             StreamOp::Append { .. } => Action::Publish,
             _ => Action::Subscribe,
         };
-        self.store.as_ref()?.opening(name, action, rights)
+        let store = self.store.as_ref()?;
+        let opening = store.opening(name, action, rights);
+        match op {
+            StreamOp::Consume { partition, begin }
+                if opening.is_none() && rights.may(action, name).is_ok() =>
+            {
+                store.opening_of_start(name, *partition, begin.start)
+            }
+            _ => opening,
+        }
     }
 
     /// Stores a message until its stream is open.
@@ -360,8 +370,48 @@ fn records_text(
 ) -> String {
     let mut message = begin_records(at);
     let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
-    records_from(batches, from).for_each(|record| push_record(&record, &mut message));
-    end_records(next.max(from), end, message)
+    let cut = push_records(&mut records_from(batches, from), &mut message, |_| false);
+    end_records(cut.unwrap_or(next).max(from), end, message)
+}
+
+/// Bytes of records after which a message ends. A batch of 8 MiB has up to 48 MiB in JSON, for each consumer.
+const MESSAGE_BYTES: usize = READ_BYTES;
+
+/// Adds records to a message until it is long, or until they end. Returns the offset at which the next message begins, if
+/// the message is long.
+fn push_records(
+    records: &mut RecordsFrom<'_>,
+    message: &mut String,
+    ends: impl Fn(&RecordsFrom<'_>) -> bool,
+) -> Option<u64> {
+    while let Some(record) = records.next()
+        && !ends(records)
+    {
+        if message.len() >= MESSAGE_BYTES {
+            return Some(record.offset);
+        }
+        push_record(&record, message);
+    }
+    None
+}
+
+/// The records of a read before its first damage, as one message, and the offset that follows. If the read begins with
+/// damaged records, their offsets.
+fn consumed_text(
+    at: &ReplyContext<'_, JsonRequest>,
+    (from, end): (u64, u64),
+    read: &ReadResult,
+) -> Result<(String, u64), Range<u64>> {
+    let mut message = begin_records(&ReplyContext { id: &JsonRequest::default(), ..*at });
+    let mut records = records_from(&read.batches, from);
+    let cut = push_records(&mut records, &mut message, |records| records.damaged().is_some());
+    let next = match (cut, records.damaged()) {
+        (Some(next), _) => next,
+        (None, Some(damaged)) if damaged.start == from => return Err(damaged),
+        (None, Some(damaged)) => damaged.start,
+        (None, None) => read.next,
+    };
+    Ok((end_records(next, end, message), next))
 }
 
 fn begin_records(at: &ReplyContext<'_, JsonRequest>) -> String {
@@ -459,22 +509,10 @@ impl Replies for JsonReplies {
         read: &ReadResult,
         cx: &mut Context<'_>,
     ) -> (Sent, u64) {
-        let mut message = begin_records(&ReplyContext { id: &JsonRequest::default(), ..*at });
-        let mut records = records_from(&read.batches, from);
-        while let Some(record) = records.next()
-            && records.damaged().is_none()
-        {
-            push_record(&record, &mut message);
+        match consumed_text(at, (from, end), read) {
+            Ok((text, next)) => (cx.send_text(&text).unwrap_or(Sent::Dropped), next),
+            Err(damaged) => (self.gap(at, damaged.start, damaged.end, cx), damaged.end),
         }
-        let next = match records.damaged() {
-            // Earlier records come first.
-            Some(damaged) if damaged.start == from => {
-                return (self.gap(at, damaged.start, damaged.end, cx), damaged.end);
-            }
-            Some(damaged) => damaged.start,
-            None => read.next,
-        };
-        (cx.send_text(&end_records(next, end, message)).unwrap_or(Sent::Dropped), next)
     }
 
     fn fetched(&self, at: &ReplyContext<'_, JsonRequest>, fetched: &FetchedRecords, cx: &mut Context<'_>) {
@@ -499,5 +537,43 @@ impl Replies for JsonReplies {
             &JsonRequest::default(),
             cx,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_stream::record::{RecordBuilder, ValueKind};
+    use sinews_stream::{Durability, StreamConfig, Streams, StreamsConfig};
+
+    use super::*;
+
+    #[test]
+    fn large_batch_reaches_a_consumer_in_messages_of_limited_length() {
+        let directory = tempfile::tempdir().unwrap();
+        let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+        let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
+        let mut builder = RecordBuilder::new();
+        for _ in 0..1_000 {
+            // Six bytes of JSON for each byte.
+            builder.push(1, b"", &[1; 8_000], ValueKind::Text).unwrap();
+        }
+        partition.append(builder.finish().unwrap()).unwrap().block(Durability::Disk).unwrap();
+        let at = ReplyContext { id: &JsonRequest::default(), stream: "s", partition: 0 };
+        let (mut next, mut messages) = (0, 0);
+        while next < 1_000 {
+            let read = partition.read(next, READ_BYTES).unwrap();
+            let fetched = records_text(&at, next, 1_000, Some(&read));
+            let (text, end) = consumed_text(&at, (next, 1_000), &read).unwrap();
+            assert_eq!(fetched, text);
+            assert!(text.len() < MESSAGE_BYTES + 50_000, "{} bytes", text.len());
+            let message: Value = serde_json::from_str(&text).unwrap();
+            let records = message["records"].as_array().unwrap();
+            let offsets: Vec<u64> = records.iter().map(|it| it["offset"].as_u64().unwrap()).collect();
+            assert_eq!(offsets, (next..end).collect::<Vec<_>>());
+            assert_eq!(message["next"], end);
+            (next, messages) = (end, messages + 1);
+        }
+        assert!(messages >= 1_000 * 48_000 / (MESSAGE_BYTES + 50_000), "{messages}");
+        streams.close();
     }
 }
