@@ -168,7 +168,7 @@ impl Partition {
         self.core.append(AppendPosition::At { base, appended, expected_end: None }, &records)
     }
 
-    /// As [`append_at`](Self::append_at), if the log ends at `expected_end`: the log may have dropped earlier appends, so its
+    /// As [`append_at`](Self::append_at), at the current time at the latest, and if the log ends at `expected_end`: the log may have dropped earlier appends, so its
     /// end may be lower. The broker has the records, so they may be written later: with the next records, when a reader
     /// waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
     pub(crate) fn append_if_end(
@@ -177,6 +177,9 @@ impl Partition {
         (base, appended): (u64, u64),
         records: Records,
     ) -> Result<Pending, AppendError> {
+        // The log searches by this time; the broker searches by the records' times. A producer whose clock is ahead must
+        // not hide later records.
+        let appended = appended.min((self.core.clock)());
         self.core.append(AppendPosition::At { base, appended, expected_end: Some(expected_end) }, &records)
     }
 
@@ -475,7 +478,7 @@ impl PartitionCore {
             AppendPosition::End => (state.next, state.time_of(now), None),
             // A broker's times are set by its producers and need not be in order.
             AppendPosition::At { base, appended, expected_end } => {
-                (base, appended.max(state.time), expected_end)
+                (base, state.time_at(now, appended), expected_end)
             }
         };
         if base < state.next || expected_end.is_some_and(|expected_end| expected_end != state.next) {
