@@ -44,26 +44,33 @@ fn records_are_delivered_to_every_node(settings: &str) {
     builder.push(1_700_000_000_123_000, b"ann", b"{\"n\":1}", ValueKind::Json).expect("small");
     builder.push(1_700_000_000_124_000, b"k\x00\xff", "äpfel".as_bytes(), ValueKind::Text).expect("small");
     builder.push(1_700_000_000_125_000, b"", b"\x00\r\n\xff", ValueKind::Bytes).expect("small");
-    let mut pending = one.publish(&stream, 0, builder.finish().expect("three")).expect("room");
+    builder.push(1_700_000_000_125_000, b"ann", b"", ValueKind::Tombstone).expect("small");
+    let mut pending = one.publish(&stream, 0, builder.finish().expect("four")).expect("room");
     let first = acked(&mut pending).expect("the broker takes them");
-    assert_eq!(publish_acked(&*two, &stream, 0, &["four"]), first + 3);
-    let all = read(&partitions[0], first, first + 4);
-    assert_eq!(all, read(&partitions[1], first, first + 4));
+    assert_eq!(publish_acked(&*two, &stream, 0, &["five"]), first + 4);
+    let all = read(&partitions[0], first, first + 5);
+    assert_eq!(all, read(&partitions[1], first, first + 5));
     assert_eq!(
         all.iter().map(|record| record.offset).collect::<Vec<_>>(),
-        (first..first + 4).collect::<Vec<_>>()
+        (first..first + 5).collect::<Vec<_>>()
     );
-    assert_eq!(all.iter().map(|record| &*record.key).collect::<Vec<_>>(), ["ann", "k\0\u{fffd}", "", ""]);
-    assert_eq!(values(&all), ["{\"n\":1}", "äpfel", "\0\r\n\u{fffd}", "four"]);
+    assert_eq!(
+        all.iter().map(|record| &*record.key).collect::<Vec<_>>(),
+        ["ann", "k\0\u{fffd}", "", "ann", ""]
+    );
+    assert_eq!(values(&all), ["{\"n\":1}", "äpfel", "\0\r\n\u{fffd}", "", "five"]);
     let kinds: Vec<_> = all.iter().map(|record| record.kind).collect();
-    assert_eq!(kinds, [ValueKind::Json, ValueKind::Text, ValueKind::Bytes, ValueKind::Bytes]);
+    assert_eq!(
+        kinds,
+        [ValueKind::Json, ValueKind::Text, ValueKind::Bytes, ValueKind::Tombstone, ValueKind::Bytes]
+    );
     assert_eq!(all[0].timestamp, 1_700_000_000_123_000);
     assert!(one.health().ready && two.health().ready);
 
-    assert_eq!(one.offset_range(&stream, 0).block(), Ok((first, first + 4)));
+    assert_eq!(one.offset_range(&stream, 0).block(), Ok((first, first + 5)));
     let old = one.fetch(&stream, 0, first + 1, 1 << 20).block().expect("it is there");
     assert_eq!(broker::decode_records(&old.batches), all[1..]);
-    assert_eq!(old.next, first + 4);
+    assert_eq!(old.next, first + 5);
 }
 
 fn record_with_an_idempotency_key_is_stored_once(settings: &str) {

@@ -33,6 +33,8 @@ pub(super) const VALUE: &str = "v";
 const KEY: &str = "k";
 const TIME: &str = "t";
 const KIND: &str = "c";
+/// Kind of a record without a value, which removes its key.
+const TOMBSTONE: &[u8] = b"tombstone";
 
 /// A message, by default of unknown records.
 #[derive(Debug, Default)]
@@ -143,6 +145,7 @@ impl<'a> EntryFields<'a> {
         let kind: &[u8] = match record.kind {
             ValueKind::Text => b"text",
             ValueKind::Json => b"json",
+            ValueKind::Tombstone => TOMBSTONE,
             // Bytes have no field.
             _ => b"",
         };
@@ -174,6 +177,7 @@ impl<'a> EntryFields<'a> {
         let kind = match self.kind {
             b"text" => ValueKind::Text,
             b"json" => ValueKind::Json,
+            TOMBSTONE if self.value.is_empty() => ValueKind::Tombstone,
             _ => ValueKind::Bytes,
         };
         Record { offset, timestamp: self.time(), key: self.key, value: self.value, kind }
