@@ -152,7 +152,9 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::File::create(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(temporary, path)
+    fs::rename(temporary, path)?;
+    // Streams without the marker would be refused at the next start.
+    path.parent().map_or(Ok(()), |directory| fs::File::open(directory)?.sync_all())
 }
 
 /// Waits until the predecessor releases the directory, or this process stops.

@@ -107,13 +107,13 @@ impl<I> StreamSubscription<I> {
         let waker = cx.waker();
         for reader in &mut self.readers {
             let Some(committed) = &mut reader.committed else { continue };
-            let Poll::Ready(offset) = committed.poll(&mut task::Context::from_waker(&waker)) else {
+            let Poll::Ready(committed) = committed.poll(&mut task::Context::from_waker(&waker)) else {
                 return Ok(());
             };
-            let offset = offset?;
-            reader.next =
-                store.seek(&self.stream, reader.number, offset.map_or(self.start, StartPosition::Offset))?;
-            reader.is_reset = offset.is_some_and(|offset| offset != reader.next)
+            let committed = committed?;
+            let start = committed.map_or(self.start, |committed| StartPosition::Offset(committed.start));
+            reader.next = store.seek(&self.stream, reader.number, start)?;
+            reader.is_reset = committed.is_some_and(|committed| committed.offset != reader.next)
                 || store.is_doubtful(&self.stream, reader.number, &group);
             reader.committed = None;
         }
