@@ -138,6 +138,12 @@ fn fetch_reads_about_the_requested_bytes(settings: &str) {
         next = read.next;
     }
     assert!(proxy.received() - received < 3 * COUNT * value.len(), "{} bytes", proxy.received());
+    // A follower reads ahead less than that.
+    let (node, received) = (Node::new(), proxy.received());
+    let partition = node.partition(&stream, 0);
+    reader.follow(&stream, 0, StartPosition::Earliest, partition.clone());
+    assert_eq!(read(&partition, 1, COUNT as u64 + 1).len(), COUNT);
+    assert!(proxy.received() - received < 2 * COUNT * value.len(), "{} bytes", proxy.received());
 }
 
 /// Publishes records while the broker is killed, restarted, frozen and resumed. Acknowledged records are stored at the
