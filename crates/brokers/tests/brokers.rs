@@ -126,16 +126,16 @@ fn fetch_reads_about_the_requested_bytes(settings: &str) {
     }
     let proxy = CountingProxy::start();
     let reader = connect(&proxy.url(settings), &BTreeMap::new()).expect("the settings are known");
-    let read = reader.fetch(&stream, 0, 1, 1).block().expect("it is there");
-    assert_eq!(read.next, 2);
+    let found = reader.fetch(&stream, 0, 1, 1).block().expect("it is there");
+    assert_eq!(found.next, 2);
     let received = proxy.received();
     assert!(received < 5 << 20, "{received} bytes");
     // All of them, one after another.
     let mut next = 2;
     while next <= COUNT as u64 {
-        let read = reader.fetch(&stream, 0, next, 1 << 20).block().expect("it is there");
-        assert!(read.next > next && read.batches.len() < 2 << 20, "{}", read.batches.len());
-        next = read.next;
+        let found = reader.fetch(&stream, 0, next, 1 << 20).block().expect("it is there");
+        assert!(found.next > next && found.batches.len() < 2 << 20, "{}", found.batches.len());
+        next = found.next;
     }
     assert!(proxy.received() - received < 3 * COUNT * value.len(), "{} bytes", proxy.received());
     // A follower reads ahead less than that.
