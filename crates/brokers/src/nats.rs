@@ -9,12 +9,14 @@
 mod append;
 mod follow;
 mod message;
+mod pull;
 mod settings;
 mod streams;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use futures_util::StreamExt;
 use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
@@ -27,12 +29,16 @@ use crate::status::Status;
 use crate::url::BrokerUrl;
 use append::NatsPublisher;
 use message::{key_of, record};
+use pull::PullLimit;
 use settings::{NatsSettings, SETTINGS};
-use streams::{JetStreams, MESSAGES_MAX, by_sequence, extent};
+use streams::{JetStreams, by_sequence, extent};
 
 const PORT: u16 = 4222;
 /// A consumer may see a message slightly after the server has acknowledged it.
 const VISIBILITY_DELAY: Duration = Duration::from_millis(250);
+
+/// Timeout of reading old messages: less than that of the request, so that the consumer is deleted.
+const READ_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Subject that answers whether JetStream is available.
 const ACCOUNT: &str = "$JS.API.INFO";
@@ -54,6 +60,55 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
     RemoteBroker::start("nats", &address, bytes, status, move || Nats {
         streams: JetStreams::new(settings, shared),
     })
+}
+
+/// Reads messages up to the end offset or until the batches have enough bytes.
+async fn read_old(
+    consumer: &PullConsumer,
+    mut limit: PullLimit,
+    end: u64,
+    max_bytes: usize,
+    batches: &mut BatchEncoder,
+) -> Result<(), BrokerError> {
+    let (from, mut waits) = (batches.next(), false);
+    while batches.next() < end && batches.len() < max_bytes {
+        let (count, bytes) = (limit.messages(), limit.bytes());
+        let messages = if waits {
+            consumer.batch().max_messages(count).max_bytes(bytes).expires(VISIBILITY_DELAY).messages().await
+        } else {
+            consumer.fetch().max_messages(count).max_bytes(bytes).messages().await
+        };
+        let mut messages = messages.map_err(BrokerError::failed)?;
+        let (before, mut failure) = (batches.next(), None);
+        while batches.next() < end
+            && batches.len() < max_bytes
+            && let Some(message) = messages.next().await
+        {
+            match message {
+                Ok(message) => {
+                    let sequence = message.info().map_err(BrokerError::failed)?.stream_sequence;
+                    batches.push(&record(&message, sequence, &key_of(&message)));
+                }
+                Err(error) => failure = Some(error.to_string()),
+            }
+        }
+        if let Some(reason) = limit.is_reached(batches.next() > before, failure) {
+            return Err(BrokerError::failed(reason));
+        }
+        if batches.next() == before && !limit.is_single() {
+            if waits {
+                break;
+            }
+            waits = true;
+        }
+    }
+    if batches.next() == from {
+        // The stream has records there, so an empty result would be wrong.
+        return Err(BrokerError::failed(format!(
+            "no messages received from offset {from} on, although the stream ends at {end}"
+        )));
+    }
+    Ok(())
 }
 
 impl BrokerEngine for Nats {
@@ -85,40 +140,23 @@ impl BrokerEngine for Nats {
         }
         let consumer =
             self.streams.consumer(&stream, by_sequence(from)).await.map_err(BrokerError::failed)?;
-        let mut waits = false;
-        while batches.next() < end && batches.len() < max_bytes {
-            let messages = if waits {
-                consumer.batch().max_messages(MESSAGES_MAX).expires(VISIBILITY_DELAY).messages().await
-            } else {
-                consumer.fetch().max_messages(MESSAGES_MAX).messages().await
-            };
-            let mut messages = messages.map_err(BrokerError::failed)?;
-            let before = batches.next();
-            while batches.next() < end
-                && let Some(message) = messages.next().await
-            {
-                let message = message.map_err(BrokerError::failed)?;
-                let sequence = message.info().map_err(BrokerError::failed)?.stream_sequence;
-                if batches.len() < max_bytes {
-                    batches.push(&record(&message, sequence, &key_of(&message)));
-                }
+        let limit = PullLimit::new(&self.streams, max_bytes).await.map_err(BrokerError::failed)?;
+        let reading = read_old(&consumer, limit, end, max_bytes, &mut batches);
+        let outcome = tokio::time::timeout(READ_TIMEOUT, reading).await;
+        // The server would count it against the account's limit for a while. The answer does not wait.
+        let name = consumer.cached_info().name.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = stream.delete_consumer(&name).await {
+                tracing::debug!("consumer {name} is left to its expiry: {error}");
             }
-            if batches.next() == before {
-                if !waits {
-                    waits = true;
-                    continue;
-                }
-                if before == from {
-                    // The stream has records there, so an empty result would be wrong.
-                    let nothing = format!(
-                        "no messages received from offset {from} on, although the stream ends at {end}"
-                    );
-                    return Err(BrokerError::Failed(nothing.into()));
-                }
-                break;
+        });
+        match outcome {
+            Ok(read) => read.map(|()| batches.finish()),
+            Err(_) if batches.is_empty() => {
+                Err(BrokerError::failed(format!("NATS did not send offset {from} in time")))
             }
+            Err(_) => Ok(batches.finish()),
         }
-        Ok(batches.finish())
     }
 
     async fn offset_range(&self, stream: &str, partition: u32) -> Result<(u64, u64), BrokerError> {

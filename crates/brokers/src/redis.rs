@@ -8,9 +8,11 @@
 
 mod announcement;
 mod append;
+mod entries;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use tokio::sync::mpsc;
 
 use self::announcement::{Announcement, Announcements, EntryFields, fingerprint};
 use self::append::AppendScript;
+use self::entries::{EntriesRequest, unexpected_id};
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::remote::{
@@ -42,8 +45,9 @@ use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
 const PORT: u16 = 6379;
 /// Maximum number of appends that are sent and answered together.
 const APPENDS_MAX: usize = 256;
-/// Maximum number of entries read at once.
+/// Maximum number of entries that a follower reads at once, and the bytes after which no further entry is read.
 const ENTRIES_MAX: usize = 512;
+const ENTRIES_BYTES: usize = 1 << 20;
 /// Number of keys that one command scans: Redis is busy for less than a millisecond.
 const KEYS_SCANNED: usize = 1000;
 /// End of the key of a stream's first partition.
@@ -156,26 +160,27 @@ impl Redis {
     }
 
     /// First and next offset of a stream.
-    async fn extent(&self, key: &str) -> RedisResult<(u64, u64)> {
+    async fn extent(&self, key: &str) -> Result<(u64, u64), FollowError> {
         let info: RedisResult<StreamInfoStreamReply> = self.query(cmd("XINFO").arg("STREAM").arg(key)).await;
         match info {
             Ok(info) => {
-                let next = offset(&info.last_generated_id).map_or(1, |last| last + 1);
-                Ok((offset(&info.first_entry.id).unwrap_or(next), next))
+                let id = &info.last_generated_id;
+                let last = offset(id).ok_or_else(|| FollowError::Permanent(unexpected_id(id)))?;
+                Ok((offset(&info.first_entry.id).unwrap_or(last + 1), last + 1))
             }
-            // The key does not exist: no record was stored yet.
-            Err(error) if error.code() == Some("ERR") => Ok((1, 1)),
-            Err(error) => Err(error),
+            // No record was stored yet.
+            Err(error) if is_missing_key(&error) => Ok((1, 1)),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn entries(&self, key: &str, from: u64, count: usize) -> RedisResult<Vec<StreamId>> {
+    async fn entry(&self, key: &str, from: u64) -> RedisResult<Option<StreamId>> {
         let mut command = cmd("XRANGE");
-        command.arg(key).arg(format!("0-{from}")).arg("+").arg("COUNT").arg(count);
-        Ok(self.query::<StreamRangeReply>(&command).await?.ids)
+        command.arg(key).arg(format!("0-{from}")).arg("+").arg("COUNT").arg(1);
+        Ok(self.query::<StreamRangeReply>(&command).await?.ids.into_iter().next())
     }
 
-    async fn start_offset(&self, key: &str, from: StartPosition) -> RedisResult<u64> {
+    async fn start_offset(&self, key: &str, from: StartPosition) -> Result<u64, FollowError> {
         match from {
             StartPosition::Earliest => Ok(0),
             StartPosition::Offset(offset) => Ok(offset),
@@ -184,8 +189,8 @@ impl Redis {
                 let (mut low, mut high) = self.extent(key).await?;
                 while low < high {
                     let middle = low + (high - low) / 2;
-                    match self.entries(key, middle, 1).await?.first() {
-                        Some(entry) if EntryFields::of_entry(entry).time() < time => {
+                    match self.entry(key, middle).await? {
+                        Some(entry) if EntryFields::of_entry(&entry).time() < time => {
                             low = offset(&entry.id).unwrap_or(middle) + 1
                         }
                         _ => high = middle,
@@ -236,8 +241,14 @@ impl Redis {
     /// Copies entries from the stream; returns whether these were all.
     async fn read_entries(&self, copy: &mut StreamCopy<'_>) -> Result<bool, FollowError> {
         // Reads from the last known entry on: a different entry at its offset belongs to another stream.
-        let from = copy.last.map_or(*copy.next, |(offset, _)| offset);
-        let mut entries = self.entries(copy.key, from, ENTRIES_MAX + 1).await?;
+        let known = copy.last.map(|(offset, _)| offset);
+        let request = EntriesRequest {
+            from: known.unwrap_or(*copy.next),
+            known,
+            count_max: ENTRIES_MAX,
+            bytes_max: ENTRIES_BYTES,
+        };
+        let (is_end, mut entries) = self.query(&request.command(copy.key)).await.map(entries::answer)?;
         if let (Some((known, fingerprint)), Some(first)) = (copy.last, entries.first())
             && offset(&first.id) == Some(known)
         {
@@ -252,15 +263,12 @@ impl Redis {
         }
         for entry in &entries {
             let Some(offset) = offset(&entry.id) else {
-                return Err(FollowError::Permanent(format!(
-                    "unexpected id {}; this bridge writes ids 0-1, 0-2, …",
-                    entry.id
-                )));
+                return Err(FollowError::Permanent(unexpected_id(&entry.id)));
             };
             copy.push(offset, &EntryFields::of_entry(entry)).await?;
         }
         copy.flush().await?;
-        Ok(entries.len() < ENTRIES_MAX)
+        Ok(is_end)
     }
 
     /// Retries until it succeeds.
@@ -335,7 +343,9 @@ impl StreamCopy<'_> {
         let Some((first, entries)) = announcement.entries().filter(|(first, _)| first == self.next) else {
             return Ok(false);
         };
-        for (offset, fields) in (first..).zip(&entries) {
+        // Other programs may publish to the channel.
+        let Some(end) = first.checked_add(entries.len() as u64) else { return Ok(false) };
+        for (offset, fields) in (first..end).zip(&entries) {
             self.push(offset, fields).await?;
         }
         Ok(true)
@@ -347,10 +357,20 @@ impl StreamCopy<'_> {
 }
 
 /// Error that ended reading.
+#[derive(Debug)]
 enum FollowError {
     /// Transient: retry later.
     Transient(RedisError),
     Permanent(String),
+}
+
+impl fmt::Display for FollowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transient(error) => error.fmt(f),
+            Self::Permanent(reason) => f.write_str(reason),
+        }
+    }
 }
 
 impl From<RedisError> for FollowError {
@@ -360,31 +380,34 @@ impl From<RedisError> for FollowError {
 }
 
 impl BrokerEngine for Redis {
+    const RECORDS_MAX: u32 = append::RECORDS_MAX;
+
     async fn publish(&self, mut queue: mpsc::Receiver<QueuedAppend>) {
         let mut known: Option<(MultiplexedConnection, Instant)> = None;
-        let (mut script, mut batch) = (AppendScript::new(&self.prefix, self.maxlen), Vec::new());
-        while queue.recv_many(&mut batch, APPENDS_MAX).await > 0 {
-            let mut connection = match known.take() {
-                Some((connection, used)) if used.elapsed() < IDLE => connection,
-                Some((connection, _)) if is_alive(connection.clone()).await => connection,
-                _ => {
-                    let mut connection = self.connect_with_retry().await;
-                    script.load(&mut connection).await;
-                    connection
-                }
-            };
-            let batch = std::mem::take(&mut batch);
-            match script.append(&batch, &mut connection).await {
-                Ok(answers) => {
-                    append::answer(batch, answers);
-                    known = Some((connection, Instant::now()));
-                }
-                // Retrying could store the records twice.
-                Err(error) => {
-                    self.status.mark_unreachable(&error.to_string());
-                    let reason =
-                        format!("no answer from Redis ({error}): the records may or may not be stored");
-                    batch.into_iter().for_each(|append| append.fail(&reason));
+        let (mut script, mut received) = (AppendScript::new(&self.prefix, self.maxlen), Vec::new());
+        while queue.recv_many(&mut received, APPENDS_MAX).await > 0 {
+            for batch in append::batches(received.drain(..)) {
+                let mut connection = match known.take() {
+                    Some((connection, used)) if used.elapsed() < IDLE => connection,
+                    Some((connection, _)) if is_alive(connection.clone()).await => connection,
+                    _ => {
+                        let mut connection = self.connect_with_retry().await;
+                        script.load(&mut connection).await;
+                        connection
+                    }
+                };
+                match script.append(&batch, &mut connection).await {
+                    Ok(answers) => {
+                        append::answer(batch, answers);
+                        known = Some((connection, Instant::now()));
+                    }
+                    // Retrying could store the records twice.
+                    Err(error) => {
+                        self.status.mark_unreachable(&error.to_string());
+                        let reason =
+                            format!("no answer from Redis ({error}): the records may or may not be stored");
+                        batch.into_iter().for_each(|append| append.fail(&reason));
+                    }
                 }
             }
         }
@@ -399,7 +422,7 @@ impl BrokerEngine for Redis {
             let result = match next {
                 None => {
                     let start = self.start_offset(&key, sink.start_position(from)).await;
-                    start.map(|offset| next = Some(offset)).map_err(FollowError::Transient)
+                    start.map(|offset| next = Some(offset))
                 }
                 Some(ref mut next) => self.follow_from(&key, next, sink, &announcements).await,
             };
@@ -428,15 +451,21 @@ impl BrokerEngine for Redis {
         }
         let mut batches = BatchEncoder::new(from);
         while batches.next() < end && batches.len() < max_bytes {
-            let entries =
-                self.entries(&key, batches.next(), ENTRIES_MAX).await.map_err(BrokerError::failed)?;
-            if entries.is_empty() {
-                break;
-            }
+            let request = EntriesRequest {
+                from: batches.next(),
+                known: None,
+                count_max: ENTRIES_MAX,
+                bytes_max: max_bytes - batches.len(),
+            };
+            let answer = self.query(&request.command(&key)).await;
+            let (is_end, entries) = answer.map(entries::answer).map_err(BrokerError::failed)?;
             for entry in &entries {
-                if batches.len() < max_bytes {
-                    batches.push(&EntryFields::of_entry(entry).record(offset(&entry.id).unwrap_or_default()));
-                }
+                let offset =
+                    offset(&entry.id).ok_or_else(|| BrokerError::failed(unexpected_id(&entry.id)))?;
+                batches.push(&EntryFields::of_entry(entry).record(offset));
+            }
+            if is_end {
+                break;
             }
         }
         Ok(batches.finish())
@@ -531,6 +560,12 @@ async fn is_alive(mut connection: MultiplexedConnection) -> bool {
     cmd("PING").query_async::<()>(&mut connection).await.is_ok()
 }
 
+/// Whether the error means that the key does not exist. Redis and proxies report other errors with the same code.
+fn is_missing_key(error: &RedisError) -> bool {
+    error.code() == Some("ERR") && error.detail() == Some("no such key")
+}
+
+/// The offset of an id of this bridge, at which a further record may follow.
 fn offset(id: &str) -> Option<u64> {
-    id.strip_prefix("0-")?.parse().ok()
+    id.strip_prefix("0-")?.parse().ok().filter(|offset| *offset < u64::MAX)
 }

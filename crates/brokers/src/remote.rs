@@ -31,6 +31,9 @@ const QUEUE_APPENDS: usize = 65_536;
 pub(crate) const QUEUE_BYTES: u64 = 64 << 20;
 /// Maximum number of pending requests. Each is answered or fails within seconds.
 const REQUESTS_MAX: usize = 1024;
+/// Maximum number of fetches of old records that run at the same time; further ones wait. Each may hold a record of 8
+/// MiB in addition to its maximum of bytes.
+const FETCHES_MAX: usize = 16;
 /// Interval of the health probe.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout of a request.
@@ -40,6 +43,9 @@ pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Operations of an engine, on its thread. Each call is a separate task.
 pub(crate) trait BrokerEngine: 'static {
+    /// Maximum number of records of an append.
+    const RECORDS_MAX: u32 = u32::MAX;
+
     /// Stores appends in order, and reconnects as often as necessary, until the queue is closed. An append with
     /// [`is_once`](QueuedAppend::is_once) is stored once, also if several nodes publish it at the same time.
     async fn publish(&self, queue: mpsc::Receiver<QueuedAppend>);
@@ -73,6 +79,7 @@ pub(crate) struct RemoteBroker {
     /// None once closed.
     senders: Mutex<Option<Senders>>,
     budget: Arc<QueueBudget>,
+    records_max: u32,
     close_timeout_ms: Arc<AtomicU64>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -226,6 +233,7 @@ impl RemoteBroker {
         Ok(Self {
             senders: Mutex::new(Some(senders)),
             budget,
+            records_max: E::RECORDS_MAX,
             close_timeout_ms,
             thread: Mutex::new(Some(thread)),
         })
@@ -261,6 +269,9 @@ impl RemoteBroker {
     ) -> Result<Pending, AppendError> {
         let outgoing = self.senders().ok_or(AppendError::Closed)?.outgoing;
         let (bytes, count) = (records.bytes().len(), records.count());
+        if count > self.records_max {
+            return Err(AppendError::TooManyRecords { count, most: self.records_max });
+        }
         let min_offset = self.budget.status.followed.min_offset(stream, partition)?;
         let Ok(slot) = outgoing.try_reserve() else {
             self.budget.status.note_queue_full();
@@ -408,10 +419,11 @@ async fn serve<E: BrokerEngine>(
             }
         }
     });
+    let fetches = Rc::new(Semaphore::new(FETCHES_MAX));
     while let Some((request, permit)) = requests.recv().await {
-        let engine = engine.clone();
+        let (engine, fetches) = (engine.clone(), fetches.clone());
         tokio::task::spawn_local(async move {
-            answer(engine, request).await;
+            answer(engine, request, &fetches).await;
             drop(permit);
         });
     }
@@ -449,10 +461,14 @@ async fn follow_partition<E: BrokerEngine>(engine: Rc<E>, follow: FollowRequest,
     status.mark_not_followed(&format!("{stream}/{partition}"), &reason);
 }
 
-async fn answer<E: BrokerEngine>(engine: Rc<E>, request: BrokerRequest) {
+async fn answer<E: BrokerEngine>(engine: Rc<E>, request: BrokerRequest, fetches: &Semaphore) {
     match request {
         BrokerRequest::Fetch((stream, partition), from, max_bytes, reply) => {
-            reply.send(in_time(engine.fetch(&stream, partition, from, max_bytes)).await);
+            let fetched = async {
+                let _permit = fetches.acquire().await.map_err(BrokerError::failed)?;
+                engine.fetch(&stream, partition, from, max_bytes).await
+            };
+            reply.send(in_time(fetched).await);
         }
         BrokerRequest::OffsetRange((stream, partition), reply) => {
             reply.send(in_time(engine.offset_range(&stream, partition)).await);

@@ -21,6 +21,8 @@ use broker::{
     ConsumedRecord, LIMIT, Node, acked, publish, publish_acked, publish_once, read, records, until, values,
     wait_for,
 };
+#[cfg(any(feature = "nats", feature = "redis"))]
+use real::CountingProxy;
 use real::{control, unused_name, url};
 
 /// Records per append of the long test.
@@ -42,26 +44,33 @@ fn records_are_delivered_to_every_node(settings: &str) {
     builder.push(1_700_000_000_123_000, b"ann", b"{\"n\":1}", ValueKind::Json).expect("small");
     builder.push(1_700_000_000_124_000, b"k\x00\xff", "äpfel".as_bytes(), ValueKind::Text).expect("small");
     builder.push(1_700_000_000_125_000, b"", b"\x00\r\n\xff", ValueKind::Bytes).expect("small");
-    let mut pending = one.publish(&stream, 0, builder.finish().expect("three")).expect("room");
+    builder.push(1_700_000_000_125_000, b"ann", b"", ValueKind::Tombstone).expect("small");
+    let mut pending = one.publish(&stream, 0, builder.finish().expect("four")).expect("room");
     let first = acked(&mut pending).expect("the broker takes them");
-    assert_eq!(publish_acked(&*two, &stream, 0, &["four"]), first + 3);
-    let all = read(&partitions[0], first, first + 4);
-    assert_eq!(all, read(&partitions[1], first, first + 4));
+    assert_eq!(publish_acked(&*two, &stream, 0, &["five"]), first + 4);
+    let all = read(&partitions[0], first, first + 5);
+    assert_eq!(all, read(&partitions[1], first, first + 5));
     assert_eq!(
         all.iter().map(|record| record.offset).collect::<Vec<_>>(),
-        (first..first + 4).collect::<Vec<_>>()
+        (first..first + 5).collect::<Vec<_>>()
     );
-    assert_eq!(all.iter().map(|record| &*record.key).collect::<Vec<_>>(), ["ann", "k\0\u{fffd}", "", ""]);
-    assert_eq!(values(&all), ["{\"n\":1}", "äpfel", "\0\r\n\u{fffd}", "four"]);
+    assert_eq!(
+        all.iter().map(|record| &*record.key).collect::<Vec<_>>(),
+        ["ann", "k\0\u{fffd}", "", "ann", ""]
+    );
+    assert_eq!(values(&all), ["{\"n\":1}", "äpfel", "\0\r\n\u{fffd}", "", "five"]);
     let kinds: Vec<_> = all.iter().map(|record| record.kind).collect();
-    assert_eq!(kinds, [ValueKind::Json, ValueKind::Text, ValueKind::Bytes, ValueKind::Bytes]);
+    assert_eq!(
+        kinds,
+        [ValueKind::Json, ValueKind::Text, ValueKind::Bytes, ValueKind::Tombstone, ValueKind::Bytes]
+    );
     assert_eq!(all[0].timestamp, 1_700_000_000_123_000);
     assert!(one.health().ready && two.health().ready);
 
-    assert_eq!(one.offset_range(&stream, 0).block(), Ok((first, first + 4)));
+    assert_eq!(one.offset_range(&stream, 0).block(), Ok((first, first + 5)));
     let old = one.fetch(&stream, 0, first + 1, 1 << 20).block().expect("it is there");
     assert_eq!(broker::decode_records(&old.batches), all[1..]);
-    assert_eq!(old.next, first + 4);
+    assert_eq!(old.next, first + 5);
 }
 
 fn record_with_an_idempotency_key_is_stored_once(settings: &str) {
@@ -102,6 +111,39 @@ fn committed_offsets_are_stored_at_the_broker(settings: &str) {
     assert_eq!(one.commit(&stream, 0, "readers", 2).block(), Ok(()));
     assert_eq!(broker(settings).committed(&stream, 0, "readers").block(), Ok(Some(2)));
     assert_eq!(one.committed(&stream, 0, "others").block(), Ok(None));
+}
+
+/// Old records are read by bytes: `fetch` brings about as many as it was asked for into this process.
+#[cfg(any(feature = "nats", feature = "redis"))]
+fn fetch_reads_about_the_requested_bytes(settings: &str) {
+    const COUNT: usize = 40;
+    let stream = unused_name("bytes");
+    let broker = broker(settings);
+    let value = "x".repeat(500 << 10);
+    let appends: Vec<_> = (0..COUNT).map(|_| publish(&*broker, &stream, 0, &[&value])).collect();
+    for mut append in appends {
+        acked(&mut append).expect("the broker takes it");
+    }
+    let proxy = CountingProxy::start();
+    let reader = connect(&proxy.url(settings), &BTreeMap::new()).expect("the settings are known");
+    let found = reader.fetch(&stream, 0, 1, 1).block().expect("it is there");
+    assert_eq!(found.next, 2);
+    let received = proxy.received();
+    assert!(received < 5 << 20, "{received} bytes");
+    // All of them, one after another.
+    let mut next = 2;
+    while next <= COUNT as u64 {
+        let found = reader.fetch(&stream, 0, next, 1 << 20).block().expect("it is there");
+        assert!(found.next > next && found.batches.len() < 2 << 20, "{}", found.batches.len());
+        next = found.next;
+    }
+    assert!(proxy.received() - received < 3 * COUNT * value.len(), "{} bytes", proxy.received());
+    // A follower reads ahead less than that.
+    let (node, received) = (Node::new(), proxy.received());
+    let partition = node.partition(&stream, 0);
+    reader.follow(&stream, 0, StartPosition::Earliest, partition.clone());
+    assert_eq!(read(&partition, 1, COUNT as u64 + 1).len(), COUNT);
+    assert!(proxy.received() - received < 2 * COUNT * value.len(), "{} bytes", proxy.received());
 }
 
 /// Publishes records while the broker is killed, restarted, frozen and resumed. Acknowledged records are stored at the
@@ -320,6 +362,7 @@ mod kafka {
 mod nats {
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpStream;
+    use std::time::{Duration, Instant};
 
     use sinews_stream::StartPosition;
 
@@ -347,6 +390,28 @@ mod nats {
     #[ignore = "needs a broker: cargo xtask brokers --only nats"]
     fn nothing_acknowledged_is_lost_or_stored_twice() {
         super::nothing_acknowledged_is_lost("", 20_000, true);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn fetch_reads_about_the_requested_bytes() {
+        super::fetch_reads_about_the_requested_bytes("");
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
+    fn fetch_leaves_no_consumer() {
+        let stream = unused_name("fetched");
+        let broker = broker("");
+        publish_acked(&*broker, &stream, 0, &["a", "b"]);
+        let begun = Instant::now();
+        for _ in 0..20 {
+            assert_eq!(broker.fetch(&stream, 0, 1, 1).block().map(|read| read.next), Ok(2));
+        }
+        until("the consumers are deleted", || {
+            request(&format!("$JS.API.STREAM.INFO.{stream}-0"), "").contains(r#""consumer_count":0"#)
+        });
+        assert!(begun.elapsed() < Duration::from_secs(20), "the server removes unused consumers after 30 s");
     }
 
     #[test]
@@ -397,7 +462,7 @@ mod nats {
     }
 
     /// Sends a request to the server, and waits for its answer.
-    fn request(subject: &str, body: &str) {
+    fn request(subject: &str, body: &str) -> String {
         let url = url("");
         let address = url.trim_start_matches("nats://").trim_end_matches('?');
         let mut nats = BufReader::new(TcpStream::connect(address).expect("it is there"));
@@ -412,6 +477,7 @@ mod nats {
         line.clear();
         nats.read_line(&mut line).expect("it answers");
         assert!(!line.contains("\"error\""), "{subject}: {line}");
+        line
     }
 }
 
@@ -446,6 +512,45 @@ mod redis {
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]
     fn nothing_acknowledged_is_lost() {
         super::nothing_acknowledged_is_lost("", 20_000, false);
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn fetch_reads_about_the_requested_bytes() {
+        super::fetch_reads_about_the_requested_bytes("");
+    }
+
+    /// Redis serves no other client while it runs a script.
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn large_appends_do_not_fail_other_appends() {
+        let (large, small) = (unused_name("large"), unused_name("small"));
+        let broker = broker("");
+        let batch = |count| vec![""; count];
+        let rejected = broker.publish(&large, 0, super::records(&batch(10_001))).err();
+        assert_eq!(rejected, Some(AppendError::TooManyRecords { count: 10_001, most: 10_000 }));
+        let mut all: Vec<_> = (0..60).map(|_| publish(&*broker, &large, 0, &batch(10_000))).collect();
+        all.extend((0..50).map(|_| publish(&*broker, &small, 0, &["x"])));
+        for append in &mut all {
+            acked(append).expect("Redis answers in time");
+        }
+        assert_eq!(broker.offset_range(&large, 0).block(), Ok((1, 600_001)));
+    }
+
+    #[test]
+    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
+    fn id_of_another_program_is_an_error() {
+        for id in ["5-3", "0-18446744073709551615"] {
+            let stream = unused_name("foreign");
+            let (broker, node) = (broker(""), Node::new());
+            publish_acked(&*broker, &stream, 0, &["a", "b"]);
+            command(&format!("XADD {stream}:0 {id} v foreign"));
+            let fetched = broker.fetch(&stream, 0, 1, 1 << 20).block();
+            assert!(fetched.as_ref().is_err_and(|error| error.to_string().contains(id)), "{fetched:?}");
+            broker.follow(&stream, 0, StartPosition::Earliest, node.partition(&stream, 0));
+            until("it is reported", || broker.health().error.is_some_and(|reason| reason.contains(id)));
+            assert!(!broker.health().ready);
+        }
     }
 
     /// Redis closes the connection of a slow subscriber, and drops its messages; other programs add to a stream without

@@ -310,6 +310,58 @@ fn committed_offsets_are_visible_on_another_connection() {
 }
 
 #[test]
+fn groups_in_turn_do_not_replace_the_clients_of_groups_in_use() {
+    let cluster = Cluster::new(1);
+    cluster.topic("many", 1);
+    let broker = cluster.connect("");
+    publish_acked(&*broker, "many", 0, &["a"]);
+    let commit = |number: u32| broker.commit("many", 0, &format!("g{number}"), 1).block();
+    for number in 0..32 {
+        assert_eq!(commit(number), Ok(()));
+    }
+    let rejected = commit(32);
+    assert!(
+        matches!(&rejected, Err(BrokerError::Failed(reason)) if reason.contains("32 other groups")),
+        "{rejected:?}"
+    );
+    assert_eq!(commit(0), Ok(()));
+}
+
+#[test]
+fn tombstone_is_a_message_without_a_value() {
+    let cluster = Cluster::new(1);
+    cluster.topic("removed", 1);
+    let broker = cluster.connect("");
+    let mut builder = RecordBuilder::new();
+    builder.push(1_700_000_000_125_000, b"ann", b"", ValueKind::Tombstone).expect("small");
+    builder.push(1_700_000_000_125_000, b"ann", b"", ValueKind::Bytes).expect("small");
+    let mut pending = broker.publish("removed", 0, builder.finish().expect("two")).expect("room");
+    assert_eq!(acked(&mut pending), Ok(0));
+    let read = broker.fetch("removed", 0, 0, 1 << 20).block().expect("it is there");
+    let kinds: Vec<_> = decode_records(&read.batches).iter().map(|record| record.kind).collect();
+    assert_eq!(kinds, [ValueKind::Tombstone, ValueKind::Bytes]);
+}
+
+#[test]
+fn rejection_of_one_topic_does_not_change_readiness() {
+    use RDKafkaRespErr::{
+        RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP as INVALID_TIMESTAMP,
+        RD_KAFKA_RESP_ERR_POLICY_VIOLATION as POLICY_VIOLATION,
+        RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED as TOPIC_DENIED,
+    };
+    let cluster = Cluster::new(1);
+    cluster.topic("one", 1);
+    let broker = cluster.connect("failure.timeout.ms=0");
+    until("it is ready", || broker.health().ready);
+    for error in [INVALID_TIMESTAMP, POLICY_VIOLATION, TOPIC_DENIED] {
+        cluster.mock.request_errors(RDKafkaApiKey::Produce, &[error]);
+        let rejected = acked(&mut publish(&*broker, "one", 0, &["a"]));
+        assert!(matches!(rejected, Err(AppendError::Broker(_))), "{rejected:?}");
+        assert!(broker.health().ready, "{error:?}");
+    }
+}
+
+#[test]
 fn permanently_failed_producer_is_replaced() {
     let cluster = Cluster::new(1);
     cluster.topic("again", 1);

@@ -68,34 +68,60 @@ mod redis {
     use std::collections::BTreeMap;
     use std::io::{self, BufReader, Write};
     use std::net::TcpStream;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
 
     use sinews_brokers::connect;
-    use sinews_stream::broker::Broker;
+    use sinews_stream::broker::{Broker, BrokerError};
     use sinews_stream::{AppendError, Partition, StartPosition};
 
     use super::broker::{Node, acked, publish, publish_once, read, until, values};
     use super::{Peer, bytes, line};
 
-    fn serve(stream: TcpStream, stored: &Mutex<Vec<&str>>, is_full: &AtomicBool) -> io::Result<()> {
-        let mut reader = BufReader::new(stream);
-        loop {
-            let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
-            let mut words = Vec::new();
-            for _ in 0..count {
-                let length = line(&mut reader)?.trim_start_matches('$').parse().expect("a length");
-                words.push(bytes(&mut reader, length)?);
-            }
-            let is_full = is_full.load(Ordering::SeqCst);
-            let answer = match &*words[0] {
-                "XADD" | "EVAL" | "EVALSHA" if is_full => {
-                    "-OOM command not allowed when used memory > 'maxmemory'.\r\n".into()
+    /// A Redis with one stream.
+    #[derive(Default)]
+    struct RedisDouble {
+        stored: Mutex<Vec<&'static str>>,
+        /// The answer to each append, and to requests for the extent of the stream.
+        append_error: Mutex<Option<&'static str>>,
+        extent_error: Mutex<Option<&'static str>>,
+    }
+
+    impl RedisDouble {
+        fn start(stored: Vec<&'static str>) -> (Arc<Self>, Peer) {
+            let redis = Arc::new(Self { stored: Mutex::new(stored), ..Self::default() });
+            let served = redis.clone();
+            (redis, Peer::new(move |stream| served.serve(stream)))
+        }
+
+        fn serve(&self, stream: TcpStream) -> io::Result<()> {
+            let mut reader = BufReader::new(stream);
+            loop {
+                let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
+                let mut words = Vec::new();
+                for _ in 0..count {
+                    let length = line(&mut reader)?.trim_start_matches('$').parse().expect("a length");
+                    words.push(bytes(&mut reader, length)?);
                 }
+                let answer = self.answer(&words);
+                reader.get_mut().write_all(answer.as_bytes())?;
+            }
+        }
+
+        fn answer(&self, words: &[String]) -> String {
+            let is_read = words.get(1).is_some_and(|script| script.contains("XRANGE"));
+            let error = match &*words[0] {
+                "XADD" | "EVAL" | "EVALSHA" if !is_read => *self.append_error.lock().unwrap(),
+                "XINFO" => *self.extent_error.lock().unwrap(),
+                _ => None,
+            };
+            if let Some(error) = error {
+                return format!("-{error}\r\n");
+            }
+            match &*words[0] {
                 "XADD" => "$-1\r\n".to_owned(),
                 "EVALSHA" => "-NOSCRIPT No matching script.\r\n".to_owned(),
-                "EVAL" => {
-                    let mut stored = stored.lock().unwrap();
+                "EVAL" if !is_read => {
+                    let mut stored = self.stored.lock().unwrap();
                     // The value of an entry with a guard is the guard.
                     let guard = (words[2] == "2").then(|| &*words[4]);
                     let known = stored.iter().position(|value| Some(*value) == guard);
@@ -105,9 +131,8 @@ mod redis {
                     });
                     format!("${}\r\n{id}\r\n", id.len())
                 }
-                _ => answer(&words, &stored.lock().unwrap()),
-            };
-            reader.get_mut().write_all(answer.as_bytes())?;
+                _ => answer(words, &self.stored.lock().unwrap()),
+            }
         }
     }
 
@@ -124,10 +149,10 @@ mod redis {
                 let last = text(&format!("0-{}", stored.len()));
                 format!("*4\r\n{}{last}{}{}", text("last-generated-id"), text("first-entry"), entry(0))
             }
-            "XRANGE" => {
-                let from: usize = words[2].trim_start_matches("0-").parse().expect("an id of ours");
+            "EVAL" => {
+                let from: usize = words[4].trim_start_matches("0-").parse().expect("an id of ours");
                 let entries: Vec<String> = (from.max(1) - 1..stored.len()).map(entry).collect();
-                format!("*{}\r\n{}", entries.len(), entries.concat())
+                format!("*2\r\n:1\r\n*{}\r\n{}", entries.len(), entries.concat())
             }
             _ => "+OK\r\n".to_owned(),
         }
@@ -135,7 +160,7 @@ mod redis {
 
     /// A node that follows a stream of three records.
     struct Followed {
-        stored: Arc<Mutex<Vec<&'static str>>>,
+        redis: Arc<RedisDouble>,
         broker: Arc<dyn Broker>,
         partition: Partition,
         _node: Node,
@@ -144,29 +169,25 @@ mod redis {
 
     impl Followed {
         fn new() -> Self {
-            let stored = Arc::new(Mutex::new(vec!["a", "b", "c"]));
-            let peer = Peer::new({
-                let stored = stored.clone();
-                move |stream| serve(stream, &stored, &AtomicBool::new(false))
-            });
+            let (redis, peer) = RedisDouble::start(vec!["a", "b", "c"]);
             let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
             let node = Node::new();
             let partition = node.partition("s", 0);
             broker.follow("s", 0, StartPosition::Earliest, partition.clone());
             assert_eq!(values(&read(&partition, 0, 4)), ["a", "b", "c"]);
-            Self { stored, broker, partition, _node: node, _peer: peer }
+            Self { redis, broker, partition, _node: node, _peer: peer }
         }
     }
 
     #[test]
     fn recreated_stream_is_not_appended_to_the_old_copy() {
-        let Followed { stored, broker, partition, .. } = &Followed::new();
+        let Followed { redis, broker, partition, .. } = &Followed::new();
         until("it is ready", || broker.health().ready);
-        *stored.lock().unwrap() = vec!["other"];
+        *redis.stored.lock().unwrap() = vec!["other"];
         until("that is noticed", || {
             !broker.health().ready && broker.health().error.is_some_and(|reason| reason.contains("recreated"))
         });
-        *stored.lock().unwrap() = vec!["other"; 10];
+        *redis.stored.lock().unwrap() = vec!["other"; 10];
         assert_eq!(broker.offset_range("s", 0).block(), Ok((1, 11)));
         assert_eq!(values(&read(partition, 0, 4)), ["a", "b", "c"]);
         assert!(!broker.health().ready);
@@ -174,40 +195,40 @@ mod redis {
 
     #[test]
     fn repeated_record_is_not_taken_for_a_record_of_another_stream() {
-        let Followed { stored, broker, partition, .. } = &Followed::new();
+        let Followed { redis, broker, partition, .. } = &Followed::new();
         assert_eq!(publish_once(&**broker, "s", "one", "x"), (4, false));
         assert_eq!(acked(&mut publish(&**broker, "s", 0, &["y"])), Ok(5));
         read(partition, 4, 6);
         assert_eq!(publish_once(&**broker, "s", "one", "z"), (4, true));
-        assert_eq!(stored.lock().unwrap().len(), 5);
+        assert_eq!(redis.stored.lock().unwrap().len(), 5);
         assert_eq!(acked(&mut publish(&**broker, "s", 0, &["y"])), Ok(6));
     }
 
     #[test]
     fn append_to_an_emptied_stream_is_rejected() {
-        let Followed { stored, broker, .. } = &Followed::new();
-        stored.lock().unwrap().clear();
+        let Followed { redis, broker, .. } = &Followed::new();
+        redis.stored.lock().unwrap().clear();
         let rejected = acked(&mut publish(&**broker, "s", 0, &["x"]));
         assert!(
             matches!(&rejected, Err(AppendError::Broker(reason)) if reason.contains("recreated")),
             "{rejected:?}"
         );
         until("that is noticed", || !broker.health().ready);
-        let end = stored.lock().unwrap().len();
+        let end = redis.stored.lock().unwrap().len();
         let rejected = broker.publish("s", 0, super::broker::records(&["y"])).map(drop);
         assert!(
             matches!(&rejected, Err(AppendError::Broker(reason)) if reason.contains("recreated")),
             "{rejected:?}"
         );
-        assert_eq!(stored.lock().unwrap().len(), end, "no further append is sent");
+        assert_eq!(redis.stored.lock().unwrap().len(), end, "no further append is sent");
         // Other streams are unaffected.
         assert_eq!(acked(&mut publish(&**broker, "t", 0, &["z"])), Ok(end as u64 + 1));
     }
 
     #[test]
     fn stream_emptied_and_refilled_beyond_the_copy_is_not_followed() {
-        let Followed { stored, broker, partition, .. } = &Followed::new();
-        *stored.lock().unwrap() = vec!["other"; 10];
+        let Followed { redis, broker, partition, .. } = &Followed::new();
+        *redis.stored.lock().unwrap() = vec!["other"; 10];
         until("that is noticed", || {
             broker.health().error.is_some_and(|reason| reason.contains("recreated")) && !broker.health().ready
         });
@@ -215,12 +236,28 @@ mod redis {
     }
 
     #[test]
+    fn error_of_redis_is_not_taken_for_an_emptied_stream() {
+        let Followed { redis, broker, partition, .. } = &Followed::new();
+        until("it is ready", || broker.health().ready);
+        for error in ["ERR upstream failure", "ERR max number of clients reached"] {
+            *redis.extent_error.lock().unwrap() = Some(error);
+            let fetched = broker.fetch("s", 0, 1, 1000).block();
+            assert!(matches!(&fetched, Err(BrokerError::Failed(_))), "{fetched:?}");
+            assert!(broker.offset_range("s", 0).block().is_err());
+            let is_noticed = || broker.health().error.is_some_and(|reason| reason.contains("s:0: "));
+            until("the follower has the error", is_noticed);
+            *redis.extent_error.lock().unwrap() = None;
+            let first = acked(&mut publish(&**broker, "s", 0, &["x"])).expect("the stream is followed");
+            read(partition, first, first + 1);
+            assert!(broker.health().ready);
+        }
+    }
+
+    #[test]
     fn broker_that_rejects_every_append_is_not_ready_until_it_accepts_them() {
-        let (stored, is_full) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
-        let peer = Peer::new({
-            let (stored, is_full) = (stored.clone(), is_full.clone());
-            move |stream| serve(stream, &stored, &is_full)
-        });
+        let (redis, peer) = RedisDouble::start(Vec::new());
+        let rejects = |error| *redis.append_error.lock().unwrap() = error;
+        rejects(Some("OOM command not allowed when used memory > 'maxmemory'."));
         let url = format!("redis://{}?failure.timeout.ms=0", peer.address);
         let broker = connect(&url, &BTreeMap::new()).expect("a URL");
         until("it answers", || broker.health().ready);
@@ -229,9 +266,27 @@ mod redis {
         let health = broker.health();
         let error = health.error.unwrap_or_default();
         assert!(!health.ready && error.contains("every append fails"), "{error}");
-        is_full.store(false, Ordering::SeqCst);
+        rejects(None);
         until("it takes appends again", || broker.health().ready);
         assert_eq!(acked(&mut publish(&*broker, "s", 0, &["x"])), Ok(1));
+    }
+
+    #[test]
+    fn rejection_that_concerns_one_stream_does_not_change_readiness() {
+        let (redis, peer) = RedisDouble::start(Vec::new());
+        let url = format!("redis://{}?failure.timeout.ms=0", peer.address);
+        let broker = connect(&url, &BTreeMap::new()).expect("a URL");
+        until("it answers", || broker.health().ready);
+        for error in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+            "NOPERM No permissions to access a key",
+        ] {
+            *redis.append_error.lock().unwrap() = Some(error);
+            let refused = acked(&mut publish(&*broker, "s", 0, &["x"]));
+            assert!(matches!(refused, Err(AppendError::Broker(_))), "{refused:?}");
+            assert!(broker.health().ready, "{error}");
+        }
     }
 }
 
@@ -263,6 +318,10 @@ mod nats {
         /// The ids of the published messages.
         ids: Mutex<Vec<String>>,
         acknowledges: Mutex<bool>,
+        /// The window of the stream in nanoseconds, whatever was requested.
+        duplicate_window: Mutex<Option<&'static str>>,
+        /// The answer to each message, with this code.
+        error_code: Mutex<Option<u32>>,
     }
 
     impl Jetstream {
@@ -297,7 +356,9 @@ mod nats {
         fn answer(&self, subject: &str, body: String) -> Option<String> {
             let mut config = self.config.lock().unwrap();
             if subject.starts_with("$JS.API.STREAM.CREATE.") {
-                *config = Some(body);
+                // Somebody else may have created the stream, with another window.
+                let window = self.duplicate_window.lock().unwrap().unwrap_or("120000000000");
+                *config = Some(body.replace("120000000000", window));
             } else if !subject.starts_with("$JS.API.STREAM.INFO.") {
                 return None;
             }
@@ -314,6 +375,9 @@ mod nats {
             let mut ids = self.ids.lock().unwrap();
             let is_known = ids.iter().any(|known| known == id);
             ids.push(id.to_owned());
+            if let Some(code) = *self.error_code.lock().unwrap() {
+                return Ok(format!(r#"{{"error":{{"code":{code},"err_code":10000,"description":"no"}}}}"#));
+            }
             if *self.acknowledges.lock().unwrap() || ids.len() > SENDS_MAX {
                 return Ok(format!(r#"{{"stream":"s-0","seq":7,"duplicate":{is_known}}}"#));
             }
@@ -361,5 +425,40 @@ mod nats {
         *jetstream.acknowledges.lock().unwrap() = true;
         assert_eq!(acked(&mut publish(&*broker, "s", 0, &["b"])), Ok(7));
         assert!(!jetstream.ids.lock().unwrap().contains(&sent[0]));
+    }
+
+    #[test]
+    fn append_older_than_the_duplicate_window_of_an_existing_stream_is_not_resent() {
+        let jetstream = Arc::new(Jetstream::default());
+        *jetstream.duplicate_window.lock().unwrap() = Some("100000000");
+        let peer = Peer::new({
+            let jetstream = jetstream.clone();
+            move |stream| jetstream.serve(stream)
+        });
+        let broker = connect(&format!("nats://{}", peer.address), &BTreeMap::new()).expect("a URL");
+        let refused = acked(&mut publish(&*broker, "s", 0, &["a"]));
+        assert!(
+            matches!(&refused, Err(AppendError::Broker(reason)) if reason.contains("in time")),
+            "{refused:?}"
+        );
+        assert_eq!(jetstream.ids.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn only_rejections_of_all_appends_change_readiness() {
+        let jetstream = Arc::new(Jetstream::default());
+        let peer = Peer::new({
+            let jetstream = jetstream.clone();
+            move |stream| jetstream.serve(stream)
+        });
+        let url = format!("nats://{}?failure.timeout.ms=0", peer.address);
+        let broker = connect(&url, &BTreeMap::new()).expect("a URL");
+        for (code, is_ready) in [(400, true), (503, false)] {
+            *jetstream.error_code.lock().unwrap() = Some(code);
+            let refused = acked(&mut publish(&*broker, "s", 0, &["a"]));
+            assert!(matches!(refused, Err(AppendError::Broker(_))), "{refused:?}");
+            let error = broker.health().error.unwrap_or_default();
+            assert_eq!(!error.contains("every append fails"), is_ready, "{error}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use sinews_stream::broker::Broker;
-use sinews_stream::record::{self, RecordBuilder, Records};
+use sinews_stream::record::{self, Batch, RecordBuilder, Records};
 use sinews_stream::{AppendError, Durability, OpenError, Pending, Stream, Streams, StreamsConfig};
 
 use crate::settings::store::{StoreArgs, StoreSettings};
@@ -77,6 +77,9 @@ const WINDOW: usize = 256;
 
 /// Bytes per read of a partition.
 const READ_BYTES: usize = 256 << 10;
+
+/// Maximum number of records of an append: less than any broker's limit.
+const APPEND_RECORDS: u32 = 1_000;
 
 /// Attempts until the broker answers: one request may take 5 seconds.
 const TRIES: u32 = 8;
@@ -181,19 +184,12 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
         let read = partition.read(next, READ_BYTES).map_err(|error| error.to_string())?;
         for batch in record::iter(&read.batches) {
             let batch = batch.map_err(|error| error.to_string())?;
-            let mut builder = RecordBuilder::new();
-            let mut base = None;
-            for record in batch.records() {
-                let record = record.map_err(|error| error.to_string())?;
-                base.get_or_insert(record.offset);
-                let pushed = builder.push(record.timestamp, record.key, record.value, record.kind);
-                pushed.map_err(|error| format!("offset {}: {error}", record.offset))?;
-            }
-            let (Some(base), Some(records)) = (base, builder.finish()) else { continue };
-            count += u64::from(records.count());
-            waiting.push_back((i128::from(base) + shift, publish(to, &records, broker)?));
-            if waiting.len() >= WINDOW {
-                waiting.pop_front().map_or(Ok(()), check)?;
+            for (base, records) in appends(&batch)? {
+                count += u64::from(records.count());
+                waiting.push_back((i128::from(base) + shift, publish(to, &records, broker)?));
+                if waiting.len() >= WINDOW {
+                    waiting.pop_front().map_or(Ok(()), check)?;
+                }
             }
         }
         next = read.next;
@@ -205,6 +201,25 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
     };
     print_line(&format!("{}/{number}: {count} records, {how}", stream.name()))?;
     Ok(shift)
+}
+
+/// The records of a batch as appends that each broker accepts, with the offset of their first record.
+fn appends(batch: &Batch<'_>) -> Result<Vec<(u64, Records)>, String> {
+    let mut appends = Vec::new();
+    let (mut builder, mut base) = (RecordBuilder::new(), 0);
+    for record in batch.records() {
+        let record = record.map_err(|error| error.to_string())?;
+        if builder.count() == APPEND_RECORDS {
+            appends.extend(builder.finish().map(|records| (base, records)));
+        }
+        if builder.is_empty() {
+            base = record.offset;
+        }
+        let pushed = builder.push(record.timestamp, record.key, record.value, record.kind);
+        pushed.map_err(|error| format!("offset {}: {error}", record.offset))?;
+    }
+    appends.extend(builder.finish().map(|records| (base, records)));
+    Ok(appends)
 }
 
 /// Checks that records have the expected offsets at the broker: other writers or gaps would shift them.
@@ -287,9 +302,23 @@ fn print_line(line: &str) -> Result<(), String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use sinews_stream::record::ValueKind;
+    use sinews_stream::broker::BatchEncoder;
+    use sinews_stream::record::{Record, ValueKind};
 
     use super::*;
+
+    #[test]
+    fn large_batch_is_copied_as_several_appends() {
+        let mut encoder = BatchEncoder::new(7);
+        for offset in 7..2_507 {
+            encoder.push(&Record { offset, timestamp: 1, key: b"", value: b"x", kind: ValueKind::Bytes });
+        }
+        let read = encoder.finish();
+        let batch = record::iter(&read.batches).next().unwrap().unwrap();
+        let appends = appends(&batch).unwrap();
+        let found: Vec<_> = appends.iter().map(|(base, records)| (*base, records.count())).collect();
+        assert_eq!(found, [(7, 1_000), (1_007, 1_000), (2_007, 500)]);
+    }
 
     #[test]
     fn waiting_for_broker_capacity_times_out() {

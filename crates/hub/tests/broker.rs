@@ -86,6 +86,14 @@ impl TestBroker for HeldBroker {
         FIRST + self.0.lock().unwrap().stored
     }
 
+    fn committed(&self, group: &str) -> Option<u64> {
+        match group {
+            "ahead" => Some(u64::MAX - 1),
+            "at-the-end" => Some(self.next_offset("")),
+            _ => None,
+        }
+    }
+
     fn close(&self) {
         self.0.lock().unwrap().sink.take();
     }
@@ -170,6 +178,32 @@ fn publication_is_acknowledged_by_the_broker_and_delivered_when_it_is_stored() {
     broker.store()();
     for client in [&mut subscriber, &mut late] {
         assert_eq!(client.receive(), message(FIRST + 3, 30));
+    }
+}
+
+#[test]
+fn member_whose_committed_offset_is_beyond_the_end_gets_reset() {
+    let (broker, hub) = hub();
+    let mut publisher = client(&hub);
+    for id in 1..=3 {
+        publisher.send(&publication(Some(id), 10));
+        broker.wait_for(1);
+        broker.store()();
+        assert_eq!(publisher.receive()["op"], "ack");
+    }
+    for (group, is_reset) in [("ahead", true), ("at-the-end", false)] {
+        let mut member = client(&hub);
+        member.send(&json!({ "op": "consume", "id": 1, "stream": "orders", "group": group }));
+        let assigned = loop {
+            let message = member.receive();
+            assert_ne!(message["op"], "error", "{message}");
+            if message["op"] == "assigned" {
+                break message;
+            }
+        };
+        let partition = &assigned["partitions"][0];
+        assert_eq!(partition["offset"], json!(FIRST + 3), "{assigned}");
+        assert_eq!(partition["reset"] == json!(true), is_reset, "{assigned}");
     }
 }
 

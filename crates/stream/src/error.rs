@@ -17,6 +17,13 @@ pub enum AppendError {
         /// The maximum size in bytes.
         most: u64,
     },
+    /// The append has more records than the broker takes in one step.
+    TooManyRecords {
+        /// The number of records.
+        count: u32,
+        /// The maximum number.
+        most: u32,
+    },
     /// The disk or a quota is full, or the limit of open files is reached. An append at least a second later tries
     /// again, and succeeds once there is space.
     NoSpace,
@@ -45,6 +52,9 @@ impl fmt::Display for AppendError {
         match self {
             Self::Busy => f.write_str("the partition's write queue is full (max_pending)"),
             Self::TooLarge { most } => write!(f, "the batch exceeds the maximum of {most} bytes"),
+            Self::TooManyRecords { count, most } => {
+                write!(f, "{count} records exceed the maximum of {most} records of an append at this broker")
+            }
             Self::NoSpace => f.write_str("no space is left on the disk"),
             Self::Failed(reason) => write!(f, "the partition has failed: {reason}"),
             Self::Broker(reason) => write!(f, "the broker did not accept the records: {reason}"),

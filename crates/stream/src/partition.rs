@@ -162,15 +162,18 @@ impl Partition {
     }
 
     /// Appends records of a broker at their offset and time, if the log ends at `expected_end`: the log may have dropped
-    /// earlier appends, so its end may be lower. The offset is at least [`PartitionOffsets::next`]. A time before that of the
-    /// previous batch, in microseconds since 1970, is raised to it. The broker has the records, so they may be written later:
-    /// with the next records, when a reader waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
+    /// earlier appends, so its end may be lower. The offset is at least [`PartitionOffsets::next`]. The time, in microseconds
+    /// since 1970, is at most the current one. The broker has the records, so they may be written later: with the next
+    /// records, when a reader waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
     pub(crate) fn append_if_end(
         &self,
         expected_end: u64,
         (base, appended): (u64, u64),
         records: Records,
     ) -> Result<Pending, AppendError> {
+        // The log searches by this time; the broker searches by the records' times. A producer whose clock is ahead must
+        // not hide later records.
+        let appended = appended.min((self.core.clock)());
         self.core.append(AppendPosition::At { base, appended, expected_end }, &records)
     }
 
@@ -490,7 +493,7 @@ impl PartitionCore {
             AppendPosition::End => (state.next, state.time_of(now), None),
             // A broker's times are set by its producers and need not be in order.
             AppendPosition::At { base, appended, expected_end } => {
-                (base, appended.max(state.time), Some(expected_end))
+                (base, state.time_at(now, appended), Some(expected_end))
             }
         };
         if base < state.next || expected_end.is_some_and(|expected_end| expected_end != state.next) {

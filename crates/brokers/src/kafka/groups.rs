@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaError;
@@ -15,9 +15,11 @@ use super::consumer::ConsumerCallbacks;
 use super::request_thread::RequestHandler;
 use crate::status::Status;
 
-/// Maximum number of cached group clients: librdkafka supports one group per client, and each client has its own
-/// threads.
-const CLIENTS_MAX: usize = 8;
+/// Maximum number of group clients: librdkafka supports one group per client, and each client has its own threads.
+const CLIENTS_MAX: usize = 32;
+/// Time without a request after which the client of another group may replace a client. Creating one takes the thread,
+/// and its first request, some hundred milliseconds: names that follow each other must not delay all other groups.
+const CLIENT_IDLE: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) enum GroupRequest {
@@ -30,7 +32,13 @@ pub(super) struct KafkaGroups {
     config: Config,
     status: Arc<Status>,
     /// The most recently used client is the last.
-    clients: VecDeque<(String, BaseConsumer<ConsumerCallbacks>)>,
+    clients: VecDeque<GroupClient>,
+}
+
+struct GroupClient {
+    group: String,
+    used: Instant,
+    consumer: BaseConsumer<ConsumerCallbacks>,
 }
 
 /// Commits of one group that were requested together and are sent together.
@@ -45,29 +53,44 @@ impl KafkaGroups {
         Self { config, status, clients: VecDeque::new() }
     }
 
-    fn client(&mut self, group: &str) -> Result<&BaseConsumer<ConsumerCallbacks>, KafkaError> {
-        let found = self.clients.iter().position(|(name, _)| name == group);
-        let client = match found.and_then(|index| self.clients.remove(index)) {
+    fn client(&mut self, group: &str) -> Result<&BaseConsumer<ConsumerCallbacks>, BrokerError> {
+        let found = self.clients.iter().position(|client| client.group == group);
+        let mut client = match found.and_then(|index| self.clients.remove(index)) {
             Some(client) => client,
-            None => {
-                let name = format!("{}{group}", self.config.prefix);
-                let settings = self.config.consumer(&name);
-                (group.to_owned(), settings.create_with_context(ConsumerCallbacks::new(self.status.clone()))?)
-            }
+            None => self.create(group)?,
         };
-        if self.clients.len() == CLIENTS_MAX {
+        client.used = Instant::now();
+        // Only events arrive: no partition is assigned.
+        let _ = client.consumer.poll(Duration::ZERO);
+        self.clients.push_back(client);
+        self.clients.back().map(|client| &client.consumer).ok_or(BrokerError::Closed)
+    }
+
+    /// Creates the client of a group, in place of the one that has been idle for the longest time.
+    fn create(&mut self, group: &str) -> Result<GroupClient, BrokerError> {
+        if self.clients.len() >= CLIENTS_MAX {
+            let is_idle = self.clients.front().is_some_and(|oldest| oldest.used.elapsed() >= CLIENT_IDLE);
+            if !is_idle {
+                return Err(BrokerError::failed(format!(
+                    "group {group}: {CLIENTS_MAX} other groups, the maximum, have used Kafka within the last {} seconds; \
+                     retry later",
+                    CLIENT_IDLE.as_secs()
+                )));
+            }
             self.clients.pop_front();
         }
-        // Only events arrive: no partition is assigned.
-        let _ = client.1.poll(Duration::ZERO);
-        self.clients.push_back(client);
-        self.clients.back().map(|(_, client)| client).ok_or(KafkaError::Canceled)
+        let settings = self.config.consumer(&format!("{}{group}", self.config.prefix));
+        let consumer = settings.create_with_context(ConsumerCallbacks::new(self.status.clone()));
+        let consumer =
+            consumer.map_err(|error: KafkaError| BrokerError::failed(format!("group {group}: {error}")))?;
+        Ok(GroupClient { group: group.to_owned(), used: Instant::now(), consumer })
     }
 
     fn commit(&mut self, commits: CommitBatch) {
-        let result =
-            self.client(&commits.group).and_then(|client| client.commit(&commits.offsets, CommitMode::Sync));
-        let result = result.map_err(|error| BrokerError::failed(format!("group {}: {error}", commits.group)));
+        let result = self.client(&commits.group).and_then(|client| {
+            let committed = client.commit(&commits.offsets, CommitMode::Sync);
+            committed.map_err(|error| BrokerError::failed(format!("group {}: {error}", commits.group)))
+        });
         for reply in commits.replies {
             reply.send(result.clone());
         }
@@ -76,7 +99,7 @@ impl KafkaGroups {
     fn committed(&mut self, group: &str, stream: &str, partition: u32) -> Result<Option<u64>, BrokerError> {
         let mut offsets = TopicPartitionList::new();
         self.add_offset(&mut offsets, stream, partition, Offset::Invalid)?;
-        let client = self.client(group).map_err(BrokerError::failed)?;
+        let client = self.client(group)?;
         let answer = client.committed_offsets(offsets, REQUEST_TIMEOUT);
         let answer = answer.map_err(|error| BrokerError::failed(format!("group {group}: {error}")))?;
         let found = answer.elements().first().map(|element| element.offset());
@@ -151,8 +174,8 @@ impl RequestHandler for KafkaGroups {
     }
 
     fn run_periodic(&mut self) {
-        for (_, client) in &self.clients {
-            let _ = client.poll(Duration::ZERO);
+        for client in &self.clients {
+            let _ = client.consumer.poll(Duration::ZERO);
         }
     }
 }

@@ -16,7 +16,11 @@ pub(super) fn record<'a>(message: &'a BorrowedMessage<'_>, otherwise: ValueKind)
         timestamp: time_of(message),
         key: message.key().unwrap_or_default(),
         value: message.payload().unwrap_or_default(),
-        kind: kind_of(message, otherwise),
+        kind: match (message.payload(), message.key()) {
+            // Kafka's own tombstone.
+            (None, Some([_, ..])) => ValueKind::Tombstone,
+            _ => kind_of(message, otherwise),
+        },
     }
 }
 

@@ -13,7 +13,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 
-use sinews_stream::record::{Record, Records};
+use sinews_stream::record::{Record, Records, ValueKind};
 use sinews_stream::{AppendError, Completer, Durability, Pending};
 
 use super::config::Config;
@@ -365,7 +365,7 @@ impl ProducerContext for ProducerCallbacks {
             }
             Err((error, _)) => {
                 self.status.record_error(&error.to_string());
-                if !is_about_the_message(error) {
+                if rejects_all(error) {
                     self.status.append_failed(&error.to_string());
                 }
                 append.complete_record(Err(failed(error.to_string())));
@@ -374,10 +374,35 @@ impl ProducerContext for ProducerCallbacks {
     }
 }
 
-/// Whether the error concerns only this message.
-fn is_about_the_message(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{InvalidMessage, InvalidRecord, MessageSizeTooLarge};
-    matches!(error.rdkafka_error_code(), Some(InvalidMessage | InvalidRecord | MessageSizeTooLarge))
+/// Whether the error concerns all appends, and not only this message or topic.
+fn rejects_all(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{
+        AllBrokersDown, Authentication, BrokerNotAvailable, BrokerTransportFailure,
+        ClusterAuthorizationFailed, Fatal, LeaderNotAvailable, MessageTimedOut, NetworkException,
+        NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderForPartition, OperationTimedOut,
+        RequestTimedOut, SSL, SaslAuthenticationFailed,
+    };
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            AllBrokersDown
+                | Authentication
+                | BrokerNotAvailable
+                | BrokerTransportFailure
+                | ClusterAuthorizationFailed
+                | Fatal
+                | LeaderNotAvailable
+                | MessageTimedOut
+                | NetworkException
+                | NotEnoughReplicas
+                | NotEnoughReplicasAfterAppend
+                | NotLeaderForPartition
+                | OperationTimedOut
+                | RequestTimedOut
+                | SSL
+                | SaslAuthenticationFailed
+        )
+    )
 }
 
 fn create(config: &Config, status: &Arc<Status>) -> Result<Client, KafkaError> {
@@ -392,7 +417,10 @@ fn outgoing<'a>(
     record: &Record<'a>,
     append: Arc<KafkaAppend>,
 ) -> BaseRecord<'a, [u8], [u8], Arc<KafkaAppend>> {
-    let mut message = BaseRecord::with_opaque_to(topic, append).partition(partition).payload(record.value);
+    let mut message = BaseRecord::with_opaque_to(topic, append).partition(partition);
+    if record.kind != ValueKind::Tombstone {
+        message = message.payload(record.value);
+    }
     if !record.key.is_empty() {
         message = message.key(record.key);
     }

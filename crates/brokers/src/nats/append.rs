@@ -1,13 +1,14 @@
 //! Appends: sent in order, and sent again on a new connection until they are acknowledged.
 
+use std::error::Error as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{ContextBuilder, PublishAckFuture, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::{self, Context, ErrorCode};
 use async_nats::{Client, Event};
 use futures_util::future::{Either, select};
 use sinews_stream::record::Record;
@@ -52,6 +53,14 @@ struct NatsAppend {
     sent: Option<Instant>,
     /// The server had the record already, by its idempotency key.
     is_repeated: bool,
+}
+
+/// A rejected append.
+struct Rejection {
+    index: usize,
+    reason: String,
+    /// Whether the server rejects all appends.
+    rejects_all: bool,
 }
 
 impl<'a> NatsPublisher<'a> {
@@ -146,7 +155,9 @@ impl<'a> NatsPublisher<'a> {
                 of_recreated.for_each(|flight| flight.append.reject_unseen(&reason));
                 continue;
             }
-            if fail_expired(flights, self.streams.settings.duplicate_window()) {
+            // The window of an existing stream may differ from the one of streams created here.
+            let window = stream.cached_info().config.duplicate_window;
+            if fail_expired(flights, &name, window) {
                 continue;
             }
             let mut sent = Vec::new();
@@ -164,8 +175,9 @@ impl<'a> NatsPublisher<'a> {
             }
             let acknowledgements = self.acknowledgements(connection, flights, sent).await;
             let rejected = acknowledgements?;
-            for (index, reason) in rejected.into_iter().rev() {
-                flights.remove(index).append.fail(&reason);
+            for Rejection { index, reason, rejects_all } in rejected.into_iter().rev() {
+                let append = flights.remove(index).append;
+                if rejects_all { append.fail(&reason) } else { append.reject(&reason) }
             }
             // All sent records are acknowledged.
             flights.iter_mut().for_each(|flight| flight.sent = None);
@@ -210,14 +222,14 @@ impl<'a> NatsPublisher<'a> {
         Ok(())
     }
 
-    /// Waits for acknowledgements. Rejected appends are returned by their index, in order.
+    /// Waits for acknowledgements. Rejected appends are returned in their order.
     async fn acknowledgements(
         &self,
         connection: &AppendConnection,
         flights: &mut [NatsAppend],
         sent: Vec<(usize, usize, PublishAckFuture)>,
-    ) -> Result<Vec<(usize, String)>, String> {
-        let mut rejected: Vec<(usize, String)> = Vec::new();
+    ) -> Result<Vec<Rejection>, String> {
+        let mut rejected: Vec<Rejection> = Vec::new();
         for (index, number, answer) in sent {
             if connection.is_lost.load(Ordering::SeqCst) {
                 return Err("the connection was lost".to_owned());
@@ -232,8 +244,13 @@ impl<'a> NatsPublisher<'a> {
                 }
                 Either::Right((Err(error), _)) if error.kind() == PublishErrorKind::Other => {
                     // The server has rejected the record, and will again.
-                    if rejected.last().is_none_or(|(last, _)| *last != index) {
-                        rejected.push((index, format!("NATS rejected the record: {error}")));
+                    if rejected.last().is_none_or(|last| last.index != index) {
+                        let source = error.source().and_then(|source| source.downcast_ref());
+                        rejected.push(Rejection {
+                            index,
+                            reason: format!("NATS rejected the record: {error}"),
+                            rejects_all: source.is_some_and(rejects_all),
+                        });
                     }
                 }
                 Either::Right((Err(error), _)) => {
@@ -247,10 +264,17 @@ impl<'a> NatsPublisher<'a> {
     }
 }
 
+/// Whether the error concerns all appends, and not only this record or stream.
+fn rejects_all(error: &jetstream::Error) -> bool {
+    let is_limit_of_stream =
+        error.error_code() == ErrorCode::STREAM_STORE_FAILED && error.to_string().contains("maximum");
+    error.code() >= 500 && !is_limit_of_stream
+}
+
 /// Fails sent appends whose ids the server may have forgotten: resending them could store them twice.
-fn fail_expired(flights: &mut Vec<NatsAppend>, duplicate_window: Duration) -> bool {
+fn fail_expired(flights: &mut Vec<NatsAppend>, name: &str, duplicate_window: Duration) -> bool {
     let is_expired = |flight: &mut NatsAppend| {
-        let is_open = flight.sequences.iter().any(Option::is_none);
+        let is_open = flight.name == name && flight.sequences.iter().any(Option::is_none);
         is_open && flight.sent.is_some_and(|sent| sent.elapsed() >= duplicate_window)
     };
     let expired: Vec<NatsAppend> = flights.extract_if(.., is_expired).collect();

@@ -9,10 +9,13 @@ use sinews_stream::StartPosition;
 use sinews_stream::broker::LogSink;
 
 use super::message::{is_record, key_of, record};
-use super::streams::{JetStreams, MESSAGES_MAX, by_sequence, by_time, extent};
+use super::pull::PullLimit;
+use super::streams::{JetStreams, by_sequence, by_time, extent};
 use crate::followed;
 use crate::remote::{RETRY_INTERVAL, flush_all};
 
+/// Bytes of messages read ahead for each partition.
+const READ_AHEAD: usize = 4 << 20;
 /// Expiry of a request for messages at the server.
 const PULL_EXPIRY: Duration = Duration::from_secs(2);
 
@@ -86,13 +89,18 @@ async fn consume(
     sink: &mut LogSink,
 ) -> Result<Result<(), String>, String> {
     let mut last = 0;
+    let mut limit = match PullLimit::new(streams, READ_AHEAD).await {
+        Ok(limit) => limit,
+        Err(reason) => return Ok(Err(reason)),
+    };
     loop {
-        let messages = consumer.batch().max_messages(MESSAGES_MAX).expires(PULL_EXPIRY).messages().await;
+        let request = consumer.batch().max_messages(limit.messages()).max_bytes(limit.bytes());
+        let messages = request.expires(PULL_EXPIRY).messages().await;
         let mut messages = match messages {
             Ok(messages) => messages,
             Err(error) => return Ok(Err(error.to_string())),
         };
-        let mut waiting = 0;
+        let (mut waiting, mut failure) = (0, None);
         loop {
             // Flushes the received messages to the log when no further message is immediately available.
             let message = match tokio::time::timeout(Duration::ZERO, messages.next()).await {
@@ -105,7 +113,10 @@ async fn consume(
             let message = match message {
                 None => break,
                 Some(Ok(message)) => message,
-                Some(Err(error)) => return Ok(Err(error.to_string())),
+                Some(Err(error)) => {
+                    failure = Some(error.to_string());
+                    break;
+                }
             };
             let (sequence, consumer_sequence) = match message.info() {
                 Ok(info) => (info.stream_sequence, info.consumer_sequence),
@@ -132,7 +143,10 @@ async fn consume(
             waiting += 1;
         }
         flush_all(sink, name, &streams.status).await?;
-        if waiting == 0 && !consumer_exists(consumer).await {
+        if let Some(reason) = limit.is_reached(waiting > 0, failure) {
+            return Ok(Err(reason));
+        }
+        if waiting == 0 && !limit.is_single() && !consumer_exists(consumer).await {
             return Ok(Err("the server has removed the consumer".to_owned()));
         }
     }

@@ -15,6 +15,8 @@ const ID: &str = "Nats-Msg-Id";
 const CONTENT_TYPE: &str = "Content-Type";
 const KEY: &str = "Sinews-Key";
 const TIME: &str = "Sinews-Time";
+/// Marks a message without a value, which removes its key.
+const TOMBSTONE: &str = "Sinews-Tombstone";
 const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";
 
@@ -28,6 +30,7 @@ pub(super) fn headers(record: &Record<'_>, id: &str) -> HeaderMap {
     match record.kind {
         ValueKind::Text => headers.insert(CONTENT_TYPE, TEXT),
         ValueKind::Json => headers.insert(CONTENT_TYPE, JSON),
+        ValueKind::Tombstone => headers.insert(TOMBSTONE, "true"),
         // Bytes need no header.
         _ => {}
     }
@@ -65,6 +68,9 @@ pub(super) fn is_record(message: &StreamMessage, record: &LastRecord) -> bool {
 }
 
 fn kind_of(message: &Message) -> ValueKind {
+    if message.payload.is_empty() && header(message.headers.as_ref(), TOMBSTONE).is_some() {
+        return ValueKind::Tombstone;
+    }
     match header(message.headers.as_ref(), CONTENT_TYPE) {
         Some(name) if name.starts_with("text/") => ValueKind::Text,
         Some(name) if name.split(';').next() == Some(JSON) => ValueKind::Json,

@@ -13,8 +13,6 @@ use async_nats::jetstream::{self, Context, stream};
 use super::settings::{NatsSettings, escaped};
 use crate::status::Status;
 
-/// Messages requested at once: far fewer than the client's subscription buffers before it drops messages.
-pub(super) const MESSAGES_MAX: usize = 1000;
 /// Time without requests after which the server removes a consumer.
 const CONSUMER_EXPIRY: Duration = Duration::from_secs(30);
 

@@ -25,11 +25,16 @@ pub(super) const SIZE_MAX: usize = 16 << 10;
 /// Maximum size of the announcements that wait for one follower in bytes. A slower follower reads the stream.
 const WAITING_MAX: usize = 1 << 20;
 
+/// Memory of a waiting announcement in addition to its bytes, also of an empty one.
+const ANNOUNCEMENT_OVERHEAD: usize = 64;
+
 /// Names of the fields of an entry.
 pub(super) const VALUE: &str = "v";
 const KEY: &str = "k";
 const TIME: &str = "t";
 const KIND: &str = "c";
+/// Kind of a record without a value, which removes its key.
+const TOMBSTONE: &[u8] = b"tombstone";
 
 /// A message, by default of unknown records.
 #[derive(Debug, Default)]
@@ -38,6 +43,10 @@ pub(super) struct Announcement(Vec<u8>);
 impl Announcement {
     pub(super) fn read(message: &[u8]) -> Self {
         Self(message.to_vec())
+    }
+
+    fn size(&self) -> usize {
+        self.0.len() + ANNOUNCEMENT_OVERHEAD
     }
 
     /// Offset of the first entry, and the entries; `None` if they are unknown.
@@ -82,11 +91,11 @@ pub(super) struct Announcements {
 impl Announcements {
     pub(super) fn push(&self, announcement: Announcement) {
         let (queue, bytes) = &mut *self.waiting.borrow_mut();
-        *bytes += announcement.0.len();
+        *bytes += announcement.size();
         queue.push_back(announcement);
         if *bytes > WAITING_MAX {
             queue.clear();
-            *bytes = 0;
+            *bytes = ANNOUNCEMENT_OVERHEAD;
             queue.push_back(Announcement::default());
         }
         self.signal.notify();
@@ -102,7 +111,7 @@ impl Announcements {
             {
                 let (queue, bytes) = &mut *self.waiting.borrow_mut();
                 if let Some(announcement) = queue.pop_front() {
-                    *bytes -= announcement.0.len();
+                    *bytes -= announcement.size();
                     return announcement;
                 }
             }
@@ -136,6 +145,7 @@ impl<'a> EntryFields<'a> {
         let kind: &[u8] = match record.kind {
             ValueKind::Text => b"text",
             ValueKind::Json => b"json",
+            ValueKind::Tombstone => TOMBSTONE,
             // Bytes have no field.
             _ => b"",
         };
@@ -167,6 +177,7 @@ impl<'a> EntryFields<'a> {
         let kind = match self.kind {
             b"text" => ValueKind::Text,
             b"json" => ValueKind::Json,
+            TOMBSTONE if self.value.is_empty() => ValueKind::Tombstone,
             _ => ValueKind::Bytes,
         };
         Record { offset, timestamp: self.time(), key: self.key, value: self.value, kind }
@@ -230,7 +241,7 @@ mod tests {
     fn waiting_announcements_are_bounded() {
         let announcements = Announcements::default();
         let message = vec![b'x'; SIZE_MAX];
-        for _ in 0..WAITING_MAX / SIZE_MAX {
+        for _ in 0..WAITING_MAX / (SIZE_MAX + ANNOUNCEMENT_OVERHEAD) {
             announcements.push(Announcement::read(&message));
         }
         assert_eq!(next(&announcements).0.len(), SIZE_MAX);
@@ -241,5 +252,10 @@ mod tests {
         announcements.push(Announcement::read(b"0-1;1:21:v1:a"));
         assert!(next(&announcements).entries().is_some());
         assert!(announcements.is_empty());
+        // Those of appends above SIZE_MAX are empty.
+        for _ in 0..2 * WAITING_MAX / ANNOUNCEMENT_OVERHEAD {
+            announcements.push(Announcement::read(b""));
+        }
+        assert!(announcements.waiting.borrow().0.len() <= WAITING_MAX / ANNOUNCEMENT_OVERHEAD);
     }
 }

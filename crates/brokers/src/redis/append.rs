@@ -9,6 +9,12 @@ use super::announcement::{self, EntryFields};
 use super::offset;
 use crate::remote::QueuedAppend;
 
+/// Maximum number of records of an append: Redis serves no other client meanwhile, for about a tenth of a second. Also the
+/// number of records of a batch, after which no further append is added.
+pub(super) const RECORDS_MAX: u32 = 10_000;
+/// Bytes of a batch after which no further append is added.
+const BATCH_BYTES: usize = 4 << 20;
+
 /// Time that Redis remembers a record with an idempotency key.
 const ONCE_WINDOW: Duration = Duration::from_secs(300);
 /// Adds entries to the stream `KEYS[1]`, and announces them; returns the id of the first. With `KEYS[2]`, nothing is added
@@ -34,6 +40,24 @@ const APPEND: &str = "local first = KEYS[2] and redis.call('GET', KEYS[2]) \
     return first";
 /// Code of the error if Redis does not know a script by its hash.
 const UNKNOWN_SCRIPT: &str = "NOSCRIPT";
+/// Codes of errors that concern all appends.
+const CODES_OF_ALL: [&str; 12] = [
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOAUTH",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "UNKILLABLE",
+    "WRONGPASS",
+];
+/// Parts of errors without a code of their own that concern all appends.
+const REJECTIONS_OF_ALL: [&str; 4] =
+    ["unauthenticated", "max number of clients", "unknown command", "can't run this command"];
 /// Start of the answer of [`APPEND`] if the entry exists.
 const REPEATED: &str = "repeated ";
 
@@ -99,6 +123,24 @@ impl<'a> AppendScript<'a> {
     }
 }
 
+/// Splits appends into batches that Redis answers well within the timeout.
+pub(super) fn batches(appends: impl Iterator<Item = QueuedAppend>) -> Vec<Vec<QueuedAppend>> {
+    let mut batches: Vec<Vec<QueuedAppend>> = Vec::new();
+    let (mut records, mut bytes) = (0, 0);
+    for append in appends {
+        records += append.records.count();
+        bytes += append.records.bytes().len();
+        match batches.last_mut() {
+            Some(batch) if records <= RECORDS_MAX && bytes <= BATCH_BYTES => batch.push(append),
+            _ => {
+                (records, bytes) = (append.records.count(), append.records.bytes().len());
+                batches.push(vec![append]);
+            }
+        }
+    }
+    batches
+}
+
 /// The key of a partition's stream.
 pub(super) fn key(prefix: &str, stream: &str, partition: u32) -> String {
     format!("{prefix}{stream}:{partition}")
@@ -119,8 +161,22 @@ pub(super) fn answer(batch: Vec<QueuedAppend>, answers: Vec<RedisResult<Value>>)
             Ok((Some(first), _)) => append.acknowledge(first),
             Ok((_, Some(first))) => append.acknowledge_repeated(first),
             Ok(_) => append.fail("Redis answered with an invalid id"),
-            Err(error) => append.fail(&format!("Redis rejected the append: {}", reason(&error))),
+            Err(error) => {
+                let text = format!("Redis rejected the append: {}", reason(&error));
+                if rejects_all(&error) { append.fail(&text) } else { append.reject(&text) }
+            }
         }
+    }
+}
+
+/// Whether the error concerns all appends, and not only this stream.
+fn rejects_all(error: &RedisError) -> bool {
+    match error.code() {
+        Some("NOPERM") => error.detail().is_some_and(|detail| detail.contains("to run the")),
+        Some("ERR") => {
+            error.detail().is_some_and(|detail| REJECTIONS_OF_ALL.iter().any(|text| detail.contains(text)))
+        }
+        code => code.is_some_and(|code| CODES_OF_ALL.contains(&code)),
     }
 }
 

@@ -26,8 +26,8 @@ use super::errors::{created, unusable};
 use super::relay_feed::RelayFeed;
 use super::request::find_partition;
 use super::store::{
-    Deduplication, IfMissing, OffsetLookup, OlderRecords, PartitionSource, PendingWrite, ReadFailure,
-    SharedOpening, StoreFuture, StreamStore,
+    CommittedOffset, Deduplication, IfMissing, OffsetLookup, OlderRecords, PartitionSource, PendingWrite,
+    ReadFailure, SharedOpening, StoreFuture, StreamStore,
 };
 use crate::brief::brief;
 use crate::problem::{Problem, code, problem};
@@ -76,6 +76,12 @@ impl BrokerStore {
             _ => None,
         };
         open.unwrap_or(BrokerExtent { first: 0, end: 0 })
+    }
+
+    /// The end that this node knows.
+    fn known_end(&self, stream: &Stream, number: u32) -> u64 {
+        let readable = stream.partition(number).map_or(0, |partition| partition.offsets().readable);
+        readable.max(self.extent(stream.name(), number).end)
     }
 
     /// The answer to a query; a failure is counted.
@@ -195,7 +201,24 @@ impl StreamStore for BrokerStore {
     }
 
     fn committed(&self, stream: &Stream, partition: u32, group: &str) -> OffsetLookup {
-        OffsetLookup::Requested(self.answer(self.broker.committed(stream.name(), partition, group)))
+        let answer = self.broker.committed(stream.name(), partition, group);
+        let (store, stream, group) = (self.clone(), stream.clone(), group.to_owned());
+        OffsetLookup::Requested(Box::pin(async move {
+            let Some(offset) = answer.await.map_err(|error| store.failed(&error))? else { return Ok(None) };
+            let known = store.known_end(&stream, partition);
+            if offset <= known {
+                return Ok(Some(CommittedOffset { offset, start: offset }));
+            }
+            // Another node may have read more than this one. Beyond the broker's end, a member would wait silently.
+            let end = store.last_end(&stream, partition, known).await?;
+            if offset > end {
+                tracing::warn!(
+                    stream = %stream.name(), partition, group = %brief(&group), offset, end,
+                    "the committed offset of a group is beyond the end of the stream"
+                );
+            }
+            Ok(Some(CommittedOffset { offset, start: offset.min(end) }))
+        }))
     }
 
     fn is_doubtful(&self, _: &Stream, _: u32, _: &str) -> bool {

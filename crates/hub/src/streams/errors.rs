@@ -54,7 +54,7 @@ impl From<AppendError> for Problem {
     fn from(error: AppendError) -> Self {
         let code = match error {
             AppendError::Busy => code::TOO_MANY,
-            AppendError::TooLarge { .. } => code::TOO_LARGE,
+            AppendError::TooLarge { .. } | AppendError::TooManyRecords { .. } => code::TOO_LARGE,
             AppendError::Deleted => code::GONE,
             AppendError::NoKey => code::TOPIC,
             _ => code::STORE,

@@ -172,13 +172,27 @@ impl PendingWrite {
 /// A group's committed offset: known, or requested from the broker.
 pub(crate) enum OffsetLookup {
     Known(Option<u64>),
-    Requested(StoreFuture<Option<u64>>),
+    Requested(StoreFuture<Option<CommittedOffset>>),
+}
+
+/// A committed offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommittedOffset {
+    pub(crate) offset: u64,
+    /// Where reading starts: the end, if the offset is beyond it.
+    pub(crate) start: u64,
 }
 
 impl OffsetLookup {
-    pub(crate) fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<Option<u64>, Problem>> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<Option<CommittedOffset>, Problem>> {
         match self {
-            Self::Known(offset) => Poll::Ready(Ok(*offset)),
+            Self::Known(offset) => {
+                // The log clamps it when it seeks.
+                Poll::Ready(Ok(offset.map(|offset| CommittedOffset { offset, start: offset })))
+            }
             Self::Requested(answer) => answer.as_mut().poll(cx),
         }
     }

@@ -110,19 +110,19 @@ impl<I> StreamSubscription<I> {
         }
         let waker = cx.waker();
         for reader in &mut self.readers {
-            let Some(committed) = &mut reader.committed else { continue };
-            let Poll::Ready(offset) = committed.poll(&mut task::Context::from_waker(&waker)) else {
+            let Some(lookup) = &mut reader.committed else { continue };
+            let Poll::Ready(committed) = lookup.poll(&mut task::Context::from_waker(&waker)) else {
                 return Ok(());
             };
-            let offset = offset?;
-            let start = offset.map_or(self.start, StartPosition::Offset);
+            let committed = committed?;
+            let start = committed.map_or(self.start, |committed| StartPosition::Offset(committed.start));
             if reader.source.partition().poll_seek(start, &waker).is_pending() {
                 // A missing index is rebuilt first.
-                *committed = OffsetLookup::Known(offset);
+                *lookup = OffsetLookup::Known(committed);
                 return Ok(());
             }
             reader.next = store.seek(&self.stream, reader.number, start)?;
-            reader.is_reset = offset.is_some_and(|offset| offset != reader.next)
+            reader.is_reset = committed.is_some_and(|committed| committed.offset != reader.next)
                 || store.is_doubtful(&self.stream, reader.number, &group);
             reader.committed = None;
         }

@@ -22,6 +22,11 @@ pub(crate) trait TestBroker: Send + Sync {
     /// The offset of the next record of a stream.
     fn next_offset(&self, stream: &str) -> u64;
 
+    /// The committed offset of a group.
+    fn committed(&self, _group: &str) -> Option<u64> {
+        None
+    }
+
     fn streams(&self) -> Vec<String> {
         Vec::new()
     }
@@ -81,8 +86,8 @@ impl<B: TestBroker> Broker for WholeBroker<B> {
         BrokerResponse::ready(Err(BrokerError::failed("no groups")))
     }
 
-    fn committed(&self, _: &str, _: u32, _: &str) -> BrokerResponse<Option<u64>> {
-        BrokerResponse::ready(Ok(None))
+    fn committed(&self, _: &str, _: u32, group: &str) -> BrokerResponse<Option<u64>> {
+        BrokerResponse::ready(Ok(self.0.committed(group)))
     }
 
     fn health(&self) -> BrokerHealth {

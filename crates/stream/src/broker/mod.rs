@@ -53,7 +53,7 @@ pub trait Broker: Send + Sync {
     /// # Errors
     ///
     /// [`AppendError::Busy`] if the queue to the broker is full: see [`watch_queue_space`](Self::watch_queue_space). [`AppendError::TooLarge`] if
-    /// a record exceeds the broker's limit. [`AppendError::Broker`] if the broker does not permit the stream's name;
+    /// a record exceeds the broker's limit, and [`AppendError::TooManyRecords`] if the append does. [`AppendError::Broker`] if the broker does not permit the stream's name;
     /// the pending append fails with it if the broker rejected the records, or did not confirm them.
     fn publish(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError>;
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::task::{Context, Poll, Waker};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::record::{Record, RecordBuilder, Records};
 use crate::{AppendError, Durability, Partition, PartitionEvent, Pending, StartPosition};
@@ -192,10 +191,7 @@ impl LogSink {
     }
 
     fn append(&self, base: u64, records: &Records) -> Result<Pending, AppendError> {
-        // The log searches by this time; the broker searches by the records' times. A producer whose clock is ahead
-        // must not hide later records.
-        let time = self.newest.min(now());
-        self.partition.append_if_end(self.end, (base, time), records.clone())
+        self.partition.append_if_end(self.end, (base, self.newest), records.clone())
     }
 
     /// Splits a batch above the log's limit into single records; a single record above the limit is skipped.
@@ -226,16 +222,12 @@ impl fmt::Debug for LogSink {
     }
 }
 
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     use tempfile::TempDir;
 
@@ -276,6 +268,10 @@ mod tests {
     fn write(streams: &Streams) {
         streams.tick();
         while streams.work() {}
+    }
+
+    fn now() -> u64 {
+        u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap()
     }
 
     fn put(sink: &mut LogSink, offset: u64, time: u64, value: &[u8]) {
@@ -519,6 +515,19 @@ mod tests {
         log.write();
         assert_eq!(offsets(&partition).concat(), [0, 1, 2, 3]);
         assert!(partition.seek(StartPosition::Time(now())) >= 3, "a time in the future is ignored");
+    }
+
+    #[test]
+    fn time_of_the_copy_is_limited_by_the_clock_of_the_log() {
+        let (_disk, time, streams, partition) = simulated();
+        let mut sink = LogSink::new(partition.clone());
+        time.store(1_000, Ordering::Relaxed);
+        // The system's clock is decades ahead of the log's.
+        put(&mut sink, 0, now(), b"x");
+        assert_eq!(sink.flush(Waker::noop()), Ok(FlushOutcome::Accepted));
+        write(&streams);
+        assert_eq!(partition.seek(StartPosition::Time(1_000)), 0);
+        assert_eq!(partition.seek(StartPosition::Time(1_001)), 1);
     }
 
     #[test]

@@ -191,6 +191,13 @@ impl State {
         if self.time > now.saturating_add(LEAD_MAX) { now } else { now.max(self.time) }
     }
 
+    /// Time of a batch whose writer has a time of its own. As with [`time_of`](Self::time_of), a clock that was far ahead does
+    /// not set the times of all later batches.
+    pub(super) fn time_at(&self, now: u64, appended: u64) -> u64 {
+        let was_ahead = appended <= now && self.time > now.saturating_add(LEAD_MAX);
+        if was_ahead { appended } else { appended.max(self.time) }
+    }
+
     /// Whether appends to the last segment have ended. No position of a file is written a second time once its batch
     /// may have been visible: where that is uncertain, the next process begins a segment with a new key.
     fn is_ended(&self) -> bool {

@@ -56,6 +56,34 @@ fn clock_a_year_ahead_for_one_record_affects_no_other_record() {
 }
 
 #[test]
+fn clock_a_year_ahead_for_one_batch_of_a_copy_affects_no_other_batch() {
+    let day = Duration::from_secs(24 * 3600);
+    let one = TestLog::new(&StreamConfig::default().with_retain_age(Some(day)));
+    let append = |number: u64, time: u64| {
+        one.partition.append_at(number, time, numbered([number], 8)).unwrap();
+        one.work();
+    };
+    set(&one.clock, YEAR);
+    append(0, YEAR);
+    append(1, 2 * YEAR);
+    let begin = YEAR + 7 * HOUR;
+    for number in 2..502 {
+        set(&one.clock, begin + number * SECOND);
+        append(number, begin + number * SECOND);
+    }
+    assert!(segments(&one) <= 4, "{} segments", segments(&one));
+    let seek = |time| one.partition.seek(StartPosition::Time(time));
+    assert_eq!(seek(begin + 400 * SECOND), 400);
+    set(&one.clock, begin + 3 * 24 * HOUR);
+    one.streams.tick();
+    one.work();
+    append(502, begin + 3 * 24 * HOUR);
+    one.streams.tick();
+    one.work();
+    assert_eq!(one.partition.offsets().earliest, 502);
+}
+
+#[test]
 fn clock_a_year_behind_for_one_record_removes_no_segment() {
     let one = TestLog::new(&StreamConfig::default().with_retain_age(Some(Duration::from_secs(7200))));
     each_minute(&one, 0..10, 2 * YEAR);
