@@ -242,6 +242,11 @@ impl BrokerConnection {
         self.is_written() && !self.transport.has_output()
     }
 
+    /// Whether the login has succeeded, and there is nothing to receive or to send without waiting for the socket.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_ready && !self.has_input() && self.is_flushed()
+    }
+
     fn is_written(&self) -> bool {
         self.unwritten() == 0
     }

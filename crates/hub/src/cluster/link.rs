@@ -172,20 +172,35 @@ impl ClusterLink {
             self.receiver.run_keys(Instant::now());
             self.send();
             self.finish_stored_writes();
-            let timeout = self.timeout(Instant::now());
-            self.wait(&mut events, timeout);
+            self.wait_for_work(&mut events);
         }
         self.leave();
     }
 
-    fn wait(&mut self, events: &mut Events, timeout: Duration) {
-        // An interrupted wait is over earlier.
-        let _ = self.poll.poll(events, Some(timeout));
-        for event in events.iter().filter(|event| event.token() == SOCKET) {
-            if let Some(connection) = &mut self.connection {
-                connection.wake(event);
+    /// Waits for work, and meanwhile delivers publications of other nodes: they need nothing else of the thread.
+    fn wait_for_work(&mut self, events: &mut Events) {
+        let mut now = Instant::now();
+        let until = now + self.timeout(now);
+        while self.wait(events, until.saturating_duration_since(now)) {
+            now = Instant::now();
+            if now >= until || !self.deliver_publications(now) {
+                return;
             }
         }
+    }
+
+    /// Waits for events. Returns whether the socket has some, and no thread has woken this one.
+    fn wait(&mut self, events: &mut Events, timeout: Duration) -> bool {
+        // An interrupted wait is over earlier.
+        let _ = self.poll.poll(events, Some(timeout));
+        let mut is_woken = events.is_empty();
+        for event in events.iter() {
+            match &mut self.connection {
+                Some(connection) if event.token() == SOCKET => connection.wake(event),
+                _ => is_woken = true,
+            }
+        }
+        !is_woken
     }
 
     fn cluster(&self) -> &Arc<Cluster> {
@@ -287,19 +302,48 @@ impl ClusterLink {
         }
     }
 
+    /// Receives what the socket has. Returns whether it was publications of other nodes, and there is nothing else to do.
+    fn deliver_publications(&mut self, now: Instant) -> bool {
+        match self.receive(now) {
+            Ok(has_work) => {
+                let waits = self.receiver.keys.has_output() || self.announcer.sends_snapshot();
+                let is_idle = self.connection.as_ref().is_some_and(BrokerConnection::is_idle);
+                is_idle && !has_work && !waits && !self.is_delayed
+            }
+            Err(reason) => {
+                self.disconnect(&reason, now);
+                false
+            }
+        }
+    }
+
     /// Receives and sends what the socket has and accepts.
     fn exchange(&mut self, now: Instant) -> Result<(), String> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
         if !connection.establish()? {
             return Ok(());
         }
+        self.receive(now)?;
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if connection.is_ready {
+            send_waiting(connection, &self.receiver.cluster.outbox)
+        } else {
+            connection.send()
+        }
+    }
+
+    /// Receives what the socket has. Returns whether it was more than publications of other nodes.
+    fn receive(&mut self, now: Instant) -> Result<bool, String> {
+        let Some(connection) = &mut self.connection else { return Ok(true) };
         self.is_delayed = false;
+        let mut has_work = false;
         let mut count = 0;
         for _ in 0..CHUNKS_PER_TURN {
             if !connection.has_input() || self.is_delayed || !connection.receive(now)? {
                 break;
             }
             while let Some(event) = connection.next_event()? {
+                has_work |= !matches!(event, LinkEvent::Message(_));
                 match event {
                     LinkEvent::Ready => {
                         self.attempts = 0;
@@ -313,7 +357,7 @@ impl ClusterLink {
                     }
                     LinkEvent::Pong => self.receiver.cluster.confirmed(now),
                     LinkEvent::Message(range) => {
-                        self.receiver.receive(connection.payload(range), now);
+                        has_work |= self.receiver.receive(connection.payload(range), now);
                         count += 1;
                     }
                 }
@@ -322,11 +366,7 @@ impl ClusterLink {
                 }
             }
         }
-        if connection.is_ready {
-            send_waiting(connection, &self.receiver.cluster.outbox)
-        } else {
-            connection.send()
-        }
+        Ok(has_work)
     }
 
     /// Sends what the last work of this turn has added.
@@ -401,20 +441,31 @@ fn random_share() -> f64 {
 }
 
 impl Receiver {
-    fn receive(&mut self, message: &[u8], now: Instant) {
+    /// Handles a message. Returns whether the thread may have more to do for it: not for publications.
+    fn receive(&mut self, message: &[u8], now: Instant) -> bool {
         // Other versions of this program may send other messages.
-        let Some((head, body)) = NodeMessageHead::read(message) else { return };
+        let Some((head, body)) = NodeMessageHead::read(message) else { return false };
         if head.node.id == self.cluster.node.id {
-            return;
+            return false;
         }
         let mut nodes = self.cluster.lock_nodes();
         if !nodes.receive(head.node, head.number, now) {
-            return;
+            return false;
         }
-        let is_replaced = head.kind != MessageKind::Publications && nodes.is_replaced(head.node);
+        let is_publications = head.kind == MessageKind::Publications;
+        let is_replaced = !is_publications && nodes.is_replaced(head.node);
         drop(nodes);
+        match is_publications {
+            true => self.deliver(&head, body),
+            false => self.handle(&head, (body, is_replaced), now),
+        }
+        !is_publications
+    }
+
+    /// Handles a message other than publications.
+    fn handle(&mut self, head: &NodeMessageHead, (body, is_replaced): (&[u8], bool), now: Instant) {
         match head.kind {
-            MessageKind::Publications => self.deliver(&head, body),
+            MessageKind::Publications => {}
             MessageKind::Heartbeat => {
                 let Ok(heartbeat) = serde_json::from_slice::<Heartbeat>(body) else { return };
                 if heartbeat.serving {

@@ -43,10 +43,25 @@ enum RedisLogin {
 /// A value, or its elements.
 enum RespValue<'a> {
     Text(&'a [u8], usize),
-    /// The elements, each with the offset of its text.
-    Push(Vec<(&'a [u8], usize)>),
+    Push(PushElements<'a>),
     Error(&'a [u8]),
     Other,
+}
+
+/// The elements of a push, each with the offset of its text: those of a message at most, and none of a longer push.
+#[derive(Default)]
+struct PushElements<'a> {
+    elements: [(&'a [u8], usize); PUSH_MAX],
+    count: usize,
+}
+
+/// Elements of a message of a pattern.
+const PUSH_MAX: usize = 4;
+
+impl<'a> PushElements<'a> {
+    fn as_slice(&self) -> &[(&'a [u8], usize)] {
+        self.elements.get(..self.count).unwrap_or_default()
+    }
 }
 
 impl RedisClient {
@@ -93,7 +108,9 @@ impl RedisClient {
                 BrokerEvent::Other
             }
             RespValue::Error(text) => return Err(format!("Redis: {}", brief(text))),
-            RespValue::Push(elements) if self.state != RedisLogin::Ready => self.log_in_further(&elements),
+            RespValue::Push(elements) if self.state != RedisLogin::Ready => {
+                self.log_in_further(elements.as_slice())
+            }
             RespValue::Push(elements) => match elements.as_slice() {
                 [(b"message", _), _, (payload, at)] | [(b"pmessage", _), _, _, (payload, at)] => {
                     BrokerEvent::Message(*at..*at + payload.len())
@@ -177,19 +194,15 @@ fn read_elements(
     is_push: bool,
     depth: u32,
 ) -> ReadRespValue<'_> {
-    let mut elements = Vec::new();
-    for _ in 0..count {
+    let mut push = PushElements { count, ..PushElements::default() };
+    for index in 0..count {
         let Some((next, value)) = read_value(input, at, depth + 1)? else { return Ok(None) };
-        if is_push {
-            elements.push(if let RespValue::Text(text, from) = value {
-                (text, from)
-            } else {
-                (&b""[..], at)
-            });
+        if let (RespValue::Text(text, from), Some(element)) = (value, push.elements.get_mut(index)) {
+            *element = (text, from);
         }
         at = next;
     }
-    Ok(Some((at, if is_push { RespValue::Push(elements) } else { RespValue::Other })))
+    Ok(Some((at, if is_push { RespValue::Push(push) } else { RespValue::Other })))
 }
 
 /// A length up to a limit; `Some(None)` for none (-1).
@@ -291,6 +304,8 @@ mod tests {
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Message(at..at)))));
         let push = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Other))));
+        let push = b">5\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n";
+        assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Other))), "no message");
     }
 
     #[test]

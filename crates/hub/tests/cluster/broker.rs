@@ -41,6 +41,8 @@ struct State {
     last: u64,
     /// Replies to publications of topics.
     replies: usize,
+    /// Pings, which each node sends with its heartbeats.
+    pings: usize,
     clients: BTreeMap<u64, Client>,
 }
 
@@ -109,6 +111,11 @@ impl FakeBroker {
         self.shared.lock().replies
     }
 
+    /// Pings, which each node sends with its heartbeats.
+    pub(crate) fn pings(&self) -> usize {
+        self.shared.lock().pings
+    }
+
     /// Cuts all connections, and accepts none until it returns.
     pub(crate) fn go_down(&self) {
         let mut state = self.shared.lock();
@@ -148,6 +155,11 @@ impl Shared {
         (&self.lock().clients[&id].stream).write_all(answer)
     }
 
+    fn answer_ping(&self, id: u64, answer: &[u8]) -> io::Result<()> {
+        self.lock().pings += 1;
+        self.answer(id, answer)
+    }
+
     fn serve_nats(&self, id: u64, stream: TcpStream) -> io::Result<()> {
         self.answer(id, format!("INFO {{\"max_payload\":{}}}\r\n", self.max_payload).as_bytes())?;
         let mut reader = BufReader::new(stream);
@@ -156,7 +168,7 @@ impl Shared {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["CONNECT", ..] => assert!(line.contains("\"echo\":false"), "{line}"),
-                ["PING"] => self.answer(id, b"PONG\r\n")?,
+                ["PING"] => self.answer_ping(id, b"PONG\r\n")?,
                 ["SUB", subject, sid] => self.subscribe(id, subject, subject.contains(['*', '>']), sid),
                 ["UNSUB", sid] => self.unsubscribe(id, |(_, _, known)| known == sid),
                 ["PUB", subject, length] => {
@@ -191,7 +203,7 @@ impl Shared {
             let text = |at: usize| String::from_utf8_lossy(&words[at]).into_owned();
             match &*text(0) {
                 "HELLO" => self.answer(id, b"%1\r\n$5\r\nproto\r\n:3\r\n")?,
-                "PING" => self.answer(id, b"+PONG\r\n")?,
+                "PING" => self.answer_ping(id, b"+PONG\r\n")?,
                 command @ ("SUBSCRIBE" | "PSUBSCRIBE") => {
                     self.subscribe(id, &text(1), command == "PSUBSCRIBE", "");
                     self.answer(id, b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n")?;

@@ -188,6 +188,20 @@ fn writes_of_a_connection_keep_their_order_at_another_node() {
 }
 
 #[test]
+fn writes_at_another_node_do_not_wait_for_heartbeats() {
+    for_both(|broker| {
+        let nodes = peers::<2>(&broker);
+        nodes[0].set("doc/keys/text", "0");
+        let (pings, writes) = (broker.pings(), 20);
+        for number in 1..=writes {
+            nodes[1].set("doc/keys/text", &number.to_string());
+        }
+        let pings = broker.pings() - pings;
+        assert!(pings < writes, "{pings} pings during {writes} writes");
+    });
+}
+
+#[test]
 fn keys_of_a_node_that_leaves_survive() {
     for_both(|broker| {
         // So that one of the nodes can be stopped.

@@ -229,19 +229,31 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), InvalidTopic> {
 }
 
 fn check_text(name: &str) -> Result<(), InvalidTopic> {
-    let fits = name.len() <= NAME_MAX && !name.chars().any(char::is_control);
+    let fits = name.len() <= NAME_MAX && !has_control(name);
     if fits && !has_empty_token(name) { Ok(()) } else { Err(InvalidTopic::Name) }
+}
+
+fn has_control(name: &str) -> bool {
+    // Fast path: characters are decoded for names with bytes that no visible ASCII character has.
+    let is_visible = |byte: u8| matches!(byte, b' '..=b'~');
+    !name.bytes().all(is_visible) && name.chars().any(char::is_control)
 }
 
 /// Returns whether a part is empty. An empty name is one empty part.
 fn has_empty_token(name: &str) -> bool {
-    name.split('.').any(str::is_empty)
+    let (mut previous, mut found) = (b'.', false);
+    for byte in name.bytes() {
+        found |= byte == b'.' && previous == b'.';
+        previous = byte;
+    }
+    found || previous == b'.'
 }
 
 /// Returns whether a part is a wildcard.
 pub(crate) fn is_pattern(name: &str) -> bool {
     // Fast path: most names contain neither character.
-    name.contains(['*', '>']) && name.split('.').any(|part| part == ONE || part == REST)
+    name.bytes().any(|byte| matches!(byte, b'*' | b'>'))
+        && name.split('.').any(|part| part == ONE || part == REST)
 }
 
 /// Returns whether a pattern matches a name. For few of either; many patterns are in a trie.
@@ -252,6 +264,10 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 
 /// Returns whether a pattern matches every name that another pattern matches.
 fn covers(pattern: &str, other: &str) -> bool {
+    // Fast path: most patterns and names differ in their first byte.
+    if pattern.bytes().next() != other.bytes().next() && !pattern.starts_with(['*', '>']) {
+        return false;
+    }
     let (mut pattern, mut other) = (pattern.split('.'), other.split('.'));
     loop {
         match (pattern.next(), other.next()) {
