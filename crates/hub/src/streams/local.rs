@@ -17,8 +17,8 @@ use super::durable_keys::TOMBSTONE_RETENTION;
 use super::durable_topics::DurableTopics;
 use super::errors::{not_open, unusable};
 use super::store::{
-    Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening, StoreFuture,
-    StreamStore,
+    CommittedOffset, Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening,
+    StoreFuture, StreamStore,
 };
 use crate::brief::brief;
 use crate::problem::{Problem, code, problem};
@@ -122,7 +122,9 @@ impl StreamStore for LocalStore {
     }
 
     fn committed(&self, stream: &Stream, partition: u32, group: &str) -> OffsetLookup {
-        OffsetLookup::Known(stream.committed(group, partition))
+        // The log clamps the start when it seeks.
+        let committed = stream.committed(group, partition);
+        OffsetLookup::Known(committed.map(|offset| CommittedOffset { offset, start: offset }))
     }
 
     fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool {

@@ -171,7 +171,7 @@ impl PendingWrite {
 
 /// A group's committed offset: known, or requested from the broker.
 pub(crate) enum OffsetLookup {
-    Known(Option<u64>),
+    Known(Option<CommittedOffset>),
     Requested(StoreFuture<Option<CommittedOffset>>),
 }
 
@@ -189,10 +189,7 @@ impl OffsetLookup {
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<Option<CommittedOffset>, Problem>> {
         match self {
-            Self::Known(offset) => {
-                // The log clamps it when it seeks.
-                Poll::Ready(Ok(offset.map(|offset| CommittedOffset { offset, start: offset })))
-            }
+            Self::Known(committed) => Poll::Ready(Ok(*committed)),
             Self::Requested(answer) => answer.as_mut().poll(cx),
         }
     }
