@@ -3,6 +3,7 @@
 
 #![cfg(feature = "kafka")]
 
+#[allow(dead_code, reason = "these need a part of it")]
 mod broker;
 
 use std::collections::BTreeMap;

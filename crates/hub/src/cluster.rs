@@ -26,6 +26,7 @@ pub(crate) mod options;
 mod outbox;
 mod pending;
 mod protocol;
+mod receiver;
 mod redis;
 mod subject;
 mod transport;

@@ -56,7 +56,7 @@ struct NatsAppend {
 }
 
 /// A rejected append.
-struct Rejection {
+struct RejectedAppend {
     index: usize,
     reason: String,
     /// Whether the server rejects all appends.
@@ -175,7 +175,7 @@ impl<'a> NatsPublisher<'a> {
             }
             let acknowledgements = self.acknowledgements(connection, flights, sent).await;
             let rejected = acknowledgements?;
-            for Rejection { index, reason, rejects_all } in rejected.into_iter().rev() {
+            for RejectedAppend { index, reason, rejects_all } in rejected.into_iter().rev() {
                 let append = flights.remove(index).append;
                 if rejects_all { append.fail(&reason) } else { append.reject(&reason) }
             }
@@ -228,8 +228,8 @@ impl<'a> NatsPublisher<'a> {
         connection: &AppendConnection,
         flights: &mut [NatsAppend],
         sent: Vec<(usize, usize, PublishAckFuture)>,
-    ) -> Result<Vec<Rejection>, String> {
-        let mut rejected: Vec<Rejection> = Vec::new();
+    ) -> Result<Vec<RejectedAppend>, String> {
+        let mut rejected: Vec<RejectedAppend> = Vec::new();
         for (index, number, answer) in sent {
             if connection.is_lost.load(Ordering::SeqCst) {
                 return Err("the connection was lost".to_owned());
@@ -246,7 +246,7 @@ impl<'a> NatsPublisher<'a> {
                     // The server has rejected the record, and will again.
                     if rejected.last().is_none_or(|last| last.index != index) {
                         let source = error.source().and_then(|source| source.downcast_ref());
-                        rejected.push(Rejection {
+                        rejected.push(RejectedAppend {
                             index,
                             reason: format!("NATS rejected the record: {error}"),
                             rejects_all: source.is_some_and(rejects_all),

@@ -6,27 +6,21 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
 use mio::{Events, Poll, Token, Waker};
 use ring::rand::{SecureRandom as _, SystemRandom};
-use serde_json::Value;
 use sinews_server::Publisher;
 
 use super::Cluster;
 use super::announcer::Announcer;
-use super::cached_events::{PendingEvents, exchange_events};
-use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
 use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
-use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
-use super::nodes::{HEARTBEAT, Heartbeat, KeysHeartbeat, RETRY_MAX};
+use super::nodes::{HEARTBEAT, RETRY_MAX};
 use super::outbox::Outbox;
 use super::pending::PendingWork;
+use super::receiver::Receiver;
 use crate::policy::LivePolicy;
-use crate::problem::{code, problem};
 use crate::topics::HubTopics;
-use crate::topics::nodes::NodePublicationId;
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -133,22 +127,6 @@ struct ClusterLink {
     is_delayed: bool,
     /// Clients know of an outage.
     has_reported: bool,
-}
-
-/// What handles messages of other nodes.
-struct Receiver {
-    cluster: Arc<Cluster>,
-    hub: Arc<HubTopics>,
-    live: LivePolicy,
-    publisher: Publisher,
-    remote: RemotePresence,
-    keys: KeyReplicator,
-    /// Nodes that need the whole presence of this node.
-    requesters: Vec<NodeId>,
-    /// Results of commands that connections execute: the node that waits for one, and the id of its request.
-    results: PendingWork<(NodeId, u64, Value)>,
-    /// Requests for events of cache channels.
-    events: PendingEvents,
 }
 
 impl ClusterLink {
@@ -438,166 +416,4 @@ fn random_share() -> f64 {
     // Without random numbers, all nodes wait equally long.
     let _ = SystemRandom::new().fill(&mut byte);
     f64::from(byte[0]) / 255.0
-}
-
-impl Receiver {
-    /// Handles a message. Returns whether the thread may have more to do for it: not for publications.
-    fn receive(&mut self, message: &[u8], now: Instant) -> bool {
-        // Other versions of this program may send other messages.
-        let Some((head, body)) = NodeMessageHead::read(message) else { return false };
-        if head.node.id == self.cluster.node.id {
-            return false;
-        }
-        let mut nodes = self.cluster.lock_nodes();
-        if !nodes.receive(head.node, head.number, now) {
-            return false;
-        }
-        let is_publications = head.kind == MessageKind::Publications;
-        let is_replaced = !is_publications && nodes.is_replaced(head.node);
-        drop(nodes);
-        match is_publications {
-            true => self.deliver(&head, body),
-            false => self.handle(&head, (body, is_replaced), now),
-        }
-        !is_publications
-    }
-
-    /// Handles a message other than publications.
-    fn handle(&mut self, head: &NodeMessageHead, (body, is_replaced): (&[u8], bool), now: Instant) {
-        match head.kind {
-            MessageKind::Publications => {}
-            MessageKind::Heartbeat => {
-                let Ok(heartbeat) = serde_json::from_slice::<Heartbeat>(body) else { return };
-                if heartbeat.serving {
-                    let predecessors = self.cluster.lock_nodes().predecessors(head.node);
-                    predecessors.into_iter().for_each(|node| self.remote.remove(node, &self.publisher));
-                }
-                if !is_replaced && self.remote.compare(head.node, heartbeat.presence, now) {
-                    self.request_presence(head.node);
-                }
-                let keys = heartbeat.keys.filter(|_| !is_replaced);
-                self.cluster.note_heartbeat(head.node, heartbeat);
-                self.note_keys(head.node, keys, now);
-            }
-            MessageKind::Leave => {
-                self.cluster.left(head.node);
-                self.remote.remove(head.node, &self.publisher);
-                self.update_key_nodes(now);
-            }
-            MessageKind::PresenceChanges | MessageKind::PresenceSnapshot if is_replaced => {}
-            MessageKind::PresenceChanges => {
-                if self.remote.apply_changes(head.node, body, &self.publisher, now) {
-                    self.request_presence(head.node);
-                }
-            }
-            MessageKind::PresenceSnapshot => {
-                self.remote.apply_snapshot(head.node, body, &self.publisher, now);
-            }
-            MessageKind::PresenceRequest => {
-                if !self.requesters.contains(&head.node) {
-                    self.requesters.push(head.node);
-                }
-            }
-            MessageKind::Command => self.execute(head.node, body),
-            MessageKind::Result => {
-                let Ok(ResultMessage { id, result }) = serde_json::from_slice(body) else { return };
-                self.cluster.lock_requests().complete(id, head.node, result);
-            }
-            // A predecessor process does not own keys any more.
-            MessageKind::KeyChanges
-            | MessageKind::KeyCatalogue
-            | MessageKind::KeyRequest
-            | MessageKind::KeyState
-            | MessageKind::KeyWrite
-            | MessageKind::KeyResult
-            | MessageKind::KeyPositions
-                if is_replaced => {}
-            kind => self.keys.receive(head.node, kind, body, (&*self.cluster, now)),
-        }
-    }
-
-    /// Executes a command of another node, and sends its result.
-    fn execute(&self, node: NodeId, body: &[u8]) {
-        // Other versions of this program may send other commands.
-        let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
-        let subject = self.cluster.outbox.subjects.node(node);
-        if matches!(command, NodeCommand::Sync) {
-            if self.cluster.answers_sync(node) {
-                self.cluster.send_revocations(&subject, &self.live.policy().revocations().all());
-            }
-            return;
-        }
-        let target = CommandTarget {
-            connections: self.hub.connections(),
-            live: &self.live,
-            publisher: &self.publisher,
-            hub: &self.hub,
-        };
-        match target.execute(command) {
-            Execution::Done(result) => self.send_result(node, id, result),
-            Execution::Pending(result) => {
-                if !self.results.add(result.map(move |result| (node, id, result)).boxed()) {
-                    let full = problem(code::TOO_MANY, "a node has too many pending commands");
-                    self.send_result(node, id, full.fields());
-                }
-            }
-        }
-    }
-
-    /// Sends the results of commands that connections have executed, and delivers events that other nodes have retained.
-    fn do_pending_work(&mut self) {
-        exchange_events(&mut self.events, &self.cluster, (&self.hub, &self.publisher));
-        while let Some((node, id, result)) = self.results.next_done() {
-            self.send_result(node, id, result);
-        }
-    }
-
-    fn send_result(&self, node: NodeId, id: u64, result: Value) {
-        if id > 0 {
-            // A value is always encoded.
-            let body = serde_json::to_vec(&ResultMessage { id, result }).unwrap_or_default();
-            self.cluster.outbox.send(&self.cluster.outbox.subjects.node(node), MessageKind::Result, &body);
-        }
-    }
-
-    fn request_presence(&self, node: NodeId) {
-        let outbox = &self.cluster.outbox;
-        outbox.send(&outbox.subjects.node(node), MessageKind::PresenceRequest, &[]);
-    }
-
-    fn note_keys(&mut self, node: NodeId, keys: Option<KeysHeartbeat>, now: Instant) {
-        self.update_key_nodes(now);
-        if let Some(KeysHeartbeat { number, connected, store }) = keys {
-            let connected = Duration::from_millis(connected);
-            self.keys.beat(node, (number, connected, store), &*self.cluster, now);
-        }
-    }
-
-    fn update_key_nodes(&mut self, now: Instant) {
-        let nodes = self.cluster.lock_nodes().key_nodes(self.cluster.node.id);
-        self.keys.set_nodes(nodes, now);
-    }
-
-    fn keys_heartbeat(&self, now: Instant) -> KeysHeartbeat {
-        let connected = self.keys.connected_for(now).as_millis();
-        let connected = u64::try_from(connected).unwrap_or(u64::MAX);
-        KeysHeartbeat { number: self.keys.number(), connected, store: self.keys.store_id() }
-    }
-
-    fn run_keys(&mut self, now: Instant) {
-        if self.cluster.is_serving.load(Ordering::Acquire) {
-            self.keys.serve(now);
-        }
-        self.keys.run(&*self.cluster, now);
-    }
-
-    fn deliver(&mut self, head: &NodeMessageHead, body: &[u8]) {
-        let Some((topic, publications)) = read_publications(body) else { return };
-        let NodeMessageHead { node: NodeId { id: node, start }, number, .. } = *head;
-        self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
-        for NodePublication { index, content, exclude } in publications {
-            let origin = NodePublicationId { node, start, number, index };
-            self.hub.deliver_from_cluster(&mut self.publisher, topic, (&content, exclude), origin);
-        }
-    }
 }

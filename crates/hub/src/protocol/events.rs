@@ -153,7 +153,7 @@ fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) ->
             assigned: wanted.assigned.then_some(assigned),
             joins: wanted.joins.clone(),
         })),
-        followed: Followed::Topics(u8::try_from(wanted.topics.len()).unwrap_or(u8::MAX)),
+        followed: FollowedResource::Topics(u8::try_from(wanted.topics.len()).unwrap_or(u8::MAX)),
         joins: u8::try_from(wanted.joins.len()).unwrap_or(u8::MAX),
         poll,
     };
@@ -176,7 +176,7 @@ struct EventReader {
     client: JsonClient,
     /// `None` once the response has begun.
     requested: Option<Box<RequestedSubscriptions>>,
-    followed: Followed,
+    followed: FollowedResource,
     /// Number of joined topics.
     joins: u8,
     poll: Option<Box<LongPoll>>,
@@ -184,7 +184,7 @@ struct EventReader {
 
 /// What a response follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Followed {
+enum FollowedResource {
     /// This number of topics.
     Topics(u8),
     /// The keys of a topic.
@@ -228,9 +228,9 @@ impl EventReader {
     /// Ends the response if a subscription or a membership has ended, or if a poll has its answer.
     fn end_if_due(&self, cx: &mut Context<'_>) {
         let has_all = match self.followed {
-            Followed::Keys => self.client.is_subscribed_to_keys(),
-            Followed::Topics(topics) => self.client.subscriptions() >= usize::from(topics),
-            Followed::Stream => self.client.is_consuming(),
+            FollowedResource::Keys => self.client.is_subscribed_to_keys(),
+            FollowedResource::Topics(topics) => self.client.subscriptions() >= usize::from(topics),
+            FollowedResource::Stream => self.client.is_consuming(),
         };
         let has_all = has_all && self.client.joined_topics() >= usize::from(self.joins);
         if self.requested.is_none() && !has_all {
@@ -280,8 +280,8 @@ impl Handler for EventReader {
             self.client.register_reader(cx);
         }
         self.client.expect_subscriptions(match self.followed {
-            Followed::Topics(topics) => usize::from(topics),
-            Followed::Keys | Followed::Stream => 0,
+            FollowedResource::Topics(topics) => usize::from(topics),
+            FollowedResource::Keys | FollowedResource::Stream => 0,
         });
         self.subscribe(cx);
     }

@@ -26,7 +26,7 @@ use super::errors::{created, unusable};
 use super::relay_feed::RelayFeed;
 use super::request::find_partition;
 use super::store::{
-    CommittedOffset, Deduplication, IfMissing, OffsetLookup, OlderRecords, PartitionSource, PendingWrite,
+    Deduplication, GroupPosition, IfMissing, OffsetLookup, OlderRecords, PartitionSource, PendingWrite,
     ReadFailure, SharedOpening, StoreFuture, StreamStore,
 };
 use crate::brief::brief;
@@ -207,7 +207,7 @@ impl StreamStore for BrokerStore {
             let Some(offset) = answer.await.map_err(|error| store.failed(&error))? else { return Ok(None) };
             let known = store.known_end(&stream, partition);
             if offset <= known {
-                return Ok(Some(CommittedOffset { offset, start: offset }));
+                return Ok(Some(GroupPosition { offset, start: offset }));
             }
             // Another node may have read more than this one. Beyond the broker's end, a member would wait silently.
             let end = store.last_end(&stream, partition, known).await?;
@@ -217,7 +217,7 @@ impl StreamStore for BrokerStore {
                     "the committed offset of a group is beyond the end of the stream"
                 );
             }
-            Ok(Some(CommittedOffset { offset, start: offset.min(end) }))
+            Ok(Some(GroupPosition { offset, start: offset.min(end) }))
         }))
     }
 

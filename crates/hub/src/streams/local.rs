@@ -17,7 +17,7 @@ use super::durable_keys::TOMBSTONE_RETENTION;
 use super::durable_topics::DurableTopics;
 use super::errors::{not_open, unusable};
 use super::store::{
-    CommittedOffset, Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening,
+    Deduplication, GroupPosition, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening,
     StoreFuture, StreamStore,
 };
 use crate::brief::brief;
@@ -124,7 +124,7 @@ impl StreamStore for LocalStore {
     fn committed(&self, stream: &Stream, partition: u32, group: &str) -> OffsetLookup {
         // The log clamps the start when it seeks.
         let committed = stream.committed(group, partition);
-        OffsetLookup::Known(committed.map(|offset| CommittedOffset { offset, start: offset }))
+        OffsetLookup::Known(committed.map(|offset| GroupPosition { offset, start: offset }))
     }
 
     fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool {

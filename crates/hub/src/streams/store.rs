@@ -171,13 +171,13 @@ impl PendingWrite {
 
 /// A group's committed offset: known, or requested from the broker.
 pub(crate) enum OffsetLookup {
-    Known(Option<CommittedOffset>),
-    Requested(StoreFuture<Option<CommittedOffset>>),
+    Known(Option<GroupPosition>),
+    Requested(StoreFuture<Option<GroupPosition>>),
 }
 
-/// A committed offset.
+/// A committed offset of a group, and where its members start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CommittedOffset {
+pub(crate) struct GroupPosition {
     pub(crate) offset: u64,
     /// Where reading starts: the end, if the offset is beyond it.
     pub(crate) start: u64,
@@ -187,9 +187,9 @@ impl OffsetLookup {
     pub(crate) fn poll(
         &mut self,
         cx: &mut task::Context<'_>,
-    ) -> Poll<Result<Option<CommittedOffset>, Problem>> {
+    ) -> Poll<Result<Option<GroupPosition>, Problem>> {
         match self {
-            Self::Known(committed) => Poll::Ready(Ok(*committed)),
+            Self::Known(position) => Poll::Ready(Ok(*position)),
             Self::Requested(answer) => answer.as_mut().poll(cx),
         }
     }

@@ -9,7 +9,7 @@ use sinews_server::{Answer, KeySubscription, Position, ReplayFrom, Request, Stre
 use super::cursor::parse_position;
 use super::format::{KEY_ELEMENTS, KEY_EVENTS, LINES};
 use super::request::{self, RequestedFormat, RequestedTopic};
-use super::{EventReader, Followed, LongPoll, RequestedSubscriptions, TopicsReader};
+use super::{EventReader, FollowedResource, LongPoll, RequestedSubscriptions, TopicsReader};
 use crate::auth::Denied;
 use crate::http::{failure, topic_of};
 use crate::topics;
@@ -56,7 +56,8 @@ impl TopicsReader<'_> {
             client.check_keys(&topic)?;
             let polled = RequestedTopic { name: topic.clone(), start: position.map(ReplayFrom::After) };
             let requested = Some(Box::new(RequestedSubscriptions::Keys(topic, options)));
-            let reader = |poll| EventReader { client, requested, followed: Followed::Keys, joins: 0, poll };
+            let reader =
+                |poll| EventReader { client, requested, followed: FollowedResource::Keys, joins: 0, poll };
             let response = match format {
                 RequestedFormat::Events => StreamingResponse::new(request::EVENTS, &KEY_EVENTS, reader(None)),
                 RequestedFormat::Lines => StreamingResponse::new(request::LINES, &LINES, reader(None)),

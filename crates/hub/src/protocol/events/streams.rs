@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sinews_server::{Answer, Request, StreamingResponse};
 
 use super::format::LINES;
-use super::{EventReader, Followed, RequestedSubscriptions, TopicsReader, request};
+use super::{EventReader, FollowedResource, RequestedSubscriptions, TopicsReader, request};
 use crate::auth::{Action, Denied};
 use crate::http::{failure, stream_name_of};
 use crate::protocol::json::JsonClient;
@@ -39,7 +39,8 @@ impl TopicsReader<'_> {
         let (hub, config) = (Arc::clone(self.hub), Arc::clone(self.config));
         let client = JsonClient::with_rights(rights, self.live, hub, self.max_message, self.streams);
         let requested = Some(Box::new(RequestedSubscriptions::Records(message)));
-        let reader = EventReader { client, requested, followed: Followed::Stream, joins: 0, poll: None };
+        let reader =
+            EventReader { client, requested, followed: FollowedResource::Stream, joins: 0, poll: None };
         Ok(StreamingResponse::new(request::LINES, &LINES, reader).with_config(config).into())
     }
 }
