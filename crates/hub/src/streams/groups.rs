@@ -177,7 +177,7 @@ impl State {
         let mut spare = more;
         let mut held: HashMap<u64, Vec<usize>> = HashMap::new();
         for (at, reader) in self.assigned.iter().take(partitions).enumerate() {
-            reader.into_iter().for_each(|id| held.entry(*id).or_default().push(at));
+            reader.iter().for_each(|id| held.entry(*id).or_default().push(at));
         }
         // Each member, the partitions that it lacks, and the number of partitions that it keeps.
         let mut short: Vec<(u64, usize, usize)> = Vec::new();
