@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_sink::Sink;
@@ -12,7 +12,7 @@ use sinews_proto::{CloseCode, Kind, Misuse, Time};
 use sinews_session::{Prepared, Sent};
 use tokio::time::Sleep;
 
-use super::outlet::{SharedDriver, WriteOutlet};
+use super::outlet::{BorrowedDriver, SharedDriver, WriteOutlet};
 use super::read::{ReadDriver, ReadHalf};
 use super::transport::Split;
 use crate::driver::{Driver as _, POLL_INTERVAL};
@@ -226,7 +226,7 @@ impl<T: Split> WriteHalf<T> {
     fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_unless_closing(cx))?;
         // A Close of the reader may still be queued there.
-        self.with_reader(|driver, cx| {
+        self.with_reader(cx, |driver, cx| {
             let _ = driver.poll_send(cx);
         });
         ready!(self.poll_unless_closing(cx))?;
@@ -234,7 +234,7 @@ impl<T: Split> WriteHalf<T> {
             ready!(self.outlet.poll_shut(HalfSide::Write, cx))?;
             self.with(Link::shut);
         }
-        self.with_reader(|driver, cx| driver.discard_received(cx));
+        self.with_reader(cx, |driver, cx| driver.discard_received(cx));
         Poll::Ready(Ok(()))
     }
 
@@ -248,16 +248,13 @@ impl<T: Split> WriteHalf<T> {
     }
 
     /// Runs `work` with the reader's connection, unless its owner has it.
-    fn with_reader(&self, work: impl FnOnce(&mut ReadDriver<T>, &mut Context<'_>)) {
-        let Some((mut driver, _)) = self.shared_driver.borrow() else { return };
-        driver.link.now = now();
-        driver.link.sync();
-        // The transport and the timer must have the reader's waker.
-        let waker = self.outlet.pair.waker(HalfSide::Read);
-        work(&mut driver, &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())));
-        if self.shared_driver.put(driver) {
-            self.outlet.pair.wake_side(HalfSide::Read);
-        }
+    fn with_reader(&self, cx: &mut Context<'_>, work: impl FnOnce(&mut ReadDriver<T>, &mut Context<'_>)) {
+        let Some(mut borrowed) = self.shared_driver.borrow() else { return };
+        borrowed.driver.link.now = now();
+        borrowed.driver.link.sync();
+        let waker = borrowed.owner.as_ref().unwrap_or(cx.waker());
+        work(&mut borrowed.driver, &mut Context::from_waker(waker));
+        self.shared_driver.put_borrowed(borrowed.driver, false);
     }
 
     /// Begins the closing handshake behind queued messages, without waiting: the Close leaves with the next
@@ -369,15 +366,16 @@ impl<T: Split> WriteHalf<T> {
             return;
         }
         self.polled_at = now;
-        let Some((mut driver, is_owner_dropped)) = self.shared_driver.borrow() else { return };
+        let Some(borrowed) = self.shared_driver.borrow() else { return };
+        let BorrowedDriver { mut driver, owner, is_owner_dropped } = borrowed;
         driver.link.now = now;
         driver.link.sync();
         if is_owner_dropped {
             drop_messages::<T>(&mut driver, cx);
         } else {
-            // The transport and the timer must have the reader's waker.
-            let waker = self.outlet.pair.waker(HalfSide::Read);
-            let cx = &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
+            // The transport and the timer must have the reader's waker. A reader that has not waited yet polls both
+            // itself, once it does.
+            let cx = &mut Context::from_waker(owner.as_ref().unwrap_or(cx.waker()));
             driver.poll_input(cx);
             let _ = driver.poll_send(cx);
             // The awaited message may be behind the received bytes.
@@ -386,9 +384,7 @@ impl<T: Split> WriteHalf<T> {
             }
         }
         let has_news = driver.link.has_pending_event() || driver.link.closed().is_some();
-        if self.shared_driver.put(driver) || has_news {
-            self.outlet.pair.wake_side(HalfSide::Read);
-        }
+        self.shared_driver.put_borrowed(driver, has_news);
     }
 }
 
