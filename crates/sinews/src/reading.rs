@@ -256,7 +256,7 @@ impl BufferFill {
     ) -> Poll<Option<MessageHead>> {
         driver.link().expect_pieces(true);
         loop {
-            if let Some(reading) = &self.reading {
+            if let Some(reading) = &mut self.reading {
                 let (received, ended) = elsewhere(driver).unwrap_or_default();
                 let (follow, ends) = driver.link().known_to_follow();
                 let len = received.saturating_add(reading.left).saturating_add(follow);
@@ -269,6 +269,8 @@ impl BufferFill {
             match (ready!(poll_step(driver, cx)), &mut self.reading) {
                 (None, _) => return Poll::Ready(None),
                 (Some(ReadStep::Piece), _) => {}
+                    // Sends, which may receive, can follow before the piece is read.
+                    reading.buffer(driver.link());
                 (Some(ReadStep::Event(event)), Some(reading)) => reading.continue_with(driver.link(), event),
                 (Some(ReadStep::Event(event)), None) => {
                     self.reading = MessageCursor::begin(driver.link(), event).map(Box::new);
