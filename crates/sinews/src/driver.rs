@@ -422,8 +422,9 @@ pub(crate) trait Driver {
     /// Drops received input. A socket that is closed with unread input is reset, and a reset may overtake the Close.
     fn discard_received(&mut self, cx: &mut Context<'_>) {
         for _ in 0..DISCARDED_MAX {
-            let done = |link: &mut Link| !link.receives() || link.is_congested();
-            if self.link().pull().is_none() && (done(self.link()) || self.poll_receive(cx).is_pending()) {
+            if let Some(event) = self.link().pull() {
+                self.link().discard_event(event);
+            } else if !self.link().receives() || self.poll_receive(cx).is_pending() {
                 break;
             }
         }

@@ -59,6 +59,12 @@ impl MessageCursor {
         let (kind, at, last) = match event {
             ReceivedEvent::Message { kind, at } => (kind, at, true),
             ReceivedEvent::Fragment { kind, at, first: true, last } => (kind, at, last),
+            ReceivedEvent::Fragment { kind, at, first: false, last } if !link.is_skipping() => {
+                // A receive call of another kind, which was dropped, has taken the beginning.
+                let buffered = link.take_gathered(at);
+                let left = buffered.len();
+                return Some(Self { kind, at: None, buffered, read: 0, left, last });
+            }
             // The rest of a message whose reader was dropped.
             event => {
                 link.discard_event(event);
@@ -263,14 +269,14 @@ impl BufferFill {
                 let last = reading.last || ended || ends;
                 if len > 0 || last {
                     let len = len.saturating_add(self.filled);
+                    // Sends, which may receive, can follow before the piece is read.
+                    reading.buffer(driver.link());
                     return Poll::Ready(Some(MessageHead { kind: reading.kind, len, last }));
                 }
             }
             match (ready!(poll_step(driver, cx)), &mut self.reading) {
                 (None, _) => return Poll::Ready(None),
                 (Some(ReadStep::Piece), _) => {}
-                    // Sends, which may receive, can follow before the piece is read.
-                    reading.buffer(driver.link());
                 (Some(ReadStep::Event(event)), Some(reading)) => reading.continue_with(driver.link(), event),
                 (Some(ReadStep::Event(event)), None) => {
                     self.reading = MessageCursor::begin(driver.link(), event).map(Box::new);

@@ -6,9 +6,9 @@ mod common;
 use std::task::Poll;
 
 use common::{deflating_pair, pair, pair_with, poll_once, server_and_raw};
-use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse};
+use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse, Role};
 use sinews_testkit::{Frame, Rng};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 
 fn noise(len: usize) -> Vec<u8> {
     Rng::new(len as u64).bytes(len)
@@ -217,6 +217,53 @@ async fn message_without_an_end_is_an_error() {
     drop(reader);
     assert!(server.next().await.is_none());
     assert_eq!(server.closed().unwrap().cause(), Cause::Ended);
+}
+
+/// A server that has received the first of three thirds of a message, which a dropped call of `next` has taken; and
+/// the other thirds.
+async fn begun_by_a_dropped_next() -> (sinews::WebSocket<DuplexStream>, DuplexStream, [Vec<u8>; 2]) {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    assert!(poll_once(server.next_reader()).is_pending(), "selects pieces");
+    let mut wire = Frame::binary([[b'a'; 200], [b'b'; 200], [b'c'; 200]].concat()).encode(Role::Client);
+    let last = wire.split_off(wire.len() - 200);
+    let second = wire.split_off(wire.len() - 200);
+    raw.write_all(&wire).await.unwrap();
+    poll_input_once(&mut server).await;
+    assert!(poll_once(server.next()).is_pending());
+    (server, raw, [second, last])
+}
+
+#[tokio::test(start_paused = true)]
+async fn reader_continues_a_message_that_a_dropped_next_has_begun() {
+    let whole = [[b'a'; 200], [b'b'; 200], [b'c'; 200]].concat();
+    let (mut server, mut raw, [second, last]) = begun_by_a_dropped_next().await;
+    raw.write_all(&[second, last].concat()).await.unwrap();
+    let mut reader = server.next_reader().await.unwrap().unwrap();
+    let mut received = Vec::new();
+    reader.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, whole);
+
+    let (mut server, mut raw, [second, last]) = begun_by_a_dropped_next().await;
+    let mut buffer = [0; 600];
+    assert!(poll_once(server.recv_into(&mut buffer)).is_pending());
+    raw.write_all(&second).await.unwrap();
+    assert!(poll_once(server.recv_into(&mut buffer)).is_pending());
+    raw.write_all(&last).await.unwrap();
+    let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
+    assert_eq!((filled.len, filled.last), (600, true));
+    assert_eq!(buffer[..], whole);
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_is_whole_or_skipped_after_dropped_calls_of_each_kind() {
+    let (mut server, mut raw, [second, last]) = begun_by_a_dropped_next().await;
+    raw.write_all(&second).await.unwrap();
+    let mut reader = server.next_reader().await.unwrap().unwrap();
+    assert_eq!(reader.next_chunk().await.unwrap().unwrap().len(), 400);
+    drop(reader);
+    raw.write_all(&last).await.unwrap();
+    raw.write_all(&Frame::binary("whole").encode(Role::Client)).await.unwrap();
+    assert_eq!(server.next().await.unwrap().unwrap().as_bytes(), b"whole");
 }
 
 #[tokio::test]
