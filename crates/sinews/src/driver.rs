@@ -11,7 +11,7 @@ use sinews_proto::{CloseCode, Kind, Misuse, Time};
 use sinews_session::{Closed, ReceivedEvent, Sent};
 
 use crate::error::Error;
-use crate::link::{BorrowedMessage, Link, NextStep};
+use crate::link::{BorrowedMessage, Link, NextStep, accepted};
 use crate::message::Message;
 use crate::resources;
 
@@ -340,7 +340,7 @@ pub(crate) trait Driver {
             ready!(self.poll_capacity(cx));
         }
         if let Some(queued) = queue(self.link()) {
-            queued?;
+            accepted(queued)?;
             if burst && !self.link().is_congested() {
                 return Poll::Ready(Ok(()));
             }
@@ -355,7 +355,7 @@ pub(crate) trait Driver {
         (kind, part, last): (Kind, &[u8], bool),
     ) -> Poll<Result<(), Error>> {
         ready!(self.poll_capacity(cx));
-        Poll::Ready(self.link().queue_piece(kind, part, last).map(drop))
+        Poll::Ready(accepted(self.link().queue_piece(kind, part, last)))
     }
 
     /// Waits until there is capacity for a message.

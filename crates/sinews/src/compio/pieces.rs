@@ -15,6 +15,7 @@ use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
+use crate::link::accepted;
 use crate::message::{Filled, MessageHead};
 use crate::reading::{FRAGMENT_MAX, MessageCursor};
 
@@ -214,7 +215,7 @@ async fn send_pieces<S: Transport>(
     pieces: Vec<Bytes>,
 ) -> Result<(), Error> {
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.driver.poll_capacity(cx))).await;
-    holder.with(|socket| socket.driver.link().queue_pieces(kind, &pieces))?;
+    accepted(holder.with(|socket| socket.driver.link().queue_pieces(kind, &pieces)))?;
     drop(pieces);
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.driver.poll_out(cx))).await
 }

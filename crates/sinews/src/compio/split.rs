@@ -21,6 +21,7 @@ use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
+use crate::link::accepted;
 use crate::message::{Filled, Message, MessageHead};
 use crate::methods;
 use crate::sender::Sender;
@@ -163,7 +164,7 @@ impl<S: Transport> WriteHalf<S> {
 
     async fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
         self.wait_for_capacity().await;
-        self.shared.change(|socket| socket.driver.link().queue_borrowed(kind, payload))?;
+        accepted(self.shared.change(|socket| socket.driver.link().queue_borrowed(kind, payload)))?;
         self.flush().await
     }
 
@@ -211,7 +212,7 @@ impl<S: Transport> WriteHalf<S> {
     /// See [`Error`].
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         self.wait_for_capacity().await;
-        self.try_send(message).map(drop)
+        accepted(self.try_send(message))
     }
 
     /// Queues a message without waiting, as [`WebSocket::try_send`].

@@ -22,6 +22,12 @@ const BURST_MAX: std::time::Duration = std::time::Duration::from_millis(1);
 /// In a burst, the clock is read for the first message after a reply, and then once for so many messages.
 const CLOCK_EVERY: u32 = 8;
 
+/// The result of a call that has waited for capacity: the queue accepts its message.
+pub(crate) fn accepted(queued: Result<Sent, Error>) -> Result<(), Error> {
+    debug_assert!(!matches!(queued, Ok(Sent::Dropped)), "a message was dropped although the queue had capacity");
+    queued.map(drop)
+}
+
 impl Link {
     /// Queues a message.
     #[inline(always)]
@@ -145,11 +151,11 @@ impl Link {
             if self.session.is_mid_message() {
                 break false;
             }
-            if self.session.is_congested() {
+            if self.is_congested() {
                 break true;
             }
             match inbox.poll_next(cx) {
-                // The sender checked the message, and the connection is open.
+                // The sender checked the message, and the connection is open and has capacity.
                 Poll::Ready(message) => drop(self.queue(message)),
                 Poll::Pending => break false,
             }
@@ -199,7 +205,14 @@ impl Link {
     /// Whether no further message should be queued before queued bytes have left.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
-        self.session.is_congested() && !self.lifecycle.send_ended
+        (self.session.is_congested() || self.outbound.fills_early && self.is_full())
+            && !self.lifecycle.send_ended
+    }
+
+    /// Whether the overflow policy would apply to the next message.
+    #[cold]
+    fn is_full(&self) -> bool {
+        self.session.buffered() >= self.config().max_outbound()
     }
 
     /// Whether a queued reply must leave before the application handles this event: the reply to a Close, the pong

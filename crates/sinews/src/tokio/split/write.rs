@@ -17,7 +17,7 @@ use super::read::{ReadDriver, ReadHalf};
 use super::transport::Split;
 use crate::driver::{Driver as _, POLL_INTERVAL};
 use crate::error::Error;
-use crate::link::{HalfSide, Link};
+use crate::link::{HalfSide, Link, accepted};
 use crate::message::Message;
 use crate::methods;
 use crate::sender::Sender;
@@ -144,8 +144,9 @@ impl<T: Split> WriteHalf<T> {
         cx: &mut Context<'_>,
         queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
     ) -> Poll<Result<(), Error>> {
-        ready!(self.poll_capacity(cx));
-        self.queue_by(queue).transpose()?;
+        if let Some(queued) = ready!(self.poll_with_capacity(cx, queue)) {
+            accepted(queued)?;
+        }
         self.poll_out(cx)
     }
 
@@ -157,8 +158,12 @@ impl<T: Split> WriteHalf<T> {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
-        poll_fn(|cx| self.poll_capacity(cx)).await;
-        self.queue(message.into()).map(drop)
+        let mut message = Some(message.into());
+        poll_fn(|cx| {
+            let queue = |link: &mut Link| message.take().map(|message| link.queue(message));
+            self.poll_with_capacity(cx, queue).map(|queued| queued.map_or(Ok(()), accepted))
+        })
+        .await
     }
 
     /// Queues a message without waiting. If [`Config::max_outbound`](crate::Config::max_outbound) bytes are queued
@@ -308,6 +313,22 @@ impl<T: Split> WriteHalf<T> {
         }
         Poll::Ready(())
     }
+    /// Waits until there is capacity for a message, and queues it before the reader queues one of a [`Sender`].
+    fn poll_with_capacity<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        queue: impl FnOnce(&mut Link) -> R,
+    ) -> Poll<R> {
+        let mut queue = Some(queue);
+        loop {
+            let queued = self.queue_by(|link| queue.take_if(|_| !link.is_congested()).map(|queue| queue(link)));
+            if let Some(queued) = queued {
+                return Poll::Ready(queued);
+            }
+            ready!(self.poll_progress(cx));
+        }
+    }
+
 
     /// Sends all that is queued.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -392,7 +413,7 @@ impl<T: Split> SendPieces for WriteHalf<T> {
     fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
         ready!(self.poll_capacity(cx));
         let (kind, part, last) = part;
-        Poll::Ready(self.queue_by(|link| link.queue_piece(kind, part, last)).map(drop))
+        self.poll_with_capacity(cx, |link| link.queue_piece(kind, part, last)).map(accepted)
     }
 
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
