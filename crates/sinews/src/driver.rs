@@ -255,7 +255,6 @@ pub(crate) trait Driver {
     /// Sends, and receives more. Returns whether more may have been received; if not, the connection has ended.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
-            let congested = self.link().is_congested();
             let blocked = self.poll_send(cx).is_pending();
             match self.link().next() {
                 NextStep::Ended => {
@@ -267,11 +266,8 @@ pub(crate) trait Driver {
                 NextStep::ShutDown if !blocked => self.poll_shut(cx),
                 NextStep::ShutDown | NextStep::Continue => {}
             }
-            if congested && !self.link().is_congested() {
-                // Earlier input can be processed now.
-                return Poll::Ready(true);
-            }
-            if !self.link().is_congested() && self.link().receives() {
+            // Also while many bytes are queued: a peer that waits in the same way would read nothing either.
+            if self.link().receives() {
                 // A peer that never stops sending does not delay deadlines.
                 if self.is_late() {
                     self.link().timeout();
@@ -288,7 +284,7 @@ pub(crate) trait Driver {
     /// For a caller that sends: handles input, and parks the first event that is for the application.
     fn poll_input(&mut self, cx: &mut Context<'_>) {
         self.link().drop_handled_event();
-        while !self.link().has_pending_event() && !self.link().is_congested() && self.link().receives() {
+        while !self.link().has_pending_event() && self.link().receives() {
             if let Some(event) = self.link().pull() {
                 self.link().store_event(event);
             } else if self.poll_receive(cx).is_pending() {

@@ -4,7 +4,9 @@
 mod common;
 
 use common::pair_with;
-use sinews::{CloseCode, Config, Kind, Overflow};
+use sinews::{CloseCode, Config, Kind, Overflow, PingRate, Prepared, Role, WebSocket};
+use sinews_testkit::{Frame, Rng, negotiate, split_frames};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const POLICIES: [Overflow; 3] = [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest];
 
@@ -88,4 +90,83 @@ async fn half_that_waits_never_meets_the_overflow_policy() {
     (producer.await.unwrap(), writer.await.unwrap());
     drop(client);
     reader.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_that_both_wait_for_messages_receive_more_than_the_high_water_mark() {
+    for seed in 0..8 {
+        let config = Config::default().with_high_water(500).with_max_outbound(1 << 20);
+        let (mut client, mut server) = pair_with(&config, 300, Some(seed));
+        for end in [&mut client, &mut server] {
+            match seed % 2 {
+                0 => end.feed(Rng::new(seed).bytes(20_000)).await.unwrap(),
+                _ => {
+                    for number in 0..20u8 {
+                        end.publish(&Prepared::binary(vec![number; 1000])).unwrap();
+                    }
+                }
+            }
+        }
+        let receive = async |end: &mut common::End| {
+            let mut received = 0;
+            while received < 20_000 {
+                received += end.next_data().await.unwrap().unwrap().len();
+            }
+            end.flush().await.unwrap();
+        };
+        tokio::join!(receive(&mut client), receive(&mut server));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_that_send_a_large_message_at_once_receive_both() {
+    for seed in 0..8 {
+        let config = Config::default().with_high_water(500);
+        let (mut client, mut server) = pair_with(&config, 300, Some(seed));
+        let exchange = async |end: &mut common::End| {
+            end.send(vec![1; 20_000]).await.unwrap();
+            assert_eq!(end.next_data().await.unwrap().unwrap().len(), 20_000);
+            end.flush().await.unwrap();
+        };
+        tokio::join!(exchange(&mut client), exchange(&mut server));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_that_reads_nothing_gets_few_pongs_and_no_further_replies() {
+    let config = Config::default()
+        .with_high_water(4 << 10)
+        .with_ping_rate(PingRate { per_second: 1 << 20, burst: 1 << 20 });
+    let (mut raw, io) = tokio::io::duplex(1 << 10);
+    let negotiated = negotiate(None, None).server;
+    let mut server = WebSocket::from_negotiated(io, negotiated, config.into(), &[]);
+    let echo = tokio::spawn(async move {
+        while let Some(Ok(message)) = server.next().await {
+            if message.is_data() && server.send(message).await.is_err() {
+                break;
+            }
+        }
+    });
+    // Pings alone: the receive call reads them all, and keeps the newest pong.
+    for number in 0..2000u16 {
+        raw.write_all(&Frame::ping([number as u8; 100]).encode(Role::Client)).await.unwrap();
+    }
+    // Requests: the reply that exceeds the mark waits, and no further request is read.
+    let request = Frame::binary([7; 1000]).encode(Role::Client);
+    let mut requests = 0;
+    let wait = std::time::Duration::from_secs(1);
+    while tokio::time::timeout(wait, raw.write_all(&request)).await.is_ok() {
+        requests += 1;
+        assert!(requests < 50, "all requests are read");
+    }
+    let mut replies = vec![0; 1 << 20];
+    let mut filled = 0;
+    while let Ok(Ok(count @ 1..)) = tokio::time::timeout(wait, raw.read(&mut replies[filled..])).await {
+        filled += count;
+    }
+    let (frames, _) = split_frames(&replies[..filled]);
+    let pongs = frames.iter().filter(|frame| frame.opcode == 10).count();
+    assert!(pongs * 100 < 7 << 10, "{pongs} pongs of 2000");
+    drop(raw);
+    echo.await.unwrap();
 }

@@ -65,7 +65,7 @@ impl Link {
         if let Some(pending_event) = self.inbound.pending_event.take() {
             return Some(pending_event);
         }
-        if self.inbound.exhausted || self.is_congested() {
+        if self.inbound.exhausted {
             return None;
         }
         let (start, now) = (self.inbound.at, self.now);
@@ -89,7 +89,7 @@ impl Link {
     /// `None`: call [`pull`](Self::pull).
     #[inline]
     pub(crate) fn pull_whole(&mut self) -> Option<(Kind, Range<usize>)> {
-        if self.inbound.exhausted || self.inbound.pending_event.is_some() || self.is_congested() {
+        if self.inbound.exhausted || self.inbound.pending_event.is_some() {
             return None;
         }
         let (start, now) = (self.inbound.at, self.now);

@@ -106,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver for TokioDriver<S> {
 
     fn poll_piece(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Option<(usize, bool)> {
         let most = self.link.awaits_piece().min(into.len());
-        if most < DIRECT_MIN || self.link.is_congested() || !self.link.receives() || self.is_late() {
+        if most < DIRECT_MIN || !self.link.receives() || self.is_late() {
             return None;
         }
         let mut piece = ReadBuf::new(&mut into[..most]);
