@@ -38,16 +38,24 @@ pub(crate) struct DriverTiming {
     armed: Option<Time>,
     /// A timeout has expired; it is executed when the timer fires again.
     grace: bool,
+    /// Messages received in a row, since the last wait or [`Driver::poll_turn`].
+    in_a_row: u32,
 }
 
 impl DriverTiming {
     pub(crate) fn new(now: Time) -> Self {
-        Self { sent: 0, polled_at: now, armed: None, grace: false }
+        Self { sent: 0, polled_at: now, armed: None, grace: false, in_a_row: 0 }
     }
 }
 
 /// A connection and its transport.
 pub(crate) trait Driver {
+    /// Messages received in a row before [`poll_turn`](Self::poll_turn).
+    const TURN: u32;
+
+    /// Whether the task may go on. Pending: the task is woken at once.
+    fn poll_turn(cx: &mut Context<'_>) -> Poll<()>;
+
     fn link(&mut self) -> &mut Link;
 
     fn timing(&mut self) -> &mut DriverTiming;
@@ -277,8 +285,22 @@ pub(crate) trait Driver {
                     return Poll::Ready(true);
                 }
             }
+            self.timing().in_a_row = 0;
             ready!(self.poll_timer(cx));
         }
+    }
+
+    /// Before another message: lets other tasks of the thread run after many messages without a wait. Pending: the task
+    /// is woken at once.
+    #[inline]
+    fn poll_next_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timing = self.timing();
+        timing.in_a_row += 1;
+        if timing.in_a_row <= Self::TURN {
+            return Poll::Ready(());
+        }
+        timing.in_a_row = 0;
+        Self::poll_turn(cx)
     }
 
     /// For a caller that sends: handles input, and parks the first event that is for the application.
@@ -297,6 +319,7 @@ pub(crate) trait Driver {
     /// connection has ended.
     #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
+        ready!(self.poll_next_turn(cx));
         self.link().expect_pieces(false);
         loop {
             if let Some(whole) = self.poll_whole(cx) {
@@ -315,6 +338,7 @@ pub(crate) trait Driver {
     /// The next data message, borrowed; `None`: the connection has ended, and [`Link::take_end_error`] returns the
     /// reason.
     fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<Option<BorrowedMessage>> {
+        ready!(self.poll_next_turn(cx));
         self.link().expect_pieces(false);
         while let Some(event) = ready!(self.poll_event(cx)) {
             if let Some(borrowed) = self.link().borrow(event) {

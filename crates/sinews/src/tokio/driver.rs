@@ -44,6 +44,13 @@ impl<S> TokioDriver<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver for TokioDriver<S> {
+    /// A task may use 128 units of budget in a turn: some 4,096 messages.
+    const TURN: u32 = 32;
+
+    fn poll_turn(cx: &mut Context<'_>) -> Poll<()> {
+        pin!(tokio::task::coop::consume_budget()).poll(cx)
+    }
+
     #[inline]
     fn link(&mut self) -> &mut Link {
         &mut self.link

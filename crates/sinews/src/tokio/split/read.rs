@@ -99,7 +99,8 @@ impl<T: Split> ReadHalf<T> {
 
     /// The driver of this half. The writer is gone, and has put it back.
     pub(super) fn into_driver(mut self) -> ReadDriver<T> {
-        let driver = self.driver.take().or_else(|| self.shared_driver.borrow().map(|borrowed| borrowed.driver));
+        let driver =
+            self.driver.take().or_else(|| self.shared_driver.borrow().map(|borrowed| borrowed.driver));
         let mut driver = driver.expect("either half puts it back");
         self.filling.abandon(&mut driver.link);
         *driver
@@ -134,6 +135,10 @@ impl<T: Split> ReadHalf<T> {
         self.take_driver(cx);
         let Some(driver) = &mut self.driver else { return Poll::Pending };
         self.filling.abandon(&mut driver.link);
+        if driver.poll_next_turn(cx).is_pending() {
+            self.put_driver(cx);
+            return Poll::Pending;
+        }
         driver.link.expect_pieces(false);
         loop {
             match poll_event::<T>(driver, &self.outlet, cx) {
