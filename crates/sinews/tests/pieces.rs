@@ -282,3 +282,62 @@ async fn dropped_writer_leaves_the_message_open() {
     client.close(CloseCode::NORMAL, "").await.unwrap();
     server.await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn shutdown_of_a_writer_without_chunks_sends_an_empty_message() {
+    let (mut client, mut server) = pair();
+    let mut writer = client.writer(Kind::Binary);
+    tokio::io::copy(&mut &b""[..], &mut writer).await.unwrap();
+    writer.shutdown().await.unwrap();
+    writer.shutdown().await.unwrap();
+    client.writer(Kind::Text).finish().await.unwrap();
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::binary(vec![]));
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text(""), "the second call sends nothing");
+}
+
+#[tokio::test]
+async fn dropped_finish_tells_whether_the_message_is_open() {
+    for whole in [true, false] {
+        let (mut client, server) = pair_with(&Config::default().with_high_water(2000), 64, None);
+        let mut writer = client.writer(Kind::Binary);
+        if whole {
+            writer.write(&[1; 1000]).await.unwrap();
+        } else {
+            // The third chunk waits for capacity.
+            assert!(
+                poll_once(async {
+                    for _ in 0..3 {
+                        writer.write(&[1; 1000]).await.unwrap();
+                    }
+                })
+                .is_pending()
+            );
+        }
+        assert!(poll_once(writer.finish()).is_pending(), "the peer does not read");
+        assert_eq!(
+            client.is_mid_message(),
+            !whole,
+            "a finish that waits for capacity has not queued the end"
+        );
+        let peer = tokio::spawn(common::received_lengths(server));
+        if client.is_mid_message() {
+            client.writer(Kind::Binary).finish().await.unwrap();
+        }
+        client.close(CloseCode::NORMAL, "").await.unwrap();
+        let lengths = peer.await.unwrap();
+        assert_eq!(lengths.len(), 1, "{lengths:?}");
+        assert_eq!(lengths[0], if whole { 1000 } else { 2000 });
+    }
+}
+
+#[tokio::test]
+async fn dropped_shutdown_of_a_writer_continues() {
+    let (mut client, server) = pair_with(&Config::default(), 64, None);
+    let mut writer = client.writer(Kind::Binary);
+    writer.write(&[1; 1000]).await.unwrap();
+    assert!(poll_once(writer.shutdown()).is_pending(), "the peer does not read");
+    let peer = tokio::spawn(common::received_lengths(server));
+    writer.shutdown().await.unwrap();
+    client.close(CloseCode::NORMAL, "").await.unwrap();
+    assert_eq!(peer.await.unwrap(), [1000]);
+}

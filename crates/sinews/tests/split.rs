@@ -610,7 +610,8 @@ async fn reader_that_asks_while_the_writer_answers_a_ping_is_woken() {
     let before_read = Rc::<RefCell<Option<Box<dyn FnOnce()>>>>::default();
     let stream = InterruptedStream { io, before_read: before_read.clone() };
     let negotiated = negotiate(None, None).server;
-    let (mut write, read) = WebSocket::from_negotiated(stream, negotiated, Arc::default(), &[]).split_locked();
+    let (mut write, read) =
+        WebSocket::from_negotiated(stream, negotiated, Arc::default(), &[]).split_locked();
     let read = Rc::new(RefCell::new(read));
     let mut send = pin!(write.send(vec![0; 10_000]));
     assert!(poll_once(send.as_mut()).is_pending(), "the peer does not read");

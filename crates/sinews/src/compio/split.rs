@@ -188,7 +188,13 @@ impl<S: Transport> WriteHalf<S> {
 
     /// Sends a message in chunks, as [`WebSocket::writer`].
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
-        MessageWriter { holder: SocketOrHalf::HalfCall(HalfCall::Write(&self.shared)), kind }
+        MessageWriter::new(SocketOrHalf::HalfCall(HalfCall::Write(&self.shared)), kind)
+    }
+
+    /// Whether a message of a [`writer`](Self::writer) has begun and not ended: [`writer`](Self::writer) continues it.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.shared.socket.borrow().driver.link.is_mid_message()
     }
 
     /// A handle by which any task may send on this connection, as [`WebSocket::sender`].

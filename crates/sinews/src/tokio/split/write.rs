@@ -189,6 +189,16 @@ impl<T: Split> WriteHalf<T> {
         MessageWriter::new(self, kind)
     }
 
+    /// Whether a message of a [`writer`](Self::writer) has begun and not ended, as
+    /// [`WebSocket::is_mid_message`](crate::WebSocket::is_mid_message).
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        match &self.link {
+            Some(link) => link.is_mid_message(),
+            None => self.outlet.data().as_ref().is_some_and(|link| link.is_mid_message()),
+        }
+    }
+
     /// Sends everything that is queued.
     ///
     /// Cancel-safe.
@@ -303,6 +313,19 @@ impl<T: Split> WriteHalf<T> {
         })
     }
 
+    /// Waits until there is capacity for a message, and queues it before the reader queues one of a [`Sender`].
+    fn poll_with_capacity<R>(&mut self, cx: &mut Context<'_>, queue: impl FnOnce(&mut Link) -> R) -> Poll<R> {
+        let mut queue = Some(queue);
+        loop {
+            let queued =
+                self.queue_by(|link| queue.take_if(|_| !link.is_congested()).map(|queue| queue(link)));
+            if let Some(queued) = queued {
+                return Poll::Ready(queued);
+            }
+            ready!(self.poll_progress(cx));
+        }
+    }
+
     /// Waits until there is capacity for a message.
     fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.with(|link| {
@@ -313,22 +336,6 @@ impl<T: Split> WriteHalf<T> {
         }
         Poll::Ready(())
     }
-    /// Waits until there is capacity for a message, and queues it before the reader queues one of a [`Sender`].
-    fn poll_with_capacity<R>(
-        &mut self,
-        cx: &mut Context<'_>,
-        queue: impl FnOnce(&mut Link) -> R,
-    ) -> Poll<R> {
-        let mut queue = Some(queue);
-        loop {
-            let queued = self.queue_by(|link| queue.take_if(|_| !link.is_congested()).map(|queue| queue(link)));
-            if let Some(queued) = queued {
-                return Poll::Ready(queued);
-            }
-            ready!(self.poll_progress(cx));
-        }
-    }
-
 
     /// Sends all that is queued.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -411,17 +418,12 @@ impl<T: Split> WriteHalf<T> {
 
 impl<T: Split> SendPieces for WriteHalf<T> {
     fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
-        ready!(self.poll_capacity(cx));
         let (kind, part, last) = part;
         self.poll_with_capacity(cx, |link| link.queue_piece(kind, part, last)).map(accepted)
     }
 
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.poll_out(cx)
-    }
-
-    fn is_mid_message(&mut self) -> bool {
-        self.with(|link| link.is_mid_message())
     }
 }
 
