@@ -358,7 +358,8 @@ pub use sender::{SendError, Sender};
 #[cfg(feature = "deflate")]
 pub use sinews_proto::deflate::{DeflateConfig, DeflateMode, InvalidDeflateConfig};
 pub use sinews_proto::{
-    CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate, Role,
+    CloseCode, Config, Expired, InvalidCloseCode, InvalidConfig, Kind, Misuse, Negotiated, Overflow,
+    PeerMisbehaved, PingRate, Role,
 };
 pub use sinews_session::{Cause, Closed, Prepared, Sent};
 pub use sinews_simd::{Utf8Bytes, Utf8Error};

@@ -22,6 +22,25 @@ fn close_code_converts_into_its_number() {
 }
 
 #[test]
+fn close_code_converts_from_its_number() {
+    assert_eq!(CloseCode::try_from(4001), Ok(CloseCode::new(4001).expect("an application's code")));
+    for invalid in [0, 999, 1004, 1005, 1006, 1015, 2999, 5000, u16::MAX] {
+        let error = CloseCode::try_from(invalid).expect_err("never on the wire");
+        assert_eq!(error.as_u16(), invalid);
+        assert!(error.to_string().starts_with(&format!("close code {invalid} is not one of")), "{error}");
+    }
+}
+
+#[test]
+fn received_text_is_published_without_a_copy() {
+    let text = Message::text(String::from("to all")).into_text().expect("text");
+    let prepared = sinews::Prepared::from(text.clone());
+    assert_eq!((prepared.kind(), prepared.payload().as_ptr()), (sinews::Kind::Text, text.as_ptr()));
+    let binary = Message::binary(vec![1]);
+    assert_eq!(binary.clone().into_text(), Err(binary));
+}
+
+#[test]
 fn message_size_is_five_words() {
     assert_eq!(size_of::<Message>(), 5 * size_of::<usize>());
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use sinews_proto::{CloseCode, Kind, Misuse, Time};
 use sinews_session::{Chain, Prepared, ReceivedEvent, Sent, Tx};
 
-use super::state::Link;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 use super::state::SenderQueue;
+use super::state::{Link, SenderMessage};
 use crate::error::Error;
 use crate::message::Message;
 use crate::resources;
@@ -24,7 +24,10 @@ const CLOCK_EVERY: u32 = 8;
 
 /// The result of a call that has waited for capacity: the queue accepts its message.
 pub(crate) fn accepted(queued: Result<Sent, Error>) -> Result<(), Error> {
-    debug_assert!(!matches!(queued, Ok(Sent::Dropped)), "a message was dropped although the queue had capacity");
+    debug_assert!(
+        !matches!(queued, Ok(Sent::Dropped)),
+        "a message was dropped although the queue had capacity"
+    );
     queued.map(drop)
 }
 
@@ -156,12 +159,25 @@ impl Link {
             }
             match inbox.poll_next(cx) {
                 // The sender checked the message, and the connection is open and has capacity.
-                Poll::Ready(message) => drop(self.queue(message)),
+                Poll::Ready(message) => drop(self.queue_collected(message)),
                 Poll::Pending => break false,
             }
         };
         self.outbound.inbox = Some(inbox);
         more
+    }
+
+    #[cfg(any(feature = "tokio", feature = "compio"))]
+    fn queue_collected(&mut self, message: SenderMessage) -> Result<Sent, Error> {
+        match message {
+            SenderMessage::Own(message) => self.queue(message),
+            SenderMessage::Published(message) => self.publish(&message),
+        }
+    }
+
+    #[cfg(not(any(feature = "tokio", feature = "compio")))]
+    fn queue_collected(&mut self, message: SenderMessage) -> Result<Sent, Error> {
+        match message {}
     }
 
     /// Queues the producers' messages before our Close, up to [`Config::max_outbound`].
@@ -170,7 +186,7 @@ impl Link {
         let most = self.session.config().max_outbound();
         while self.session.is_open() && !self.session.is_mid_message() && self.session.buffered() < most {
             let Some(message) = inbox.next() else { break };
-            let _ = self.queue(message);
+            let _ = self.queue_collected(message);
         }
         inbox.close();
         self.outbound.inbox = Some(inbox);

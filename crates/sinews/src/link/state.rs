@@ -7,11 +7,11 @@ use sinews_proto::{Config, Negotiated, PayloadLocation, Role, Time};
 use sinews_session::{Chain, Closed, ReceivedEvent, Session};
 
 #[cfg(not(any(feature = "tokio", feature = "compio")))]
-pub(super) use super::no_inbox::NoSenderQueue as SenderQueue;
+pub(super) use super::no_inbox::{NoSenderQueue as SenderQueue, SenderMessage};
 use super::pair::{HalfSide, HalfState};
 use crate::resources;
 #[cfg(any(feature = "tokio", feature = "compio"))]
-pub(super) use crate::sender::SenderQueue;
+pub(super) use crate::sender::{SenderMessage, SenderQueue};
 
 /// One connection: its session, received input that is not yet processed, and queued output.
 #[derive(Debug)]
