@@ -57,11 +57,12 @@ fn http_types_of_the_api_are_reachable_without_a_dependency_on_http() {
 #[cfg(feature = "tokio")]
 mod memory {
     use std::cell::RefCell;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use sinews::{Message, WebSocket};
     use sinews_testkit::negotiate;
     use tokio::io::DuplexStream;
+    use tokio::sync::Mutex;
 
     fn pair() -> (WebSocket<DuplexStream>, WebSocket<DuplexStream>) {
         let (agreed, (client, server)) = (negotiate(None, None), tokio::io::duplex(1 << 20));
@@ -93,7 +94,7 @@ mod memory {
 
     impl Drop for Credit {
         fn drop(&mut self) {
-            self.1.lock().unwrap().try_send("the buffer is free").unwrap();
+            self.1.try_lock().unwrap().try_send("the buffer is free").unwrap();
         }
     }
 
@@ -113,7 +114,7 @@ mod memory {
         let other = Arc::new(Mutex::new(other));
         for len in [10, 10_000] {
             server.send(Message::from_owner(Credit(vec![1; len], other.clone()))).await.unwrap();
-            other.lock().unwrap().flush().await.unwrap();
+            other.lock().await.flush().await.unwrap();
             assert_eq!(peer.next().await.unwrap().unwrap().as_text(), Some("the buffer is free"));
             let owner = Owner(vec![1; len], with_unread_input().await);
             server.send(Message::from_owner(owner)).await.unwrap();

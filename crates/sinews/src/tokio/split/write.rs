@@ -263,11 +263,11 @@ impl<T: Split> WriteHalf<T> {
     }
 
     /// Runs `work` with the reader's connection, unless its owner has it.
-    fn with_reader(&self, cx: &mut Context<'_>, work: impl FnOnce(&mut ReadDriver<T>, &mut Context<'_>)) {
+    fn with_reader(&self, cx: &Context<'_>, work: impl FnOnce(&mut ReadDriver<T>, &mut Context<'_>)) {
         let Some(mut borrowed) = self.shared_driver.borrow() else { return };
         borrowed.driver.link.now = now();
         borrowed.driver.link.sync();
-        let waker = borrowed.owner.as_ref().unwrap_or(cx.waker());
+        let waker = borrowed.owner.as_ref().unwrap_or_else(|| cx.waker());
         work(&mut borrowed.driver, &mut Context::from_waker(waker));
         self.shared_driver.put_borrowed(borrowed.driver, false);
     }
@@ -403,7 +403,7 @@ impl<T: Split> WriteHalf<T> {
         } else {
             // The transport and the timer must have the reader's waker. A reader that has not waited yet polls both
             // itself, once it does.
-            let cx = &mut Context::from_waker(owner.as_ref().unwrap_or(cx.waker()));
+            let cx = &mut Context::from_waker(owner.as_ref().unwrap_or_else(|| cx.waker()));
             driver.poll_input(cx);
             let _ = driver.poll_send(cx);
             // The awaited message may be behind the received bytes.
