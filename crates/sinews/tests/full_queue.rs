@@ -87,7 +87,8 @@ async fn half_that_waits_never_meets_the_overflow_policy() {
     }
     received.sort_unstable();
     assert_eq!(received, (0..20).chain(100..120).collect::<Vec<u8>>());
-    (producer.await.unwrap(), writer.await.unwrap());
+    producer.await.unwrap();
+    writer.await.unwrap();
     drop(client);
     reader.await.unwrap();
 }

@@ -93,9 +93,9 @@ async fn reader_returns_whole_messages() {
 #[tokio::test(start_paused = true)]
 async fn rest_of_a_dropped_reader_is_skipped() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
-    let send = async |frames: &[Frame], raw: &mut tokio::io::DuplexStream| {
+    let send = async |frames: &[Frame], raw: &mut DuplexStream| {
         for frame in frames {
-            raw.write_all(&frame.encode(sinews::Role::Client)).await.unwrap();
+            raw.write_all(&frame.encode(Role::Client)).await.unwrap();
         }
     };
     send(&[Frame::text("one").fin(false), Frame::ping("!")], &mut raw).await;
@@ -207,7 +207,7 @@ async fn smaller_buffer_after_a_dropped_call_is_not_overrun() {
 #[tokio::test]
 async fn message_without_an_end_is_an_error() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
-    raw.write_all(&Frame::text("be").fin(false).encode(sinews::Role::Client)).await.unwrap();
+    raw.write_all(&Frame::text("be").fin(false).encode(Role::Client)).await.unwrap();
     let mut reader = server.next_reader().await.unwrap().unwrap();
     assert_eq!(reader.next_chunk().await.unwrap().unwrap(), b"be");
     drop(raw);

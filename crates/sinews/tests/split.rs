@@ -368,7 +368,7 @@ async fn yields(count: usize) {
 /// Sends and pings, and expects each message back in order.
 async fn drive<S>(client: WebSocket<S>, count: usize, seed: u64)
 where
-    S: Split<Stream = S> + tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+    S: Split<Stream = S> + AsyncRead + AsyncWrite + Unpin + 'static,
     WriteHalf<S>: Send,
     ReadHalf<S>: Send,
 {
@@ -561,10 +561,13 @@ async fn reading_half_receives_into_caller_memory() {
     }
 }
 
+/// A function that runs before the next read.
+type BeforeRead = Rc<RefCell<Option<Box<dyn FnOnce()>>>>;
+
 /// A stream that runs a function before it is next read.
 struct InterruptedStream {
     io: DuplexStream,
-    before_read: Rc<RefCell<Option<Box<dyn FnOnce()>>>>,
+    before_read: BeforeRead,
 }
 
 impl AsyncRead for InterruptedStream {
@@ -607,7 +610,7 @@ impl Wake for WakeCount {
 #[tokio::test(start_paused = true)]
 async fn reader_that_asks_while_the_writer_answers_a_ping_is_woken() {
     let (mut raw, io) = tokio::io::duplex(1 << 10);
-    let before_read = Rc::<RefCell<Option<Box<dyn FnOnce()>>>>::default();
+    let before_read = BeforeRead::default();
     let stream = InterruptedStream { io, before_read: before_read.clone() };
     let negotiated = negotiate(None, None).server;
     let (mut write, read) =

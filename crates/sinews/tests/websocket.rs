@@ -502,7 +502,7 @@ async fn bytes_behind_the_handshake_are_delivered_first() {
     let negotiated = sinews_testkit::negotiate(None, None).server;
     let (first, rest) = received.split_at(received.len() - 3);
     let server = ChoppyStream::new(server, None);
-    let mut server = sinews::WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
+    let mut server = WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("early"));
     let mut raw = _raw;
     raw.write_all(rest).await.unwrap();
