@@ -58,6 +58,35 @@ impl From<CloseCode> for u16 {
     }
 }
 
+/// A number that may not appear in a Close frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidCloseCode(u16);
+
+impl InvalidCloseCode {
+    /// The number.
+    #[must_use]
+    pub const fn as_u16(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for InvalidCloseCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "close code {} is not one of 1000-1003, 1007-1014 and 3000-4999", self.0)
+    }
+}
+
+impl core::error::Error for InvalidCloseCode {}
+
+/// As [`CloseCode::new`], for `?`.
+impl TryFrom<u16> for CloseCode {
+    type Error = InvalidCloseCode;
+
+    fn try_from(code: u16) -> Result<Self, InvalidCloseCode> {
+        Self::new(code).ok_or(InvalidCloseCode(code))
+    }
+}
+
 impl fmt::Debug for CloseCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CloseCode({})", self.0)

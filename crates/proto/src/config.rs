@@ -161,8 +161,8 @@ settings! {
     /// Maximum time for the peer to answer the local Close and to end the transport, once the Close is
     /// sent. Default 5 s; before that, [`write_timeout`](Self::write_timeout) applies.
     close_timeout / with_close_timeout: Duration;
-    /// High-water mark: queued bytes above which reads pause and senders get backpressure. Default 64 KiB:
-    /// a socket's send buffer holds about the same amount again.
+    /// High-water mark: queued bytes above which senders get backpressure, and a server pauses reads. Default
+    /// 64 KiB: a socket's send buffer holds about the same amount again.
     high_water / with_high_water: usize;
     /// Queued bytes at which [`overflow`](Self::overflow) applies to further messages. Checked before a
     /// message is queued, so one message may always exceed the limit. Default 1 MiB.

@@ -132,7 +132,7 @@ pub mod http;
 mod role;
 mod time;
 
-pub use close::CloseCode;
+pub use close::{CloseCode, InvalidCloseCode};
 pub use config::{Config, InvalidConfig, Overflow, PingRate};
 pub use connection::{
     BodyFormat, BodyPrefix, Connection, Event, Kind, PayloadLocation, PerThread, Received, TransportState,

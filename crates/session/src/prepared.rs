@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use sinews_proto::deflate::DeflateClass;
 use sinews_proto::{BodyFormat, Kind, PerThread, write_body, write_prepared};
+use sinews_simd::Utf8Bytes;
 
 use crate::resources::Resources;
 
@@ -55,6 +56,13 @@ impl EncodedBody {
         // A chunk ends with CR and LF.
         let end = self.chunk.len() - 2;
         self.chunk.slice(end - self.len..end)
+    }
+}
+
+/// A text message, such as a received one, without a copy.
+impl From<Utf8Bytes> for Prepared {
+    fn from(text: Utf8Bytes) -> Self {
+        Self::new(Kind::Text, text.into_bytes())
     }
 }
 

@@ -11,7 +11,7 @@ use sinews_proto::{CloseCode, Kind, Misuse, Time};
 use sinews_session::{Closed, ReceivedEvent, Sent};
 
 use crate::error::Error;
-use crate::link::{BorrowedMessage, Link, NextStep};
+use crate::link::{BorrowedMessage, Link, NextStep, accepted};
 use crate::message::Message;
 use crate::resources;
 
@@ -38,16 +38,24 @@ pub(crate) struct DriverTiming {
     armed: Option<Time>,
     /// A timeout has expired; it is executed when the timer fires again.
     grace: bool,
+    /// Messages received in a row, since the last wait or [`Driver::poll_turn`].
+    in_a_row: u32,
 }
 
 impl DriverTiming {
     pub(crate) fn new(now: Time) -> Self {
-        Self { sent: 0, polled_at: now, armed: None, grace: false }
+        Self { sent: 0, polled_at: now, armed: None, grace: false, in_a_row: 0 }
     }
 }
 
 /// A connection and its transport.
 pub(crate) trait Driver {
+    /// Messages received in a row before [`poll_turn`](Self::poll_turn).
+    const TURN: u32;
+
+    /// Whether the task may go on. Pending: the task is woken at once.
+    fn poll_turn(cx: &mut Context<'_>) -> Poll<()>;
+
     fn link(&mut self) -> &mut Link;
 
     fn timing(&mut self) -> &mut DriverTiming;
@@ -255,7 +263,6 @@ pub(crate) trait Driver {
     /// Sends, and receives more. Returns whether more may have been received; if not, the connection has ended.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
-            let congested = self.link().is_congested();
             let blocked = self.poll_send(cx).is_pending();
             match self.link().next() {
                 NextStep::Ended => {
@@ -267,11 +274,8 @@ pub(crate) trait Driver {
                 NextStep::ShutDown if !blocked => self.poll_shut(cx),
                 NextStep::ShutDown | NextStep::Continue => {}
             }
-            if congested && !self.link().is_congested() {
-                // Earlier input can be processed now.
-                return Poll::Ready(true);
-            }
-            if !self.link().is_congested() && self.link().receives() {
+            // Also while many bytes are queued: a peer that waits in the same way would read nothing either.
+            if self.link().receives() {
                 // A peer that never stops sending does not delay deadlines.
                 if self.is_late() {
                     self.link().timeout();
@@ -281,14 +285,28 @@ pub(crate) trait Driver {
                     return Poll::Ready(true);
                 }
             }
+            self.timing().in_a_row = 0;
             ready!(self.poll_timer(cx));
         }
+    }
+
+    /// Before another message: lets other tasks of the thread run after many messages without a wait. Pending: the task
+    /// is woken at once.
+    #[inline]
+    fn poll_next_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timing = self.timing();
+        timing.in_a_row += 1;
+        if timing.in_a_row <= Self::TURN {
+            return Poll::Ready(());
+        }
+        timing.in_a_row = 0;
+        Self::poll_turn(cx)
     }
 
     /// For a caller that sends: handles input, and parks the first event that is for the application.
     fn poll_input(&mut self, cx: &mut Context<'_>) {
         self.link().drop_handled_event();
-        while !self.link().has_pending_event() && !self.link().is_congested() && self.link().receives() {
+        while !self.link().has_pending_event() && self.link().receives() {
             if let Some(event) = self.link().pull() {
                 self.link().store_event(event);
             } else if self.poll_receive(cx).is_pending() {
@@ -301,6 +319,7 @@ pub(crate) trait Driver {
     /// connection has ended.
     #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, Error>>> {
+        ready!(self.poll_next_turn(cx));
         self.link().expect_pieces(false);
         loop {
             if let Some(whole) = self.poll_whole(cx) {
@@ -319,6 +338,7 @@ pub(crate) trait Driver {
     /// The next data message, borrowed; `None`: the connection has ended, and [`Link::take_end_error`] returns the
     /// reason.
     fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<Option<BorrowedMessage>> {
+        ready!(self.poll_next_turn(cx));
         self.link().expect_pieces(false);
         while let Some(event) = ready!(self.poll_event(cx)) {
             if let Some(borrowed) = self.link().borrow(event) {
@@ -340,7 +360,7 @@ pub(crate) trait Driver {
             ready!(self.poll_capacity(cx));
         }
         if let Some(queued) = queue(self.link()) {
-            queued?;
+            accepted(queued)?;
             if burst && !self.link().is_congested() {
                 return Poll::Ready(Ok(()));
             }
@@ -355,7 +375,7 @@ pub(crate) trait Driver {
         (kind, part, last): (Kind, &[u8], bool),
     ) -> Poll<Result<(), Error>> {
         ready!(self.poll_capacity(cx));
-        Poll::Ready(self.link().queue_piece(kind, part, last).map(drop))
+        Poll::Ready(accepted(self.link().queue_piece(kind, part, last)))
     }
 
     /// Waits until there is capacity for a message.
@@ -422,8 +442,9 @@ pub(crate) trait Driver {
     /// Drops received input. A socket that is closed with unread input is reset, and a reset may overtake the Close.
     fn discard_received(&mut self, cx: &mut Context<'_>) {
         for _ in 0..DISCARDED_MAX {
-            let done = |link: &mut Link| !link.receives() || link.is_congested();
-            if self.link().pull().is_none() && (done(self.link()) || self.poll_receive(cx).is_pending()) {
+            if let Some(event) = self.link().pull() {
+                self.link().discard_event(event);
+            } else if !self.link().receives() || self.poll_receive(cx).is_pending() {
                 break;
             }
         }

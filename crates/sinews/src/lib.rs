@@ -230,7 +230,7 @@
 //! | [`Sender::send`] | the message is queued, or not at all; the position in the queue is lost |
 //! | `flush` | the rest leaves with the next call |
 //! | `MessageWriter::write` | a chunk of up to 64 KiB is queued whole or not at all. Of a longer chunk, some of its 64 KiB fragments are queued |
-//! | `MessageWriter::finish` | the message has ended or is still open; a new [`writer`](WebSocket::writer) continues it |
+//! | `MessageWriter::finish` | the end is queued, unless [`is_mid_message`](WebSocket::is_mid_message) returns `true`: then a new [`writer`](WebSocket::writer) continues the message. The shutdown of a writer is cancel-safe: call it again |
 //! | `close` | the Close is queued; call it again, or receive until `None` |
 //! | [`accept`], [`connect`] | the handshake is aborted, and the stream is closed |
 //! | `Sink` and `Stream` | as documented for these traits; `poll_ready` reserves no capacity |
@@ -365,7 +365,8 @@ pub use sender::{SendError, Sender};
 #[cfg(feature = "deflate")]
 pub use sinews_proto::deflate::{DeflateConfig, DeflateMode, InvalidDeflateConfig};
 pub use sinews_proto::{
-    CloseCode, Config, Expired, InvalidConfig, Kind, Misuse, Overflow, PeerMisbehaved, PingRate, Role,
+    CloseCode, Config, Expired, InvalidCloseCode, InvalidConfig, Kind, Misuse, Negotiated, Overflow,
+    PeerMisbehaved, PingRate, Role,
 };
 pub use sinews_session::{Cause, Closed, Prepared, Sent};
 pub use sinews_simd::{Utf8Bytes, Utf8Error};

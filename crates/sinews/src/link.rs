@@ -19,6 +19,7 @@ mod state;
 pub(crate) use self::inbound::BorrowedMessage;
 pub(crate) use self::inbound::ReceiveBuffer;
 pub(crate) use self::lifecycle::NextStep;
+pub(crate) use self::outbound::accepted;
 #[cfg(feature = "tokio")]
 pub(crate) use self::pair::{HalfSide, Pair};
 #[cfg(any(feature = "tokio", feature = "compio"))]

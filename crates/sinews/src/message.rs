@@ -130,6 +130,17 @@ impl Message {
         }
     }
 
+    /// The text of a text message, without a copy.
+    ///
+    /// # Errors
+    /// Returns any other message.
+    pub fn into_text(self) -> Result<Utf8Bytes, Self> {
+        match self {
+            Self::Text(text) => Ok(text),
+            other => Err(other),
+        }
+    }
+
     /// Length of the payload in bytes.
     #[must_use]
     pub fn len(&self) -> usize {

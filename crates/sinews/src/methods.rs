@@ -183,7 +183,7 @@ macro_rules! send_methods {
             if self.driver.link.is_congested() {
                 std::future::poll_fn(|cx| self.driver.poll_capacity(cx)).await;
             }
-            self.driver.link.queue(message.into()).map(drop)
+            crate::link::accepted(self.driver.link.queue(message.into()))
         }
 
         /// Sends all queued bytes.

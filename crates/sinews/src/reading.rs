@@ -59,6 +59,12 @@ impl MessageCursor {
         let (kind, at, last) = match event {
             ReceivedEvent::Message { kind, at } => (kind, at, true),
             ReceivedEvent::Fragment { kind, at, first: true, last } => (kind, at, last),
+            ReceivedEvent::Fragment { kind, at, first: false, last } if !link.is_skipping() => {
+                // A receive call of another kind, which was dropped, has taken the beginning.
+                let buffered = link.take_gathered(at);
+                let left = buffered.len();
+                return Some(Self { kind, at: None, buffered, read: 0, left, last });
+            }
             // The rest of a message whose reader was dropped.
             event => {
                 link.discard_event(event);
@@ -256,13 +262,15 @@ impl BufferFill {
     ) -> Poll<Option<MessageHead>> {
         driver.link().expect_pieces(true);
         loop {
-            if let Some(reading) = &self.reading {
+            if let Some(reading) = &mut self.reading {
                 let (received, ended) = elsewhere(driver).unwrap_or_default();
                 let (follow, ends) = driver.link().known_to_follow();
                 let len = received.saturating_add(reading.left).saturating_add(follow);
                 let last = reading.last || ended || ends;
                 if len > 0 || last {
                     let len = len.saturating_add(self.filled);
+                    // Sends, which may receive, can follow before the piece is read.
+                    reading.buffer(driver.link());
                     return Poll::Ready(Some(MessageHead { kind: reading.kind, len, last }));
                 }
             }

@@ -1,6 +1,6 @@
 //! Resources shared by the connections of one thread.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use sinews_proto::Time;
 use sinews_session::Resources;
@@ -15,6 +15,7 @@ const BLOCKS_MAX: usize = 16;
 /// Time after which unused memory is freed.
 const RELEASE_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 
+#[derive(Default)]
 struct ThreadResources {
     resources: Resources,
     blocks: Vec<Vec<u8>>,
@@ -22,30 +23,40 @@ struct ThreadResources {
 }
 
 thread_local! {
-    static LOCAL: RefCell<ThreadResources> = RefCell::new(ThreadResources {
-        resources: Resources::new(),
-        blocks: Vec::new(),
-        released: Time::ZERO,
-    });
+    /// `None` until first use, and while a function uses them.
+    static LOCAL: Cell<Option<Box<ThreadResources>>> = const { Cell::new(None) };
+}
+
+/// Runs a function with the thread's resources.
+///
+/// A payload that the function drops may run code of the application, which may use another connection: that one gets
+/// resources of its own, as does a connection that is dropped when those of the thread are dropped already.
+#[inline]
+fn with_local<R>(work: impl FnOnce(&mut ThreadResources) -> R) -> R {
+    let mut local = LOCAL.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let done = work(&mut local);
+    // Drops the resources of a function that ran meanwhile.
+    let _ = LOCAL.try_with(|slot| slot.set(Some(local)));
+    done
 }
 
 /// Runs a function with the thread's resources.
 #[inline]
 pub(crate) fn with<R>(work: impl FnOnce(&mut Resources) -> R) -> R {
-    LOCAL.with_borrow_mut(|local| work(&mut local.resources))
+    with_local(|local| work(&mut local.resources))
 }
 
 /// An empty block of [`BLOCK`] bytes.
 #[inline]
 pub(crate) fn take_block() -> Vec<u8> {
-    LOCAL.with_borrow_mut(|local| local.blocks.pop()).unwrap_or_else(|| Vec::with_capacity(BLOCK))
+    with_local(|local| local.blocks.pop()).unwrap_or_else(|| Vec::with_capacity(BLOCK))
 }
 
 /// Takes back a block, or another buffer of received bytes.
 #[inline]
 pub(crate) fn give_block(mut block: Vec<u8>) {
     if block.capacity() == BLOCK {
-        LOCAL.with_borrow_mut(|local| {
+        with_local(|local| {
             if local.blocks.len() < BLOCKS_MAX {
                 block.clear();
                 local.blocks.push(block);
@@ -56,7 +67,7 @@ pub(crate) fn give_block(mut block: Vec<u8>) {
 
 /// Frees memory that no message has used for a while; returns when to call again, if any is left.
 pub(crate) fn release(now: Time) -> Option<Time> {
-    LOCAL.with_borrow_mut(|local| {
+    with_local(|local| {
         let due = local.released + RELEASE_AFTER;
         if due <= now {
             local.released = now;

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use sinews_proto::{Misuse, PING_MAX};
-use sinews_session::Closed;
+use sinews_proto::{Kind, Misuse, PING_MAX};
+use sinews_session::{Closed, Prepared};
+use sinews_simd::Utf8Bytes;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -23,7 +24,7 @@ use crate::message::Message;
 /// task drives sends nothing.
 #[derive(Clone)]
 pub struct Sender {
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::Sender<SenderMessage>,
     ended: Arc<OnceLock<Closed>>,
 }
 
@@ -42,11 +43,11 @@ impl Sender {
     pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let message = self.check(message.into())?;
         match self.queue.reserve().await {
-            Ok(place) => {
-                place.send(message);
+            Ok(permit) => {
+                permit.send(SenderMessage::Own(message));
                 Ok(())
             }
-            Err(_) => Err(self.ended_error(message)),
+            Err(_) => Err(self.ended_error(SenderMessage::Own(message))),
         }
     }
 
@@ -56,6 +57,19 @@ impl Sender {
     /// The queue is full ([`SendError::is_full`]), the connection has ended, or the message can never be sent.
     pub fn try_send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let message = self.check(message.into())?;
+        self.try_queue(SenderMessage::Own(message))
+    }
+
+    /// Queues a message that is framed once for many connections, if there is capacity now: for a registry of the
+    /// `Sender`s of a room. It never waits for a slow peer.
+    ///
+    /// # Errors
+    /// As [`try_send`](Self::try_send).
+    pub fn publish(&self, message: &Prepared) -> Result<(), SendError> {
+        self.try_queue(SenderMessage::Published(message.clone()))
+    }
+
+    fn try_queue(&self, message: SenderMessage) -> Result<(), SendError> {
         self.queue.try_send(message).map_err(|error| match error {
             TrySendError::Full(message) => SendError { message, why: SendFailure::Full },
             TrySendError::Closed(message) => self.ended_error(message),
@@ -96,10 +110,10 @@ impl Sender {
             Message::Close(Some(frame)) if frame.reason().len() > PING_MAX - 2 => Misuse::ReasonTooLong,
             _ => return Ok(message),
         };
-        Err(SendError { message, why: SendFailure::Misuse(why) })
+        Err(SendError { message: SenderMessage::Own(message), why: SendFailure::Misuse(why) })
     }
 
-    fn ended_error(&self, message: Message) -> SendError {
+    fn ended_error(&self, message: SenderMessage) -> SendError {
         SendError { message, why: SendFailure::Ended(self.ended.get().cloned()) }
     }
 }
@@ -113,7 +127,7 @@ impl fmt::Debug for Sender {
 /// The error of a [`Sender`] that did not queue a message. It returns the message.
 #[derive(Debug)]
 pub struct SendError {
-    message: Message,
+    message: SenderMessage,
     why: SendFailure,
 }
 
@@ -125,10 +139,21 @@ enum SendFailure {
 }
 
 impl SendError {
-    /// The message.
+    /// The message. A published text that is not UTF-8 is returned as binary.
     #[must_use]
     pub fn into_message(self) -> Message {
-        self.message
+        match self.message {
+            SenderMessage::Own(message) => message,
+            SenderMessage::Published(message) => {
+                let payload = message.payload().clone();
+                match message.kind() {
+                    Kind::Binary => Message::Binary(payload),
+                    Kind::Text => {
+                        Utf8Bytes::try_from(payload.clone()).map_or(Message::Binary(payload), Message::Text)
+                    }
+                }
+            }
+        }
     }
 
     /// Whether the queue is full: a later attempt may succeed.
@@ -151,6 +176,15 @@ impl SendError {
             SendFailure::Full | SendFailure::Misuse(_) => None,
         }
     }
+
+    /// Why the message can never be sent, if so.
+    #[must_use]
+    pub fn misuse(&self) -> Option<Misuse> {
+        match self.why {
+            SendFailure::Misuse(misuse) => Some(misuse),
+            SendFailure::Full | SendFailure::Ended(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for SendError {
@@ -166,10 +200,18 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
+/// A message in the queue.
+#[derive(Debug)]
+pub(crate) enum SenderMessage {
+    Own(Message),
+    /// Framed once for many connections.
+    Published(Prepared),
+}
+
 /// The receiving end of the queue, owned by the connection.
 #[derive(Debug)]
 pub(crate) struct SenderQueue {
-    queue: mpsc::Receiver<Message>,
+    queue: mpsc::Receiver<SenderMessage>,
     /// The sender for new handles. It also keeps the queue open after all handles are dropped.
     sender: Sender,
 }
@@ -186,7 +228,7 @@ impl SenderQueue {
     }
 
     /// The oldest queued message. Pending: the queue is empty, and the next message wakes the task.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Message> {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<SenderMessage> {
         match self.queue.poll_recv(cx) {
             Poll::Ready(Some(message)) => Poll::Ready(message),
             // A Tokio task whose budget is used up gets Pending although messages are queued; a flush must get them
@@ -197,7 +239,7 @@ impl SenderQueue {
     }
 
     /// The oldest queued message, without waiting.
-    pub(crate) fn next(&mut self) -> Option<Message> {
+    pub(crate) fn next(&mut self) -> Option<SenderMessage> {
         self.queue.try_recv().ok()
     }
 

@@ -497,3 +497,67 @@ fn reading_half_returns_message_heads() {
         assert!(received.unwrap().unwrap().last && memory == noise(1000));
     });
 }
+
+#[test]
+fn head_describes_its_message_after_sends_that_read_input() {
+    run(|| async {
+        let (mut client, mut server) = pair();
+        client.send(vec![7; 100]).await.unwrap();
+        let head = server.next_head().await.unwrap().unwrap();
+        assert_eq!((head.len, head.last), (100, true));
+        client.send(vec![9; 200]).await.unwrap();
+        for _ in 0..3 {
+            compio::time::sleep(Duration::from_millis(11)).await;
+            server.send("reads the input").await.unwrap();
+        }
+        let (filled, buffer) = server.recv_into(Vec::with_capacity(100)).await;
+        assert!(filled.unwrap().unwrap().last);
+        assert_eq!(buffer, [7; 100]);
+
+        let (mut write, mut read) = server.split();
+        assert_eq!(read.next_head().await.unwrap().unwrap().len, 200);
+        client.send(vec![8; 50]).await.unwrap();
+        for _ in 0..3 {
+            compio::time::sleep(Duration::from_millis(11)).await;
+            write.send("reads the input").await.unwrap();
+        }
+        let (filled, buffer) = read.recv_into(Vec::with_capacity(200)).await;
+        assert!(filled.unwrap().unwrap().last);
+        assert_eq!(buffer, [9; 200]);
+    });
+}
+
+#[test]
+fn shutdown_of_a_writer_without_chunks_sends_an_empty_message() {
+    run(|| async {
+        let (mut client, mut server) = pair();
+        let mut writer = client.writer(Kind::Binary);
+        writer.shutdown().await.unwrap();
+        writer.shutdown().await.unwrap();
+        client.send("next").await.unwrap();
+        assert!(!client.is_mid_message());
+        assert_eq!(server.next().await.unwrap().unwrap(), Message::binary(vec![]));
+        assert_eq!(server.next().await.unwrap().unwrap(), Message::text("next"));
+    });
+}
+
+#[test]
+fn flood_of_small_messages_leaves_other_tasks_their_turn() {
+    run(|| async {
+        const MESSAGES: usize = 50_000;
+        let received = Frame::binary("").encode(Role::Client).repeat(MESSAGES);
+        let (_raw, io) = sockets();
+        let mut server =
+            WebSocket::from_negotiated(io, negotiate(None, None).server, Arc::default(), &received);
+        let mut receiving = pin!(async {
+            for _ in 0..MESSAGES {
+                server.next().await.unwrap().unwrap();
+            }
+        });
+        let mut turns = 0;
+        while poll_once(receiving.as_mut()).is_pending() {
+            turns += 1;
+        }
+        assert!((5..50).contains(&turns), "{turns} turns");
+    });
+}

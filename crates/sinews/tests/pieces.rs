@@ -6,9 +6,9 @@ mod common;
 use std::task::Poll;
 
 use common::{deflating_pair, pair, pair_with, poll_once, server_and_raw};
-use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse};
+use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse, Role};
 use sinews_testkit::{Frame, Rng};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 
 fn noise(len: usize) -> Vec<u8> {
     Rng::new(len as u64).bytes(len)
@@ -93,9 +93,9 @@ async fn reader_returns_whole_messages() {
 #[tokio::test(start_paused = true)]
 async fn rest_of_a_dropped_reader_is_skipped() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
-    let send = async |frames: &[Frame], raw: &mut tokio::io::DuplexStream| {
+    let send = async |frames: &[Frame], raw: &mut DuplexStream| {
         for frame in frames {
-            raw.write_all(&frame.encode(sinews::Role::Client)).await.unwrap();
+            raw.write_all(&frame.encode(Role::Client)).await.unwrap();
         }
     };
     send(&[Frame::text("one").fin(false), Frame::ping("!")], &mut raw).await;
@@ -207,7 +207,7 @@ async fn smaller_buffer_after_a_dropped_call_is_not_overrun() {
 #[tokio::test]
 async fn message_without_an_end_is_an_error() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
-    raw.write_all(&Frame::text("be").fin(false).encode(sinews::Role::Client)).await.unwrap();
+    raw.write_all(&Frame::text("be").fin(false).encode(Role::Client)).await.unwrap();
     let mut reader = server.next_reader().await.unwrap().unwrap();
     assert_eq!(reader.next_chunk().await.unwrap().unwrap(), b"be");
     drop(raw);
@@ -217,6 +217,53 @@ async fn message_without_an_end_is_an_error() {
     drop(reader);
     assert!(server.next().await.is_none());
     assert_eq!(server.closed().unwrap().cause(), Cause::Ended);
+}
+
+/// A server that has received the first of three thirds of a message, which a dropped call of `next` has taken; and
+/// the other thirds.
+async fn begun_by_a_dropped_next() -> (sinews::WebSocket<DuplexStream>, DuplexStream, [Vec<u8>; 2]) {
+    let (mut server, mut raw) = server_and_raw(&Config::default());
+    assert!(poll_once(server.next_reader()).is_pending(), "selects pieces");
+    let mut wire = Frame::binary([[b'a'; 200], [b'b'; 200], [b'c'; 200]].concat()).encode(Role::Client);
+    let last = wire.split_off(wire.len() - 200);
+    let second = wire.split_off(wire.len() - 200);
+    raw.write_all(&wire).await.unwrap();
+    poll_input_once(&mut server).await;
+    assert!(poll_once(server.next()).is_pending());
+    (server, raw, [second, last])
+}
+
+#[tokio::test(start_paused = true)]
+async fn reader_continues_a_message_that_a_dropped_next_has_begun() {
+    let whole = [[b'a'; 200], [b'b'; 200], [b'c'; 200]].concat();
+    let (mut server, mut raw, [second, last]) = begun_by_a_dropped_next().await;
+    raw.write_all(&[second, last].concat()).await.unwrap();
+    let mut reader = server.next_reader().await.unwrap().unwrap();
+    let mut received = Vec::new();
+    reader.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, whole);
+
+    let (mut server, mut raw, [second, last]) = begun_by_a_dropped_next().await;
+    let mut buffer = [0; 600];
+    assert!(poll_once(server.recv_into(&mut buffer)).is_pending());
+    raw.write_all(&second).await.unwrap();
+    assert!(poll_once(server.recv_into(&mut buffer)).is_pending());
+    raw.write_all(&last).await.unwrap();
+    let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
+    assert_eq!((filled.len, filled.last), (600, true));
+    assert_eq!(buffer[..], whole);
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_is_whole_or_skipped_after_dropped_calls_of_each_kind() {
+    let (mut server, mut raw, [second, last]) = begun_by_a_dropped_next().await;
+    raw.write_all(&second).await.unwrap();
+    let mut reader = server.next_reader().await.unwrap().unwrap();
+    assert_eq!(reader.next_chunk().await.unwrap().unwrap().len(), 400);
+    drop(reader);
+    raw.write_all(&last).await.unwrap();
+    raw.write_all(&Frame::binary("whole").encode(Role::Client)).await.unwrap();
+    assert_eq!(server.next().await.unwrap().unwrap().as_bytes(), b"whole");
 }
 
 #[tokio::test]
@@ -234,4 +281,63 @@ async fn dropped_writer_leaves_the_message_open() {
     let server = tokio::spawn(common::echo(server));
     client.close(CloseCode::NORMAL, "").await.unwrap();
     server.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn shutdown_of_a_writer_without_chunks_sends_an_empty_message() {
+    let (mut client, mut server) = pair();
+    let mut writer = client.writer(Kind::Binary);
+    tokio::io::copy(&mut &b""[..], &mut writer).await.unwrap();
+    writer.shutdown().await.unwrap();
+    writer.shutdown().await.unwrap();
+    client.writer(Kind::Text).finish().await.unwrap();
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::binary(vec![]));
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text(""), "the second call sends nothing");
+}
+
+#[tokio::test]
+async fn dropped_finish_tells_whether_the_message_is_open() {
+    for whole in [true, false] {
+        let (mut client, server) = pair_with(&Config::default().with_high_water(2000), 64, None);
+        let mut writer = client.writer(Kind::Binary);
+        if whole {
+            writer.write(&[1; 1000]).await.unwrap();
+        } else {
+            // The third chunk waits for capacity.
+            assert!(
+                poll_once(async {
+                    for _ in 0..3 {
+                        writer.write(&[1; 1000]).await.unwrap();
+                    }
+                })
+                .is_pending()
+            );
+        }
+        assert!(poll_once(writer.finish()).is_pending(), "the peer does not read");
+        assert_eq!(
+            client.is_mid_message(),
+            !whole,
+            "a finish that waits for capacity has not queued the end"
+        );
+        let peer = tokio::spawn(common::received_lengths(server));
+        if client.is_mid_message() {
+            client.writer(Kind::Binary).finish().await.unwrap();
+        }
+        client.close(CloseCode::NORMAL, "").await.unwrap();
+        let lengths = peer.await.unwrap();
+        assert_eq!(lengths.len(), 1, "{lengths:?}");
+        assert_eq!(lengths[0], if whole { 1000 } else { 2000 });
+    }
+}
+
+#[tokio::test]
+async fn dropped_shutdown_of_a_writer_continues() {
+    let (mut client, server) = pair_with(&Config::default(), 64, None);
+    let mut writer = client.writer(Kind::Binary);
+    writer.write(&[1; 1000]).await.unwrap();
+    assert!(poll_once(writer.shutdown()).is_pending(), "the peer does not read");
+    let peer = tokio::spawn(common::received_lengths(server));
+    writer.shutdown().await.unwrap();
+    client.close(CloseCode::NORMAL, "").await.unwrap();
+    assert_eq!(peer.await.unwrap(), [1000]);
 }

@@ -157,3 +157,25 @@ async fn receive_by_heads<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSoc
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn head_describes_its_message_after_sends_that_read_input() {
+    for (behind, sent) in [(0, 10), (200, 10), (200, 2 << 20)] {
+        let (mut server, mut raw) = server_and_raw(&Config::default());
+        send_raw(&mut raw, &[Frame::binary([7; 100])]).await;
+        let head = server.next_head().await.unwrap().unwrap();
+        assert_eq!((head.len, head.last), (100, true));
+        send_raw(&mut raw, &[Frame::ping("x"), Frame::binary(vec![9; behind])]).await;
+        for _ in 0..3 {
+            tokio::time::advance(std::time::Duration::from_millis(20)).await;
+            let _ = poll_once(server.send_binary(&vec![0; sent]));
+        }
+        assert_eq!(server.next_head().await.unwrap().unwrap(), head, "another call returns the same");
+        let mut buffer = [0; 100];
+        let filled = server.recv_into(&mut buffer).await.unwrap().unwrap();
+        assert_eq!((filled.len, filled.last), (100, true), "{behind} bytes behind");
+        assert_eq!(buffer, [7; 100]);
+        let next = server.next_data().await.unwrap().unwrap();
+        assert_eq!(next.as_bytes(), vec![9; behind]);
+    }
+}

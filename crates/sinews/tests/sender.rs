@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use common::{pair, pair_with, poll_once};
 use sinews::tokio::WebSocket;
-use sinews::{Cause, CloseCode, CloseFrame, Config, Message, Sender};
+use sinews::{Cause, CloseCode, CloseFrame, Config, Message, Misuse, Prepared, Sender};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
@@ -187,6 +187,7 @@ async fn invalid_message_is_rejected_at_the_producer() {
     let ping = Message::Ping(vec![0; 126].into());
     let error = sender.try_send(ping.clone()).expect_err("too long");
     assert!(!error.is_full() && !error.is_closed());
+    assert_eq!(error.misuse(), Some(Misuse::PingTooLong));
     assert_eq!(error.to_string(), "ping payload over 125 bytes");
     assert_eq!(sender.send(ping.clone()).await.expect_err("too long").into_message(), ping);
     let frame = CloseFrame::new(CloseCode::NORMAL, "x".repeat(124));
@@ -207,4 +208,26 @@ async fn fragmented_message_is_not_interrupted() {
     assert!(matches!(poll_once(server.next()), Poll::Pending));
     assert_eq!(text(&mut client).await, "piece by piece");
     assert_eq!(text(&mut client).await, "other");
+}
+
+#[tokio::test]
+async fn published_messages_of_handles_are_framed_once_and_leave_in_order() {
+    let (mut client, mut server) = pair();
+    let sender = server.sender_with_capacity(3);
+    let prepared = Prepared::text("to all");
+    sender.try_send("first").expect("capacity");
+    sender.publish(&prepared).expect("capacity");
+    sender.try_send("last").expect("capacity");
+    let error = sender.publish(&prepared).expect_err("the queue is full");
+    assert!(error.is_full() && error.misuse().is_none());
+    assert_eq!(error.into_message(), Message::text("to all"));
+    server.flush().await.expect("open");
+    for expected in ["first", "to all", "last"] {
+        assert_eq!(text(&mut client).await, expected);
+    }
+    drop(server);
+    assert!(sender.publish(&Prepared::binary(vec![0xff])).expect_err("ended").is_closed());
+    let invalid = Prepared::new(sinews::Kind::Text, vec![0xff].into());
+    let returned = sender.publish(&invalid).expect_err("ended").into_message();
+    assert_eq!(returned, Message::binary(vec![0xff]));
 }

@@ -3,8 +3,13 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::{ChoppyStream, deflating_pair, pair, pair_with, poll_once};
@@ -12,7 +17,7 @@ use futures_util::{SinkExt, StreamExt as _};
 use sinews::tokio::{Locked, ReadHalf, Split, WebSocket, WriteHalf};
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Misuse, Role};
 use sinews_testkit::{Frame, RawFrame, Rng, negotiate, split_frames};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
 type Server = (WriteHalf<DuplexStream>, ReadHalf<DuplexStream>, DuplexStream);
@@ -363,7 +368,7 @@ async fn yields(count: usize) {
 /// Sends and pings, and expects each message back in order.
 async fn drive<S>(client: WebSocket<S>, count: usize, seed: u64)
 where
-    S: Split<Stream = S> + tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+    S: Split<Stream = S> + AsyncRead + AsyncWrite + Unpin + 'static,
     WriteHalf<S>: Send,
     ReadHalf<S>: Send,
 {
@@ -553,5 +558,78 @@ async fn reading_half_receives_into_caller_memory() {
         };
         let ((), server) = tokio::join!(sending, receiving);
         drop(server);
+    }
+}
+
+/// A function that runs before the next read.
+type BeforeRead = Rc<RefCell<Option<Box<dyn FnOnce()>>>>;
+
+/// A stream that runs a function before it is next read.
+struct InterruptedStream {
+    io: DuplexStream,
+    before_read: BeforeRead,
+}
+
+impl AsyncRead for InterruptedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = self.before_read.borrow_mut().take();
+        if let Some(before) = before {
+            before();
+        }
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for InterruptedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[derive(Default)]
+struct WakeCount(AtomicUsize);
+
+impl Wake for WakeCount {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reader_that_asks_while_the_writer_answers_a_ping_is_woken() {
+    let (mut raw, io) = tokio::io::duplex(1 << 10);
+    let before_read = BeforeRead::default();
+    let stream = InterruptedStream { io, before_read: before_read.clone() };
+    let negotiated = negotiate(None, None).server;
+    let (mut write, read) =
+        WebSocket::from_negotiated(stream, negotiated, Arc::default(), &[]).split_locked();
+    let read = Rc::new(RefCell::new(read));
+    let mut send = pin!(write.send(vec![0; 10_000]));
+    assert!(poll_once(send.as_mut()).is_pending(), "the peer does not read");
+    // The last pongs find no capacity behind the message.
+    for number in 0..50u8 {
+        send_raw(&mut raw, Frame::ping([number; 125])).await;
+        tokio::time::advance(Duration::from_millis(20)).await;
+        let task = Arc::new(WakeCount::default());
+        let (reader, waker) = (read.clone(), Waker::from(task.clone()));
+        *before_read.borrow_mut() = Some(Box::new(move || {
+            let polled = reader.borrow_mut().poll_next_unpin(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending(), "the writer has the connection");
+        }));
+        assert!(poll_once(send.as_mut()).is_pending());
+        assert!(before_read.borrow().is_none(), "the writer reads");
+        assert!(task.0.load(Ordering::Relaxed) > 0, "ping {number}");
     }
 }

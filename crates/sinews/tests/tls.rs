@@ -426,3 +426,23 @@ async fn native_tls_connects_and_rejects_like_rustls() {
     let error = connect(url(address)).tls(sinews::Tls::native().expect("a connector")).await;
     assert!(matches!(fault(error.expect_err("made for the test")), TlsError::Handshake(_)));
 }
+
+#[tokio::test]
+async fn transport_that_ends_within_the_tls_handshake_is_transient() {
+    for reset in [false, true] {
+        let address = serve(move |tcp| async move {
+            if reset {
+                tcp.set_zero_linger().expect("a socket");
+            }
+            drop(tcp);
+        })
+        .await;
+        let error = connect(format!("wss://localhost:{}/", address.port())).await.expect_err("no TLS");
+        assert!(matches!(&error, ConnectError::Tls { error: TlsError::Handshake(_), .. }), "{error}");
+        assert!(error.is_transient(), "{error}");
+    }
+    let (address, _) = tls_server(&[]).await;
+    let error = connect(format!("wss://localhost:{}/", address.port())).await.expect_err("not trusted");
+    assert!(matches!(&error, ConnectError::Tls { error: TlsError::Handshake(_), .. }), "{error}");
+    assert!(!error.is_transient(), "{error}");
+}

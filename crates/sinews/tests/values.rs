@@ -22,6 +22,25 @@ fn close_code_converts_into_its_number() {
 }
 
 #[test]
+fn close_code_converts_from_its_number() {
+    assert_eq!(CloseCode::try_from(4001), Ok(CloseCode::new(4001).expect("an application's code")));
+    for invalid in [0, 999, 1004, 1005, 1006, 1015, 2999, 5000, u16::MAX] {
+        let error = CloseCode::try_from(invalid).expect_err("never on the wire");
+        assert_eq!(error.as_u16(), invalid);
+        assert!(error.to_string().starts_with(&format!("close code {invalid} is not one of")), "{error}");
+    }
+}
+
+#[test]
+fn received_text_is_published_without_a_copy() {
+    let text = Message::text(String::from("to all")).into_text().expect("text");
+    let prepared = sinews::Prepared::from(text.clone());
+    assert_eq!((prepared.kind(), prepared.payload().as_ptr()), (sinews::Kind::Text, text.as_ptr()));
+    let binary = Message::binary(vec![1]);
+    assert_eq!(binary.clone().into_text(), Err(binary));
+}
+
+#[test]
 fn message_size_is_five_words() {
     assert_eq!(size_of::<Message>(), 5 * size_of::<usize>());
 }
@@ -33,4 +52,86 @@ fn http_types_of_the_api_are_reachable_without_a_dependency_on_http() {
 
     let response = http::Response::builder().status(StatusCode::FORBIDDEN).body(()).expect("sound");
     assert_eq!(response.status().as_u16(), 403);
+}
+
+#[cfg(feature = "tokio")]
+mod memory {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use sinews::{Message, WebSocket};
+    use sinews_testkit::negotiate;
+    use tokio::io::DuplexStream;
+    use tokio::sync::Mutex;
+
+    fn pair() -> (WebSocket<DuplexStream>, WebSocket<DuplexStream>) {
+        let (agreed, (client, server)) = (negotiate(None, None), tokio::io::duplex(1 << 20));
+        (
+            WebSocket::from_negotiated(client, agreed.client, Arc::default(), &[]),
+            WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]),
+        )
+    }
+
+    /// A connection with received input that no call has asked for.
+    async fn with_unread_input() -> WebSocket<DuplexStream> {
+        let (mut client, mut server) = pair();
+        for _ in 0..3 {
+            client.feed(vec![2; 4000]).await.unwrap();
+        }
+        client.flush().await.unwrap();
+        server.next().await.unwrap().unwrap();
+        server
+    }
+
+    /// Memory whose drop sends on another connection.
+    struct Credit(Vec<u8>, Arc<Mutex<WebSocket<DuplexStream>>>);
+
+    impl AsRef<[u8]> for Credit {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Credit {
+        fn drop(&mut self) {
+            self.1.try_lock().unwrap().try_send("the buffer is free").unwrap();
+        }
+    }
+
+    /// Memory that owns a connection.
+    struct Owner(Vec<u8>, #[allow(dead_code, reason = "dropped with the memory")] WebSocket<DuplexStream>);
+
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn drop_of_payload_memory_may_use_other_connections() {
+        let (_client, mut server) = pair();
+        let (other, mut peer) = pair();
+        let other = Arc::new(Mutex::new(other));
+        for len in [10, 10_000] {
+            server.send(Message::from_owner(Credit(vec![1; len], other.clone()))).await.unwrap();
+            other.lock().await.flush().await.unwrap();
+            assert_eq!(peer.next().await.unwrap().unwrap().as_text(), Some("the buffer is free"));
+            let owner = Owner(vec![1; len], with_unread_input().await);
+            server.send(Message::from_owner(owner)).await.unwrap();
+        }
+    }
+
+    #[test]
+    fn connection_of_a_thread_local_is_dropped_with_its_thread() {
+        thread_local! {
+            static CONNECTION: RefCell<Option<WebSocket<DuplexStream>>> = const { RefCell::new(None) };
+        }
+        let thread = std::thread::spawn(|| {
+            // Dropped after the library's own state of the thread.
+            CONNECTION.set(None);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            CONNECTION.set(Some(runtime.block_on(with_unread_input())));
+        });
+        thread.join().unwrap();
+    }
 }

@@ -3,12 +3,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use common::{ChoppyStream, echo, pair, pair_with, poll_once, server_and_raw};
 use sinews::{
     AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, PeerMisbehaved, Prepared,
+    WebSocket,
 };
 use sinews_testkit::{Frame, split_frames};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -500,9 +502,29 @@ async fn bytes_behind_the_handshake_are_delivered_first() {
     let negotiated = sinews_testkit::negotiate(None, None).server;
     let (first, rest) = received.split_at(received.len() - 3);
     let server = ChoppyStream::new(server, None);
-    let mut server = sinews::WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
+    let mut server = WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("early"));
     let mut raw = _raw;
     raw.write_all(rest).await.unwrap();
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("bird"));
+}
+
+#[tokio::test]
+async fn flood_of_small_messages_leaves_other_tasks_their_turn() {
+    const MESSAGES: usize = 50_000;
+    let received = wire(&[Frame::binary("")]).repeat(MESSAGES);
+    let (_raw, io) = tokio::io::duplex(1);
+    let negotiated = sinews_testkit::negotiate(None, None).server;
+    let mut server = WebSocket::from_negotiated(io, negotiated, Arc::default(), &received);
+    let receiving = tokio::spawn(async move {
+        for _ in 0..MESSAGES {
+            server.next().await.unwrap().unwrap();
+        }
+    });
+    let mut turns = 0;
+    while !receiving.is_finished() {
+        tokio::task::yield_now().await;
+        turns += 1;
+    }
+    assert!(turns > 5, "{turns} turns");
 }

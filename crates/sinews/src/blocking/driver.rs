@@ -102,9 +102,8 @@ impl<S: Read + Write> BlockingDriver<S> {
     fn more(&mut self) -> io::Result<bool> {
         let mut waits = None;
         loop {
-            let congested = self.link.is_congested();
             // A peer that never stops sending does not delay deadlines.
-            if let Some(at) = self.received.take_if(|_| !congested) {
+            if let Some(at) = self.received.take() {
                 self.handle_deadlines(at, at);
             }
             let blocked = self.send().err();
@@ -119,15 +118,12 @@ impl<S: Read + Write> BlockingDriver<S> {
                 NextStep::ReportEnd => return Ok(false),
                 NextStep::ShutDown | NextStep::Continue => {}
             }
-            if congested && !self.link.is_congested() {
-                // Earlier input can be processed now.
-                return Ok(true);
-            }
             // Deadlines that expired during the wait are executed.
             if let Some(waits) = waits {
                 return Err(waits);
             }
-            waits = if !self.link.is_congested() && self.link.receives() {
+            // Also while many bytes are queued: a peer that waits in the same way would read nothing either.
+            waits = if self.link.receives() {
                 let began = now();
                 match self.receive() {
                     Ok(()) => return Ok(true),

@@ -12,7 +12,7 @@ use sinews_session::{Closed, Sent};
 use super::driver::BlockingDriver;
 use super::wait;
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{Link, accepted};
 use crate::message::{Message, MessageRef};
 use crate::methods;
 
@@ -133,7 +133,7 @@ impl<S: Read + Write> WebSocket<S> {
     fn queue(&mut self, queue: impl FnOnce(&mut Link) -> Result<Sent, Error>) -> Result<(), Error> {
         let burst = self.driver.link.is_answering(wait::now);
         self.make_room()?;
-        queue(&mut self.driver.link)?;
+        accepted(queue(&mut self.driver.link))?;
         if burst && !self.driver.link.is_congested() {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl<S: Read + Write> WebSocket<S> {
     /// As [`send`](Self::send).
     pub fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         self.make_room()?;
-        self.driver.link.queue(message.into()).map(drop)
+        accepted(self.driver.link.queue(message.into()))
     }
 
     /// Sends all queued bytes.

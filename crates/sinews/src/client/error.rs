@@ -148,7 +148,8 @@ impl ConnectError {
     /// Whether a retry may succeed without a change: no address could be reached, the transport failed, the timeout
     /// expired, or the server has a temporary error (5xx) or asks for a retry (408, 425, 429; see
     /// [`retry_after`](Self::retry_after)). A retry does not help for invalid requests, other rejections, redirects
-    /// that are not followed, responses that are not a WebSocket handshake, and untrusted TLS.
+    /// that are not followed, responses that are not a WebSocket handshake, and untrusted TLS. If the
+    /// transport failed during the TLS handshake, a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -161,6 +162,8 @@ impl ConnectError {
             #[cfg(feature = "url-connect")]
             Self::Resolve { .. } | Self::Tcp { .. } => true,
             Self::Transport { .. } | Self::TimedOut { .. } => true,
+            #[cfg(feature = "url-connect")]
+            Self::Tls { error: TlsError::Handshake(error), .. } => is_of_transport(error),
             _ => false,
         }
     }
@@ -179,6 +182,38 @@ impl ConnectError {
     pub const fn is_timeout(&self) -> bool {
         matches!(self, Self::TimedOut { .. })
     }
+}
+
+/// Whether the transport failed, and not the protocol above it: an error of the system, or one that has it as a source.
+#[cfg(feature = "url-connect")]
+fn is_of_transport(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkDown,
+        NetworkUnreachable, NotConnected, TimedOut, UnexpectedEof,
+    };
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(
+            kind,
+            Some(
+                BrokenPipe
+                    | ConnectionAborted
+                    | ConnectionRefused
+                    | ConnectionReset
+                    | HostUnreachable
+                    | NetworkDown
+                    | NetworkUnreachable
+                    | NotConnected
+                    | TimedOut
+                    | UnexpectedEof
+            )
+        ) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 impl fmt::Display for ConnectError {

@@ -200,6 +200,13 @@ impl<S: Transport> CompioDriver<S> {
 }
 
 impl<S: Transport> Driver for CompioDriver<S> {
+    const TURN: u32 = 4096;
+
+    fn poll_turn(cx: &mut Context<'_>) -> Poll<()> {
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     #[inline]
     fn link(&mut self) -> &mut Link {
         &mut self.link

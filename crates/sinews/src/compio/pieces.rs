@@ -15,6 +15,7 @@ use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
+use crate::link::accepted;
 use crate::message::{Filled, MessageHead};
 use crate::reading::{FRAGMENT_MAX, MessageCursor};
 
@@ -151,7 +152,13 @@ impl<S: Transport> WebSocket<S> {
     /// Sends a message in chunks: its length need not be known, and it need not fit into memory. Each write is a
     /// fragment; pings, pongs and Close pass between fragments, other messages wait for the end of the message.
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
-        MessageWriter { holder: SocketOrHalf::Whole(self), kind }
+        MessageWriter::new(SocketOrHalf::Whole(self), kind)
+    }
+
+    /// Whether a message of a [`writer`](Self::writer) has begun and not ended: [`writer`](Self::writer) continues it.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.driver.link.is_mid_message()
     }
 }
 
@@ -214,7 +221,7 @@ async fn send_pieces<S: Transport>(
     pieces: Vec<Bytes>,
 ) -> Result<(), Error> {
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.driver.poll_capacity(cx))).await;
-    holder.with(|socket| socket.driver.link().queue_pieces(kind, &pieces))?;
+    accepted(holder.with(|socket| socket.driver.link().queue_pieces(kind, &pieces)))?;
     drop(pieces);
     poll_fn(|cx| holder.poll(cx, |socket, cx| socket.driver.poll_out(cx))).await
 }
@@ -295,11 +302,17 @@ impl<S: Transport> Drop for MessageReader<'_, S> {
 /// A writer that is dropped before that leaves the message open: [`WebSocket::writer`] continues it, and until its
 /// end other messages are [`Misuse::MessageOpen`](crate::Misuse::MessageOpen).
 pub struct MessageWriter<'a, S: Transport> {
-    pub(super) holder: SocketOrHalf<'a, S>,
-    pub(super) kind: Kind,
+    holder: SocketOrHalf<'a, S>,
+    kind: Kind,
+    /// The end is queued, and nothing was written behind it.
+    ended: bool,
 }
 
-impl<S: Transport> MessageWriter<'_, S> {
+impl<'a, S: Transport> MessageWriter<'a, S> {
+    pub(super) fn new(holder: SocketOrHalf<'a, S>, kind: Kind) -> Self {
+        Self { holder, kind, ended: false }
+    }
+
     /// Sends a chunk, in fragments of at most 64 KiB. It waits while more than
     /// [`high_water`](crate::Config::high_water) bytes are queued; small chunks leave together, at that mark, with
     /// [`flush`](Self::flush) or with the end.
@@ -317,7 +330,17 @@ impl<S: Transport> MessageWriter<'_, S> {
 
     async fn part(&mut self, part: &[u8], last: bool) -> Result<(), Error> {
         let kind = self.kind;
-        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.driver.poll_part(cx, (kind, part, last)))).await
+        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.driver.poll_part(cx, (kind, part, last))))
+            .await?;
+        self.ended = last;
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Result<(), Error> {
+        if !self.ended {
+            self.part(&[], true).await?;
+        }
+        self.flush().await
     }
 
     /// Sends all queued bytes.
@@ -330,13 +353,15 @@ impl<S: Transport> MessageWriter<'_, S> {
         poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.driver.poll_out(cx))).await
     }
 
-    /// Ends the message, and sends all queued bytes.
+    /// Ends the message, and sends all queued bytes. A message without chunks is empty.
+    ///
+    /// Not cancel-safe: a dropped future may have queued the end; `is_mid_message` of the connection tells whether the
+    /// message is still open. The [shutdown](AsyncWrite::shutdown) of the writer is cancel-safe: call it again.
     ///
     /// # Errors
     /// See [`Error`].
     pub async fn finish(mut self) -> Result<(), Error> {
-        self.part(&[], true).await?;
-        self.flush().await
+        self.end().await
     }
 }
 
@@ -358,12 +383,9 @@ impl<S: Transport> AsyncWrite for MessageWriter<'_, S> {
         Self::flush(self).await.map_err(io::Error::other)
     }
 
-    /// Ends the message.
+    /// Ends the message, as [`finish`](MessageWriter::finish). Another call does nothing more.
     async fn shutdown(&mut self) -> io::Result<()> {
-        if self.holder.with(|socket| socket.driver.link().is_mid_message()) {
-            self.part(&[], true).await.map_err(io::Error::other)?;
-        }
-        Self::flush(self).await.map_err(io::Error::other)
+        self.end().await.map_err(io::Error::other)
     }
 }
 

@@ -21,6 +21,7 @@ use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
+use crate::link::accepted;
 use crate::message::{Filled, Message, MessageHead};
 use crate::methods;
 use crate::sender::Sender;
@@ -163,7 +164,7 @@ impl<S: Transport> WriteHalf<S> {
 
     async fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
         self.wait_for_capacity().await;
-        self.shared.change(|socket| socket.driver.link().queue_borrowed(kind, payload))?;
+        accepted(self.shared.change(|socket| socket.driver.link().queue_borrowed(kind, payload)))?;
         self.flush().await
     }
 
@@ -187,7 +188,13 @@ impl<S: Transport> WriteHalf<S> {
 
     /// Sends a message in chunks, as [`WebSocket::writer`].
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, S> {
-        MessageWriter { holder: SocketOrHalf::HalfCall(HalfCall::Write(&self.shared)), kind }
+        MessageWriter::new(SocketOrHalf::HalfCall(HalfCall::Write(&self.shared)), kind)
+    }
+
+    /// Whether a message of a [`writer`](Self::writer) has begun and not ended: [`writer`](Self::writer) continues it.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.shared.socket.borrow().driver.link.is_mid_message()
     }
 
     /// A handle by which any task may send on this connection, as [`WebSocket::sender`].
@@ -211,7 +218,7 @@ impl<S: Transport> WriteHalf<S> {
     /// See [`Error`].
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
         self.wait_for_capacity().await;
-        self.try_send(message).map(drop)
+        accepted(self.try_send(message))
     }
 
     /// Queues a message without waiting, as [`WebSocket::try_send`].

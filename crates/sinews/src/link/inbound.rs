@@ -65,7 +65,7 @@ impl Link {
         if let Some(pending_event) = self.inbound.pending_event.take() {
             return Some(pending_event);
         }
-        if self.inbound.exhausted || self.is_congested() {
+        if self.inbound.exhausted {
             return None;
         }
         let (start, now) = (self.inbound.at, self.now);
@@ -89,7 +89,7 @@ impl Link {
     /// `None`: call [`pull`](Self::pull).
     #[inline]
     pub(crate) fn pull_whole(&mut self) -> Option<(Kind, Range<usize>)> {
-        if self.inbound.exhausted || self.inbound.pending_event.is_some() || self.is_congested() {
+        if self.inbound.exhausted || self.inbound.pending_event.is_some() {
             return None;
         }
         let (start, now) = (self.inbound.at, self.now);
@@ -195,10 +195,22 @@ impl Link {
         last
     }
 
-    /// Discards an event without a recipient: the rest of a message whose reader was dropped.
+    /// Whether the next piece is one of a message whose reader was dropped.
+    pub(crate) fn is_skipping(&self) -> bool {
+        self.inbound.skipping
+    }
+
+    /// Takes the part of a message that was gathered for receive calls of whole messages, with the piece behind it.
+    pub(crate) fn take_gathered(&mut self, at: PayloadLocation) -> Vec<u8> {
+        let mut gathered = std::mem::take(&mut self.inbound.gathered);
+        gathered.extend_from_slice(self.payload_at(at));
+        gathered
+    }
+
+    /// Discards an event without a recipient. Of a message in pieces, the rest is skipped.
     pub(crate) fn discard_event(&mut self, event: ReceivedEvent) {
-        if let ReceivedEvent::Fragment { last: true, .. } = event {
-            self.inbound.skipping = false;
+        if let ReceivedEvent::Fragment { last, .. } = event {
+            self.inbound.skipping = !last;
         }
     }
 

@@ -4,7 +4,8 @@ use std::task::{Context, Poll};
 
 use sinews_session::Closed;
 
-use crate::message::Message;
+/// A message that cannot be constructed.
+pub(crate) type SenderMessage = NoSenderQueue;
 
 /// A queue that cannot be constructed.
 #[derive(Debug)]
@@ -12,11 +13,11 @@ pub(crate) enum NoSenderQueue {}
 
 #[allow(clippy::needless_pass_by_ref_mut, reason = "same signature as the queue")]
 impl NoSenderQueue {
-    pub(crate) fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Message> {
+    pub(crate) fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<SenderMessage> {
         match *self {}
     }
 
-    pub(crate) fn next(&mut self) -> Option<Message> {
+    pub(crate) fn next(&mut self) -> Option<SenderMessage> {
         match *self {}
     }
 

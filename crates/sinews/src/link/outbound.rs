@@ -7,9 +7,9 @@ use bytes::Bytes;
 use sinews_proto::{CloseCode, Kind, Misuse, Time};
 use sinews_session::{Chain, Prepared, ReceivedEvent, Sent, Tx};
 
-use super::state::Link;
 #[cfg(any(feature = "tokio", feature = "compio"))]
 use super::state::SenderQueue;
+use super::state::{Link, SenderMessage};
 use crate::error::Error;
 use crate::message::Message;
 use crate::resources;
@@ -21,6 +21,15 @@ const BURST_MAX: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// In a burst, the clock is read for the first message after a reply, and then once for so many messages.
 const CLOCK_EVERY: u32 = 8;
+
+/// The result of a call that has waited for capacity: the queue accepts its message.
+pub(crate) fn accepted(queued: Result<Sent, Error>) -> Result<(), Error> {
+    debug_assert!(
+        !matches!(queued, Ok(Sent::Dropped)),
+        "a message was dropped although the queue had capacity"
+    );
+    queued.map(drop)
+}
 
 impl Link {
     /// Queues a message.
@@ -145,17 +154,30 @@ impl Link {
             if self.session.is_mid_message() {
                 break false;
             }
-            if self.session.is_congested() {
+            if self.is_congested() {
                 break true;
             }
             match inbox.poll_next(cx) {
-                // The sender checked the message, and the connection is open.
-                Poll::Ready(message) => drop(self.queue(message)),
+                // The sender checked the message, and the connection is open and has capacity.
+                Poll::Ready(message) => drop(self.queue_collected(message)),
                 Poll::Pending => break false,
             }
         };
         self.outbound.inbox = Some(inbox);
         more
+    }
+
+    #[cfg(any(feature = "tokio", feature = "compio"))]
+    fn queue_collected(&mut self, message: SenderMessage) -> Result<Sent, Error> {
+        match message {
+            SenderMessage::Own(message) => self.queue(message),
+            SenderMessage::Published(message) => self.publish(&message),
+        }
+    }
+
+    #[cfg(not(any(feature = "tokio", feature = "compio")))]
+    fn queue_collected(&mut self, message: SenderMessage) -> Result<Sent, Error> {
+        match message {}
     }
 
     /// Queues the producers' messages before our Close, up to [`Config::max_outbound`].
@@ -164,7 +186,7 @@ impl Link {
         let most = self.session.config().max_outbound();
         while self.session.is_open() && !self.session.is_mid_message() && self.session.buffered() < most {
             let Some(message) = inbox.next() else { break };
-            let _ = self.queue(message);
+            let _ = self.queue_collected(message);
         }
         inbox.close();
         self.outbound.inbox = Some(inbox);
@@ -199,7 +221,14 @@ impl Link {
     /// Whether no further message should be queued before queued bytes have left.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
-        self.session.is_congested() && !self.lifecycle.send_ended
+        (self.session.is_congested() || self.outbound.fills_early && self.is_full())
+            && !self.lifecycle.send_ended
+    }
+
+    /// Whether the overflow policy would apply to the next message.
+    #[cold]
+    fn is_full(&self) -> bool {
+        self.session.buffered() >= self.config().max_outbound()
     }
 
     /// Whether a queued reply must leave before the application handles this event: the reply to a Close, the pong

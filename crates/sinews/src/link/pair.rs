@@ -102,10 +102,6 @@ impl Pair {
         }
     }
 
-    pub(crate) fn waker(&self, side: HalfSide) -> Option<Waker> {
-        self.lock_waker(side).clone()
-    }
-
     pub(crate) fn wake_side(&self, side: HalfSide) {
         let waker = self.lock_waker(side).take();
         if let Some(waker) = waker {

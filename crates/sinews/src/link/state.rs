@@ -7,11 +7,11 @@ use sinews_proto::{Config, Negotiated, PayloadLocation, Role, Time};
 use sinews_session::{Chain, Closed, ReceivedEvent, Session};
 
 #[cfg(not(any(feature = "tokio", feature = "compio")))]
-pub(super) use super::no_inbox::NoSenderQueue as SenderQueue;
+pub(super) use super::no_inbox::{NoSenderQueue as SenderQueue, SenderMessage};
 use super::pair::{HalfSide, HalfState};
 use crate::resources;
 #[cfg(any(feature = "tokio", feature = "compio"))]
-pub(super) use crate::sender::SenderQueue;
+pub(super) use crate::sender::{SenderMessage, SenderQueue};
 
 /// One connection: its session, received input that is not yet processed, and queued output.
 #[derive(Debug)]
@@ -66,6 +66,8 @@ pub(super) struct OutboundState {
     pub(super) answers: u32,
     /// The transport accepts no bytes for now.
     pub(super) stalled: bool,
+    /// [`Config::max_outbound`] is reached before [`Config::high_water`] is passed.
+    pub(super) fills_early: bool,
 }
 
 /// Progress of the connection towards its end.
@@ -115,10 +117,11 @@ impl Link {
     }
 
     pub(super) fn of(session: Session, received: &[u8], now: Time) -> Self {
+        let fills_early = session.config().max_outbound() <= session.config().high_water();
         Self {
             session,
             inbound: InboundState { block: received.to_vec(), ..InboundState::default() },
-            outbound: OutboundState::default(),
+            outbound: OutboundState { fills_early, ..OutboundState::default() },
             lifecycle: LifecycleState { recheck: true, ..LifecycleState::default() },
             half: None,
             subprotocol: None,

@@ -103,6 +103,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, Self> {
         MessageWriter::new(self, kind)
     }
+
+    /// Whether a message of a [`writer`](Self::writer) has begun and not ended: [`writer`](Self::writer) continues it.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.driver.link.is_mid_message()
+    }
 }
 
 /// A message that is read as it arrives: by [`next_chunk`](Self::next_chunk), without a copy, or as an [`AsyncRead`],
@@ -176,6 +182,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for MessageReader<'_, S> {
 pub struct MessageWriter<'a, W> {
     socket: &'a mut W,
     kind: Kind,
+    /// The end is queued, and nothing was written behind it.
+    ended: bool,
 }
 
 /// A connection, or its sending half.
@@ -186,9 +194,6 @@ pub trait SendPieces {
 
     /// Sends everything that is queued.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>>;
-
-    /// Whether the message has begun and not ended.
-    fn is_mid_message(&mut self) -> bool;
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SendPieces for WebSocket<S> {
@@ -199,15 +204,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SendPieces for WebSocket<S> {
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.driver.poll_out(cx)
     }
-
-    fn is_mid_message(&mut self) -> bool {
-        self.driver.link.is_mid_message()
-    }
 }
 
 impl<'a, W: SendPieces> MessageWriter<'a, W> {
     pub(super) fn new(socket: &'a mut W, kind: Kind) -> Self {
-        Self { socket, kind }
+        Self { socket, kind, ended: false }
     }
 
     /// Sends a chunk, in fragments of at most 64 KiB. It waits while more than
@@ -220,9 +221,24 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
     /// See [`Error`]; [`Misuse::MessageOpen`](crate::Misuse::MessageOpen) while a message of the other kind is open.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
         for part in piece.chunks(FRAGMENT_MAX) {
-            poll_fn(|cx| self.socket.poll_part(cx, (self.kind, part, false))).await?;
+            poll_fn(|cx| self.poll_part(cx, part)).await?;
         }
         Ok(())
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>, part: &[u8]) -> Poll<Result<(), Error>> {
+        ready!(self.socket.poll_part(cx, (self.kind, part, false)))?;
+        self.ended = false;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Queues the end of the message once, and sends all queued bytes.
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if !self.ended {
+            ready!(self.socket.poll_part(cx, (self.kind, &[], true)))?;
+            self.ended = true;
+        }
+        self.socket.poll_sent(cx)
     }
 
     /// Sends all queued bytes.
@@ -235,22 +251,24 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
         poll_fn(|cx| self.socket.poll_sent(cx)).await
     }
 
-    /// Ends the message, and sends all queued bytes.
+    /// Ends the message, and sends all queued bytes. A message without chunks is empty.
+    ///
+    /// Not cancel-safe: a dropped future may have queued the end; `is_mid_message` of the connection tells whether the
+    /// message is still open. The [shutdown](tokio::io::AsyncWriteExt::shutdown) of the writer is cancel-safe: call it
+    /// again.
     ///
     /// # Errors
     /// See [`Error`].
     pub async fn finish(mut self) -> Result<(), Error> {
-        poll_fn(|cx| self.socket.poll_part(cx, (self.kind, &[], true))).await?;
-        self.flush().await
+        poll_fn(|cx| self.poll_finish(cx)).await
     }
 }
 
 impl<W: SendPieces> AsyncWrite for MessageWriter<'_, W> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let kind = self.kind;
         let part = &buf[..buf.len().min(FRAGMENT_MAX)];
         if !part.is_empty() {
-            ready!(self.socket.poll_part(cx, (kind, part, false))).map_err(io::Error::other)?;
+            ready!(self.poll_part(cx, part)).map_err(io::Error::other)?;
         }
         Poll::Ready(Ok(part.len()))
     }
@@ -259,12 +277,8 @@ impl<W: SendPieces> AsyncWrite for MessageWriter<'_, W> {
         self.socket.poll_sent(cx).map_err(io::Error::other)
     }
 
-    /// Ends the message.
+    /// Ends the message, as [`finish`](MessageWriter::finish). Another call does nothing more.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.socket.is_mid_message() {
-            let kind = self.kind;
-            ready!(self.socket.poll_part(cx, (kind, &[], true))).map_err(io::Error::other)?;
-        }
-        self.poll_flush(cx)
+        self.poll_finish(cx).map_err(io::Error::other)
     }
 }

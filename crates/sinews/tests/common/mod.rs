@@ -155,3 +155,12 @@ pub async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocket<S>) -
     }
     Ok(())
 }
+
+/// The lengths of all text and binary messages until the end.
+pub async fn received_lengths<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocket<S>) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    while let Some(message) = socket.next_data().await {
+        lengths.push(message.expect("sound").len());
+    }
+    lengths
+}

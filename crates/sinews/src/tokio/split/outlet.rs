@@ -317,55 +317,92 @@ pub(super) struct SharedDriver<D>(Mutex<SharedDriverState<D>>);
 #[derive(Debug)]
 struct SharedDriverState<D> {
     driver: Option<Box<D>>,
-    /// The owner asked for it while it was in use.
+    /// The owner's waker of its last call that waits. It stays here, since a poll of the borrowed driver may replace
+    /// the waker that the [`Pair`] has.
+    owner: Option<Waker>,
+    /// The owner asked for the driver while it was in use.
     is_wanted: bool,
-    /// The owner was dropped.
     is_owner_dropped: bool,
+}
+
+/// The driver while the writer uses it.
+#[derive(Debug)]
+pub(super) struct BorrowedDriver<D> {
+    pub(super) driver: Box<D>,
+    /// The transport and the timer must have the owner's waker, if it has one.
+    pub(super) owner: Option<Waker>,
+    pub(super) is_owner_dropped: bool,
 }
 
 impl<D> SharedDriver<D> {
     pub(super) fn new(driver: D) -> Self {
         Self(Mutex::new(SharedDriverState {
             driver: Some(Box::new(driver)),
+            owner: None,
             is_wanted: false,
             is_owner_dropped: false,
         }))
     }
 
     /// Takes it for the owner; `None`: the writer has it, and will wake the owner.
-    pub(super) fn take(&self, pair: &Pair, cx: &Context<'_>) -> Option<Box<D>> {
+    pub(super) fn take(&self, cx: &Context<'_>) -> Option<Box<D>> {
         let mut state = self.state();
         if state.driver.is_none() {
-            pair.register(HalfSide::Read, cx.waker());
+            state.store_owner(cx);
             state.is_wanted = true;
         }
         state.driver.take()
     }
 
-    /// Takes it for the writer, and returns whether its owner was dropped.
-    pub(super) fn borrow(&self) -> Option<(Box<D>, bool)> {
+    /// Puts it back for an owner that waits.
+    pub(super) fn put(&self, driver: Box<D>, cx: &Context<'_>) {
         let mut state = self.state();
-        let driver = state.driver.take()?;
-        Some((driver, state.is_owner_dropped))
+        state.store_owner(cx);
+        state.driver = Some(driver);
     }
 
-    /// Puts it back. Returns whether its owner waits for it.
-    pub(super) fn put(&self, driver: Box<D>) -> bool {
+    /// Takes it for the writer.
+    pub(super) fn borrow(&self) -> Option<BorrowedDriver<D>> {
+        let mut state = self.state();
+        let driver = state.driver.take()?;
+        let owner = state.owner.clone();
+        Some(BorrowedDriver { driver, owner, is_owner_dropped: state.is_owner_dropped })
+    }
+
+    /// Puts back what [`borrow`](Self::borrow) took. Wakes an owner that waits for the driver, or, with `has_news`, in
+    /// any case.
+    pub(super) fn put_borrowed(&self, driver: Box<D>, has_news: bool) {
         let mut state = self.state();
         state.driver = Some(driver);
-        std::mem::take(&mut state.is_wanted)
+        let is_wanted = std::mem::take(&mut state.is_wanted);
+        let owner = state.owner.clone().filter(|_| is_wanted || has_news);
+        drop(state);
+        if let Some(owner) = owner {
+            owner.wake();
+        }
     }
 
     /// Records that the owner was dropped.
     pub(super) fn owner_dropped(&self, driver: Option<Box<D>>) {
         let mut state = self.state();
         state.is_owner_dropped = true;
+        let owner = state.owner.take();
         if driver.is_some() {
             state.driver = driver;
         }
+        drop(state);
+        drop(owner);
     }
 
     fn state(&self) -> MutexGuard<'_, SharedDriverState<D>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D> SharedDriverState<D> {
+    fn store_owner(&mut self, cx: &Context<'_>) {
+        if !self.owner.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            self.owner = Some(cx.waker().clone());
+        }
     }
 }

@@ -99,7 +99,8 @@ impl<T: Split> ReadHalf<T> {
 
     /// The driver of this half. The writer is gone, and has put it back.
     pub(super) fn into_driver(mut self) -> ReadDriver<T> {
-        let driver = self.driver.take().or_else(|| self.shared_driver.borrow().map(|(driver, _)| driver));
+        let driver =
+            self.driver.take().or_else(|| self.shared_driver.borrow().map(|borrowed| borrowed.driver));
         let mut driver = driver.expect("either half puts it back");
         self.filling.abandon(&mut driver.link);
         *driver
@@ -134,6 +135,10 @@ impl<T: Split> ReadHalf<T> {
         self.take_driver(cx);
         let Some(driver) = &mut self.driver else { return Poll::Pending };
         self.filling.abandon(&mut driver.link);
+        if driver.poll_next_turn(cx).is_pending() {
+            self.put_driver(cx);
+            return Poll::Pending;
+        }
         driver.link.expect_pieces(false);
         loop {
             match poll_event::<T>(driver, &self.outlet, cx) {
@@ -146,7 +151,7 @@ impl<T: Split> ReadHalf<T> {
                 Poll::Pending => break,
             }
         }
-        self.put_driver();
+        self.put_driver(cx);
         Poll::Pending
     }
 
@@ -172,7 +177,7 @@ impl<T: Split> ReadHalf<T> {
         };
         let head = self.filling.poll_head(&mut **driver, cx, |_| None, next);
         if head.is_pending() {
-            self.put_driver();
+            self.put_driver(cx);
         }
         head
     }
@@ -198,7 +203,7 @@ impl<T: Split> ReadHalf<T> {
         let next = |driver: &mut ReadDriver<T>, cx: &mut Context<'_>| poll_event::<T>(driver, outlet, cx);
         let filled = self.filling.poll_by(&mut **driver, cx, buffer, next);
         if filled.is_pending() {
-            self.put_driver();
+            self.put_driver(cx);
         }
         filled
     }
@@ -206,14 +211,14 @@ impl<T: Split> ReadHalf<T> {
     /// Takes the driver, unless the writer has it and will wake this half later.
     fn take_driver(&mut self, cx: &Context<'_>) {
         if self.driver.is_none() {
-            self.driver = self.shared_driver.take(&self.outlet.pair, cx);
+            self.driver = self.shared_driver.take(cx);
         }
     }
 
     /// Puts the driver where the writer finds it.
-    fn put_driver(&mut self) {
+    fn put_driver(&mut self, cx: &Context<'_>) {
         if let Some(driver) = self.driver.take() {
-            self.shared_driver.put(driver);
+            self.shared_driver.put(driver, cx);
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_sink::Sink;
@@ -12,12 +12,12 @@ use sinews_proto::{CloseCode, Kind, Misuse, Time};
 use sinews_session::{Prepared, Sent};
 use tokio::time::Sleep;
 
-use super::outlet::{SharedDriver, WriteOutlet};
+use super::outlet::{BorrowedDriver, SharedDriver, WriteOutlet};
 use super::read::{ReadDriver, ReadHalf};
 use super::transport::Split;
 use crate::driver::{Driver as _, POLL_INTERVAL};
 use crate::error::Error;
-use crate::link::{HalfSide, Link};
+use crate::link::{HalfSide, Link, accepted};
 use crate::message::Message;
 use crate::methods;
 use crate::sender::Sender;
@@ -144,8 +144,9 @@ impl<T: Split> WriteHalf<T> {
         cx: &mut Context<'_>,
         queue: impl FnOnce(&mut Link) -> Option<Result<Sent, Error>>,
     ) -> Poll<Result<(), Error>> {
-        ready!(self.poll_capacity(cx));
-        self.queue_by(queue).transpose()?;
+        if let Some(queued) = ready!(self.poll_with_capacity(cx, queue)) {
+            accepted(queued)?;
+        }
         self.poll_out(cx)
     }
 
@@ -157,8 +158,12 @@ impl<T: Split> WriteHalf<T> {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Message>) -> Result<(), Error> {
-        poll_fn(|cx| self.poll_capacity(cx)).await;
-        self.queue(message.into()).map(drop)
+        let mut message = Some(message.into());
+        poll_fn(|cx| {
+            let queue = |link: &mut Link| message.take().map(|message| link.queue(message));
+            self.poll_with_capacity(cx, queue).map(|queued| queued.map_or(Ok(()), accepted))
+        })
+        .await
     }
 
     /// Queues a message without waiting. If [`Config::max_outbound`](crate::Config::max_outbound) bytes are queued
@@ -182,6 +187,16 @@ impl<T: Split> WriteHalf<T> {
     /// Sends a message in chunks, as [`WebSocket::writer`](crate::WebSocket::writer).
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, Self> {
         MessageWriter::new(self, kind)
+    }
+
+    /// Whether a message of a [`writer`](Self::writer) has begun and not ended, as
+    /// [`WebSocket::is_mid_message`](crate::WebSocket::is_mid_message).
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        match &self.link {
+            Some(link) => link.is_mid_message(),
+            None => self.outlet.data().as_ref().is_some_and(|link| link.is_mid_message()),
+        }
     }
 
     /// Sends everything that is queued.
@@ -226,7 +241,7 @@ impl<T: Split> WriteHalf<T> {
     fn poll_close_now(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_unless_closing(cx))?;
         // A Close of the reader may still be queued there.
-        self.with_reader(|driver, cx| {
+        self.with_reader(cx, |driver, cx| {
             let _ = driver.poll_send(cx);
         });
         ready!(self.poll_unless_closing(cx))?;
@@ -234,7 +249,7 @@ impl<T: Split> WriteHalf<T> {
             ready!(self.outlet.poll_shut(HalfSide::Write, cx))?;
             self.with(Link::shut);
         }
-        self.with_reader(|driver, cx| driver.discard_received(cx));
+        self.with_reader(cx, |driver, cx| driver.discard_received(cx));
         Poll::Ready(Ok(()))
     }
 
@@ -248,16 +263,13 @@ impl<T: Split> WriteHalf<T> {
     }
 
     /// Runs `work` with the reader's connection, unless its owner has it.
-    fn with_reader(&self, work: impl FnOnce(&mut ReadDriver<T>, &mut Context<'_>)) {
-        let Some((mut driver, _)) = self.shared_driver.borrow() else { return };
-        driver.link.now = now();
-        driver.link.sync();
-        // The transport and the timer must have the reader's waker.
-        let waker = self.outlet.pair.waker(HalfSide::Read);
-        work(&mut driver, &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())));
-        if self.shared_driver.put(driver) {
-            self.outlet.pair.wake_side(HalfSide::Read);
-        }
+    fn with_reader(&self, cx: &Context<'_>, work: impl FnOnce(&mut ReadDriver<T>, &mut Context<'_>)) {
+        let Some(mut borrowed) = self.shared_driver.borrow() else { return };
+        borrowed.driver.link.now = now();
+        borrowed.driver.link.sync();
+        let waker = borrowed.owner.as_ref().unwrap_or_else(|| cx.waker());
+        work(&mut borrowed.driver, &mut Context::from_waker(waker));
+        self.shared_driver.put_borrowed(borrowed.driver, false);
     }
 
     /// Begins the closing handshake behind queued messages, without waiting: the Close leaves with the next
@@ -299,6 +311,19 @@ impl<T: Split> WriteHalf<T> {
             link.sync();
             queue(link)
         })
+    }
+
+    /// Waits until there is capacity for a message, and queues it before the reader queues one of a [`Sender`].
+    fn poll_with_capacity<R>(&mut self, cx: &mut Context<'_>, queue: impl FnOnce(&mut Link) -> R) -> Poll<R> {
+        let mut queue = Some(queue);
+        loop {
+            let queued =
+                self.queue_by(|link| queue.take_if(|_| !link.is_congested()).map(|queue| queue(link)));
+            if let Some(queued) = queued {
+                return Poll::Ready(queued);
+            }
+            ready!(self.poll_progress(cx));
+        }
     }
 
     /// Waits until there is capacity for a message.
@@ -369,15 +394,16 @@ impl<T: Split> WriteHalf<T> {
             return;
         }
         self.polled_at = now;
-        let Some((mut driver, is_owner_dropped)) = self.shared_driver.borrow() else { return };
+        let Some(borrowed) = self.shared_driver.borrow() else { return };
+        let BorrowedDriver { mut driver, owner, is_owner_dropped } = borrowed;
         driver.link.now = now;
         driver.link.sync();
         if is_owner_dropped {
             drop_messages::<T>(&mut driver, cx);
         } else {
-            // The transport and the timer must have the reader's waker.
-            let waker = self.outlet.pair.waker(HalfSide::Read);
-            let cx = &mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
+            // The transport and the timer must have the reader's waker. A reader that has not waited yet polls both
+            // itself, once it does.
+            let cx = &mut Context::from_waker(owner.as_ref().unwrap_or_else(|| cx.waker()));
             driver.poll_input(cx);
             let _ = driver.poll_send(cx);
             // The awaited message may be behind the received bytes.
@@ -386,25 +412,18 @@ impl<T: Split> WriteHalf<T> {
             }
         }
         let has_news = driver.link.has_pending_event() || driver.link.closed().is_some();
-        if self.shared_driver.put(driver) || has_news {
-            self.outlet.pair.wake_side(HalfSide::Read);
-        }
+        self.shared_driver.put_borrowed(driver, has_news);
     }
 }
 
 impl<T: Split> SendPieces for WriteHalf<T> {
     fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
-        ready!(self.poll_capacity(cx));
         let (kind, part, last) = part;
-        Poll::Ready(self.queue_by(|link| link.queue_piece(kind, part, last)).map(drop))
+        self.poll_with_capacity(cx, |link| link.queue_piece(kind, part, last)).map(accepted)
     }
 
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.poll_out(cx)
-    }
-
-    fn is_mid_message(&mut self) -> bool {
-        self.with(|link| link.is_mid_message())
     }
 }
 
