@@ -69,8 +69,8 @@ export interface Options {
   token?: string | (() => string | Promise<string>);
   /**
    * Uses plain HTTP after two failed attempts, where a network blocks WebSockets, and tries a WebSocket again at each later
-   * connection. HTTP offers all requests but those of consumer groups of streams, which are rejected with the code 501. Default
-   * false.
+   * connection. HTTP rejects three kinds of requests with the code 501: consumer groups of streams, a `version` of
+   * a key without its `epoch`, and subscriptions, consumed streams and joins beyond five responses. Default false.
    */
   fallback?: boolean;
   /** Called on each change of state. */

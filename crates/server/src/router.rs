@@ -358,10 +358,10 @@ impl Router {
             .after(prefix, move |request, response| cors.after(request, response))
     }
 
-    /// Runs [`before`](Self::before) and [`after`](Self::after) for requests with the header `Origin` only, which browsers
-    /// add to the requests of pages: for rules that may change while the server runs, by [`Cors::before`] and
-    /// [`Cors::after`]. Other requests cost nothing more. Their answers have no `Vary`: answers that caches may store need
-    /// [`cors`](Self::cors).
+    /// Runs a [`before`](Self::before) hook and an [`after`](Self::after) hook for requests with the header `Origin` only,
+    /// which browsers add to the requests of pages. Unlike [`cors`](Self::cors), the rules may change while the server
+    /// runs: call [`Cors::before`] and [`Cors::after`] of the current rules. Answers to other requests get no `Vary:
+    /// Origin`: do not use it for answers that caches may store.
     ///
     /// # Panics
     /// As [`before`](Self::before).

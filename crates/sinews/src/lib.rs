@@ -24,7 +24,7 @@
 //!
 //! let server = tokio::spawn(async move {
 //!     let (stream, _) = listener.accept().await?;
-//!     stream.set_nodelay(true)?; // or small messages wait for acknowledgements: up to 40 ms
+//!     stream.set_nodelay(true)?; // otherwise a small message may wait for a delayed ACK: 40 ms on Linux
 //!     let mut ws = sinews::accept(stream).await?;
 //!     while let Some(message) = ws.next().await {
 //!         let message = message?;
@@ -89,7 +89,7 @@
 //! | send memory of your own type, without a copy | [`Message::from_owner`] |
 //! | send a message larger than memory | [`writer`](WebSocket::writer): in chunks, or as an `AsyncWrite` |
 //! | queue without waiting | [`try_send`](WebSocket::try_send) |
-//! | queue a message that is framed once for many connections | [`publish`](WebSocket::publish) |
+//! | queue a message that is framed once for many connections | [`publish`](WebSocket::publish), [`Sender::publish`] |
 //! | receive and send on different tasks | [`split`](WebSocket::split), and `reunite` the halves; for your own streams [`split_locked`](WebSocket::split_locked) |
 //! | send from many tasks | a [`Sender`] for each ([`sender`](WebSocket::sender)): a bounded queue, emptied by the task that drives the connection |
 //! | use a `Stream` and a `Sink` | `WebSocket` implements both |
@@ -192,7 +192,7 @@
 //!         },
 //!         price = news.recv() => match price {
 //!             Ok(price) => drop(ws.publish(&price)?),
-//!             Err(RecvError::Lagged(_)) => {} // more prices than the channel has places: continue with the oldest in it
+//!             Err(RecvError::Lagged(_)) => {} // beyond the channel's capacity: continue with the oldest retained price
 //!             Err(RecvError::Closed) => {
 //!                 ws.close(sinews::CloseCode::GOING_AWAY, "no more prices").await?;
 //!                 break;
@@ -218,8 +218,9 @@
 //!
 //! # Cancel-safety
 //!
-//! Partial progress is stored in the connection and never in a future. So any future may be dropped at any point, as
-//! `select!` and timeouts do. No byte is lost or duplicated, and no message is truncated.
+//! Partial progress is stored in the connection and never in a future. So a future may be dropped at any point, as
+//! `select!` and timeouts do. No byte is lost or duplicated, and no message is truncated, with the two exceptions of
+//! `MessageWriter` in this table.
 //!
 //! | dropped future | effect |
 //! |---|---|
@@ -230,7 +231,7 @@
 //! | [`Sender::send`] | the message is queued, or not at all; the position in the queue is lost |
 //! | `flush` | the rest leaves with the next call |
 //! | `MessageWriter::write` | a chunk of up to 64 KiB is queued whole or not at all. Of a longer chunk, some of its 64 KiB fragments are queued |
-//! | `MessageWriter::finish` | the end is queued, unless [`is_mid_message`](WebSocket::is_mid_message) returns `true`: then a new [`writer`](WebSocket::writer) continues the message. The shutdown of a writer is cancel-safe: call it again |
+//! | `MessageWriter::finish` | if [`is_mid_message`](WebSocket::is_mid_message) returns `true`, the message is open, and a new [`writer`](WebSocket::writer) continues it. If it returns `false` after at least one chunk, the end is queued. For a message without chunks, `false` does not tell whether the empty message is queued: use the shutdown of the writer, which is cancel-safe |
 //! | `close` | the Close is queued; call it again, or receive until `None` |
 //! | [`accept`], [`connect`] | the handshake is aborted, and the stream is closed |
 //! | `Sink` and `Stream` | as documented for these traits; `poll_ready` reserves no capacity |

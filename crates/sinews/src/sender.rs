@@ -60,8 +60,9 @@ impl Sender {
         self.try_queue(SenderMessage::Own(message))
     }
 
-    /// Queues a message that is framed once for many connections, if there is capacity now: for a registry of the
-    /// `Sender`s of a room. It never waits for a slow peer.
+    /// Queues a message that is framed once for many connections, without waiting: for a registry of the `Sender`s of a
+    /// room. A full queue (its capacity is in messages) is an error: the caller drops the message, or the connection;
+    /// [`Config::overflow`](crate::Config::overflow) does not apply to this queue. `Ok` means queued, not delivered.
     ///
     /// # Errors
     /// As [`try_send`](Self::try_send).

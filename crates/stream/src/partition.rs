@@ -198,7 +198,8 @@ impl Partition {
         self.core.seek(start)
     }
 
-    /// As [`seek`](Self::seek), for a thread that must not block long: see [`poll_read`](Self::poll_read).
+    /// Offset at which reading begins, as [`seek`](Self::seek), for an event loop. It is pending while a start by time needs an
+    /// index that the log's threads rebuild; they call `waker` then.
     pub fn poll_seek(&self, start: StartPosition, waker: &Waker) -> Poll<u64> {
         match start {
             StartPosition::Time(time) if self.core.waits_for_index_of_time(time, waker) => Poll::Pending,

@@ -332,7 +332,7 @@ impl Streams {
         names.iter().filter_map(|name| self.describe(name)).collect()
     }
 
-    /// Names of at most `count` streams from this one on, in order.
+    /// Names of at most `count` streams from the bound `start` on, in order.
     pub fn names(&self, start: Bound<&str>, count: usize) -> Vec<Arc<str>> {
         let state = self.inner.state();
         let names = state.slots.range::<str, _>((start, Bound::Unbounded));

@@ -77,7 +77,7 @@ impl Cors {
         self
     }
 
-    /// Answers a preflight: with 204, or with 403 for a page of another origin. Other requests get `None`.
+    /// Answers a preflight: with 204, or with 403 if the origin is not allowed. Other requests get `None`.
     #[must_use]
     pub fn before(&self, request: &Request<'_>) -> Option<Response> {
         let head = request.head();

@@ -2,7 +2,8 @@
 
 use sinews_engine::ConnId;
 
-/// A connection as a subscriber, on any thread of its server: [`Context::subscriber_id`](crate::Context::subscriber_id).
+/// Identifies a connection within this process, as the one that a publication excludes:
+/// [`Context::subscriber_id`](crate::Context::subscriber_id).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SubscriberId {
     pub(crate) shard: usize,
@@ -21,7 +22,8 @@ impl SubscriberId {
         thread << u64::BITS | u128::from(self.conn.to_bits())
     }
 
-    /// Returns the id of a number. A number that is not of [`to_bits`](Self::to_bits) is no connection, or another one.
+    /// Returns the id of a number that [`to_bits`](Self::to_bits) of this process has returned. Another number may match
+    /// another connection.
     #[must_use]
     pub fn from_bits(bits: u128) -> Self {
         let shard = usize::from((bits >> u64::BITS) as u16);

@@ -145,11 +145,10 @@ impl ConnectError {
         }
     }
 
-    /// Whether a retry may succeed without a change: no address could be reached, the transport failed, the timeout
-    /// expired, or the server has a temporary error (5xx) or asks for a retry (408, 425, 429; see
+    /// Whether a retry may succeed without a change: no address could be reached, the transport failed (also during the
+    /// TLS handshake), the timeout expired, or the server has a temporary error (5xx) or asks for a retry (408, 425, 429; see
     /// [`retry_after`](Self::retry_after)). A retry does not help for invalid requests, other rejections, redirects
-    /// that are not followed, responses that are not a WebSocket handshake, and untrusted TLS. If the
-    /// transport failed during the TLS handshake, a retry may succeed.
+    /// that are not followed, responses that are not a WebSocket handshake, and untrusted TLS.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {

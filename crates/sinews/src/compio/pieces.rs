@@ -356,7 +356,7 @@ impl<'a, S: Transport> MessageWriter<'a, S> {
     /// Ends the message, and sends all queued bytes. A message without chunks is empty.
     ///
     /// Not cancel-safe: a dropped future may have queued the end; `is_mid_message` of the connection tells whether the
-    /// message is still open. The [shutdown](AsyncWrite::shutdown) of the writer is cancel-safe: call it again.
+    /// message is still open; for a message without chunks it is `false` in both cases. The [shutdown](AsyncWrite::shutdown) of the writer is cancel-safe: call it again.
     ///
     /// # Errors
     /// See [`Error`].

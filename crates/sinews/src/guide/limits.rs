@@ -25,8 +25,8 @@
 //! | [`ping_interval`](crate::Config::ping_interval) | 25 s | silence of the peer | a ping is sent |
 //! | [`pong_timeout`](crate::Config::pong_timeout) | 20 s | silence after that ping | 1011, [`Expired::Pong`](crate::Expired::Pong) |
 //! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | time without a byte in either direction, if pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
-//! | [`high_water`](crate::Config::high_water) | 64 KiB | queued outbound bytes | senders that wait for capacity wait until the queue is half empty. Of pongs, only the newest is kept |
-//! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | queued outbound bytes | [`overflow`](crate::Config::overflow): 1008, or a message is dropped, for senders that do not wait ([`try_send`](crate::WebSocket::try_send), [`publish`](crate::WebSocket::publish)). Others wait |
+//! | [`high_water`](crate::Config::high_water) | 64 KiB | queued outbound bytes | `send`, `feed` and [`Sender`](crate::Sender) wait until the queue has fallen to half of it, or below `max_outbound` if that is less. A new pong replaces a queued one |
+//! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | queued outbound bytes | for [`try_send`](crate::WebSocket::try_send) and [`publish`](crate::WebSocket::publish), [`overflow`](crate::Config::overflow) applies: 1008, or a message is dropped. Other send methods wait |
 //! | [`write_timeout`](crate::Config::write_timeout) | 30 s | time during which the peer reads no output | dropped, [`Expired::Write`](crate::Expired::Write) |
 //! | [`close_timeout`](crate::Config::close_timeout) | 5 s | time until the peer's Close and the end of the transport, once our Close has left | dropped, [`Expired::Close`](crate::Expired::Close) |
 //!
@@ -79,7 +79,7 @@
 //! | part of a message received | the received part, in memory that grows by doubling; never the declared length |
 //! | more received than you have read | the received bytes, 64 KiB at most: the connection receives no more until you have read them |
 //! | the same, over HTTP/2 | also up to `stream_window`, and 256 bytes for each frame of HTTP/2 with less than 256 bytes. At 256 MiB of the latter the connection ends with ENHANCE_YOUR_CALM |
-//! | more sent than the peer reads | up to `high_water` and the message that exceeded it; with `try_send` and `publish`, up to `max_outbound` and that message. A receive call receives meanwhile; a send receives one message at most |
+//! | more sent than the peer reads | up to `high_water` plus one message; with `try_send` and `publish`, up to `max_outbound` plus one message. Meanwhile a waiting receive method reads input, and a waiting send method reads at most one message |
 //!
 //! A received message has memory of its own size. From 16 KiB on, it has its receive buffer instead. So a small message
 //! never keeps a large buffer alive.

@@ -254,7 +254,7 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
     /// Ends the message, and sends all queued bytes. A message without chunks is empty.
     ///
     /// Not cancel-safe: a dropped future may have queued the end; `is_mid_message` of the connection tells whether the
-    /// message is still open. The [shutdown](tokio::io::AsyncWriteExt::shutdown) of the writer is cancel-safe: call it
+    /// message is still open; for a message without chunks it is `false` in both cases. The [shutdown](tokio::io::AsyncWriteExt::shutdown) of the writer is cancel-safe: call it
     /// again.
     ///
     /// # Errors

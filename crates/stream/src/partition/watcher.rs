@@ -100,7 +100,7 @@ impl Watcher {
         Self { core, registered: AtomicU64::new(0) }
     }
 
-    /// As [`Partition::watch`](crate::Partition::watch), and replaces the waker of the previous call.
+    /// As [`Partition::watch`](crate::Partition::watch). One waker for one event is registered: a further call replaces both.
     pub fn watch(&self, event: PartitionEvent, waker: &Waker) -> bool {
         let before = self.registered.swap(0, Ordering::AcqRel);
         let (has_happened, number) = self.core.watch(event, waker, before);
