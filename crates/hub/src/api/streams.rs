@@ -439,8 +439,8 @@ pub(crate) fn list(
     request: &Request<'_>,
 ) -> Response {
     let listed = || {
-        let store = store.ok_or_else(streams_disabled)?;
         let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
+        let store = store.ok_or_else(streams_disabled)?;
         store.list(&policy.rights(request)?, |_| true, (after.as_deref(), limit))
     };
     match listed() {

@@ -74,7 +74,7 @@ impl ClusterMetrics {
         let counters = cluster.counters();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
-            is_connected: cluster.is_connected(),
+            is_connected: cluster.check_broker().is_ok(),
             nodes: cluster.node_count() as u64,
             connects: read(&counters.connects),
             sent: read(&counters.sent),

@@ -42,8 +42,8 @@ fn group_of(request: &Request<'_>) -> Result<String, Problem> {
 
 /// `GET /streams`.
 pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
-    let store = store_of(context)?;
     let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
+    let store = store_of(context)?;
     let is_listed = |name: &str| rights.covers(ApiRight::Read, name);
     Ok(success(&store.list(&Rights::all(), is_listed, (after.as_deref(), limit))?).into())
 }
