@@ -278,7 +278,7 @@ mod tests {
                     return (Sent::Dropped, read.next);
                 }
                 messages.push(from);
-                let sent = if messages.len() % 3 == 0 { Sent::Full } else { Sent::Queued };
+                let sent = if messages.len() % 3 == 0 { Sent::Backpressure } else { Sent::Queued };
                 (sent, (from + 7).min(read.next))
             });
             assert_eq!(matches!(step, SendStep::Full), reader.next < 100 || messages.len() % 3 == 0);
