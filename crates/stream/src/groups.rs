@@ -337,7 +337,7 @@ impl ConsumerGroups {
         let needs_rewrite = state.needs_rewrite && (is_synced || now >= state.retry_at);
         // Without a random number, a necessary rewrite keeps the tag: a sync may succeed without the bytes of a failed one.
         if (needs_rewrite || state.end >= state.compact_at)
-            && let Some(tag) = file::random_tag().ok().or(needs_rewrite.then_some(state.tag))
+            && let Some(tag) = file::random_tag().ok().or_else(|| needs_rewrite.then_some(state.tag))
         {
             let content = file::whole(tag, &state.offsets, state.doubt);
             state.compact_at = COMPACT_MIN.max(4 * content.len() as u64);
