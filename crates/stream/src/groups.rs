@@ -73,7 +73,8 @@ struct State {
     busy: bool,
     /// Time since which some written bytes are not synced, in microseconds since 1970.
     dirty_since: Option<u64>,
-    /// A sync has found no space: the system may count its pages as written, so the file is rewritten in place of a sync.
+    /// The file is outdated, or a sync has found no space: the system may count its pages as written, so the file is
+    /// rewritten in place of a sync.
     needs_rewrite: bool,
     /// Time before which no sync is tried, after one that found no space.
     retry_at: u64,
@@ -152,15 +153,13 @@ impl ConsumerGroups {
         let new_tag = file::random_tag().map_err(failed)?;
         let (mut file, mut end, mut tag) = (file, bytes.len() as u64, found.tag.unwrap_or(new_tag));
         drop(bytes);
-        if found.is_stale {
-            tag = new_tag;
-            let content = file::whole(tag, &found.offsets, found.doubt);
-            disk::replace(disk, &dir, NAME, &content).map_err(failed)?;
-            file = disk.open(&path).map_err(failed)?;
-            end = content.len() as u64;
-        }
+        let replacement = replace_old(disk, &dir, &found, new_tag).map_err(failed)?;
+        let needs_rewrite = found.is_outdated && replacement.is_none();
         let losses = losses(&found, &stream, &path);
-        is_clean &= found.problem.is_none() && !found.is_stale;
+        is_clean &= found.problem.is_none() && replacement.is_none();
+        if let Some((new, bytes)) = replacement {
+            (file, end, tag) = (new, bytes, new_tag);
+        }
         if !is_clean {
             // A killed process may have left offsets that it did not sync, or failed to sync. Consumers see them from
             // now on, so they must be durable.
@@ -180,7 +179,7 @@ impl ConsumerGroups {
             needs_dir_sync: false,
             busy: false,
             dirty_since: None,
-            needs_rewrite: false,
+            needs_rewrite,
             retry_at: 0,
             closed: false,
             failed: None,
@@ -336,8 +335,9 @@ impl ConsumerGroups {
         }
         let is_synced = state.fsync == Fsync::Batch;
         let needs_rewrite = state.needs_rewrite && (is_synced || now >= state.retry_at);
+        // Without a random number, a necessary rewrite keeps the tag: a sync may succeed without the bytes of a failed one.
         if (needs_rewrite || state.end >= state.compact_at)
-            && let Ok(tag) = file::random_tag()
+            && let Some(tag) = file::random_tag().ok().or_else(|| needs_rewrite.then_some(state.tag))
         {
             let content = file::whole(tag, &state.offsets, state.doubt);
             state.compact_at = COMPACT_MIN.max(4 * content.len() as u64);
@@ -498,6 +498,27 @@ impl WorkUnit for ConsumerGroups {
     }
 
     fn release_unused(&self) {}
+}
+
+/// Replaces a file that is stale or outdated. Returns the new file and its length. On a full disk, an outdated file
+/// remains.
+fn replace_old(
+    disk: &dyn Disk,
+    dir: &Path,
+    found: &file::GroupsFile,
+    tag: file::Tag,
+) -> io::Result<Option<(Arc<dyn DiskFile>, u64)>> {
+    if !found.is_stale && !found.is_outdated {
+        return Ok(None);
+    }
+    let content = file::whole(tag, &found.offsets, found.doubt);
+    match disk::prepare(disk, dir, NAME, &content) {
+        Err(error) if is_shortage(&error) && !found.is_stale => return Ok(None),
+        prepared => prepared?,
+    };
+    disk::rename(disk, dir, NAME)?;
+    disk.sync_dir(dir)?;
+    Ok(Some((disk.open(&dir.join(NAME))?, content.len() as u64)))
 }
 
 /// The loss of committed offsets, if any. Damage without a loss is logged.

@@ -17,7 +17,7 @@ use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::{FetchedRecords, READ_BYTES, fetch, read_once};
-use crate::streams::json::{described, write_record};
+use crate::streams::json::{described, read_text, write_record};
 use crate::streams::listing::STREAMS_MAX;
 use crate::streams::records_from::records_from;
 use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
@@ -304,17 +304,8 @@ pub(crate) fn fetch_records(
         with_stream(policy, store, request, async move |store, stream| {
             let name = stream.name().to_owned();
             let FetchedRecords { from, end, read } = fetch(store, stream, partition, offset, bytes).await?;
-            let mut records = String::new();
-            for record in read.iter().flat_map(|read| records_from(&read.batches, from)) {
-                if !records.is_empty() {
-                    records.push(',');
-                }
-                write_record(&record, "", &mut records);
-            }
-            let (name, next) = (json!(name), read.map_or(from, |read| read.next));
-            Ok(format!(
-                "{{\"stream\":{name},\"partition\":{partition},\"records\":[{records}],\"next\":{next},\"end\":{end}}}\n"
-            ))
+            let head = format!("{{\"stream\":{},\"partition\":{partition},\"records\":[", json!(name));
+            Ok(read_text(head, (from, end), read.as_ref()) + "\n")
         })
     };
     fetched().unwrap_or_else(|problem| error_response(&problem).into())
@@ -417,6 +408,9 @@ async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result
             match read_once(store, &stream, number, &mut source, (next, READ_BYTES)).await {
                 Ok((Some(read), _)) => {
                     for record in records_from(&read.batches, next).take(left) {
+                        if lines.len() >= BYTES_MAX {
+                            break;
+                        }
                         write_record(&record, &prefix, &mut lines);
                         lines.push('\n');
                         left -= 1;

@@ -7,8 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_stream::record::{Record, ValueKind};
-use sinews_stream::{GroupInfo, Lookup, Stream, StreamInfo, StreamState};
+use sinews_stream::{GroupInfo, Lookup, ReadResult, Stream, StreamInfo, StreamState};
 
+use super::fetch::READ_BYTES;
+use super::records_from::{RecordsFrom, records_from};
 use super::service::StreamService;
 
 /// Committed offsets in the description of a stream: further groups are only counted.
@@ -104,6 +106,40 @@ fn offsets(assignments: &[(u32, u64)]) -> Value {
         .iter()
         .map(|(partition, offset)| json!({ "partition": partition, "offset": offset }))
         .collect()
+}
+
+/// Adds the records of a read to a message that ends with `[`, until the message is long, and ends the message.
+pub(crate) fn read_text(mut message: String, (from, end): (u64, u64), read: Option<&ReadResult>) -> String {
+    let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
+    let cut = push_records(&mut records_from(batches, from), &mut message, |_| false);
+    end_records(cut.unwrap_or(next).max(from), end, message)
+}
+
+/// Adds records to a message until it has the bytes of a read, or until they end: a batch of 8 MiB has up to 48 MiB in
+/// JSON. Returns the offset at which the next message begins, if the message is long.
+pub(crate) fn push_records(
+    records: &mut RecordsFrom<'_>,
+    message: &mut String,
+    ends: impl Fn(&RecordsFrom<'_>) -> bool,
+) -> Option<u64> {
+    while let Some(record) = records.next()
+        && !ends(records)
+    {
+        if message.len() >= READ_BYTES {
+            return Some(record.offset);
+        }
+        if !message.ends_with('[') {
+            message.push(',');
+        }
+        write_record(&record, "", message);
+    }
+    None
+}
+
+pub(crate) fn end_records(next: u64, end: u64, mut message: String) -> String {
+    // Writing to a string cannot fail.
+    let _ = write!(message, "],\"next\":{next},\"end\":{end}}}");
+    message
 }
 
 /// A record as JSON, without the fields that all records of a partition share.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::task::{self, Poll, Waker};
 
 use sinews_server::{Context, Sent};
-use sinews_stream::{PartitionEvent, StartPosition, Stream, Watcher};
+use sinews_stream::{PartitionEvent, ReadResult, StartPosition, Stream, Watcher};
 
 use super::errors::deleted;
 use super::fetch::READ_BYTES;
@@ -38,6 +38,8 @@ pub(super) struct PartitionReader {
     pub(super) number: u32,
     pub(super) source: PartitionSource,
     pub(super) next: u64,
+    /// The last read, until all of its records are sent. A message may have a part of them only.
+    unsent: Option<ReadResult>,
     /// The group's committed offset, until it is known.
     pub(super) committed: Option<OffsetLookup>,
     /// See [`AssignedPartition::is_reset`].
@@ -81,8 +83,10 @@ impl<I> StreamSubscription<I> {
         let next = if committed.is_some() { 0 } else { store.seek(&self.stream, number, self.start)? };
         let wake_flag = WakeFlag::new(cx.waker());
         let watcher = source.partition().watcher();
-        let is_reset = false;
-        self.readers.push(PartitionReader { number, source, next, committed, is_reset, wake_flag, watcher });
+        let (is_reset, unsent) = (false, None);
+        let reader =
+            PartitionReader { number, source, next, unsent, committed, is_reset, wake_flag, watcher };
+        self.readers.push(reader);
         Ok(())
     }
 
@@ -146,10 +150,12 @@ impl<I> StreamSubscription<I> {
             let at = ReplyContext { id: &self.id, stream: self.stream.name(), partition: reader.number };
             match reader.send_batch(closing, &at, replies, cx)? {
                 SendStep::Full => {
-                    // Rotate: the next partition is first the next time.
-                    let next =
+                    // Rotate: the next partition is first the next time. A read is sent completely before, so that a
+                    // subscription holds one at most.
+                    let skipped = usize::from(reader.unsent.is_none());
+                    let sent =
                         self.readers.iter().position(|known| known.number == at.partition).unwrap_or(0);
-                    self.readers.rotate_left(next + 1);
+                    self.readers.rotate_left(sent + skipped);
                     return Ok(SendStep::Full);
                 }
                 SendStep::Progress => step = SendStep::Progress,
@@ -168,21 +174,14 @@ impl PartitionReader {
         replies: &V,
         cx: &mut Context<'_>,
     ) -> Result<SendStep, Problem> {
-        let from = self.next;
-        self.wake_flag.woken.store(false, Ordering::Release);
-        let Poll::Ready(read) =
-            self.source.poll_read(from, READ_BYTES, &Waker::from(Arc::clone(&self.wake_flag)))
-        else {
-            return Ok(SendStep::Idle);
-        };
-        self.wake_flag.woken.store(true, Ordering::Release);
+        let Poll::Ready(read) = self.poll_read() else { return Ok(SendStep::Idle) };
         let (sent, next) = match read {
             Ok(None) => return self.await_records(closing),
             Ok(Some(read)) => {
                 let end = self.source.partition().offsets().readable.max(read.next);
-                replies.records(at, from, end, &read, cx)
+                return Ok(self.send_read(read, |from, read| replies.records(at, from, end, read, cx)));
             }
-            Err(ReadFailure::Gap(to)) => (replies.gap(at, from, to, cx), to),
+            Err(ReadFailure::Gap(to)) => (replies.gap(at, self.next, to, cx), to),
             // The committed offset is beyond the end of the remaining log.
             Err(ReadFailure::Ahead(readable)) => (Sent::Queued, readable),
             Err(ReadFailure::Failed(problem)) => return Err(problem),
@@ -191,6 +190,40 @@ impl PartitionReader {
             self.next = next;
         }
         Ok(if sent == Sent::Queued { SendStep::Progress } else { SendStep::Full })
+    }
+
+    /// The read whose records are not all sent, or a new one.
+    fn poll_read(&mut self) -> Poll<Result<Option<ReadResult>, ReadFailure>> {
+        if let Some(read) = self.unsent.take() {
+            return Poll::Ready(Ok(Some(read)));
+        }
+        self.wake_flag.woken.store(false, Ordering::Release);
+        let waker = Waker::from(Arc::clone(&self.wake_flag));
+        let read = self.source.poll_read(self.next, READ_BYTES, &waker);
+        if read.is_ready() {
+            self.wake_flag.woken.store(true, Ordering::Release);
+        }
+        read
+    }
+
+    /// Sends the records of a read until they end, or until the connection's queue is full. Then the read is stored.
+    fn send_read(
+        &mut self,
+        read: ReadResult,
+        mut send: impl FnMut(u64, &ReadResult) -> (Sent, u64),
+    ) -> SendStep {
+        loop {
+            let (sent, next) = send(self.next, &read);
+            if sent != Sent::Dropped {
+                self.next = next;
+            }
+            let is_complete = self.next >= read.next;
+            if sent == Sent::Queued && !is_complete {
+                continue;
+            }
+            self.unsent = (!is_complete).then_some(read);
+            return if sent == Sent::Queued { SendStep::Progress } else { SendStep::Full };
+        }
     }
 
     /// At the end: registers for more records, unless the stream is closing.
@@ -204,5 +237,58 @@ impl PartitionReader {
             None if closing => Err(problem(code::STORE, "the stream is being closed")),
             None => Ok(SendStep::Idle),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_stream::record::{RecordBuilder, ValueKind};
+    use sinews_stream::{Durability, StreamConfig, Streams, StreamsConfig};
+
+    use super::*;
+
+    #[test]
+    fn batch_that_fills_many_messages_is_read_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+        let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
+        let mut builder = RecordBuilder::new();
+        for _ in 0..100 {
+            builder.push(1, b"", &[1; 8_000], ValueKind::Bytes).unwrap();
+        }
+        let mut pending = partition.append(builder.finish().unwrap()).unwrap();
+        pending.block(Durability::Disk).unwrap();
+        let mut reader = PartitionReader {
+            number: 0,
+            source: PartitionSource::new(partition.clone(), None),
+            next: 0,
+            unsent: None,
+            committed: None,
+            is_reset: false,
+            wake_flag: WakeFlag::new(Waker::noop().clone()),
+            watcher: partition.watcher(),
+        };
+        let before = partition.statistics().read_bytes;
+        // A queue that is full after each third message, and drops a message once.
+        let (mut messages, mut steps) = (Vec::new(), 0);
+        while reader.next < 100 {
+            let Poll::Ready(Ok(Some(read))) = reader.poll_read() else { panic!("no read") };
+            let step = reader.send_read(read, |from, read| {
+                if steps == 2 {
+                    return (Sent::Dropped, read.next);
+                }
+                messages.push(from);
+                let sent = if messages.len() % 3 == 0 { Sent::Backpressure } else { Sent::Queued };
+                (sent, (from + 7).min(read.next))
+            });
+            assert_eq!(matches!(step, SendStep::Full), reader.next < 100 || messages.len() % 3 == 0);
+            assert_eq!(reader.unsent.is_some(), reader.next < 100);
+            steps += 1;
+        }
+        assert_eq!(messages, (0..100).step_by(7).collect::<Vec<_>>());
+        assert!(steps > 5, "{steps}");
+        let read = partition.statistics().read_bytes - before;
+        assert!((800_000..900_000).contains(&read), "{read} bytes: once");
+        streams.close();
     }
 }

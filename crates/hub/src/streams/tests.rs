@@ -60,6 +60,14 @@ impl StoreServer {
         let router = Router::new().post("/streams/{name}", move |request| {
             crate::api::streams::publish(&to_post.policy(), Some(&of_post), request)
         });
+        let (to_read, of_read) = (live.clone(), Arc::clone(&store));
+        let router = router.get("/streams/{name}", move |request| {
+            crate::api::streams::read(&to_read.policy(), Some(&of_read), request)
+        });
+        let (to_fetch, of_fetch) = (live.clone(), Arc::clone(&store));
+        let router = router.get("/streams/{name}/records", move |request| {
+            crate::api::streams::fetch_records(&to_fetch.policy(), Some(&of_fetch), request)
+        });
         let route = MessageRoute::new(move |_| {
             BinaryClient::plain(live.clone(), (Arc::clone(&store), Arc::default()), 1 << 20)
         });
@@ -86,13 +94,24 @@ impl StoreServer {
         client
     }
 
+    fn get(&self, path: &str) -> String {
+        let answer = answer(self.request("GET", path, b""));
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        body.to_owned()
+    }
+
     fn post(&self, path: &str, body: &[u8]) -> TcpStream {
+        self.request("POST", path, body)
+    }
+
+    fn request(&self, method: &str, path: &str, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.http).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let len = body.len();
         write!(
             stream,
-            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n"
         )
         .unwrap();
         stream.write_all(body).unwrap();
@@ -355,4 +374,32 @@ fn record_above_8_mib_is_rejected() {
     assert_eq!(problem.code, 413);
     assert!(problem.text.contains("8 MiB"), "{}", problem.text);
     builder.push(0, b"", &value[1000..], ValueKind::Bytes).unwrap();
+}
+
+#[test]
+fn large_batch_is_answered_in_parts_of_limited_length() {
+    let host = StoreServer::new(16 << 20);
+    let mut builder = RecordBuilder::new();
+    for _ in 0..1_000 {
+        // Six bytes of JSON for each byte.
+        builder.push(1, b"", &[1; 8_000], ValueKind::Text).unwrap();
+    }
+    host.streams.stream("s").unwrap().partition(0).unwrap().append(builder.finish().unwrap()).unwrap();
+    host.work();
+    let mut next = 0;
+    let mut answers = 0;
+    while next < 1_000 {
+        let answer = host.get(&format!("/streams/s/records?offset={next}"));
+        assert!(answer.len() < (256 << 10) + 50_000, "{} bytes", answer.len());
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let records = answer["records"].as_array().unwrap();
+        let offsets: Vec<u64> = records.iter().map(|record| record["offset"].as_u64().unwrap()).collect();
+        let end = answer["next"].as_u64().unwrap();
+        assert_eq!((offsets, &answer["end"]), ((next..end).collect(), &1_000.into()));
+        (next, answers) = (end, answers + 1);
+    }
+    assert!(answers >= 150, "{answers}");
+    let lines = host.get("/streams/s?max=1000");
+    assert!(((4 << 20)..(4 << 20) + 50_000).contains(&lines.len()), "{} bytes", lines.len());
+    assert!(lines.ends_with("}\n"));
 }

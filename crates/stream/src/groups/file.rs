@@ -98,8 +98,10 @@ pub(super) struct GroupsFile {
     pub(super) lost: usize,
     /// Description of the damage, if any.
     pub(super) problem: Option<String>,
-    /// The file should be rewritten: a copy is damaged, or the format is an earlier one.
+    /// The file must be rewritten: a copy is damaged, or the format is that of version 1.
     pub(super) is_stale: bool,
+    /// The file should be rewritten: the heads have no tag, or a doubt has expired. Until then, it remains valid.
+    pub(super) is_outdated: bool,
     /// The tag of the file, if its preamble or its first chunk is valid.
     pub(super) tag: Option<Tag>,
 }
@@ -129,7 +131,8 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
         content.is_stale = true;
         content.problem = Some("the preamble is damaged".to_owned());
     }
-    content.is_stale |= is_torn_preamble || content.tag.is_none_or(|tag| tag == UNTAGGED);
+    content.is_stale |= is_torn_preamble || content.tag.is_none();
+    content.is_outdated = content.tag == Some(UNTAGGED);
     let whole = if is_torn_preamble { Some(0) } else { whole };
     // Without a preamble, any part may have been written as a whole.
     content.whole = whole.map_or(bytes.len(), |whole| usize::try_from(whole).unwrap_or(bytes.len()));
@@ -141,7 +144,7 @@ pub(super) fn read(bytes: &[u8], now: u64) -> Result<GroupsFile, NewerVersion> {
             .values_mut()
             .flat_map(|stored| stored.values_mut())
             .for_each(CommittedOffset::mark_certain);
-        content.is_stale = true;
+        content.is_outdated = true;
     }
     Ok(content)
 }

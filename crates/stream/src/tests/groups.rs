@@ -402,6 +402,37 @@ fn file_without_tags_is_read_and_rewritten() {
 }
 
 #[test]
+fn file_without_tags_is_used_on_a_full_disk_and_rewritten_later() {
+    for damaged in [None, Some(40)] {
+        let one = TestLog::new(&StreamConfig::default().with_partitions(3));
+        let disk = one.disk.after(CrashKind::Kill);
+        disk.open(Path::new(FILE)).unwrap().append(&[IoSlice::new(&untagged_file(&[5, 6, 7]))]).unwrap();
+        damaged.into_iter().for_each(|at| disk.damage(FILE, at));
+        disk.set_free_space(Some(0));
+        let (streams, losses) = open(&disk, StreamsConfig::default(), &one.clock).unwrap();
+        let Some(stream) = streams.stream("s") else {
+            // A damaged file must be repaired first.
+            assert_eq!(damaged, Some(40));
+            continue;
+        };
+        assert_eq!((losses, stream.committed("group", 1), damaged), (vec![], Some(6), None));
+        let commit = |offset| {
+            let mut pending = stream.commit("group", 1, offset).unwrap();
+            while streams.work() {}
+            poll(&mut pending, Durability::Disk).unwrap()
+        };
+        assert_eq!(commit(8), Err(AppendError::NoSpace));
+        let version = || disk.open(Path::new(FILE)).unwrap().read_shared(28..32).unwrap()[0];
+        assert_eq!(version(), 2);
+        disk.set_free_space(None);
+        assert_eq!((commit(9), version()), (Ok(9), 3));
+        drop(streams);
+        let found = reopened(&disk.after(CrashKind::PowerLoss), &one.clock);
+        assert_eq!(found, ([(Some(5), false), (Some(9), false), (Some(7), false)], vec![]));
+    }
+}
+
+#[test]
 fn offsets_without_a_known_tag_are_doubtful() {
     let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     for partition in 0..3 {

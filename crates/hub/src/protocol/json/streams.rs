@@ -1,7 +1,6 @@
 //! Operations on streams in JSON, at `/ws` and at `/streams/{name}`.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{Context, ReplayFrom, Sent};
-use sinews_stream::record::{self, Record, RecordBuilder, RecordError, Records, ValueKind};
+use sinews_stream::record::{self, RecordBuilder, RecordError, Records, ValueKind};
 use sinews_stream::{Appended, ReadResult};
 
 use crate::auth::{Action, Rights};
@@ -21,10 +20,10 @@ use crate::json::{borrowed, present};
 use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
-use crate::streams::fetch::{FetchedRecords, READ_BYTES};
+use crate::streams::fetch::FetchedRecords;
 use crate::streams::follow;
-use crate::streams::json::{described, write_record};
-use crate::streams::records_from::{RecordsFrom, records_from};
+use crate::streams::json::{described, end_records, push_records, read_text};
+use crate::streams::records_from::records_from;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now};
 use crate::streams::service::StreamService;
@@ -368,31 +367,7 @@ fn records_text(
     end: u64,
     read: Option<&ReadResult>,
 ) -> String {
-    let mut message = begin_records(at);
-    let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
-    let cut = push_records(&mut records_from(batches, from), &mut message, |_| false);
-    end_records(cut.unwrap_or(next).max(from), end, message)
-}
-
-/// Bytes of records after which a message ends. A batch of 8 MiB has up to 48 MiB in JSON, for each consumer.
-const MESSAGE_BYTES: usize = READ_BYTES;
-
-/// Adds records to a message until it is long, or until they end. Returns the offset at which the next message begins, if
-/// the message is long.
-fn push_records(
-    records: &mut RecordsFrom<'_>,
-    message: &mut String,
-    ends: impl Fn(&RecordsFrom<'_>) -> bool,
-) -> Option<u64> {
-    while let Some(record) = records.next()
-        && !ends(records)
-    {
-        if message.len() >= MESSAGE_BYTES {
-            return Some(record.offset);
-        }
-        push_record(&record, message);
-    }
-    None
+    read_text(begin_records(at), (from, end), read)
 }
 
 /// The records of a read before its first damage, as one message, and the offset that follows. If the read begins with
@@ -417,19 +392,6 @@ fn consumed_text(
 fn begin_records(at: &ReplyContext<'_, JsonRequest>) -> String {
     let (id, stream, partition) = (at.id.json_prefix(), json!(at.stream), at.partition);
     format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[")
-}
-
-fn push_record(record: &Record<'_>, message: &mut String) {
-    if !message.ends_with('[') {
-        message.push(',');
-    }
-    write_record(record, "", message);
-}
-
-fn end_records(next: u64, end: u64, mut message: String) -> String {
-    // Writing to a string cannot fail.
-    let _ = write!(message, "],\"next\":{next},\"end\":{end}}}");
-    message
 }
 
 /// The messages of a topic's history, as one message.
@@ -546,6 +508,7 @@ mod tests {
     use sinews_stream::{Durability, StreamConfig, Streams, StreamsConfig};
 
     use super::*;
+    use crate::streams::fetch::READ_BYTES;
 
     #[test]
     fn large_batch_reaches_a_consumer_in_messages_of_limited_length() {
@@ -565,7 +528,7 @@ mod tests {
             let fetched = records_text(&at, next, 1_000, Some(&read));
             let (text, end) = consumed_text(&at, (next, 1_000), &read).unwrap();
             assert_eq!(fetched, text);
-            assert!(text.len() < MESSAGE_BYTES + 50_000, "{} bytes", text.len());
+            assert!(text.len() < READ_BYTES + 50_000, "{} bytes", text.len());
             let message: Value = serde_json::from_str(&text).unwrap();
             let records = message["records"].as_array().unwrap();
             let offsets: Vec<u64> = records.iter().map(|it| it["offset"].as_u64().unwrap()).collect();
@@ -573,7 +536,7 @@ mod tests {
             assert_eq!(message["next"], end);
             (next, messages) = (end, messages + 1);
         }
-        assert!(messages >= 1_000 * 48_000 / (MESSAGE_BYTES + 50_000), "{messages}");
+        assert!(messages >= 1_000 * 48_000 / (READ_BYTES + 50_000), "{messages}");
         streams.close();
     }
 }
