@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::PullConsumer;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use async_nats::jetstream::stream::{self, LastRawMessageErrorKind};
 use futures_util::StreamExt;
 use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
@@ -60,6 +60,25 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
     RemoteBroker::start("nats", &address, bytes, status, move || Nats {
         streams: JetStreams::new(settings, shared),
     })
+}
+
+/// The consumer of a fetch. Dropping it, also with a fetch that takes too long, deletes it at the server, which would
+/// count it against the account's limit for a while.
+struct FetchConsumer {
+    stream: stream::Stream,
+    consumer: PullConsumer,
+}
+
+impl Drop for FetchConsumer {
+    fn drop(&mut self) {
+        let (stream, name) = (self.stream.clone(), self.consumer.cached_info().name.clone());
+        // The answer does not wait.
+        tokio::task::spawn_local(async move {
+            if let Err(error) = stream.delete_consumer(&name).await {
+                tracing::debug!("consumer {name} is left to its expiry: {error}");
+            }
+        });
+    }
 }
 
 /// Reads messages up to the end offset or until the batches have enough bytes.
@@ -138,18 +157,13 @@ impl BrokerEngine for Nats {
         if from >= end {
             return Ok(batches.finish());
         }
+        let limit = PullLimit::new(&self.streams, max_bytes).await.map_err(BrokerError::failed)?;
         let consumer =
             self.streams.consumer(&stream, by_sequence(from)).await.map_err(BrokerError::failed)?;
-        let limit = PullLimit::new(&self.streams, max_bytes).await.map_err(BrokerError::failed)?;
-        let reading = read_old(&consumer, limit, end, max_bytes, &mut batches);
+        let consumer = FetchConsumer { stream, consumer };
+        let reading = read_old(&consumer.consumer, limit, end, max_bytes, &mut batches);
         let outcome = tokio::time::timeout(READ_TIMEOUT, reading).await;
-        // The server would count it against the account's limit for a while. The answer does not wait.
-        let name = consumer.cached_info().name.clone();
-        tokio::task::spawn_local(async move {
-            if let Err(error) = stream.delete_consumer(&name).await {
-                tracing::debug!("consumer {name} is left to its expiry: {error}");
-            }
-        });
+        drop(consumer);
         match outcome {
             Ok(read) => read.map(|()| batches.finish()),
             Err(_) if batches.is_empty() => {

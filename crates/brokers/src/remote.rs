@@ -34,6 +34,8 @@ const REQUESTS_MAX: usize = 1024;
 /// Maximum number of fetches of old records that run at the same time; further ones wait. Each may hold a record of 8
 /// MiB in addition to its maximum of bytes.
 const FETCHES_MAX: usize = 16;
+/// Maximum time that a fetch waits for others to end.
+const FETCH_WAIT: Duration = Duration::from_secs(5);
 /// Interval of the health probe.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout of a request.
@@ -464,11 +466,15 @@ async fn follow_partition<E: BrokerEngine>(engine: Rc<E>, follow: FollowRequest,
 async fn answer<E: BrokerEngine>(engine: Rc<E>, request: BrokerRequest, fetches: &Semaphore) {
     match request {
         BrokerRequest::Fetch((stream, partition), from, max_bytes, reply) => {
-            let fetched = async {
-                let _permit = fetches.acquire().await.map_err(BrokerError::failed)?;
-                engine.fetch(&stream, partition, from, max_bytes).await
+            // The wait does not shorten the time of the fetch.
+            let fetched = match tokio::time::timeout(FETCH_WAIT, fetches.acquire()).await {
+                Ok(_permit) => in_time(engine.fetch(&stream, partition, from, max_bytes)).await,
+                Err(_) => Err(BrokerError::failed(format!(
+                    "{FETCHES_MAX} reads of old records run at the same time, and none of them ended within {} s",
+                    FETCH_WAIT.as_secs()
+                ))),
             };
-            reply.send(in_time(fetched).await);
+            reply.send(fetched);
         }
         BrokerRequest::OffsetRange((stream, partition), reply) => {
             reply.send(in_time(engine.offset_range(&stream, partition)).await);
@@ -545,9 +551,14 @@ mod tests {
     use std::collections::BTreeMap;
     use std::future::pending;
 
+    use sinews_stream::broker::BatchEncoder;
+
     use super::*;
 
-    /// A broker that answers commits only with a permit.
+    /// Less than the timeout of a request; more than half of it.
+    const FETCH_TIME: Duration = Duration::from_secs(4);
+
+    /// A broker that answers commits only with a permit, and fetches after [`FETCH_TIME`].
     struct SlowBroker {
         requested: Arc<AtomicUsize>,
         permits: Arc<Semaphore>,
@@ -562,8 +573,9 @@ mod tests {
             pending().await
         }
 
-        async fn fetch(&self, _: &str, _: u32, _: u64, _: usize) -> Result<ReadResult, BrokerError> {
-            pending().await
+        async fn fetch(&self, _: &str, _: u32, from: u64, _: usize) -> Result<ReadResult, BrokerError> {
+            tokio::time::sleep(FETCH_TIME).await;
+            Ok(BatchEncoder::new(from).finish())
         }
 
         async fn offset_range(&self, _: &str, _: u32) -> Result<(u64, u64), BrokerError> {
@@ -610,5 +622,29 @@ mod tests {
         while slow.commit("s", 0, "g", 1).block() == Err(BrokerError::Busy) {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn fetch_that_waits_for_others_has_as_much_time() {
+        let runtime =
+            runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let engine = Rc::new(SlowBroker { requested: Arc::default(), permits: Arc::new(Semaphore::new(0)) });
+        let fetches = Rc::new(Semaphore::new(1));
+        let all = LocalSet::new();
+        let fetched = [1, 2, 3].map(|from| {
+            let (reply, response) = BrokerResponse::channel();
+            let request = BrokerRequest::Fetch(("s".to_owned(), 0), from, 1, reply);
+            let (engine, fetches) = (engine.clone(), fetches.clone());
+            all.spawn_local(async move { answer(engine, request, &fetches).await });
+            response
+        });
+        all.block_on(&runtime, async {
+            let [first, second, third] = fetched;
+            assert_eq!(first.await.map(|read| read.next), Ok(1));
+            // The second one ends 8 seconds after its request.
+            assert_eq!(second.await.map(|read| read.next), Ok(2));
+            let reason = third.await.map(|read| read.next).unwrap_err().to_string();
+            assert!(reason.contains("within 5 s"), "{reason}");
+        });
     }
 }

@@ -296,17 +296,25 @@ mod nats {
     use std::io::{self, BufReader, Write};
     use std::net::TcpStream;
     use std::sync::{Arc, Mutex};
+    use std::thread;
+    use std::time::Duration;
 
     use sinews_brokers::connect;
     use sinews_stream::AppendError;
+    use sinews_stream::broker::BrokerError;
 
-    use super::broker::{acked, publish, publish_once};
+    use super::broker::{acked, publish, publish_once, until};
     use super::{Peer, bytes, line};
 
     const INFO: &str =
         r#"{"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,"jetstream":true}"#;
     const STATE: &str = r#""created":"2024-01-01T00:00:00Z","state":{"messages":0,"bytes":0,"first_seq":1,
         "first_ts":"2024-01-01T00:00:00Z","last_seq":0,"last_ts":"2024-01-01T00:00:00Z","consumer_count":0}"#;
+
+    const CONSUMER: &str = r#"{"stream_name":"s-0","name":"c","created":"2024-01-01T00:00:00Z",
+        "config":{"deliver_policy":"all","ack_policy":"none","replay_policy":"instant"},
+        "delivered":{"consumer_seq":0,"stream_seq":0},"ack_floor":{"consumer_seq":0,"stream_seq":0},
+        "num_ack_pending":0,"num_redelivered":0,"num_waiting":0,"num_pending":1}"#;
 
     /// More attempts than the client makes.
     const SENDS_MAX: usize = 20;
@@ -322,6 +330,9 @@ mod nats {
         duplicate_window: Mutex<Option<&'static str>>,
         /// The answer to each message, with this code.
         error_code: Mutex<Option<u32>>,
+        /// The last sequence of each stream.
+        last_sequence: Mutex<u64>,
+        consumer_requests: Mutex<Vec<String>>,
     }
 
     impl Jetstream {
@@ -338,8 +349,8 @@ mod nats {
                         reader.get_mut().write_all(b"PONG\r\n")?;
                         continue;
                     }
-                    // All answers arrive on one subscription.
-                    "SUB" => {
+                    // All answers arrive on one subscription; messages would arrive on others.
+                    "SUB" if words[1].ends_with(".*") => {
                         words[words.len() - 1].clone_into(&mut inbox);
                         continue;
                     }
@@ -354,6 +365,9 @@ mod nats {
         }
 
         fn answer(&self, subject: &str, body: String) -> Option<String> {
+            if let Some(request) = subject.strip_prefix("$JS.API.CONSUMER.") {
+                return self.answer_consumer(request);
+            }
             let mut config = self.config.lock().unwrap();
             if subject.starts_with("$JS.API.STREAM.CREATE.") {
                 // Somebody else may have created the stream, with another window.
@@ -362,10 +376,27 @@ mod nats {
             } else if !subject.starts_with("$JS.API.STREAM.INFO.") {
                 return None;
             }
+            let last = format!(r#""last_seq":{}"#, self.last_sequence.lock().unwrap());
+            let state = STATE.replace(r#""last_seq":0"#, &last);
             Some(match &*config {
-                Some(config) => format!(r#"{{"config":{config},{STATE}}}"#),
+                Some(config) => format!(r#"{{"config":{config},{state}}}"#),
                 None => r#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#.into(),
             })
+        }
+
+        /// Consumers get no messages.
+        fn answer_consumer(&self, request: &str) -> Option<String> {
+            let (operation, _) = request.split_once('.').expect("a stream");
+            if operation == "CREATE" {
+                // A slow server.
+                thread::sleep(Duration::from_millis(2500));
+            }
+            self.consumer_requests.lock().unwrap().push(operation.to_owned());
+            match operation {
+                "CREATE" => Some(CONSUMER.to_owned()),
+                "DELETE" => Some(r#"{"success":true}"#.to_owned()),
+                _ => None,
+            }
         }
 
         /// Without an acknowledgement, the connection ends.
@@ -460,5 +491,22 @@ mod nats {
             let error = broker.health().error.unwrap_or_default();
             assert_eq!(!error.contains("every append fails"), is_ready, "{error}");
         }
+    }
+
+    #[test]
+    fn fetch_that_takes_too_long_deletes_its_consumer() {
+        let jetstream = Arc::new(Jetstream { last_sequence: Mutex::new(1), ..Jetstream::default() });
+        let peer = Peer::new({
+            let jetstream = jetstream.clone();
+            move |stream| jetstream.serve(stream)
+        });
+        let broker = connect(&format!("nats://{}", peer.address), &BTreeMap::new()).expect("a URL");
+        let fetched = broker.fetch("s", 0, 1, 1000).block();
+        // The limit of the request, not that of reading.
+        assert_eq!(fetched.err(), Some(BrokerError::failed("the broker did not answer in time")));
+        until("the consumer is deleted", || {
+            jetstream.consumer_requests.lock().unwrap().ends_with(&["DELETE".into()])
+        });
+        assert_eq!(jetstream.consumer_requests.lock().unwrap()[0], "CREATE");
     }
 }

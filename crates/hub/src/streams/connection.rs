@@ -162,9 +162,9 @@ impl<I> ConnectionStreams<I> {
     ) -> Result<(), Problem> {
         check_group_name(group)?;
         let own = self.subscriptions.iter().filter(|known| known.stream.name() == stream.name());
-        let member = own.filter_map(|known| known.member.as_ref()).find(|member| member.group == group);
-        let membership = member.map(|member| &member.membership);
-        store.groups.check_commit((stream.name(), group), partition, membership)?;
+        let members = own.filter_map(|known| known.member.as_ref()).filter(|member| member.group == group);
+        let memberships = members.map(|member| &member.membership);
+        store.groups.check_commit((stream.name(), group), partition, memberships)?;
         store.check_end(&stream, partition, offset)?;
         let write = store.commit(&stream, partition, group, offset)?;
         let pending_ack = PendingAck { id, partition, durability: Durability::Disk, write };

@@ -106,12 +106,12 @@ impl ActiveGroups {
 
     /// Checks that a commit does not move the offset of a partition that another member reads. While a group has members on
     /// this server, only the reader of a partition commits there: a member whose partition has moved would overwrite the
-    /// commits of the next reader. `member` is the caller's membership of the group, if it has one.
-    pub(super) fn check_commit(
+    /// commits of the next reader. `members` are the caller's memberships of the group: a connection may have several.
+    pub(super) fn check_commit<'a>(
         &self,
         (stream, group): (&str, &str),
         partition: u32,
-        member: Option<&Membership>,
+        members: impl IntoIterator<Item = &'a Membership>,
     ) -> Result<(), Problem> {
         let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = streams.get(stream).and_then(|groups| groups.get(group)).and_then(Weak::upgrade);
@@ -119,7 +119,7 @@ impl ActiveGroups {
         let Some(found) = found else { return Ok(()) };
         let state = found.lock();
         let reader = state.readers.get(partition as usize).copied().flatten();
-        let is_reader = reader.is_some() && reader == member.map(|member| member.id);
+        let is_reader = reader.is_some_and(|reader| members.into_iter().any(|member| member.id == reader));
         if state.members.is_empty() || is_reader {
             return Ok(());
         }
@@ -379,6 +379,15 @@ mod tests {
         assert_eq!((check(own, Some(&first)), check(other, Some(&first))), (Ok(()), Err(409)));
         assert_eq!((check(other, Some(&second)), check(own, Some(&second))), (Ok(()), Err(409)));
         assert_eq!(check(2, Some(&first)), Err(409), "a partition that no member reads");
+        for partition in 0..3 {
+            let members = [&first.membership, &second.membership];
+            let checked = groups.check_commit(("s", "g"), partition, members).map_err(|problem| problem.code);
+            assert_eq!(
+                checked,
+                if partition < 2 { Ok(()) } else { Err(409) },
+                "a caller with both memberships"
+            );
+        }
         assert_eq!(groups.check_commit(("s", "h"), 0, Some(&first.membership)).map_err(|it| it.code), Ok(()));
         drop((first, second));
         assert_eq!(check(0, None), Ok(()));

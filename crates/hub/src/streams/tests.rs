@@ -322,6 +322,33 @@ fn partitions_of_a_connection_are_limited() {
 }
 
 #[test]
+fn connection_commits_for_each_of_its_memberships_of_a_group() {
+    let host = StoreServer::new(1 << 20);
+    host.streams.create("pair", &StreamConfig::default().with_partitions(2)).unwrap();
+    let mut client = host.client_of("pair");
+    for id in [1, 2] {
+        let start = [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        client.send_message_to(u16::MAX, 2, 0, id, &[&start[..], b"g"].concat());
+    }
+    let mut assigned = [0, 0];
+    // An assigned partition has 16 bytes.
+    while assigned != [16, 16] {
+        match client.receive_message() {
+            (130, ..) => {}
+            (140, id, body) => assigned[id as usize - 1] = body.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+    for partition in [0, 1] {
+        client.send_message_to(partition, 4, 0, 3, &[&[0; 8], &b"g"[..]].concat());
+    }
+    client.send_message(6, 0, 4, b"");
+    assert_eq!(client.receive_message().0, 134, "no commit is rejected");
+    host.work();
+    assert_eq!([client.receive_message().0, client.receive_message().0], [132, 132]);
+}
+
+#[test]
 fn publications_of_another_process_are_delivered_if_they_follow_directly() {
     let directory = tempfile::tempdir().unwrap();
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().with_writers(0)).unwrap();
