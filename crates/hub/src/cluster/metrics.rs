@@ -10,7 +10,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Cluster;
 use super::keys::KeyCounters;
-use crate::topics::nodes::OtherNodes as _;
 
 /// Metrics at one point in time.
 #[derive(Debug)]

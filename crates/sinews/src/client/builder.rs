@@ -206,7 +206,7 @@ impl<R: Runtime> Connect<R> {
 
     /// Connects to the host and port `address` where the URL, or a redirect, names `server`: for a server whose name
     /// does not resolve to it yet, or one of several servers behind a name. Request and certificate are those of the
-    /// URL. May be called for several servers; the first match applies. A proxy is asked for `address`. 
+    /// URL. May be called for several servers; the first match applies. A proxy is asked for `address`.
     ///
     /// Connecting fails with [`ConnectError::Url`] if the host of `address` is empty, or contains a space, a control
     /// character or a character outside of ASCII: write international names in their `xn--` form.

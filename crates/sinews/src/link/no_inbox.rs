@@ -11,7 +11,7 @@ pub(crate) type SenderMessage = NoSenderQueue;
 #[derive(Debug)]
 pub(crate) enum NoSenderQueue {}
 
-#[allow(clippy::needless_pass_by_ref_mut, reason = "same signature as the queue")]
+#[allow(clippy::needless_pass_by_ref_mut, clippy::use_self, reason = "same signature as the queue")]
 impl NoSenderQueue {
     pub(crate) fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<SenderMessage> {
         match *self {}

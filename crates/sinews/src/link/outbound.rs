@@ -176,6 +176,11 @@ impl Link {
     }
 
     #[cfg(not(any(feature = "tokio", feature = "compio")))]
+    #[allow(
+        clippy::needless_pass_by_ref_mut,
+        clippy::unused_self,
+        reason = "same signature as with producers"
+    )]
     fn queue_collected(&mut self, message: SenderMessage) -> Result<Sent, Error> {
         match message {}
     }
