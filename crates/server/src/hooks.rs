@@ -59,8 +59,9 @@ impl Hooks {
     }
 
     /// Returns whether a hook may see the answer to a request with this head.
+    #[inline]
     pub(crate) fn has_after(&self, head: &RequestHead<'_>) -> bool {
-        self.after.iter().any(|hook| !hook.needs_origin) || (!self.after.is_empty() && has_origin(head))
+        !self.after.is_empty() && (self.after.iter().any(|hook| !hook.needs_origin) || has_origin(head))
     }
 
     /// Returns the first response of a hook.

@@ -110,8 +110,10 @@ impl<'a> Request<'a> {
     }
 
     /// Sets the protocol of an extended CONNECT request.
-    pub(crate) fn with_connect(self, connect: Option<&'a str>) -> Self {
-        Self { connect, ..self }
+    #[inline]
+    pub(crate) fn with_connect(mut self, connect: Option<&'a str>) -> Self {
+        self.connect = connect;
+        self
     }
 
     /// Marks the request as an accepted handshake.

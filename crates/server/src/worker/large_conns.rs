@@ -35,7 +35,13 @@ fn class(memory: ConnMemory) -> usize {
 
 impl LargeConns {
     /// Changes the size of a connection. Returns whether the heaviest class has changed.
+    #[inline]
     pub(super) fn change(&mut self, index: usize, before: ConnMemory, after: ConnMemory) -> bool {
+        // Most connections have no class.
+        before.bytes().max(after.bytes()) > FREE_BYTES && self.change_class(index, before, after)
+    }
+
+    fn change_class(&mut self, index: usize, before: ConnMemory, after: ConnMemory) -> bool {
         let (before, after) = (class(before), class(after));
         if before == after || self.closing.contains(&index) {
             return false;
