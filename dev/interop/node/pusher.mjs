@@ -9,6 +9,8 @@ import Pusher from 'pusher-js';
 import { checkAll, expect } from './suite.mjs';
 
 const { hostname, port } = new URL(process.argv[2]);
+/** The server by HTTP. */
+const web = `http://${hostname}:${port}`;
 const [key, secret] = ['278d425bdf160c739803', '7ad3773142a6692b25b8'];
 const server = new Server({
   appId: '3', key, secret, host: hostname, port, useTLS: false,
@@ -186,14 +188,14 @@ await checkAll({
       expect(client.connection.connection.transport.name, 'ws', `the transport with ${JSON.stringify(transports)}`);
     }
     const path = `/pusher/app/${key}/123/session/xhr_streaming?protocol=7&client=js&version=8.6.0`;
-    const answer = await fetch(new URL(path, process.argv[2]), { method: 'POST' });
+    const answer = await fetch(new URL(path, web), { method: 'POST' });
     expect([answer.status, (await answer.text()).includes('connect by WebSocket')].join(), '404,true', 'the answer to a fallback');
   },
   async 'statistics (1.11): not served, and the client stays connected'() {
     let asked;
     const statuses = new Promise((resolve) => { asked = resolve; });
     const stats = createServer(async ({ url }, response) => {
-      const { status } = await fetch(new URL(url, process.argv[2]));
+      const { status } = await fetch(new URL(url, web));
       response.writeHead(status).end();
       asked(status);
     });
