@@ -46,8 +46,8 @@ const POLL: Duration = Duration::from_millis(500);
 const WATCHED: Duration = Duration::from_secs(30);
 
 /// Age from which a replaced price is outdated: the server passes 16 KiB to the system, and a message of 8 KiB, and the link takes
-/// some more.
-const AGE_MAX: Duration = Duration::from_secs(8);
+/// some more. That is 3 to 5 s; the rest is for a busy machine.
+const AGE_MAX: Duration = Duration::from_secs(15);
 
 struct World<'d> {
     session: Session<'d>,
