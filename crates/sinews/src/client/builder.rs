@@ -208,7 +208,7 @@ impl<R: Runtime> Connect<R> {
     /// does not resolve to it yet, or one of several servers behind a name. Request and certificate are those of the
     /// URL. May be called for several servers; the first match applies. A proxy is asked for `address`.
     ///
-    /// Connecting fails with [`ConnectError::Url`] if the host of `address` is empty, or contains a space, a control
+    /// Connecting fails with [`ConnectError::Url`](crate::ConnectError::Url) if the host of `address` is empty, or contains a space, a control
     /// character or a character outside of ASCII: write international names in their `xn--` form.
     pub fn connect_to(mut self, server: (&str, u16), address: (&str, u16)) -> Self {
         let owned = |(host, port): (&str, u16)| (host.to_owned(), port);
