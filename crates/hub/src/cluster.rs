@@ -373,6 +373,7 @@ impl Cluster {
             serving: self.is_serving.load(Ordering::Acquire),
             reports: self.report_role(),
             keys: keys.filter(|_| self.is_serving.load(Ordering::Acquire)),
+            revocations: None,
         }
     }
 
@@ -380,10 +381,16 @@ impl Cluster {
         *self.role.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send_heartbeat(&self, counts: ConnectionCounts, presence: u64, keys: KeysHeartbeat) {
+    fn send_heartbeat(&self, heartbeat: &Heartbeat) {
         // A struct of numbers and texts is always encoded.
-        let body = serde_json::to_vec(&self.heartbeat(counts, presence, Some(keys))).unwrap_or_default();
+        let body = serde_json::to_vec(heartbeat).unwrap_or_default();
         self.outbox.send(&self.outbox.subjects.all(), MessageKind::Heartbeat, &body);
+    }
+
+    /// Asks a node for its revocations if they have been other ones than those of this node for a while.
+    fn compare_revocations(&self, own: Option<u64>, now: Instant) {
+        let Some(node) = own.and_then(|own| self.lock_nodes().compare_revocations(own, now)) else { return };
+        self.send_command(&self.outbox.subjects.node(node), 0, NodeCommand::SendRevocations);
     }
 
     fn send_leave(&self) {

@@ -32,6 +32,7 @@ mod policy;
 mod problem;
 mod protocol;
 mod routes;
+mod stable_hash;
 mod streams;
 mod topics;
 mod webhooks;

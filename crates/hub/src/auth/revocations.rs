@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use self::file::RevocationFile;
 pub(crate) use self::file::RevocationStored;
 use super::rights::{Denied, Rights};
+use crate::stable_hash::{fnv, mix};
 
 /// Maximum number of revocations in effect.
 const REVOCATIONS_MAX: usize = 65_536;
@@ -66,7 +67,8 @@ pub(crate) enum RevocationError {
 /// What completes when revocations are on disk; an error if at least one is not in effect, or not stored.
 type Stored = Result<Option<RevocationStored>, RevocationError>;
 
-/// A revocation, as nodes of a cluster exchange it. Times are seconds since 1970.
+/// A revocation, as nodes of a cluster exchange it. Times are seconds since 1970, in whole milliseconds: these are read
+/// from JSON exactly as they were written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Revocation {
     pub(crate) tokens: RevokedTokens,
@@ -77,7 +79,8 @@ pub(crate) struct Revocation {
 impl Revocation {
     /// A revocation from now on.
     pub(crate) fn new(tokens: RevokedTokens, until: f64) -> Self {
-        Self { tokens, at: now(), until }
+        let milliseconds = |seconds: f64| (seconds * 1000.0).ceil() / 1000.0;
+        Self { tokens, at: milliseconds(now()), until: milliseconds(until) }
     }
 
     /// Whether it was made within this time.
@@ -185,6 +188,19 @@ impl Revocations {
             .collect()
     }
 
+    /// A digest of the revocations in effect: equal at two nodes with the same ones. `None` if there is no capacity for
+    /// further ones, so that a node cannot have those of the others.
+    pub(crate) fn digest(&self) -> Option<u64> {
+        let now = now();
+        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        if revoked.len() >= REVOCATIONS_MAX {
+            return None;
+        }
+        let valid = revoked.iter().filter(|(_, known)| known.until > now);
+        // The order of a map has no meaning.
+        Some(valid.fold(0, |digest, (tokens, known)| digest ^ hash(tokens, *known)))
+    }
+
     /// Checks the token of a client.
     ///
     /// # Errors
@@ -208,9 +224,47 @@ impl Revocations {
     }
 }
 
+fn hash(tokens: &RevokedTokens, time: RevokedTime) -> u64 {
+    let (kind, name) = match tokens {
+        RevokedTokens::OfUser(name) => (0, name),
+        RevokedTokens::WithId(name) => (1, name),
+    };
+    let times = [time.at, time.until].map(f64::to_le_bytes);
+    mix(fnv(times.into_iter().flatten().chain([kind]).chain(name.bytes())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_with_the_same_revocations_have_the_same_digest() {
+        let all: Vec<Revocation> = [RevokedTokens::OfUser("a".into()), RevokedTokens::WithId("a".into())]
+            .into_iter()
+            .map(|tokens| Revocation::new(tokens, now() + 60.0))
+            .collect();
+        let digest = |all: &[Revocation]| {
+            let node = Revocations::default();
+            for revocation in all {
+                node.insert(revocation);
+            }
+            // As another node reads them.
+            let text = serde_json::to_string(&node.all()).unwrap();
+            let other = Revocations::default();
+            for revocation in serde_json::from_str::<Vec<_>>(&text).unwrap() {
+                other.insert(&revocation);
+            }
+            assert_eq!(node.digest(), other.digest(), "{text}");
+            node.digest().unwrap()
+        };
+        let expired =
+            Revocation { until: now() - 1.0, ..Revocation::new(RevokedTokens::WithId("b".into()), 0.0) };
+        let [first, second] = [&all[..1], &all[1..]].map(digest);
+        assert_eq!(digest(&all), digest(&[all[1].clone(), expired, all[0].clone()]));
+        let later = Revocation { until: all[0].until + 1.0, ..all[0].clone() };
+        let digests = [digest(&[]), first, second, digest(&all), digest(&[later])];
+        assert_eq!(digests.iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "{digests:?}");
+    }
 
     #[test]
     fn tokens_are_revoked_by_user_and_by_id() {
@@ -241,6 +295,7 @@ mod tests {
         }
         assert!(revoke(REVOCATIONS_MAX, now() + 60.0), "the first has expired");
         assert!(!revoke(REVOCATIONS_MAX + 1, now() + 60.0));
+        assert_eq!(revocations.digest(), None);
         assert!(revoke(7, now() + 90.0), "it is known");
     }
 }

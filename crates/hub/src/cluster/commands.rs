@@ -43,6 +43,8 @@ pub(crate) enum NodeCommand {
     Revocations { all: Vec<Revocation> },
     /// The sender may have missed revocations.
     Sync,
+    /// Send the revocations in effect, which are not those of the sender.
+    SendRevocations,
     /// Subscribe or unsubscribe connections.
     ChangeSubscriptions { change: SubscriptionChange },
     /// Return the last event of a cache channel.
@@ -194,7 +196,9 @@ impl CommandTarget<'_> {
                 self.revoke(&all);
                 Value::Null
             }
-            NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
+            NodeCommand::Sync | NodeCommand::SendRevocations | NodeCommand::ChangeSubscriptions { .. } => {
+                Value::Null
+            }
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
             NodeCommand::CacheMiss { topic, is_requested } => {
                 self.hub.report_cache_miss(&topic, (true, is_requested));

@@ -15,7 +15,7 @@ use super::announcer::Announcer;
 use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
-use super::nodes::{HEARTBEAT, RETRY_MAX};
+use super::nodes::{HEARTBEAT, Heartbeat, RETRY_MAX};
 use super::outbox::Outbox;
 use super::pending::PendingWork;
 use super::receiver::Receiver;
@@ -245,7 +245,11 @@ impl ClusterLink {
         self.expire_nodes(now);
         if cluster.outbox.is_open() {
             let keys = self.receiver.keys_heartbeat(now);
-            cluster.send_heartbeat(self.receiver.hub.connections().counts(), self.announcer.announced, keys);
+            let counts = self.receiver.hub.connections().counts();
+            let revocations = self.receiver.live.policy().revocations().digest();
+            let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
+            cluster.send_heartbeat(&Heartbeat { revocations, ..heartbeat });
+            cluster.compare_revocations(revocations, now);
             cluster.outbox.command(|kind, out| kind.ping(out));
         }
     }

@@ -18,6 +18,12 @@ pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest delay before a node connects to the broker again.
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
 
+/// Time for which two nodes may have different revocations: they learn of one within a heartbeat, unless a message is lost.
+const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
+
+/// Time after which a node is asked for its revocations again, if the difference remains.
+const ASK_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Uptime from which a node knows the presence of all other nodes, and they know it.
 pub(super) const SETTLE_TIME: Duration = NODE_TIMEOUT;
 
@@ -51,6 +57,9 @@ pub(crate) struct Heartbeat {
     /// Its keys, once it shares them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) keys: Option<KeysHeartbeat>,
+    /// Digest of its revocations, unless they are too many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) revocations: Option<u64>,
 }
 
 /// What a node reports about the keys of topics.
@@ -76,6 +85,8 @@ struct RemoteNode {
     /// The last heartbeat; `None` before the first.
     heartbeat: Option<Heartbeat>,
     received: ReceivedNumbers,
+    /// When this node asks it for its revocations, unless they become the same before.
+    ask_at: Option<Instant>,
 }
 
 /// The numbers of a node's last messages, to find duplicates.
@@ -113,7 +124,8 @@ impl Nodes {
             tracing::warn!(node = %id, "the cluster has more than {NODES_MAX} other nodes: this one is ignored");
             return false;
         }
-        let new = || RemoteNode { seen: now, heartbeat: None, received: ReceivedNumbers::default() };
+        let new =
+            || RemoteNode { seen: now, heartbeat: None, received: ReceivedNumbers::default(), ask_at: None };
         let node = self.0.entry(id).or_insert_with(new);
         node.seen = now;
         node.received.insert(number)
@@ -123,6 +135,20 @@ impl Nodes {
     pub(super) fn beat(&mut self, id: NodeId, heartbeat: Heartbeat) -> bool {
         let Some(node) = self.0.get_mut(&id) else { return false };
         node.heartbeat.replace(heartbeat).is_none()
+    }
+
+    /// Compares the digest of this node's revocations with those of the others, once a second. Returns a node to ask for its
+    /// revocations: one with other ones for [`DIFFERENCE_MAX`].
+    pub(super) fn compare_revocations(&mut self, own: u64, now: Instant) -> Option<NodeId> {
+        for node in self.0.values_mut() {
+            let digest = node.heartbeat.as_ref().and_then(|heartbeat| heartbeat.revocations);
+            let is_different = digest.is_some_and(|digest| digest != own);
+            node.ask_at = is_different.then(|| node.ask_at.unwrap_or(now + DIFFERENCE_MAX));
+        }
+        let due = self.0.iter_mut().filter(|(_, node)| node.ask_at.is_some_and(|at| at <= now));
+        let (id, node) = due.min_by_key(|(_, node)| node.ask_at)?;
+        node.ask_at = Some(now + ASK_INTERVAL);
+        Some(*id)
     }
 
     /// Removes a node that leaves. Returns whether it was known.
@@ -236,6 +262,7 @@ mod tests {
             serving: true,
             reports: ReportRole::None,
             keys: None,
+            revocations: None,
         };
         assert!(nodes.receive(one, 1, begin) && nodes.receive(two, 1, begin));
         assert!(nodes.beat(one, heartbeat.clone()) && !nodes.beat(one, heartbeat));
@@ -246,6 +273,33 @@ mod tests {
         nodes.renew(begin + NODE_TIMEOUT);
         assert_eq!(nodes.expire(begin + NODE_TIMEOUT * 3 / 2), []);
         assert!(nodes.remove(two) && !nodes.remove(two));
+    }
+
+    #[test]
+    fn nodes_with_other_revocations_are_asked_one_by_one() {
+        let (mut nodes, begin) = (Nodes::default(), Instant::now());
+        let ids = [1, 2, 3, 4].map(|id| NodeId { id, start: 0 });
+        let beat = |nodes: &mut Nodes, id: NodeId, revocations: Option<u64>| {
+            let heartbeat = serde_json::json!({
+                "name": "", "version": "", "uptime": 0, "revocations": revocations,
+            });
+            nodes.receive(id, 1, begin);
+            nodes.beat(id, serde_json::from_value(heartbeat).unwrap());
+        };
+        let (same, other) = (Some(1 << 63), Some(7));
+        // The last one is of an earlier version, or has too many.
+        for (id, revocations) in ids.into_iter().zip([other, same, other, None]) {
+            beat(&mut nodes, id, revocations);
+        }
+        let asked = |nodes: &mut Nodes, seconds| {
+            nodes.compare_revocations(same.unwrap(), begin + Duration::from_secs(seconds))
+        };
+        assert_eq!([0, 1].map(|time| asked(&mut nodes, time)), [None; 2], "a message may be under way");
+        assert_eq!([2, 3, 4].map(|time| asked(&mut nodes, time)), [Some(ids[0]), Some(ids[2]), None]);
+        beat(&mut nodes, ids[0], same);
+        assert_eq!([31, 32, 33, 34].map(|time| asked(&mut nodes, time)), [None, None, Some(ids[2]), None]);
+        beat(&mut nodes, ids[0], other);
+        assert_eq!([40, 41, 42].map(|time| asked(&mut nodes, time)), [None, None, Some(ids[0])]);
     }
 
     #[test]

@@ -118,11 +118,12 @@ impl Receiver {
         // Other versions of this program may send other commands.
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
         let subject = self.cluster.outbox.subjects.node(node);
-        if matches!(command, NodeCommand::Sync) {
-            if self.cluster.answers_sync(node) {
-                self.cluster.send_revocations(&subject, &self.live.policy().revocations().all());
+        match command {
+            NodeCommand::Sync if !self.cluster.answers_sync(node) => return,
+            NodeCommand::Sync | NodeCommand::SendRevocations => {
+                return self.cluster.send_revocations(&subject, &self.live.policy().revocations().all());
             }
-            return;
+            _ => {}
         }
         let target = CommandTarget {
             connections: self.hub.connections(),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MessageContent;
 use crate::connections::ConnectionId;
+use crate::stable_hash::{fnv, mix};
 
 /// The other nodes of a cluster.
 pub(crate) trait OtherNodes: Debug + Send + Sync {
@@ -97,16 +98,9 @@ impl ReportingNodes {
     }
 }
 
-/// Weight of a node for a topic: rendezvous hashing, by FNV-1a and the finalizer of SplitMix64. All versions of the program
-/// must compute the same.
+/// Weight of a node for a topic: rendezvous hashing.
 fn weight(node: u128, topic: &str) -> u64 {
-    let bytes = node.to_le_bytes().into_iter().chain(topic.bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
+    mix(fnv(node.to_le_bytes().into_iter().chain(topic.bytes())))
 }
 
 #[cfg(test)]

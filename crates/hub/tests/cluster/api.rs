@@ -190,3 +190,20 @@ fn nodes_without_an_answer_are_named_in_all_answers() {
         assert_eq!(subscriber.data(1), [1]);
     });
 }
+
+#[test]
+fn revocation_that_the_broker_loses_reaches_all_nodes() {
+    for_both(|broker| {
+        let nodes = nodes::<3>(&broker);
+        broker.lose(Some("of_user"));
+        nodes[0].api("POST /api/v1/revoke", &json!({ "user": "anna" }));
+        nodes[1].api("POST /api/v1/revoke", &json!({ "user": "ben" }));
+        let mut clients = [user(&nodes[2], "anna"), user(&nodes[2], "ben"), user(&nodes[0], "ben")];
+        broker.lose(None);
+        for (client, _) in &mut clients {
+            // Before the Close, there may be reports of the broker.
+            while let Some(Ok(_)) = client.0.next() {}
+            assert_eq!(client.0.closed().unwrap().code().map(u16::from), Some(4401));
+        }
+    });
+}

@@ -44,6 +44,8 @@ struct State {
     /// Pings, which each node sends with its heartbeats.
     pings: usize,
     clients: BTreeMap<u64, Client>,
+    /// Messages with this text are lost.
+    lost: Option<&'static str>,
 }
 
 struct Client {
@@ -123,6 +125,11 @@ impl FakeBroker {
         for client in state.clients.values() {
             let _ = client.stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Loses the messages with a text from now on; `None` ends it.
+    pub(crate) fn lose(&self, text: Option<&'static str>) {
+        self.shared.lock().lost = text;
     }
 
     pub(crate) fn come_up(&self) {
@@ -245,7 +252,11 @@ impl Shared {
 
     /// Sends a message to each matching subscription, as real brokers do.
     fn publish(&self, kind: WireProtocol, from: u64, subject: &str, payload: &[u8]) -> io::Result<()> {
-        for (id, client) in &mut self.lock().clients {
+        let mut state = self.lock();
+        if state.lost.is_some_and(|text| payload.windows(text.len()).any(|part| part == text.as_bytes())) {
+            return Ok(());
+        }
+        for (id, client) in &mut state.clients {
             if kind == WireProtocol::Nats && *id == from {
                 continue;
             }

@@ -5,6 +5,7 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use crate::stable_hash::{fnv, mix};
 use crate::topics::shared_keys::Claim;
 
 impl Claim {
@@ -15,23 +16,15 @@ impl Claim {
     }
 }
 
-/// Hash of a topic for [`weight`]: FNV-1a. All versions of the program must compute the same.
+/// Hash of a topic for [`weight`].
 pub(super) fn topic_hash(topic: &str) -> u64 {
-    topic.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    fnv(topic.bytes())
 }
 
-/// Weight of a node for a topic: rendezvous hashing by the finalizer of SplitMix64. The node with the highest one claims.
+/// Weight of a node for a topic: rendezvous hashing. The node with the highest one claims.
 pub(super) fn weight(node: u128, topic_hash: u64) -> (u64, u128) {
-    let mut hash = topic_hash;
-    for half in [node as u64, (node >> 64) as u64] {
-        hash ^= half;
-        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        hash ^= hash >> 31;
-    }
-    (hash, node)
+    let halves = [node as u64, (node >> 64) as u64];
+    (halves.into_iter().fold(topic_hash, |hash, half| mix(hash ^ half)), node)
 }
 
 #[cfg(test)]
