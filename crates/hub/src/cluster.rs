@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::Serialize;
 use sinews_server::SubscriptionObserver;
 
 use self::cached_events::CachedEventRequests;
@@ -274,9 +275,7 @@ impl Cluster {
     }
 
     fn send_command(&self, subject: &str, id: u64, command: NodeCommand) {
-        // Structs of texts and numbers are always encoded.
-        let body = serde_json::to_vec(&CommandMessage { id, command }).unwrap_or_default();
-        self.outbox.send(subject, MessageKind::Command, &body);
+        self.outbox.send(subject, MessageKind::Command, &encode(&CommandMessage { id, command }));
     }
 
     /// Whether this node answers a sync of another node: the [`SYNC_ANSWERS`] nodes with the longest uptime do. A node that
@@ -302,7 +301,15 @@ impl Cluster {
     /// Sends revocations to a node, or to all nodes.
     fn send_revocations(&self, subject: &str, all: &[Revocation]) {
         for part in all.chunks(REVOCATIONS_PER_MESSAGE) {
-            self.send_command(subject, 0, NodeCommand::Revocations { all: part.to_vec() });
+            let command = NodeCommand::Revocations { all: part.to_vec() };
+            let body = encode(&CommandMessage { id: 0, command });
+            if body.len() > self.outbox.max_payload() && part.len() > 1 {
+                let (first, second) = part.split_at(part.len() / 2);
+                self.send_revocations(subject, first);
+                self.send_revocations(subject, second);
+            } else {
+                self.outbox.send(subject, MessageKind::Command, &body);
+            }
         }
     }
 
@@ -382,9 +389,7 @@ impl Cluster {
     }
 
     fn send_heartbeat(&self, heartbeat: &Heartbeat) {
-        // A struct of numbers and texts is always encoded.
-        let body = serde_json::to_vec(heartbeat).unwrap_or_default();
-        self.outbox.send(&self.outbox.subjects.all(), MessageKind::Heartbeat, &body);
+        self.outbox.send(&self.outbox.subjects.all(), MessageKind::Heartbeat, &encode(heartbeat));
     }
 
     /// Asks a node for its revocations if they have been other ones than those of this node for a while.
@@ -515,6 +520,12 @@ impl OtherNodes for Cluster {
     }
 }
 
+/// JSON of a message to other nodes.
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    // Structs of texts and numbers are always encoded.
+    serde_json::to_vec(message).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -607,7 +618,7 @@ mod tests {
     fn revocations_of_an_outage_are_sent_again() {
         let cluster = cluster();
         let revocation = |id: &str, ago: f64| {
-            let new = Revocation::new(crate::auth::RevokedTokens::WithId(id.into()), f64::MAX);
+            let new = Revocation::new(crate::auth::RevokedTokens::WithId(id.into()), 4e9);
             Revocation { at: new.at - ago, ..new }
         };
         let sent = |all: Vec<Revocation>| {
@@ -624,5 +635,19 @@ mod tests {
         cluster.confirmed(Instant::now());
         cluster.disconnected("test", Instant::now());
         assert_eq!(sent(all), [false, true]);
+    }
+
+    #[test]
+    fn revocations_fit_the_messages_of_a_small_broker() {
+        let cluster = cluster();
+        let names = (0..200).map(|number| format!("user-{number:0100}"));
+        let of = |name: String| Revocation::new(crate::auth::RevokedTokens::OfUser(name.into()), 4e9);
+        let all: Vec<Revocation> = names.map(of).collect();
+        cluster.connected(8 << 10, Instant::now(), all);
+        let mut bytes = Vec::new();
+        cluster.outbox.take(&mut bytes, 0);
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(text.matches("\"of_user\"").count(), 200);
+        assert!(text.matches("\"revocations\"").count() > 3);
     }
 }

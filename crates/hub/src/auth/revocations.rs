@@ -79,8 +79,8 @@ pub(crate) struct Revocation {
 impl Revocation {
     /// A revocation from now on.
     pub(crate) fn new(tokens: RevokedTokens, until: f64) -> Self {
-        let milliseconds = |seconds: f64| (seconds * 1000.0).ceil() / 1000.0;
-        Self { tokens, at: milliseconds(now()), until: milliseconds(until) }
+        // Tokens issued until now are revoked, so that it is not rounded down.
+        Self { tokens, at: (now() * 1000.0).ceil() / 1000.0, until: whole_milliseconds(until) }
     }
 
     /// Whether it was made within this time.
@@ -97,6 +97,10 @@ impl Revocation {
             RevokedTokens::WithId(id) => rights.token_id() == Some(id),
         }
     }
+}
+
+fn whole_milliseconds(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
 }
 
 fn now() -> f64 {
@@ -157,7 +161,9 @@ impl Revocations {
 
     /// Adds a revocation.
     fn insert(&self, revocation: &Revocation) -> Inserted {
-        let Revocation { tokens, at, until } = revocation;
+        let tokens = &revocation.tokens;
+        // Those of earlier versions have fractions of a millisecond.
+        let [at, until] = [revocation.at, revocation.until].map(whole_milliseconds);
         let mut revoked = self.revoked.write().unwrap_or_else(PoisonError::into_inner);
         if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
             let now = now();
@@ -169,7 +175,7 @@ impl Revocations {
         // An earlier revocation of the same tokens is not shortened.
         let former = revoked.get(tokens).copied();
         let later = |known: RevokedTime| RevokedTime { at: at.max(known.at), until: until.max(known.until) };
-        let known = former.map_or(RevokedTime { at: *at, until: *until }, later);
+        let known = former.map_or(RevokedTime { at, until }, later);
         if former == Some(known) {
             return Inserted::Known;
         }
@@ -193,12 +199,11 @@ impl Revocations {
     pub(crate) fn digest(&self) -> Option<u64> {
         let now = now();
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        if revoked.len() >= REVOCATIONS_MAX {
-            return None;
-        }
         let valid = revoked.iter().filter(|(_, known)| known.until > now);
         // The order of a map has no meaning.
-        Some(valid.fold(0, |digest, (tokens, known)| digest ^ hash(tokens, *known)))
+        let (count, digest) =
+            valid.fold((0, 0), |(count, digest), (tokens, known)| (count + 1, digest ^ hash(tokens, *known)));
+        (count < REVOCATIONS_MAX).then_some(digest)
     }
 
     /// Checks the token of a client.
