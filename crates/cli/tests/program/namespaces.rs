@@ -411,28 +411,35 @@ fn updates_of_presence_keep_the_interval_of_the_namespace() {
     const INTERVAL: Duration = Duration::from_millis(1_500);
     let directory = Directory::new();
     let server = serve(&directory, "[namespace.\"slow.>\"]\npresence_interval = \"1500ms\"\n");
-    let mut watcher = Client::connect(&server);
-    let subscribe = json!({"op": "subscribe", "id": 1, "topic": "slow.a", "presence": true});
-    assert_eq!(watcher.request(subscribe)["op"], "ack");
-    let mut member = Client::connect(&server);
-    let mut join = |id: &str| {
-        let join = json!({"op": "join", "id": 1, "topic": "slow.a", "member": {"id": id}});
-        assert_eq!(member.request(join)["op"], "ack");
-    };
-    join("first");
-    let update = watcher.receive_message();
-    assert_eq!(update["joined"], json!([{"id": "first"}]));
-    let begin = Instant::now();
-    join("second");
-    join("third");
-    let update = watcher.receive_message();
-    assert_eq!(
-        (&update["joined"], &update["left"]),
-        (&json!([{"id": "third"}]), &json!(["first"])),
-        "{update}"
-    );
-    // The update of the first join is a little older than its arrival.
-    assert!(begin.elapsed() >= INTERVAL - Duration::from_millis(700), "{:?}", begin.elapsed());
+    // On a busy machine, the joins may take longer than the interval: then once more.
+    for number in 0.. {
+        let topic = format!("slow.{number}");
+        let mut watcher = Client::connect(&server);
+        let subscribe = json!({"op": "subscribe", "id": 1, "topic": topic, "presence": true});
+        assert_eq!(watcher.request(subscribe)["op"], "ack");
+        let mut member = Client::connect(&server);
+        let mut join = |id: &str| {
+            let join = json!({"op": "join", "id": 1, "topic": topic, "member": {"id": id}});
+            assert_eq!(member.request(join)["op"], "ack");
+        };
+        let begin = Instant::now();
+        join("first");
+        let update = watcher.receive_message();
+        assert_eq!(update["joined"], json!([{"id": "first"}]));
+        join("second");
+        join("third");
+        if begin.elapsed() >= INTERVAL {
+            continue;
+        }
+        let update = watcher.receive_message();
+        assert_eq!(
+            (&update["joined"], &update["left"]),
+            (&json!([{"id": "third"}]), &json!(["first"])),
+            "{update}"
+        );
+        assert!(begin.elapsed() >= INTERVAL, "{:?}", begin.elapsed());
+        break;
+    }
 }
 
 #[test]

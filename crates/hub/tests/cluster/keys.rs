@@ -192,7 +192,8 @@ fn writes_at_another_node_do_not_wait_for_heartbeats() {
     for_both(|broker| {
         let nodes = peers::<2>(&broker);
         nodes[0].set("doc/keys/text", "0");
-        let (pings, writes) = (broker.pings(), 20);
+        // More than the pings of a pause of ten seconds.
+        let (pings, writes) = (broker.pings(), 100);
         for number in 1..=writes {
             nodes[1].set("doc/keys/text", &number.to_string());
         }
