@@ -1,8 +1,6 @@
 //! Requests over HTTP/3 during a hot restart.
 
 use std::net::UdpSocket;
-use std::time::{Duration, Instant};
-
 use quinn_proto::VarInt;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
