@@ -32,7 +32,9 @@ struct Disturbed;
 fn run(test: impl AsyncFn() -> Result<(), Disturbed>) {
     let undisturbed = async || while test().await.is_err() {};
     match Runtime::new() {
-        Ok(runtime) => runtime.block_on(async { timeout(IDLE * 150, undisturbed()).await.expect("bounded in time") }),
+        Ok(runtime) => {
+            runtime.block_on(async { timeout(IDLE * 150, undisturbed()).await.expect("bounded in time") })
+        }
         Err(error) => println!("skipped: no runtime: {error}"),
     }
 }

@@ -229,8 +229,9 @@ async fn silent_proxy_times_out() {
         forever.await;
     })
     .await;
-    let way =
-        connect("ws://inside.invalid/").proxy(format!("socks5h://{proxy}")).timeout(Duration::from_millis(500));
+    let way = connect("ws://inside.invalid/")
+        .proxy(format!("socks5h://{proxy}"))
+        .timeout(Duration::from_millis(500));
     let error = way.await.expect_err("no answer");
     assert!(matches!(&error, ConnectError::TimedOut { phase: ConnectPhase::Proxy, .. }), "{error:?}");
     assert!(error.to_string().contains(&format!("tunnel through proxy {proxy}")), "{error}");

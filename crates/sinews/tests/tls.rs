@@ -390,7 +390,8 @@ async fn silent_server_times_out() {
         forever.await;
     })
     .await;
-    let way = connect(format!("wss://{address}")).tls(trusting(certificate)).timeout(Duration::from_millis(500));
+    let way =
+        connect(format!("wss://{address}")).tls(trusting(certificate)).timeout(Duration::from_millis(500));
     let error = way.await.expect_err("no answer");
     assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Tls, .. }), "{error:?}");
 }

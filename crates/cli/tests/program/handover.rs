@@ -795,7 +795,7 @@ fn successor_takes_over_streams_and_clients_retry() {
             offsets
         });
         let until = |count: usize| {
-            let started = std::time::Instant::now();
+            let started = Instant::now();
             while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
                 assert!(started.elapsed() < TIMEOUT, "no append is acknowledged");
                 std::thread::yield_now();

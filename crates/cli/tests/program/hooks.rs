@@ -477,7 +477,8 @@ fn expired_connections_are_refreshed() {
     };
     let mut anna = loop {
         let mut anna = connect("anna");
-        let mut subscribe = |topic| anna.request(json!({"op": "subscribe", "id": 1, "topic": topic}))["op"].clone();
+        let mut subscribe =
+            |topic| anna.request(json!({"op": "subscribe", "id": 1, "topic": topic}))["op"].clone();
         if subscribe("a") == "ack" && subscribe("b") == "ack" {
             break anna;
         }
@@ -494,7 +495,8 @@ fn expired_connections_are_refreshed() {
     assert_eq!(close_code(&mut carl), Some(4401), "an answer without claims extends nothing");
     assert_eq!(anna.request(json!({"op": "ping"}))["op"], "pong");
     let asked: Vec<Value> = app.requests.try_iter().map(|request| request.json()).collect();
-    let connections: BTreeSet<String> = asked.iter().map(|request| request["connection"].to_string()).collect();
+    let connections: BTreeSet<String> =
+        asked.iter().map(|request| request["connection"].to_string()).collect();
     assert!(asked.len() >= 3 && asked.len() == connections.len(), "each expiry is one request: {asked:?}");
 }
 

@@ -184,7 +184,10 @@ fn fired_chain_completes_at_once_when_more_is_queued_behind() {
     }
     // A loop that sleeps on the chain wakes after a second. A busy machine is late for some.
     let times = [(); 5].map(|()| time_of_a_chain());
-    assert!(times.iter().any(|time| *time < Duration::from_millis(500)), "the chains completed after {times:?}");
+    assert!(
+        times.iter().any(|time| *time < Duration::from_millis(500)),
+        "the chains completed after {times:?}"
+    );
 }
 
 fn time_of_a_chain() -> Duration {

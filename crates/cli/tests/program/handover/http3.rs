@@ -1,11 +1,11 @@
 //! Requests over HTTP/3 during a hot restart.
 
-use std::net::UdpSocket;
 use quinn_proto::VarInt;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use sinews_http::h3::{QuicStreamId, RequestTarget};
+use std::net::UdpSocket;
 
 use super::*;
 use crate::tls::TestCertificate;

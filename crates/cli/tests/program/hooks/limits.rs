@@ -125,7 +125,7 @@ fn status_that_a_client_causes_never_opens_a_hook() {
         let answer = server.request(&format!("POST /topics/{topic} HTTP/1.1"), "x");
         assert_eq!(answer.starts_with("HTTP/1.1 503 "), rejects, "{answer}");
         let mut raw = Client(server.try_websocket(&format!("/topics/{topic}"), "").unwrap());
-        raw.0.send(&sinews_testkit::Frame::text("x"));
+        raw.0.send(&Frame::text("x"));
         let reply = raw.0.next().unwrap();
         assert_eq!(reply.close_code(), rejects.then_some(1013), "{status}: {reply:?}");
     }
@@ -200,7 +200,8 @@ fn time_in_the_queue_is_no_failure_of_the_application() {
         let file = format!("[hooks]\npublish = {:?}\n{limits}", app.url("/"));
         let server = serve(&directory, &file);
         let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server)).collect();
-        let timed_out = || requests(&server, "publish", "timed_out") + requests(&server, "publish", "circuit_open");
+        let timed_out =
+            || requests(&server, "publish", "timed_out") + requests(&server, "publish", "circuit_open");
         for (at, client) in clients.iter_mut().enumerate() {
             client.send_message(&json!({"op": "publish", "id": 1, "topic": "a", "data": 1}));
             while metric(&server, "sinews_hook_pending") != at as u64 + 1 && timed_out() == 0 {}

@@ -384,7 +384,7 @@ fn refresh_hook_extends_event_streams_that_a_connect_hook_has_accepted() {
     );
     // On a busy machine, the claims may expire before they are used.
     let mut body = loop {
-        let mut body = stream(&server, "/topics?topic=a", "Accept: application/x-ndjson\r\nCookie: c\r\n");
+        let body = stream(&server, "/topics?topic=a", "Accept: application/x-ndjson\r\nCookie: c\r\n");
         let status = body.status();
         assert_eq!(app.request().json()["hook"], "connect");
         if status == 200 {
