@@ -37,7 +37,7 @@ pub(crate) fn clean(mut command: Command) -> Command {
         command.env("SINEWS_BACKEND", backend);
     }
     // Clients of tests read when they need to, and answer no pings.
-    command.env("SINEWS_WEBSOCKET_PING_INTERVAL", "1h");
+    command.env("SINEWS_WEBSOCKET_PING_INTERVAL", "1h").env("SINEWS_WEBSOCKET_IDLE_TIMEOUT", "off");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

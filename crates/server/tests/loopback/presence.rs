@@ -13,7 +13,7 @@ use sinews_server::{
 use sinews_testkit::{Frame, Reply};
 
 use crate::backend;
-use crate::support::{EventReceiver, HandlerEvent, Peer, Running, post, scripted};
+use crate::support::{EventReceiver, HandlerEvent, PATIENCE, Peer, Running, post, scripted};
 
 /// `topic members connections version ids;ids`, or `?` in place of the ids of an incomplete update.
 fn encode(update: &PresenceUpdate) -> String {

@@ -223,7 +223,7 @@ impl Client {
         let mut byte = [0];
         match self.stream.read(&mut byte) {
             Ok(count) => count == 0,
-            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }
     }
 

@@ -1,5 +1,9 @@
 //! Limits of the requests to hooks: memory, queues and circuits, which one client must not use up for the others.
 
+use std::io::Write as _;
+
+use sinews_testkit::Frame;
+
 use super::*;
 
 /// An application whose answers to these hooks wait for a permit; it accepts everything else.
@@ -36,8 +40,9 @@ fn publications_that_wait_for_a_hook_are_limited_in_bytes() {
     let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&server)).collect();
     // The message and the body of the request take 30 MB: the third one exceeds 64 MiB.
     let message = json!({"op": "publish", "id": 1, "topic": "a", "data": "x".repeat(15_000_000)});
+    let message = Frame::text(message.to_string()).encode(Role::Client);
     for (at, client) in clients.iter_mut().enumerate() {
-        client.send_message(&message);
+        client.0.stream.write_all(&message).unwrap();
         if at >= 2 {
             assert_eq!(client.receive_message()["code"], 503);
         } else {
