@@ -109,6 +109,8 @@ impl Client {
 
     fn send(&mut self, message: &Value) {
         self.0.send_text(&message.to_string()).unwrap();
+        // Else it waits until messages that were received together are read.
+        self.0.flush().unwrap();
     }
 
     fn request(&mut self, message: &Value) -> Value {

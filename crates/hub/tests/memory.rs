@@ -11,7 +11,7 @@ use serde_json::json;
 use sinews_hub::auth::{Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, key_value_of_json};
 use sinews_server::{KeyWrite, Router, Server};
-use sinews_testkit::{CountingAllocator, exclude_this_thread, live_bytes};
+use sinews_testkit::{CountingAllocator, exclude_this_thread, idle_live_bytes};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -93,15 +93,6 @@ fn open_pusher(address: SocketAddr, number: usize) -> TcpStream {
     stream
 }
 
-/// The fewest live bytes within a moment: while the server works, its buffers count too.
-fn idle_bytes() -> isize {
-    let samples = (0..20).map(|_| {
-        thread::park_timeout(Duration::from_millis(5));
-        live_bytes()
-    });
-    samples.min().unwrap_or_default()
-}
-
 #[test]
 fn idle_connections_take_bounded_memory() {
     let apps = PusherApps::new([PusherApp::new("1", "key", "secret")]).unwrap();
@@ -132,9 +123,9 @@ fn idle_connections_take_bounded_memory() {
         // Tables double, so the count goes from one power of two to another.
         let before = streams.len();
         streams.extend((0..MANY - before % MANY).map(|_| open(address, topic, until)));
-        let few = idle_bytes();
+        let few = idle_live_bytes();
         streams.extend((0..MANY).map(|_| open(address, topic, until)));
-        let each = (idle_bytes() - few) / MANY as isize;
+        let each = (idle_live_bytes() - few) / MANY as isize;
         println!("{each} bytes for an idle streaming response {name}");
         assert!((100..=max).contains(&each), "{each} bytes for a streaming response {name}");
         streams.clear();
@@ -149,10 +140,10 @@ fn idle_connections_take_bounded_memory() {
     for (name, open, max) in kinds {
         let before = streams.len();
         streams.extend((before..before + MANY).map(|number| open(address, number)));
-        let few = idle_bytes();
+        let few = idle_live_bytes();
         let before = streams.len();
         streams.extend((before..before + MANY).map(|number| open(address, number)));
-        let each = (idle_bytes() - few) / MANY as isize;
+        let each = (idle_live_bytes() - few) / MANY as isize;
         println!("{each} bytes for an idle {name}");
         // The tables of connections have capacity already. The allocator adds to the size of each object.
         assert!((100..=max).contains(&each), "{each} bytes for a {name}");

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use sinews_server::{Context, Handler, HttpConfig, Payload, Router, Server, WebSocketRoute};
-use sinews_testkit::{CountingAllocator, live_bytes};
+use sinews_testkit::{CountingAllocator, idle_live_bytes};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -111,13 +111,13 @@ fn idle_websocket_on_a_stream_takes_at_most_768_bytes() {
             client.open();
         });
     }
-    let few = live_bytes();
+    let few = idle_live_bytes();
     for client in &mut clients {
         (FEW..MANY).for_each(|_| {
             client.open();
         });
     }
-    let many = live_bytes();
+    let many = idle_live_bytes();
     let each = (many - few) / (CONNECTIONS * (MANY - FEW)) as isize;
     println!("{each} bytes for an idle WebSocket on a stream");
     assert!(each <= 768, "{each} bytes for a socket");
@@ -132,7 +132,7 @@ fn idle_websocket_on_a_stream_takes_at_most_768_bytes() {
             client.echo(1);
         }
         // In the first round tables double.
-        let remains = live_bytes() - *base.get_or_insert_with(live_bytes);
+        let remains = idle_live_bytes() - *base.get_or_insert_with(idle_live_bytes);
         assert!(remains <= REMAINS, "round {round}: {remains} bytes remain");
     }
     drop(clients);

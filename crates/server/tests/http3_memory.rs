@@ -18,7 +18,7 @@ use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_server::{
     Certificates, Context, Handler, HttpConfig, Limits, Payload, Router, Server, TlsConfig, WebSocketRoute,
 };
-use sinews_testkit::{CountingAllocator, live_bytes};
+use sinews_testkit::{CountingAllocator, idle_live_bytes};
 
 use self::quic_client::QuicClient;
 
@@ -73,8 +73,8 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
         input.write_all(b"\n").unwrap();
         let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.ends_with("ready")));
         assert!(ready.is_some(), "the clients have ended");
-        let metrics = monitor.metrics();
-        (live_bytes(), metrics.incomplete_bytes as isize)
+        let live = idle_live_bytes();
+        (live, monitor.metrics().incomplete_bytes as isize)
     });
     drop(input);
     assert!(clients.wait().unwrap().success());

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use sinews_server::{Context, Handler, Payload, Router, Server, WebSocketRoute};
-use sinews_testkit::{CountingAllocator, live_bytes};
+use sinews_testkit::{CountingAllocator, idle_live_bytes, live_bytes};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -77,16 +77,16 @@ fn idle_websocket_takes_at_most_384_bytes() {
     // Tables double, so the count goes from one power of two to another.
     let mut streams = Vec::with_capacity(MANY);
     streams.extend((0..FEW).map(|_| open(address)));
-    let few = live_bytes();
+    let few = idle_live_bytes();
     streams.extend((FEW..MANY).map(|_| open(address)));
-    let many = live_bytes();
+    let many = idle_live_bytes();
     let each = (many - few) / (MANY - FEW) as isize;
     assert!(each <= 384, "{each} bytes for a connection");
     assert!(each >= 100, "{each} bytes: too few, the measurement is broken");
 
     // A large message costs memory only while it exists.
     streams.iter_mut().for_each(|stream| exchange(stream, LARGE));
-    let after = live_bytes();
+    let after = idle_live_bytes();
     assert!(after - many <= 256 << 10, "{} bytes of finished messages remain", after - many);
     println!("{each} bytes for an idle WebSocket; {} stay of {MANY} messages of {LARGE}", after - many);
 
@@ -128,7 +128,7 @@ fn joins_and_leaves(address: SocketAddr) {
         // In the first round tables grow; by the end of these turns its connections have ended.
         base.get_or_insert_with(|| {
             (0..2000).for_each(|_| exchange(&mut steady, 2));
-            live_bytes()
+            idle_live_bytes()
         });
     }
 }

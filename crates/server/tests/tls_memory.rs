@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sinews_server::{Certificates, Context, Handler, Payload, Router, Server, TlsConfig, WebSocketRoute};
-use sinews_testkit::{CountingAllocator, exclude_this_thread, live_bytes};
+use sinews_testkit::{CountingAllocator, exclude_this_thread, idle_live_bytes};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -72,9 +72,9 @@ fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
         let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
         // Tables double, so the count goes from one power of two to another.
         let mut clients: Vec<Client> = (0..FEW).map(|_| open(address, &config)).collect();
-        let few = live_bytes();
+        let few = idle_live_bytes();
         clients.extend((FEW..MANY).map(|_| open(address, &config)));
-        let each = (live_bytes() - few) / (MANY - FEW) as isize;
+        let each = (idle_live_bytes() - few) / (MANY - FEW) as isize;
         println!("{each} bytes for an idle WebSocket on {version:?}");
         assert!(each <= MOST, "{each} bytes for a connection");
         assert!(each >= 512, "{each} bytes: too few, the measurement is broken");

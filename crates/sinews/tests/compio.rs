@@ -25,7 +25,7 @@ fn run_with<F: Future<Output = ()>>(buffers: u16, test: impl FnOnce() -> F) {
     proactor.buffer_pool_size(NonZero::new(buffers).unwrap()).single_issuer(true).defer_taskrun(true);
     match RuntimeBuilder::new().with_proactor(proactor).build() {
         Ok(runtime) => runtime.block_on(async {
-            compio::time::timeout(Duration::from_secs(20), test()).await.expect("bounded in time");
+            compio::time::timeout(Duration::from_secs(60), test()).await.expect("bounded in time");
         }),
         Err(error) => println!("skipped: no runtime: {error}"),
     }

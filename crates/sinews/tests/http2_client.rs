@@ -219,7 +219,7 @@ async fn server_of_another_protocol_is_an_error() {
         assert!(text.starts_with(&format!("HTTP/2 setup with {address}: {reason}")), "{text}");
     }
     // The listener accepts, and nobody answers.
-    let error = connect(url(address)).timeout(Duration::from_millis(50)).await.expect_err("no HTTP/2");
+    let error = connect(url(address)).timeout(Duration::from_millis(500)).await.expect_err("no HTTP/2");
     assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Http2, .. }), "{error:?}");
 }
 

@@ -5,6 +5,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// The system's allocator, with counts. A test binary declares it with `#[global_allocator]`.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,37 @@ thread_local! {
 /// Returns the allocated bytes of all threads that are not excluded. Memory counts where it is allocated and freed.
 pub fn live_bytes() -> isize {
     LIVE.load(Ordering::SeqCst)
+}
+
+/// Returns [`live_bytes`] while all other threads of this process sleep: a thread that works has buffers beside what it
+/// retains. On a system without `/proc`, this is the number at the call.
+///
+/// # Panics
+/// Some other thread has worked for a minute.
+pub fn idle_live_bytes() -> isize {
+    let begin = Instant::now();
+    loop {
+        if others_sleep() {
+            let live = live_bytes();
+            if others_sleep() {
+                return live;
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "no moment in which all other threads sleep");
+        thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// Whether all other threads of this process sleep.
+fn others_sleep() -> bool {
+    let (Ok(own), Ok(threads)) = (fs::read_link("/proc/thread-self"), fs::read_dir("/proc/self/task")) else {
+        return true;
+    };
+    threads.flatten().filter(|entry| Some(&*entry.file_name()) != own.file_name()).all(|entry| {
+        // The state is behind the name, which is in parentheses. A thread without a file has ended.
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('S'))
+    })
 }
 
 /// Excludes the further calls of this thread from [`live_bytes`].

@@ -35,7 +35,9 @@ mod probe;
 mod reader;
 mod rng;
 
-pub use allocator::{AllocationCounts, CountingAllocator, exclude_this_thread, live_bytes, measure};
+pub use allocator::{
+    AllocationCounts, CountingAllocator, exclude_this_thread, idle_live_bytes, live_bytes, measure,
+};
 pub use body::{BodyReader, SseEvent};
 pub use chunks::{Chunks, Cutter};
 pub use codec::Codec;

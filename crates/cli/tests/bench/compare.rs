@@ -17,7 +17,7 @@ fn servers_alternate_and_equal_servers_show_no_difference() {
         "-c",
         "2",
         "-d",
-        "60ms",
+        "400ms",
         "--warm-up",
         "10ms",
         "--json",
@@ -42,7 +42,7 @@ fn table_states_that_no_difference_is_significant() {
     let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
     let run =
-        run(&["compare", &url, &url, "--rounds", "3", "-c", "1", "-d", "40ms", "--warm-up", "0s", "-q"]);
+        run(&["compare", &url, &url, "--rounds", "3", "-c", "1", "-d", "400ms", "--warm-up", "0s", "-q"]);
     assert!(
         run.success && run.stdout.contains("no difference that this run can show"),
         "{}{}",

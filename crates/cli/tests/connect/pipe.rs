@@ -85,10 +85,10 @@ fn run_ends_after_count_or_wait() {
     assert_eq!(run(&["--count", "3", &server.url], "").fine(), "hello\na\nb\n");
     server.join();
     let server = talkative();
-    assert_eq!(run(&["--wait", "300ms", &server.url], "x\n").fine(), "hello\na\nb\nx\n");
+    assert_eq!(run(&["--wait", "3s", &server.url], "x\n").fine(), "hello\na\nb\nx\n");
     server.join();
     let server = talkative();
-    let ran = run(&["--count", "9", "--wait", "100ms", &server.url], "");
+    let ran = run(&["--count", "9", "--wait", "1s", &server.url], "");
     assert!(ran.code == 6 && ran.stderr.contains("3 of 9 messages"), "{ran:?}");
     server.join();
 }

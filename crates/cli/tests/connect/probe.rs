@@ -145,7 +145,7 @@ const CASES: &[Case] = &[
 fn every_known_fault_is_named() {
     for Case { probe, server, named } in CASES {
         let server = Scripted::serve(*server);
-        let ran = run(&[&format!("--probe={probe}"), "--probe-wait", "300ms", &server.url], "");
+        let ran = run(&[&format!("--probe={probe}"), "--probe-wait", "3s", &server.url], "");
         let shown = ran.text();
         assert!(shown.contains(&format!("FAULT {probe}\n")), "{probe}: {ran:?}");
         let named = if named.contains(": ") { (*named).to_owned() } else { format!("{named}: ") };

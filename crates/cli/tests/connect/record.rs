@@ -42,7 +42,7 @@ fn differing_answers_are_reported() {
         (&["hi", "ho"], "1 of 2 recorded answers"),
     ] {
         let file = recording(answers);
-        let ran = run(&["--replay", &file, "--check", "--wait", "200ms", &server.url], "");
+        let ran = run(&["--replay", &file, "--check", "--wait", "3s", &server.url], "");
         assert!(ran.code == 7 && ran.stderr.contains(message), "{answers:?}: {ran:?}");
     }
     let file = recording(&["ho"]);

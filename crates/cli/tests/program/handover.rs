@@ -20,33 +20,30 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
+use tempfile::TempDir;
 
 #[cfg(feature = "kafka")]
 use crate::streams::store::kafka::Cluster;
 use crate::support::{PROGRAM, TIMEOUT, clean, program, unused_address};
 
+/// Time in which a keep-alive connection may send one more request.
+const DRAIN_WINDOW: Duration = Duration::from_secs(1);
+
 /// A temporary directory, removed after the test.
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sinews-handover-{}-{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(tempfile::Builder::new().prefix(&format!("sinews-handover-{name}-")).tempdir().unwrap())
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join(name)
     }
 }
 
@@ -62,7 +59,7 @@ struct Service {
 
 impl Service {
     fn config(directory: &Directory, address: SocketAddr, more: &str) {
-        let stop = "[stop]\ndrain_window = \"1s\"\ngrace = \"5s\"\n";
+        let stop = format!("[stop]\ndrain_window = \"{DRAIN_WINDOW:?}\"\ngrace = \"30s\"\n");
         let lines = format!("listen = \"{address}\"\nhistory = \"kept.>=100000\"\n{more}\n{stop}");
         fs::write(directory.file("sinews.toml"), lines).unwrap();
     }
@@ -164,12 +161,20 @@ fn connect(address: SocketAddr) -> TcpStream {
 
 /// Reads an answer with its body. `None` if the connection ends instead.
 fn answer(stream: &mut impl Read) -> Option<String> {
+    try_answer(stream).expect("the connection is not reset")
+}
+
+/// Reads an answer with its body. `None` if the connection ends instead.
+///
+/// # Errors
+/// The connection is reset.
+fn try_answer(stream: &mut impl Read) -> std::io::Result<Option<String>> {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
-        if stream.read(&mut byte).expect("the connection is not reset") == 0 {
+        if stream.read(&mut byte)? == 0 {
             assert!(bytes.is_empty(), "incomplete answer");
-            return None;
+            return Ok(None);
         }
         bytes.push(byte[0]);
     }
@@ -181,7 +186,7 @@ fn answer(stream: &mut impl Read) -> Option<String> {
     let mut body = vec![0; len];
     stream.read_exact(&mut body).unwrap();
     text.push_str(&String::from_utf8(body).unwrap());
-    Some(text)
+    Ok(Some(text))
 }
 
 /// Publishes; retries until the topic's store is ready.
@@ -295,12 +300,19 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
                 }
             });
             scope.spawn(move || {
-                let mut stream = connect(address);
+                let (mut stream, mut idle_since) = (connect(address), Instant::now());
                 loop {
-                    stream
-                        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                        .expect("keep-alive connection");
-                    let answer = answer(&mut stream).expect("an answer on a keep-alive connection");
+                    let sent = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                    let idle = idle_since.elapsed();
+                    let answer = match sent.and_then(|()| try_answer(&mut stream)) {
+                        Ok(Some(answer)) => answer,
+                        // The server closes idle connections: this thread did not run for that time.
+                        _ if idle >= DRAIN_WINDOW => {
+                            (stream, idle_since) = (connect(address), Instant::now());
+                            continue;
+                        }
+                        end => panic!("no answer on a keep-alive connection after {idle:?}: {end:?}"),
+                    };
                     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
                     if !again() {
                         return;
@@ -308,6 +320,7 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
                     if answer.contains("Connection: close") {
                         stream = connect(address);
                     }
+                    idle_since = Instant::now();
                 }
             });
             scope.spawn(move || {
@@ -782,7 +795,7 @@ fn successor_takes_over_streams_and_clients_retry() {
             offsets
         });
         let until = |count: usize| {
-            let started = std::time::Instant::now();
+            let started = Instant::now();
             while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
                 assert!(started.elapsed() < TIMEOUT, "no append is acknowledged");
                 std::thread::yield_now();

@@ -293,9 +293,14 @@ fn subscriptions_and_calls_are_limited() {
 }
 
 /// Messages to a client that does not read: far more than the kernel's buffers and the queue of a subscriber take.
-const FLOOD: u64 = 4_000;
+const FLOOD: u64 = 400;
 
-/// Publishes numbered messages of 8 KiB to topics in turn, while the subscriber does not read; then reads until this is
+/// A publication of 80 KiB: there are few, because the subscriber must read within 30 seconds.
+fn numbered(topic: &str, number: u64, fill: &str) -> Frame {
+    Frame::text(format!("{{\"op\":\"publish\",\"topic\":\"{topic}\",\"data\":[{number},\"{fill}\"]}}"))
+}
+
+/// Publishes numbered messages to topics in turn, while the subscriber does not read; then reads until this is
 /// complete. Returns the numbers by topic, and the messages that the server reports as dropped.
 fn flood(
     server: &Running,
@@ -304,10 +309,9 @@ fn flood(
     is_complete: impl Fn(&BTreeMap<String, Vec<u64>>, u64) -> bool,
 ) -> (BTreeMap<String, Vec<u64>>, u64) {
     let mut publisher = Client::connect(server);
-    let fill = "x".repeat(8 << 10);
+    let fill = "x".repeat(80 << 10);
     for number in 0..FLOOD {
-        let topic = topics[number as usize % topics.len()];
-        publisher.send_message(&json!({"op": "publish", "topic": topic, "data": [number, fill]}));
+        publisher.0.send(&numbered(topics[number as usize % topics.len()], number, &fill));
     }
     assert_eq!(publisher.request(json!({"op": "ping", "id": 1}))["op"], "pong");
     let (mut numbers, mut dropped) = (BTreeMap::<String, Vec<u64>>::new(), 0);
@@ -368,9 +372,9 @@ fn slow_consumer_policy_follows_the_namespace() {
 
     let mut closed = subscriber("close.*");
     let mut publisher = Client::connect(&server);
-    let fill = "x".repeat(8 << 10);
+    let fill = "x".repeat(80 << 10);
     for number in 0..FLOOD {
-        publisher.send_message(&json!({"op": "publish", "topic": "close.a", "data": [number, fill]}));
+        publisher.0.send(&numbered("close.a", number, &fill));
     }
     assert_eq!(publisher.request(json!({"op": "ping", "id": 1}))["op"], "pong");
     let code = loop {
@@ -411,28 +415,35 @@ fn updates_of_presence_keep_the_interval_of_the_namespace() {
     const INTERVAL: Duration = Duration::from_millis(1_500);
     let directory = Directory::new();
     let server = serve(&directory, "[namespace.\"slow.>\"]\npresence_interval = \"1500ms\"\n");
-    let mut watcher = Client::connect(&server);
-    let subscribe = json!({"op": "subscribe", "id": 1, "topic": "slow.a", "presence": true});
-    assert_eq!(watcher.request(subscribe)["op"], "ack");
-    let mut member = Client::connect(&server);
-    let mut join = |id: &str| {
-        let join = json!({"op": "join", "id": 1, "topic": "slow.a", "member": {"id": id}});
-        assert_eq!(member.request(join)["op"], "ack");
-    };
-    join("first");
-    let update = watcher.receive_message();
-    assert_eq!(update["joined"], json!([{"id": "first"}]));
-    let begin = Instant::now();
-    join("second");
-    join("third");
-    let update = watcher.receive_message();
-    assert_eq!(
-        (&update["joined"], &update["left"]),
-        (&json!([{"id": "third"}]), &json!(["first"])),
-        "{update}"
-    );
-    // The update of the first join is a little older than its arrival.
-    assert!(begin.elapsed() >= INTERVAL - Duration::from_millis(700), "{:?}", begin.elapsed());
+    // On a busy machine, the joins may take longer than the interval: then once more.
+    for number in 0.. {
+        let topic = format!("slow.{number}");
+        let mut watcher = Client::connect(&server);
+        let subscribe = json!({"op": "subscribe", "id": 1, "topic": topic, "presence": true});
+        assert_eq!(watcher.request(subscribe)["op"], "ack");
+        let mut member = Client::connect(&server);
+        let mut join = |id: &str| {
+            let join = json!({"op": "join", "id": 1, "topic": topic, "member": {"id": id}});
+            assert_eq!(member.request(join)["op"], "ack");
+        };
+        let begin = Instant::now();
+        join("first");
+        let update = watcher.receive_message();
+        assert_eq!(update["joined"], json!([{"id": "first"}]));
+        join("second");
+        join("third");
+        if begin.elapsed() >= INTERVAL {
+            continue;
+        }
+        let update = watcher.receive_message();
+        assert_eq!(
+            (&update["joined"], &update["left"]),
+            (&json!([{"id": "third"}]), &json!(["first"])),
+            "{update}"
+        );
+        assert!(begin.elapsed() >= INTERVAL, "{:?}", begin.elapsed());
+        break;
+    }
 }
 
 #[test]

@@ -446,9 +446,9 @@ fn members_are_listed_in_pages() {
 /// Answers and notices take the capacity of publications, and are dropped themselves if there is none.
 #[test]
 fn every_message_is_delivered_or_reported_as_dropped() {
-    // Far more bytes than the sockets' buffers take.
-    const MESSAGES: u64 = 600;
-    let data = "x".repeat(32_000);
+    // Far more bytes than the sockets' buffers take, in few messages: the slow client must read within 30 seconds.
+    const MESSAGES: u64 = 150;
+    let data = "x".repeat(128_000);
     for overflow in ["drop-oldest", "drop-newest"] {
         let limits = ["--websocket-overflow", overflow, "--websocket-max-outbound", "256k"];
         let server = Running::serve(&limits);
@@ -456,7 +456,10 @@ fn every_message_is_delivered_or_reported_as_dropped() {
         slow.subscribe("room");
         let mut publisher = Client::connect(&server);
         for number in 0..MESSAGES {
-            publisher.request(json!({"op": "publish", "id": number, "topic": "room", "data": data}));
+            let message =
+                format!("{{\"op\":\"publish\",\"id\":{number},\"topic\":\"room\",\"data\":\"{data}\"}}");
+            publisher.0.send(&Frame::text(message));
+            assert_eq!(publisher.receive_message()["op"], "ack");
             slow.send_message(&json!({"op": "ping"}));
         }
         let (mut received, mut dropped) = (0, 0);
@@ -475,7 +478,7 @@ fn every_message_is_delivered_or_reported_as_dropped() {
 
 #[test]
 fn update_of_too_many_changes_lists_none_and_is_incomplete() {
-    // Some interval of the updates has more changes than an update lists, even on a slow machine.
+    // Some interval of the updates has more changes than an update lists. On a slow machine it takes several attempts.
     const JOINS: usize = 20_000;
     let directory = Directory::new();
     let file = directory.write("sinews.toml", "[namespace.room]\npresence_interval = \"3s\"\n");
@@ -484,47 +487,71 @@ fn update_of_too_many_changes_lists_none_and_is_incomplete() {
     let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
     let mut at = ack["at"].as_u64().unwrap();
     let mut one = Client::connect(&server);
-    for number in 0..JOINS {
-        one.send_message(&json!({"op": "join", "topic": "room", "member": {"id": number.to_string()}}));
+    let (mut joins, mut update) = (0, Value::Null);
+    while update.get("complete").is_none() {
+        for number in joins..joins + JOINS {
+            one.send_message(&json!({"op": "join", "topic": "room", "member": {"id": number.to_string()}}));
+        }
+        joins += JOINS;
+        let last = json!((joins - 1).to_string());
+        update = watcher.until_presence(&mut at, |update| {
+            let mut joined = update["joined"].as_array().into_iter().flatten();
+            update.get("complete").is_some() || joined.any(|member| member["id"] == last)
+        });
     }
-    let update = watcher.until_presence(&mut at, |update| update.get("complete").is_some());
     assert_eq!((&update["complete"], &update["subscribers"]), (&json!(false), &json!(2)), "{update}");
     assert_eq!((update.get("joined"), update.get("left")), (None, None), "{update}");
     // The watcher lists the members again, as the reference says.
-    let last = json!([{"id": (JOINS - 1).to_string(), "connections": 1}]);
+    let last = json!([{"id": (joins - 1).to_string(), "connections": 1}]);
     assert_eq!(one.request(json!({"op": "members", "id": 1, "topic": "room"}))["members"], last);
+}
+
+/// Members join the topic at once; returns their clients and the members of each update. The updates have no gap.
+fn many_joins(server: &Running, topic: &str, count: usize) -> (Vec<Client>, Vec<Vec<Value>>) {
+    let mut watcher = Client::connect(server);
+    let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": topic, "members": true}));
+    let mut at = ack["at"].as_u64().unwrap();
+    let mut clients: Vec<Client> = (0..count).map(|_| Client::connect(server)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let info = json!({"number": number, "text": "\u{1}\"\\"});
+        let member = json!({"id": format!("\"{number}"), "info": info});
+        client.send_message(&json!({"op": "join", "topic": topic, "member": member}));
+    }
+    let mut updates: Vec<Vec<Value>> = Vec::new();
+    while updates.iter().map(Vec::len).sum::<usize>() < count {
+        let update = watcher.until_presence(&mut at, |_| true);
+        updates.push(update["joined"].as_array().unwrap().clone());
+    }
+    clients.push(watcher);
+    (clients, updates)
 }
 
 #[test]
 fn update_of_many_changes_is_sent_in_several_messages_without_a_gap() {
     const MEMBERS: usize = 600;
     let directory = Directory::new();
-    let file = directory.write("sinews.toml", "[namespace.room]\npresence_interval = \"2s\"\n");
+    let file = directory.write("sinews.toml", "[namespace.\"room.>\"]\npresence_interval = \"2s\"\n");
     let server = Running::serve(&["--threads", "1", "--config", &file]);
-    let mut watcher = Client::connect(&server);
-    let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
-    let mut at = ack["at"].as_u64().unwrap();
-    let mut members: Vec<Client> = (0..MEMBERS).map(|_| Client::connect(&server)).collect();
-    for (number, client) in members.iter_mut().enumerate() {
-        let info = json!({"number": number, "text": "\u{1}\"\\"});
-        let member = json!({"id": format!("\"{number}"), "info": info});
-        client.send_message(&json!({"op": "join", "topic": "room", "member": member}));
-    }
-    let (mut joined, mut largest) = (Vec::new(), 0);
-    while joined.len() < MEMBERS {
-        let update = watcher.until_presence(&mut at, |_| true);
-        let listed = update["joined"].as_array().unwrap();
-        assert!(listed.len() <= 256, "{update}");
-        largest = largest.max(listed.len());
-        joined.extend(listed.iter().map(|member| (member["id"].clone(), member["info"]["number"].clone())));
-    }
-    assert_eq!(largest, 256, "the messages are parts of updates");
+    // On a busy machine, joins in one interval may be too few for several messages.
+    let found = (0..20).find_map(|attempt| {
+        let topic = format!("room.{attempt}");
+        let (clients, updates) = many_joins(&server, &topic, MEMBERS);
+        let largest = updates.iter().map(Vec::len).max();
+        assert!(largest <= Some(256), "{largest:?}");
+        (largest == Some(256)).then_some((topic, clients, updates))
+    });
+    let (topic, _clients, updates) = found.expect("messages that are parts of updates");
+    let mut joined: Vec<(Value, Value)> = updates
+        .into_iter()
+        .flatten()
+        .map(|member| (member["id"].clone(), member["info"]["number"].clone()))
+        .collect();
     joined.sort_by_key(|(_, number)| number.as_u64());
     let all = (0..MEMBERS).map(|number| (json!(format!("\"{number}")), json!(number)));
     assert!(joined.into_iter().eq(all), "each member joins once");
     // New clients get a page of many members.
     let first = Client::connect(&server)
-        .request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
+        .request(json!({"op": "subscribe", "id": 1, "topic": topic, "members": true}));
     let listed = first["members"].as_array().unwrap();
     assert_eq!(
         (&first["more"], &first["subscribers"], listed.len()),

@@ -36,6 +36,8 @@ pub(crate) fn clean(mut command: Command) -> Command {
     if let Ok(backend) = std::env::var("SINEWS_TEST_BACKEND") {
         command.env("SINEWS_BACKEND", backend);
     }
+    // Clients of tests read when they need to, and answer no pings.
+    command.env("SINEWS_WEBSOCKET_PING_INTERVAL", "1h").env("SINEWS_WEBSOCKET_IDLE_TIMEOUT", "off");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -101,11 +103,10 @@ impl Running {
     pub(crate) fn request(&self, head: &str, body: &str) -> String {
         let mut stream = self.connect();
         let len = body.len();
-        write!(
-            stream,
-            "{head}\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
-        )
-        .unwrap();
+        let request =
+            format!("{head}\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}");
+        // In one write, since a server that rejects the request may close before a second one.
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -144,12 +145,11 @@ impl Running {
 
     pub(crate) fn try_websocket_at(&self, path: &str, host: &str, lines: &str) -> Result<Socket, String> {
         let mut stream = self.connect();
-        write!(
-            stream,
+        let request = format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
-        )
-        .unwrap();
+        );
+        stream.write_all(request.as_bytes()).unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];

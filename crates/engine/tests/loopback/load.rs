@@ -59,6 +59,14 @@ fn scheduler_cpu_time() -> Option<Duration> {
 
 #[test]
 fn kernel_time_counts_as_load_and_sleep_does_not() {
+    // One turn in sixteen is timed, and its values represent the whole, unless the machine is busy in such a turn.
+    let mut attempts = (0..5).map_while(|_| loads());
+    let all: Vec<_> = attempts.by_ref().take_while(|(timed, load)| *timed <= load / 2.0).collect();
+    assert!(all.len() < 5, "load in timed turns, and in total: {all:?}");
+}
+
+/// The load in timed turns, and in total. `None` if the system has no CPU accounting.
+fn loads() -> Option<(f64, f64)> {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
     let asking = std::thread::spawn(move || {
@@ -76,14 +84,14 @@ fn kernel_time_counts_as_load_and_sleep_does_not() {
     let (passed, after) = (begun.elapsed(), scheduler_cpu_time());
     asking.join().unwrap();
     let (Some(before), Some(after)) = (before, after) else {
-        return println!("skipped: the system has no CPU accounting per thread");
+        println!("skipped: the system has no CPU accounting per thread");
+        return None;
     };
     let (stats, used) = (engine.stats(), after - before);
     let cpu = stats.cpu.expect("CPU time is available");
     assert!(cpu <= after && after - cpu < Duration::from_millis(50) + used / 10, "{cpu:?} of {after:?}");
-    // One turn in sixteen is timed, and its values represent the whole.
     let load = used.as_secs_f64() / passed.as_secs_f64();
     let timed = stats.timed_busy.as_secs_f64() / (stats.timed_busy + stats.timed_waiting).as_secs_f64();
-    assert!(timed > load / 2.0, "load {timed:.3} in timed turns, {load:.3} in total");
     assert!(passed - used > Duration::from_millis(200), "it slept");
+    Some((timed, load))
 }

@@ -182,6 +182,15 @@ fn fired_chain_completes_at_once_when_more_is_queued_behind() {
     if refused() {
         return;
     }
+    // A loop that sleeps on the chain wakes after a second. A busy machine is late for some.
+    let times = [(); 5].map(|()| time_of_a_chain());
+    assert!(
+        times.iter().any(|time| *time < Duration::from_millis(500)),
+        "the chains completed after {times:?}"
+    );
+}
+
+fn time_of_a_chain() -> Duration {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let address = listener.local_addr().unwrap();
     let mut engine = Engine::<AnsweringApp>::new(uring(), vec![listener]).unwrap();
@@ -196,10 +205,9 @@ fn fired_chain_completes_at_once_when_more_is_queued_behind() {
         engine.turn(&mut app, Some(Duration::from_secs(60))).unwrap();
     }
     assert!(app.follows, "the mail was read before the chain completed");
-    // A loop that sleeps on the chain wakes after a second.
     let took = begun.elapsed();
-    assert!(took < Duration::from_millis(500), "the chain completed after {took:?}");
     assert_eq!(read_exactly(&mut stream, 6), b"answer");
+    took
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn writes_of_a_connection_keep_their_order_at_another_node() {
             let mut writer = nodes[1].client();
             for number in 0..200 {
                 let set = json!({ "op": "set", "topic": topic, "key": "k", "data": number, "id": number });
-                writer.0.send_text(&set.to_string()).unwrap();
+                writer.send(&set);
             }
             for number in 0..200 {
                 let ack = writer.receive();
@@ -192,7 +192,8 @@ fn writes_at_another_node_do_not_wait_for_heartbeats() {
     for_both(|broker| {
         let nodes = peers::<2>(&broker);
         nodes[0].set("doc/keys/text", "0");
-        let (pings, writes) = (broker.pings(), 20);
+        // More than the pings of a pause of ten seconds.
+        let (pings, writes) = (broker.pings(), 100);
         for number in 1..=writes {
             nodes[1].set("doc/keys/text", &number.to_string());
         }
@@ -258,7 +259,7 @@ fn node_that_joins_late_gets_a_large_snapshot() {
 
 impl Client {
     fn ask(&mut self, request: &Value) -> Value {
-        self.0.send_text(&request.to_string()).unwrap();
+        self.send(request);
         self.receive()
     }
 }
@@ -359,12 +360,7 @@ fn slow_reader_at_another_node_gets_the_last_values() {
         for number in 1..=6_000 {
             let data = json!([number, filler]);
             let key = format!("k{}", number % 20);
-            writer
-                .0
-                .send_text(
-                    &json!({ "op": "set", "topic": "fast", "key": key, "data": data, "id": 1 }).to_string(),
-                )
-                .unwrap();
+            writer.send(&json!({ "op": "set", "topic": "fast", "key": key, "data": data, "id": 1 }));
             if number % 50 == 0 {
                 (0..50).for_each(|_| assert_eq!(writer.receive()["op"], "ack"));
             }
@@ -445,8 +441,8 @@ fn nodes_share_keys_and_members_within_a_small_payload_limit() {
         let topic = format!("t.{number}");
         let set = json!({ "op": "set", "topic": topic, "key": "k", "data": info });
         let join = json!({ "op": "join", "topic": topic, "member": { "id": "anna", "info": info } });
-        client.0.send_text(&set.to_string()).unwrap();
-        client.0.send_text(&join.to_string()).unwrap();
+        client.send(&set);
+        client.send(&join);
     }
     for key in ["a", "b", "c"] {
         nodes[0].set(&format!("t.0/keys/{key}"), &format!("{large:?}"));

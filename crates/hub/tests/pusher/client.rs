@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sinews::CloseCode;
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
+use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, PusherLimits};
 use sinews_testkit::BodyReader;
 
 use crate::support::{TIMEOUT, TestHub};
@@ -37,7 +37,14 @@ pub fn hub(configure: impl FnOnce(PusherApp) -> PusherApp) -> TestHub {
 }
 
 pub fn app() -> PusherApp {
-    PusherApp::new("3", KEY, SECRET)
+    PusherApp::new("3", KEY, SECRET).with_limits(patient())
+}
+
+/// Limits that leave a recovery the time which a busy machine needs.
+pub fn patient() -> PusherLimits {
+    let mut limits = PusherLimits::default();
+    limits.recovery_time = TIMEOUT;
+    limits
 }
 
 const API_KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
@@ -109,12 +116,15 @@ impl Client {
         (message["channel"].as_str().unwrap_or_default().to_owned(), data_of(&message))
     }
 
+    /// Sends at once: without a flush, a message waits until messages that were received together are read.
     pub fn send_text(&mut self, text: &str) {
         self.socket.send_text(text).unwrap();
+        self.socket.flush().unwrap();
     }
 
     pub fn send_binary(&mut self, bytes: &[u8]) {
         self.socket.send_binary(bytes).unwrap();
+        self.socket.flush().unwrap();
     }
 
     pub fn send(&mut self, event: &str, data: Value) {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, CreationLimits, Hub, HubBuilder, PusherApp, PusherLimits, StreamOptions};
 
 use crate::broker::{FakeBroker, WireProtocol};
-use crate::client::{Client, api, app, data_of, metric, policy, request, trigger};
+use crate::client::{Client, api, app, data_of, metric, patient, policy, request, trigger};
 use crate::memory_broker::MemoryBroker;
 use crate::support::{TIMEOUT, TestHub};
 
@@ -222,7 +222,7 @@ fn clients_of_other_protocols_cannot_forge_stored_events() {
 #[test]
 fn records_that_other_programs_write_to_the_store_are_no_events_of_the_app() {
     let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
-    let hub = start_at_broker(&store, first.path(), PusherLimits::default());
+    let hub = start_at_broker(&store, first.path(), patient());
     let mut client = Client::new(&hub);
     recover(&mut client, "a", &json!(true));
     for channel in ["a", "b"] {
@@ -244,7 +244,7 @@ fn records_that_other_programs_write_to_the_store_are_no_events_of_the_app() {
         store.write("stored.a", key, &forged.to_string());
     }
     until_published(&hub, "a", sequence(&position) + 4);
-    let later = start_at_broker(&store, second.path(), PusherLimits::default());
+    let later = start_at_broker(&store, second.path(), patient());
     let [mut here, mut there] = [&hub, &later].map(Client::new);
     for client in [&mut here, &mut there] {
         assert!(recover(client, "a", &json!({ "position": position })).1);
@@ -261,7 +261,7 @@ fn records_that_other_programs_write_to_the_store_are_no_events_of_the_app() {
 fn recoveries_wait_for_the_memory_of_others() {
     let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
     let position = two_events(&store, first.path());
-    let builder = at_broker(&store, second.path(), PusherLimits::default());
+    let builder = at_broker(&store, second.path(), patient());
     let hub = TestHub::built(builder.pusher_recovery_bytes(1));
     trigger(&hub, "b", "e", "1");
     until_published(&hub, "b", 1);
@@ -300,8 +300,7 @@ fn recoveries_wait_for_the_memory_of_others() {
 fn subscriptions_without_missed_events_need_no_memory_of_recoveries() {
     let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
     let position = two_events(&store, first.path());
-    let hub =
-        TestHub::built(at_broker(&store, second.path(), PusherLimits::default()).pusher_recovery_bytes(1));
+    let hub = TestHub::built(at_broker(&store, second.path(), patient()).pusher_recovery_bytes(1));
     trigger(&hub, "b", "e", "1");
     let end = until_published(&hub, "b", 1);
     store.hold_fetches("stored.a");
@@ -321,8 +320,7 @@ fn subscriptions_without_missed_events_need_no_memory_of_recoveries() {
 fn slow_client_leaves_the_memory_of_recoveries_to_others() {
     let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
     let position = two_events(&store, first.path());
-    let hub =
-        TestHub::built(at_broker(&store, second.path(), PusherLimits::default()).pusher_recovery_bytes(1));
+    let hub = TestHub::built(at_broker(&store, second.path(), patient()).pusher_recovery_bytes(1));
     trigger(&hub, "b", "e", "1");
     until_published(&hub, "b", 1);
     store.hold_fetches("stored.a");
@@ -351,7 +349,7 @@ fn slow_client_leaves_the_memory_of_recoveries_to_others() {
 #[test]
 fn events_of_a_request_wait_for_a_queue_that_has_filled_meanwhile() {
     let (store, directory) = (MemoryBroker::default(), tempfile::tempdir().unwrap());
-    let hub = start_at_broker(&store, directory.path(), PusherLimits::default());
+    let hub = start_at_broker(&store, directory.path(), patient());
     for channel in ["a", "b"] {
         trigger(&hub, channel, "e", "0");
         until_published(&hub, channel, 1);
@@ -533,7 +531,7 @@ fn at_broker(store: &MemoryBroker, directory: &Path, limits: PusherLimits) -> Hu
 
 /// The position of the first event of a channel with two events at a broker.
 fn two_events(store: &MemoryBroker, directory: &Path) -> String {
-    let hub = start_at_broker(store, directory, PusherLimits::default());
+    let hub = start_at_broker(store, directory, patient());
     let mut client = Client::new(&hub);
     recover(&mut client, "a", &json!(true));
     trigger(&hub, "a", "e", "1");
@@ -547,7 +545,7 @@ fn two_events(store: &MemoryBroker, directory: &Path) -> String {
 fn second_subscription_during_a_recovery_has_no_answer_of_its_own() {
     let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
     let position = two_events(&store, first.path());
-    let hub = start_at_broker(&store, second.path(), PusherLimits::default());
+    let hub = start_at_broker(&store, second.path(), patient());
     store.hold_fetches("stored.a");
     let mut client = Client::new(&hub);
     let subscription = json!({ "channel": "a", "recover": { "position": position } });
@@ -572,7 +570,7 @@ fn recovery_that_a_broker_does_not_answer_in_time_is_incomplete() {
     let (store, [first, second]) = (MemoryBroker::default(), [(); 2].map(|()| tempfile::tempdir().unwrap()));
     let position = two_events(&store, first.path());
     let mut limits = PusherLimits::default();
-    limits.recovery_time = Duration::from_millis(50);
+    limits.recovery_time = Duration::from_secs(3);
     let hub = start_at_broker(&store, second.path(), limits);
     store.hold_fetches("stored.a");
     let mut client = Client::new(&hub);

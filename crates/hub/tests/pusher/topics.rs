@@ -37,6 +37,7 @@ fn channels_of_an_app_with_topics_reach_other_protocols_and_the_reverse() {
     let publication =
         json!({ "op": "publish", "topic": "chat.private-a", "data": { "event": "x", "data": 1 } });
     other.send_text(&publication.to_string()).unwrap();
+    other.flush().unwrap();
     assert_eq!(client.receive(), json!({ "event": "x", "channel": "private-a", "data": 1 }));
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sinews::blocking::{WebSocket, connect};
 use sinews_hub::{Hub, HubBuilder, LivePolicy, RunningHub};
-use sinews_server::{BackendChoice, EngineConfig, Publisher, Router, Server, StopHandle};
+use sinews_server::{BackendChoice, Config, EngineConfig, Publisher, Router, Server, StopHandle};
 use sinews_testkit::BodyReader;
 
 /// Longer than any step takes on a busy machine.
@@ -37,7 +37,9 @@ impl TestHub {
 
     /// A hub on a server with settings.
     pub fn configured(builder: HubBuilder, configure: impl FnOnce(Server) -> Server) -> Self {
-        let hub = builder.history("kept.>", 3).without_pages().build().unwrap();
+        // Clients of tests read when they need to, and answer no pings.
+        let websocket = Config::default().with_ping_interval(None).with_idle_timeout(None);
+        let hub = builder.websocket(websocket).history("kept.>", 3).without_pages().build().unwrap();
         let access = hub.access();
         let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {
             Ok("poll") => BackendChoice::Poll,

@@ -53,9 +53,11 @@ pub(crate) struct QuicClient {
 }
 
 impl QuicClient {
-    /// Starts a connection.
+    /// Starts a connection. The idle timeout is that of the server: a test may not run its client for a while.
     pub(crate) fn connect(to: SocketAddr, roots: rustls::RootCertStore, alpn: &str, now: Instant) -> Self {
-        Self::connect_with(to, roots, alpn, TransportConfig::default(), now)
+        let mut transport = TransportConfig::default();
+        transport.max_idle_timeout(Some(Duration::from_secs(600).try_into().expect("a short time")));
+        Self::connect_with(to, roots, alpn, transport, now)
     }
 
     /// Starts a connection with parameters of the transport.

@@ -266,15 +266,14 @@ fn check_announced(http: HttpConfig, given: Option<std::num::NonZeroU16>) {
 /// Without a datagram of the client, nothing but the change itself leads the worker to the connection.
 #[test]
 fn answers_reach_a_quiet_client() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    // No keepalive leads the worker to it, either: the next timer of the connection ends it.
+    let limits = Http3Limits::default().with_ping_interval(None).with_idle_timeout(PATIENCE / 2);
+    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
     client.run_until_quiet();
-    let begin = Instant::now();
     server.wake();
     assert_eq!(client.answer(later), (200, b"late".to_vec()));
-    // The next timer of the connection, its keepalive, expires after 20 s.
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -324,15 +323,23 @@ fn connections_beyond_a_limit_are_closed() {
 
 #[test]
 fn idle_connections_and_incomplete_handshakes_end() {
-    let http = HttpConfig::default()
-        .with_keep_alive_timeout(Duration::from_millis(200))
-        .with_head_timeout(Duration::from_millis(300));
-    let server = Http3Server::new(http, 1);
-    let mut client = server.connect();
-    assert_eq!(client.get("/fixed").0, 200);
+    let server =
+        Http3Server::new(HttpConfig::default().with_keep_alive_timeout(Duration::from_millis(200)), 1);
+    // On a busy machine, the connection may end before its first request arrives: then once more.
+    let mut client = loop {
+        let mut client = server.connect();
+        let Some(stream) = client.ask_or_none("GET", "/fixed") else { continue };
+        let has_answer = |quic: &QuicClient| quic.responses.get(&stream).is_some_and(|answer| answer.2);
+        client.run("an answer", |quic| quic.lost.is_some() || has_answer(quic));
+        if has_answer(&client.quic) {
+            assert_eq!(client.answer(stream).0, 200);
+            break client;
+        }
+    };
     client.run("the end of an idle connection", |quic| quic.lost.is_some());
     assert!(client.quic.lost.as_ref().unwrap().contains("idle"), "{:?}", client.quic.lost);
     // A client that never completes its handshake.
+    let server = Http3Server::new(HttpConfig::default().with_head_timeout(Duration::from_millis(300)), 1);
     let mut client = Http3Client::start(server.running.address, server.roots.clone());
     client.flush();
     wait("the end of a handshake", || server.monitor.metrics().tls_failures == 1);
@@ -356,7 +363,8 @@ fn streams_and_handshakes_are_limited_as_configured() {
     let stalled = [(); 3].map(|()| {
         let mut client = Http3Client::start(server.running.address, server.roots.clone());
         client.flush();
-        assert!(client.receive(), "Retry");
+        // Retry.
+        while !client.receive() {}
         client.flush();
         client
     });
@@ -366,7 +374,7 @@ fn streams_and_handshakes_are_limited_as_configured() {
 
 #[test]
 fn absent_clients_are_lost_after_the_idle_timeout() {
-    let limits = Http3Limits::default().with_idle_timeout(Duration::from_millis(600));
+    let limits = Http3Limits::default().with_idle_timeout(Duration::from_secs(3));
     let limits = limits.with_ping_interval(None);
     let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
     let client = server.connect();
@@ -413,13 +421,13 @@ fn immediate_stop_tells_all_clients() {
 /// The idle timeout of QUIC ends connections of absent clients only.
 #[test]
 fn pending_answers_outlive_the_idle_timeout() {
-    let limits = Http3Limits::default().with_idle_timeout(Duration::from_millis(1500));
+    let limits = Http3Limits::default().with_idle_timeout(Duration::from_secs(4));
     let limits = limits.with_ping_interval(Some(Duration::from_millis(300)));
     let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
     let start = Instant::now();
-    client.run("time", |_| start.elapsed() > Duration::from_secs(4));
+    client.run("time", |_| start.elapsed() > Duration::from_secs(6));
     assert!(client.quic.lost.is_none(), "{:?}", client.quic.lost);
     server.wake();
     assert_eq!(client.answer(later), (200, b"late".to_vec()));

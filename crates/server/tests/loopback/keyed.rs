@@ -313,15 +313,19 @@ fn interval_limits_the_number_of_updates() {
     let begin = Instant::now();
     calm.ask("subscribe t interval=100");
     let mut last = 0;
-    while begin.elapsed() < 4 * INTERVAL {
-        for key in ["a", "b", "c"] {
-            last = set(&publisher, key, &format!("{last}"));
+    // On a busy machine, one update may have the changes of all intervals.
+    while calm.updates < 2 {
+        let begin = Instant::now();
+        while begin.elapsed() < 4 * INTERVAL {
+            for key in ["a", "b", "c"] {
+                last = set(&publisher, key, &format!("{last}"));
+            }
         }
+        calm.until(last);
     }
-    calm.until(last);
     // Each interval that has begun, the first update, and the last.
     let limit = begin.elapsed().div_duration_f64(INTERVAL) as usize + 2;
-    assert!((2..=limit).contains(&calm.updates), "{} of {limit}", calm.updates);
+    assert!(calm.updates <= limit, "{} of {limit}", calm.updates);
     assert_eq!(calm.keys["c"], format!("{}", last - 1));
 }
 
@@ -335,20 +339,26 @@ fn expired_keys_are_removed_for_subscribers() {
     };
     let mut subscribers: Vec<Subscriber> =
         (0..3).map(|_| Subscriber::new(&server, "subscribe t").0).collect();
-    write("stays", 60_000);
+    write("stays", 600_000);
+    let begin = Instant::now();
     write("late", 100);
     write("soon", 20);
-    let begin = Instant::now();
     for subscriber in &mut subscribers {
         subscriber.until(5);
         assert_eq!(subscriber.view(), "stays=1");
     }
     assert!(begin.elapsed() >= Duration::from_millis(90), "expired too early");
     // A key that is set again expires later.
-    write("late", 20);
-    set(&publisher, "late", "2");
-    assert_eq!(write("end", 20), 8);
-    subscribers[0].until(9);
+    let again = loop {
+        let first = write("late", 200);
+        let again = set(&publisher, "late", "2");
+        // On a busy machine, it may have expired before.
+        if again == first + 1 {
+            break again;
+        }
+    };
+    assert_eq!(write("end", 300), again + 1);
+    subscribers[0].until(again + 2);
     assert_eq!(subscribers[0].view(), "late=2 stays=1");
 }
 

@@ -13,7 +13,7 @@ use sinews_server::{
 use sinews_testkit::{Frame, Reply};
 
 use crate::backend;
-use crate::support::{EventReceiver, HandlerEvent, Peer, Running, post, scripted};
+use crate::support::{EventReceiver, HandlerEvent, PATIENCE, Peer, Running, post, scripted};
 
 /// `topic members connections version ids;ids`, or `?` in place of the ids of an incomplete update.
 fn encode(update: &PresenceUpdate) -> String {
@@ -191,8 +191,8 @@ fn watchers_on_all_threads_learn_of_members() {
 #[test]
 fn thousand_members_leave_at_once() {
     let (server, _events) = world(2);
-    let mut watchers = [Watcher::new(&server, "room"), Watcher::new(&server, "room")];
     let begin = Instant::now();
+    let mut watchers = [Watcher::new(&server, "room"), Watcher::new(&server, "room")];
     let mut peers: Vec<Peer> = (0..1_000).map(|_| server.websocket("/")).collect();
     for (number, peer) in peers.iter_mut().enumerate() {
         peer.send(&Frame::text(format!("{number}>room")));
@@ -211,9 +211,9 @@ fn thousand_members_leave_at_once() {
 #[test]
 fn restless_member_causes_few_updates_and_delays_no_connection() {
     let (server, _events) = world(1);
+    let begin = Instant::now();
     let mut watcher = Watcher::new(&server, "a");
     let (mut restless, mut other) = (server.websocket("/"), server.websocket("/"));
-    let begin = Instant::now();
     for _ in 0..2_000 {
         restless.send(&Frame::text("m>a")).send(&Frame::text("<a"));
         ask(&mut other, "?a");
@@ -277,6 +277,12 @@ fn invalid_joins_are_rejected() {
 /// A successor gets the members, and its watchers learn only of those that do not return.
 #[test]
 fn members_return_to_a_successor_without_updates() {
+    // On a busy machine, members may return too late: then once more.
+    while !members_return_in_time() {}
+}
+
+fn members_return_in_time() -> bool {
+    const TIME: Duration = Duration::from_secs(2);
     let (first, _first_events) = server(2);
     let first = first.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let first_publisher = first.publisher();
@@ -292,7 +298,8 @@ fn members_return_to_a_successor_without_updates() {
     let second = second.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let exported = first_publisher.presence();
     first_publisher.pause_presence();
-    second.publisher().restore_presence(exported, Duration::from_secs(2));
+    let begin = Instant::now();
+    second.publisher().restore_presence(exported, TIME);
     let second = Running::bound(second);
     // The old connections end without updates.
     drop(peers);
@@ -301,12 +308,16 @@ fn members_return_to_a_successor_without_updates() {
     let mut watcher = Watcher::new(&second, "room");
     (watcher.members, watcher.connections) = ((0..50).map(|number| format!("m{number}")).collect(), 50);
     let mut returned: Vec<Peer> = (0..49).map(|_| second.websocket("/")).collect();
-    for (number, peer) in returned.iter_mut().enumerate() {
-        assert_eq!(ask(peer, &format!("m{number}>room")), "50 50");
+    let joined = returned.iter_mut().enumerate();
+    let answers: Vec<String> = joined.map(|(number, peer)| ask(peer, &format!("m{number}>room"))).collect();
+    if begin.elapsed() >= TIME {
+        return false;
     }
+    assert!(answers.iter().all(|answer| answer == "50 50"), "{answers:?}");
     watcher.until(49, 49);
     assert_eq!(watcher.updates, 1, "of the member that did not return");
     assert!(!watcher.members.contains("m49"));
+    true
 }
 
 /// A member that is as fast as its connection allows, and watchers that read nothing.
@@ -335,7 +346,7 @@ fn slow_watchers_are_reported_as_slow_subscribers() {
     let (_slow, mut member) = (server.websocket("/"), server.websocket("/"));
     let begin = Instant::now();
     while dropped.load(Ordering::Relaxed) == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(30));
+        assert!(begin.elapsed() < PATIENCE);
         member.send(&Frame::text("m"));
         next_update(&mut member);
         member.send(&Frame::text(""));
@@ -369,7 +380,7 @@ fn presence_beyond_a_full_mailbox_is_delivered_later_and_in_order() {
             }
             ("stand", _) => {
                 standing.send(()).unwrap();
-                continued.lock().unwrap().recv_timeout(Duration::from_secs(30)).unwrap();
+                continued.lock().unwrap().recv_timeout(PATIENCE).unwrap();
             }
             (_, id) => {
                 for topic in 0..TOPICS {
@@ -396,7 +407,7 @@ fn presence_beyond_a_full_mailbox_is_delivered_later_and_in_order() {
     }
     assert_eq!(text(watcher.send(&Frame::text("watch all"))), "watching");
     watcher.send(&Frame::text("stand still"));
-    stands.recv_timeout(Duration::from_secs(30)).unwrap();
+    stands.recv_timeout(PATIENCE).unwrap();
     assert_eq!(text(others[3].send(&Frame::text("watch all"))), "watching");
     for (id, peer) in others[..3].iter_mut().enumerate() {
         assert_eq!(text(peer.send(&Frame::text(format!("join {id}")))), "done");

@@ -228,9 +228,8 @@ fn certificate_is_selected_by_name_and_can_be_renewed() {
 #[test]
 fn non_tls_input_gets_an_alert_and_is_counted() {
     let pem = made(&["localhost"]);
-    let http = HttpConfig::default().with_head_timeout(Duration::from_secs(1));
     let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
-    let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
+    let (server, monitor) = server_of(Server::new(routes()), listen(&tls));
     let mut plain = server.connect();
     plain.send(get("/"));
     let mut alert = Vec::new();
@@ -246,6 +245,8 @@ fn non_tls_input_gets_an_alert_and_is_counted() {
     let mut distrusting = Client::new(&server, &client(&made(&["localhost"]).0, BOTH), "localhost");
     assert!(distrusting.stream.write_all(b"x").is_err());
     // An incomplete handshake times out.
+    let http = HttpConfig::default().with_head_timeout(Duration::from_millis(200));
+    let (server, _) = server_of(Server::new(routes()).http(http), listen(&tls));
     let mut silent = server.connect();
     assert!(silent.closes_without_response());
 }

@@ -184,13 +184,14 @@ impl Handler for Twice {
 fn sends_after_a_self_wakeup_leave_without_another_event() {
     let server = Running::router(Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Twice))));
     let mut peer = server.websocket("/");
-    let begun = Instant::now();
-    for _ in 0..10 {
+    let times = [(); 10].map(|()| {
+        let begun = Instant::now();
         peer.send(&Frame::text("-"));
         assert_eq!(text(peer.next().unwrap()), "first");
         assert_eq!(text(peer.next().unwrap()), "second");
-    }
-    // A loop that sleeps until the completion of the answer takes a second for each.
-    let took = begun.elapsed();
-    assert!(took < Duration::from_secs(3), "ten answers took {took:?}");
+        begun.elapsed()
+    });
+    // A loop that sleeps until the completion of the answer takes a second for each. A busy machine is late for some.
+    let late = times.iter().filter(|time| **time >= Duration::from_millis(900)).count();
+    assert!(late < times.len() / 2, "ten answers took {times:?}");
 }

@@ -74,9 +74,9 @@ fn slow_clients_are_listed_with_their_queue() {
     let (_other, _) = connect(&server, &of("ben"));
     assert_eq!(slow.request(json!({"op": "subscribe", "id": 1, "topic": "room"}))["op"], "ack");
     assert_eq!(list(&server, "?slow=true"), json!({"connections": []}));
-    // Far more bytes than the sockets' buffers take.
-    let data = "x".repeat(64_000);
-    for _ in 0..400 {
+    // Far more bytes than the sockets' buffers take, in few messages: the client must read within 30 seconds.
+    let data = "x".repeat(640_000);
+    for _ in 0..40 {
         call(&server, "POST /publish", &json!({"topic": "room", "data": data}));
     }
     let found = list(&server, "?slow=true");

@@ -80,6 +80,8 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
         let different: BTreeSet<&String> = received.iter().collect();
         assert_eq!(different.len(), 80, "{received:?}");
     }
+    // The predecessor waits for the end of the connection.
+    drop(old);
     service.old_one_ends();
     for subscriber in [&mut new, &mut elsewhere] {
         let asked = json!({ "op": "presence", "topic": "t" });

@@ -123,8 +123,10 @@ impl Http2Client {
 #[test]
 fn streams_of_a_connection_end_in_order_and_the_successor_serves_the_next() {
     let app = "[[pusher.app]]\nid = \"1\"\nkey = \"a\"\nsecret = \"s\"\n";
-    let mut service =
-        Service::start("http2", &format!("threads = 2\n[http]\nhttp2_clear_text = true\n{app}"));
+    let mut service = Service::start(
+        "http2",
+        &format!("threads = 2\n[http]\nhttp2_clear_text = true\nmin_upload_rate = 0\n{app}"),
+    );
     let mut client = Http2Client::connect(&service);
     let echo = client.websocket("/echo");
     let pusher = client.websocket("/app/a?protocol=7");

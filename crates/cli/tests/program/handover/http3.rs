@@ -1,13 +1,11 @@
 //! Requests over HTTP/3 during a hot restart.
 
-use std::net::UdpSocket;
-use std::time::{Duration, Instant};
-
 use quinn_proto::VarInt;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use sinews_http::h3::{QuicStreamId, RequestTarget};
+use std::net::UdpSocket;
 
 use super::*;
 use crate::tls::TestCertificate;
@@ -85,7 +83,8 @@ fn open_requests_over_http3_are_finished_after_a_restart_and_new_ones_answered_b
     let made = TestCertificate::new("localhost");
     let (certificate, key) = (made.certificate.clone(), made.key.clone());
     // Relative to the working directory of the program.
-    let tls = "threads = 2\n[tls]\ncertificate = \"a.pem\"\nkey = \"a.key\"\n[http]\nhttp3 = true";
+    let tls = "threads = 2\n[tls]\ncertificate = \"a.pem\"\nkey = \"a.key\"\n[http]\nhttp3 = true\n\
+               http3_idle_timeout = \"10m\"\nmin_upload_rate = 0";
     let mut service = Service::start_with("http3", tls, |command, directory| {
         fs::write(directory.file("a.pem"), certificate).unwrap();
         fs::write(directory.file("a.key"), key).unwrap();

@@ -161,7 +161,7 @@ fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
         let written = [put(address, topic, "2"), put(other, topic, "3")];
         assert_eq!(written.each_ref().map(|written| &written["seq"]), [&json!(2), &json!(3)], "{topic}");
         assert!(written.iter().all(|written| written["epoch"] == *epoch), "{topic}: another owner");
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         // Its own write at once, that of the other node soon.
         for (address, is_writer) in [(other, true), (address, false)] {
             let is_seen = || {
@@ -185,7 +185,7 @@ fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
 fn durable_keys_of_a_cluster_are_stored_by_the_successor() {
     let broker = FakeBroker::start(WireProtocol::Nats);
     let url = broker.url();
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let mut service = Service::start_with(
         "durable-cluster-keys",
         &format!("[cluster]\nurl = \"{url}\""),

@@ -12,7 +12,7 @@ use super::{Service, answer, connect};
 const STREAMS: usize = 300;
 
 /// Longest time between two accepted appends. A handover of this many streams takes some 100 ms.
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+const PAUSE_MAX: Duration = Duration::from_secs(25);
 
 /// Appends a record. `None` if the server rejects it with a retry.
 fn append(address: SocketAddr, stream: usize) -> Option<u64> {

@@ -23,8 +23,9 @@ type StoredNumber = ((u16, u64), u64);
 
 /// Publishes unique numbers, several in flight, until the connection ends. Returns the acknowledged numbers.
 fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<StoredNumber>> {
+    // Before the thread, which may run after the kill.
+    let mut client = Binary::plain_at(address, "crash");
     std::thread::spawn(move || {
-        let mut client = Binary::plain_at(address, "crash");
         let (mut acknowledged, mut next, mut awaited) = (Vec::new(), first, first);
         loop {
             while next < awaited + 16 {
@@ -47,12 +48,13 @@ fn produce(address: SocketAddr, producer: u64, first: u64) -> JoinHandle<Vec<Sto
 /// Reads on from its offsets until the connection ends.
 fn consume(address: SocketAddr, mut places: Vec<u64>) -> (JoinHandle<Vec<u64>>, Receiver<StoredNumber>) {
     let (sender, received) = channel();
+    let mut client = Binary::plain_at(address, "crash");
     let thread = std::thread::spawn(move || {
-        let mut client = Binary::plain_at(address, "crash");
         for partition in 0..PARTITIONS {
             let next: u64 = places[usize::from(partition)];
             let body = [&[2, 0, 0, 0, 0, 0, 0, 0][..], &next.to_le_bytes()].concat();
-            client.send_message(2, 0, partition, u32::from(partition), &body);
+            // The server may have been killed.
+            client.try_send_message(2, 0, partition, u32::from(partition), &body);
         }
         while let Some(received) = client.try_receive_message() {
             if received.op != 131 {

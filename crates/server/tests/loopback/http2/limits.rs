@@ -60,7 +60,7 @@ fn sockets_of_a_proxy_that_end_at_once_leave_the_others_open() {
 /// Each read of the server ends inside of the next header block.
 #[test]
 fn busy_clients_outlive_the_head_timeout() {
-    let timeout = Duration::from_millis(1500);
+    let timeout = Duration::from_secs(4);
     let server = Http2Server::new(HttpConfig::default().with_head_timeout(timeout));
     let mut client = server.connect();
     client.until(SETTINGS);

@@ -616,7 +616,7 @@ fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
     let http = HttpConfig::default()
         .with_http2_clear_text(true)
         .with_http2_ping_interval(Some(Duration::from_millis(300)))
-        .with_http2_ping_timeout(Duration::from_millis(1200));
+        .with_http2_ping_timeout(Duration::from_millis(3500));
     let (route, _events) = scripted(|event, cx| {
         if matches!(event, HandlerEvent::Message(..)) {
             let message = Prepared::binary(vec![7; 100_000]);

@@ -157,7 +157,7 @@ fn field_section_bombs_are_rejected_or_end_the_connection() {
 /// CVE-2019-9517: a window that never opens.
 #[test]
 fn windows_that_stay_closed_end_their_answer() {
-    let http = HttpConfig::default().with_write_timeout(Duration::from_millis(300));
+    let http = HttpConfig::default().with_write_timeout(Duration::from_secs(3));
     let server = Http3Server::new(http, 1);
     let mut client = server.connect();
     let stream = client.ask("GET", "/large", b"");
@@ -191,10 +191,27 @@ fn floods_of_pings_stop_no_other_client() {
 
 /// Sends a datagram from a new address. Returns the lengths and the bytes of all answers within a moment.
 fn answers(server: &Http3Server, datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    received(send(server, datagrams))
+}
+
+/// As [`answers`], to datagrams that have an answer, which may be late on a busy machine.
+fn some_answers(server: &Http3Server, datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let socket = send(server, datagrams);
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.peek(&mut [0; 2000]).expect("an answer");
+    received(socket)
+}
+
+fn send(server: &Http3Server, datagrams: &[Vec<u8>]) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for datagram in datagrams {
         socket.send_to(datagram, server.running.address).unwrap();
     }
+    socket
+}
+
+/// Receives until nothing has arrived for a moment.
+fn received(socket: UdpSocket) -> Vec<Vec<u8>> {
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut buffer = [0; 2000];
     std::iter::from_fn(|| socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect()
@@ -207,7 +224,7 @@ fn answers_to_unproved_addresses_are_limited() {
     let mut client = QuicClient::connect(server.running.address, server.roots.clone(), "h3", Instant::now());
     let first = client.transmit(Instant::now());
     let sent: usize = first.iter().map(Vec::len).sum();
-    let received: usize = answers(&server, &first).iter().map(Vec::len).sum();
+    let received: usize = some_answers(&server, &first).iter().map(Vec::len).sum();
     assert!(received > 0 && received <= 3 * sent, "{received} bytes for {sent}");
     // Shorter than the standard demands (section 14.1).
     assert!(answers(&server, &[first[0][..1199].to_vec()]).is_empty());
@@ -225,7 +242,7 @@ fn version_negotiation_offers_version_1_only() {
         datagram
     };
     for version in [0x0a0a_0a0a, 0xff00_001d, 2, 0x6b33_43cf] {
-        let found = answers(&server, &[initial(version, 1200)]);
+        let found = some_answers(&server, &[initial(version, 1200)]);
         let expected = [&[0, 0, 0, 0, 4, 9, 9, 9, 9, 8, 1, 2, 3, 4, 5, 6, 7, 8][..], &[0, 0, 0, 1]].concat();
         assert_eq!(found.len(), 1, "{version:#x}");
         assert!(found[0][0] & 0x80 != 0 && found[0][1..19] == expected[..18], "{:?}", found[0]);
