@@ -12,7 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${BROKER_CACHE:-$root/.cache/brokers}
 seconds=${BROKER_SECONDS:-900}
 # Time limit of a start: a loaded machine needs 10 s for the slowest broker.
-ready_seconds=60
+ready_seconds=120
 
 missing() {
   echo "$name: $1" >&2
