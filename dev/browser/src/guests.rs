@@ -183,7 +183,7 @@ fn client_ends_on_rejected_origin(w: &mut World<'_>) -> Result<(), Failure> {
 fn start_renewing_client(server: &Server, page: &Session<'_>, secret: &Secret) -> Result<(), Failure> {
     page.open(&server.url("healthz"))?;
     let long = secret.token(&EVERYTHING)?;
-    let short = secret.token(&["--subscribe", ">", "--expires", "40s"])?;
+    let short = secret.token(&["--subscribe", ">", "--expires", "20s"])?;
     let script = format!(
         "const {{ connect }} = await import('/sinews.js');
          const tokens = ['{short}', '{long}'];
@@ -195,7 +195,7 @@ fn start_renewing_client(server: &Server, page: &Session<'_>, secret: &Secret) -
              return send.call(this, text);
          }};
          client.subscribe('room', ({{ data }}) => note('heard ' + data));
-         setTimeout(() => client.publish('room', 'later').catch((error) => note('failed: ' + error)), 41_000);"
+         setTimeout(() => client.publish('room', 'later').catch((error) => note('failed: ' + error)), 21_000);"
     );
     notes::run(page, &script)
 }
