@@ -12,7 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${BROKER_CACHE:-$root/.cache/brokers}
 seconds=${BROKER_SECONDS:-900}
 # Time limit of a start: a loaded machine needs 10 s for the slowest broker.
-ready_seconds=60
+ready_seconds=120
 
 missing() {
   echo "$name: $1" >&2
@@ -26,15 +26,30 @@ failed() {
 
 have() { command -v "$1" >/dev/null; }
 
-alive() { [[ -f $run/pid ]] && kill -0 "$(cat "$run/pid")" 2>/dev/null; }
+# The file has the broker's process id, and the time of its start: the system gives the id of an ended process to another one.
+alive() {
+  pid='' started=''
+  [[ -f $run/pid ]] && read -r pid started <"$run/pid" && is_running
+}
+
+# Whether the process still runs. One that has ended, and that its parent has not waited for yet, is a zombie.
+is_running() {
+  local stat=()
+  kill -0 "$pid" 2>/dev/null || return 1
+  [[ -n $started ]] || return 0
+  { read -r -a stat <"/proc/$pid/stat"; } 2>/dev/null || return 1
+  [[ ${stat[2]} != Z && ${stat[21]} == "$started" ]]
+}
+
+signal() { alive && kill "-$1" "$pid"; }
 
 # Starts a program in the background, bounded in time. Its process id is that of the program itself, not of `timeout`,
 # so that signals reach it.
 start() {
   rm -f "$run/pid"
-  setsid timeout --kill-after=5 "$seconds" bash -c 'echo $$ >"$0/pid.new"; mv "$0/pid.new" "$0/pid"; exec "$@"' \
-    "$run" "$@" >>"$run/log" 2>&1 </dev/null &
-  for ((tenths = 0; tenths < 50; tenths++)); do
+  local record='{ read -r -a stat </proc/$$/stat; } 2>/dev/null; echo "$$ ${stat[21]:-}" >"$0/pid.new"; mv "$0/pid.new" "$0/pid"'
+  setsid timeout --kill-after=5 "$seconds" bash -c "$record; exec \"\$@\"" "$run" "$@" >>"$run/log" 2>&1 </dev/null &
+  for ((tenths = 0; tenths < ready_seconds * 10; tenths++)); do
     [[ -f $run/pid ]] && return
     sleep 0.1
   done
@@ -71,17 +86,14 @@ unpack() {
 }
 
 end() {
-  alive || return 0
-  local pid
-  pid=$(cat "$run/pid")
-  kill "-$1" "$pid"
+  signal "$1" || return 0
   # A frozen process handles no signal but SIGKILL.
-  kill -CONT "$pid" 2>/dev/null || true
-  for ((tenths = 0; tenths < 100; tenths++)); do
-    kill -0 "$pid" 2>/dev/null || return 0
+  signal CONT || true
+  for ((tenths = 0; tenths < ready_seconds * 10; tenths++)); do
+    is_running || return 0
+    if ((tenths == 100)); then signal KILL || true; fi
     sleep 0.1
   done
-  kill -KILL "$pid" 2>/dev/null || true
 }
 
 # Runs the subcommand with the definitions of the script: name, port, run, fetch, launch, answers.
@@ -102,9 +114,9 @@ main() {
       rm -rf "$run"
       ;;
     kill) end KILL ;;
-    stop) kill -STOP "$(cat "$run/pid")" ;;
-    cont) kill -CONT "$(cat "$run/pid")" ;;
-    status) if alive; then echo "up, process $(cat "$run/pid"), 127.0.0.1:$port"; else echo down; fi ;;
+    stop) signal STOP ;;
+    cont) signal CONT ;;
+    status) if alive; then echo "up, process $pid, 127.0.0.1:$port"; else echo down; fi ;;
     *)
       # Prints the top of this file, up to the first empty line.
       sed -n '/^$/q; s/^#$//p; s/^# //p' "${BASH_SOURCE[0]}" >&2

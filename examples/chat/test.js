@@ -58,8 +58,12 @@ test("chat: the server limits sizes and rates", limit, async (t) => {
   const { user } = await setUp(t);
   const anna = await user("anna");
   await assert.rejects(anna.room.send("x".repeat(5_000)), { code: 413 });
-  const sent = await Promise.allSettled(Array.from({ length: 40 }, (_, i) => anna.client.publish("chat.lobby", { text: `${i}` })));
-  assert.ok(sent.some(({ reason }) => reason?.code === 429));
+  // While the server stalls, further messages become permitted: a burst is sent until one of its messages is rejected.
+  for (let codes = []; !codes.includes(429);) {
+    const sent = await Promise.allSettled(Array.from({ length: 40 }, (_, i) => anna.client.publish("chat.lobby", { text: `${i}` })));
+    codes = sent.map(({ reason }) => reason?.code);
+    assert.ok(codes.every((code) => code === undefined || code === 429), `${codes}`);
+  }
 });
 
 test("chat: a user that enters later gets the last messages", limit, async (t) => {
@@ -106,7 +110,7 @@ test("chat: two pages chat", { ...limit, skip: noChromium }, async (t) => {
   await anna.shows("Here: anna, ben (open)");
   await anna.submit("#send", { "#text": "<b>hello</b>" });
   await ben.shows("anna: <b>hello</b>");
-  await ben.evaluate('document.querySelector("#text").dispatchEvent(new Event("input"))');
+  await ben.evaluate('setInterval(() => document.querySelector("#text").dispatchEvent(new Event("input")), 100)');
   await anna.shows("typing: ben");
   await anna.submit("#send", { "#text": "spam" });
   await anna.shows("no advertisements");

@@ -11,7 +11,9 @@ const MEMBERS = '[...document.querySelectorAll("#members li")].map((line) => lin
 /** The server, the application, and a function that opens its page in Chromium as a user. */
 async function setUp(t) {
   const port = await freePort();
-  const serve = (listen) => serveTutorial(t, file("sinews.toml"), { ports: { 3000: port }, listen });
+  // The server is started again at its port, which no connection may take in the meantime.
+  const listen = await freePort();
+  const serve = () => serveTutorial(t, file("sinews.toml"), { ports: { 3000: port }, listen });
   const server = await serve();
   await startNode(t, file("server.js"), { env: { PUSHER_PORT: String(server.port), PORT: String(port) } });
   const site = `http://127.0.0.1:${port}/pusher-example`;
@@ -26,7 +28,7 @@ async function setUp(t) {
       return page;
     }));
   };
-  return { site, server, enter, restart: () => serve(server.port) };
+  return { site, server, enter, restart: serve };
 }
 
 const members = (names) => `${MEMBERS} === ${JSON.stringify(names)}`;

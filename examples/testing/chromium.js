@@ -9,7 +9,7 @@ import { setTimeout as pause } from "node:timers/promises";
 
 const PROGRAM = ["chromium", "chromium-browser", "google-chrome"].find((name) => !spawnSync(name, ["--version"]).error);
 /** Milliseconds until an expectation of a page fails. */
-const PATIENCE = 30_000;
+const PATIENCE = 60_000;
 
 /** The reason to skip tests of pages, or false. */
 export const noChromium = !PROGRAM && "no chromium (apt-get install chromium)";

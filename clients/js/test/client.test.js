@@ -8,7 +8,8 @@ import { promisify } from "node:util";
 import { connect, SinewsError } from "../sinews.js";
 import { channel, folder, proxy, serve, tokens } from "./server.js";
 
-const limit = { timeout: 60_000 };
+// Far more time than a test needs, also on a machine that stalls.
+const limit = { timeout: 180_000 };
 
 /** A client that is closed after the test. */
 function client(test, url, options) {
@@ -30,11 +31,27 @@ function reaches(client, wanted) {
   });
 }
 
+/**
+ * A WebSocket whose server says that the token expires in a second. The token lasts longer: a machine that stalls does not delay
+ * its renewal beyond its end.
+ */
+class SoonExpired extends WebSocket {
+  get onmessage() {
+    return super.onmessage;
+  }
+
+  set onmessage(handle) {
+    super.onmessage = handle && ((event) => handle({
+      data: typeof event.data === "string" ? event.data.replace(/"expires_in":\d{1,3}\b/, '"expires_in":1') : event.data,
+    }));
+  }
+}
+
 /** Runs a program with the client in a process of its own, until that ends. */
 function program(text) {
   const script = `import { connect } from ${JSON.stringify(new URL("../sinews.js", import.meta.url))};${text}`;
   const flags = [...process.execArgv, "--no-warnings", "--input-type=module"];
-  return promisify(execFile)(process.execPath, [...flags, "--eval", script], { timeout: 20_000 });
+  return promisify(execFile)(process.execPath, [...flags, "--eval", script], { timeout: 120_000 });
 }
 
 test("JSON, text and bytes arrive at subscribers by name and by pattern", limit, async (t) => {
@@ -209,7 +226,7 @@ test("delays between attempts double up to the limit, and differ", limit, async 
 test("a server that never answers is abandoned after the timeout", limit, async (t) => {
   const { port } = await serve(t);
   const between = await proxy(t, port);
-  const one = client(t, between.url, { heartbeatInterval: 20, responseTimeout: 200 });
+  const one = client(t, between.url, { heartbeatInterval: 20, responseTimeout: 1_000 });
   await one.subscribe("a", () => {}).ready;
   const waiting = reaches(one, "waiting");
   between.stall();
@@ -250,9 +267,14 @@ test("the ping is sent one interval after the last message", limit, async (t) =>
 test("a token function is called again after a rejection, and before the token expires", limit, async (t) => {
   const { options, make } = tokens(t);
   const { url } = await serve(t, options);
-  const made = ["not.a.token", make("--subscribe", "a", "--publish", "a", "--expires", "3s"), make("--subscribe", "a", "--expires", "1h")];
-  const [asked, changes] = [channel(), channel()];
-  const one = client(t, url, { token: async () => { asked.push(made.length); return made.shift(); }, onstatus: changes.push });
+  const made = ["not.a.token", make("--subscribe", "a", "--publish", "a", "--expires", "300s"), make("--subscribe", "a", "--expires", "1h")];
+  const [asked, renewal, changes] = [channel(), channel(), channel()];
+  const token = async () => {
+    asked.push(made.length);
+    if (made.length === 1) await renewal.next();
+    return made.shift();
+  };
+  const one = client(t, url, { WebSocket: SoonExpired, token, onstatus: changes.push });
   const messages = channel();
   await one.subscribe("a", messages.push).ready;
   const rejected = await changes.until(({ status }) => status === "waiting");
@@ -261,6 +283,7 @@ test("a token function is called again after a rejection, and before the token e
   assert.equal((await messages.next()).data, "with the second token");
   // The third token replaces the second on the same connection, and grants less.
   await asked.until((left) => left === 1);
+  renewal.push(true);
   let error;
   while (!error) error = await one.publish("a", 1).then(() => null, (failure) => failure);
   assert.deepEqual([error.code, error.needs], [403, { publish: ["a"] }]);
@@ -279,10 +302,11 @@ test("a backend changes the expiry, and the token is renewed before it", limit, 
     count += 1;
     return make("--subject", "anna", "--id", `t${count}`, "--subscribe", "a", "--expires", "1h");
   };
-  const one = client(t, url, { token });
+  const one = client(t, url, { WebSocket: SoonExpired, token });
   await one.subscribe("a", () => {}).ready;
   assert.equal(await asked.next(), 0);
-  const body = JSON.stringify({ user: "anna", exp: Math.floor(Date.now() / 1000) + 3 });
+  assert.equal(asked.size, 0);
+  const body = JSON.stringify({ user: "anna", exp: Math.floor(Date.now() / 1000) + 300 });
   const answer = await fetch(`${http}/api/v1/refresh`, { method: "POST", body, headers: { Authorization: `Bearer ${key}` } });
   assert.deepEqual(await answer.json(), { connections: 1 });
   assert.equal(await asked.next(), 1);
@@ -525,7 +549,7 @@ test("calls reach the application, and messages of topics of the backend reach o
   t.after(() => application.close());
   const hook = `http://127.0.0.1:${application.address().port}/`;
   const key = "a-key-of-the-tests-of-32-bytes-or-more";
-  const { url, http } = await serve(t, ["--hooks-connect", hook, "--hooks-rpc", hook, "--api-key", key]);
+  const { url, http } = await serve(t, ["--hooks-connect", hook, "--hooks-rpc", hook, "--hooks-timeout", "30s", "--api-key", key]);
   const [own, others] = [channel(), channel()];
   const one = client(t, url, { onmessage: others.push });
   await one.subscribe("own", own.push).ready;
@@ -873,7 +897,7 @@ test("over HTTP, hooks of the application decide, and its topics are received", 
   const hook = `http://127.0.0.1:${application.address().port}/`;
   const key = "a-key-of-the-tests,-32-bytes-long";
   const options = ["connect", "subscribe", "publish", "rpc"].flatMap((name) => [`--hooks-${name}`, hook]);
-  const { port, http } = await serve(t, [...options, "--api-key", key]);
+  const { port, http } = await serve(t, [...options, "--hooks-timeout", "30s", "--api-key", key]);
   const between = await proxy(t, port);
   between.blockWebSockets();
   const [messages, assigned] = [channel(), channel()];

@@ -8,7 +8,7 @@ import { channel } from "./server.js";
 
 /** The path of the requests by which a test counts those that are pending. */
 const COUNTED = "/rpc/counted";
-const limit = { timeout: 60_000 };
+const limit = { timeout: 180_000 };
 
 /** A WebSocket of a network that blocks WebSockets. */
 class Blocked {

@@ -11,7 +11,7 @@ import { folder, serve } from "./server.js";
 
 const run = promisify(execFile);
 const root = fileURLToPath(new URL("..", import.meta.url));
-const limit = { timeout: 120_000 };
+const limit = { timeout: 300_000 };
 const flags = process.execArgv.filter((flag) => flag === "--experimental-websocket");
 /** Programs of other runtimes, and their arguments before a script. Their packages have a folder for each platform. */
 const RUNTIMES = [
@@ -75,7 +75,7 @@ test("each program of the README and of the book runs", limit, async () => {
   for (const [number, program] of programs.entries()) {
     const file = join(project, `readme-${number}.js`);
     writeFileSync(file, program);
-    const { stdout } = await run(process.execPath, [...flags, "--no-warnings", file], { cwd: project, timeout: 20_000 });
+    const { stdout } = await run(process.execPath, [...flags, "--no-warnings", file], { cwd: project, timeout: 120_000 });
     assert.notEqual(stdout, "", `program ${number} prints nothing`);
   }
 });
@@ -129,7 +129,7 @@ for (const [name, pattern, options] of RUNTIMES) {
     const own = await serve(t, ["--streams", folder(t)]);
     const script = fileURLToPath(new URL("smoke.js", import.meta.url));
     const module = join(project, "node_modules/@sinews/client/sinews.js");
-    const result = await run(program, [...options, script, module, own.url], { timeout: 60_000 });
+    const result = await run(program, [...options, script, module, own.url], { timeout: 180_000 });
     assert.equal(result.stdout.trim(), "ok");
   });
 }

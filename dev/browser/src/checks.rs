@@ -118,8 +118,11 @@ fn history_is_shown(w: &mut World<'_>) -> Result<(), Failure> {
     eve.until_message("For people who come later")?;
     let title = eve.session.script("return document.title", &[])?;
     ensure(title == "#kept.log · Sinews", || format!("retained messages count as unread: {title}"))?;
-    eve.session.press("#message", "Thanks")?;
-    dora.until("Eve is shown as typing", || Ok(dora.session.text("#typing")? == "Eve is typing…"))?;
+    // The sign lasts for a few seconds only.
+    dora.until("Eve is shown as typing", || {
+        eve.session.press("#message", "Thanks")?;
+        Ok(dora.session.text("#typing")? == "Eve is typing…")
+    })?;
     let history = "const request = new XMLHttpRequest();
         request.open('GET', '/topics/kept.log?wait=0&last=10', false);
         request.setRequestHeader('Accept', 'application/json');
@@ -182,10 +185,15 @@ fn repeated_message_is_shown_once(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn typing_is_shown(w: &mut World<'_>) -> Result<(), Failure> {
-    w.ben.session.press("#message", "Well")?;
-    w.anna.until("Ben is shown as typing", || Ok(w.anna.session.text("#typing")? == "Ben is typing…"))?;
+    let mut typed = String::new();
+    w.anna.until("Ben is shown as typing", || {
+        // The sign lasts for a few seconds only.
+        w.ben.session.press("#message", "Well")?;
+        typed += "Well";
+        Ok(w.anna.session.text("#typing")? == "Ben is typing…")
+    })?;
     w.ben.session.press("#message", &format!(" then{ENTER}"))?;
-    w.anna.until_message("Well then")?;
+    w.anna.until_message(&format!("{typed} then"))?;
     w.anna.until("no person is shown as typing", || Ok(w.anna.session.text("#typing")?.is_empty()))
 }
 
@@ -273,8 +281,7 @@ fn stop_is_explained(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn try_now_tries(w: &mut World<'_>) -> Result<(), Failure> {
-    // Counts the attempts, and makes them fail until the next check has Anna offline. The countdown is far
-    // from its end, so the single attempt is the click's.
+    // Counts the attempts, and makes them fail until the next check has Anna offline.
     let count = "window.attempts = 0;
         window.astray = true;
         window.WebSocket = class extends WebSocket {
@@ -283,14 +290,22 @@ fn try_now_tries(w: &mut World<'_>) -> Result<(), Failure> {
                 window.attempts += 1;
             }
         };";
-    w.anna.until("a long wait is ahead", || {
-        let words = w.anna.session.text("#countdown")?;
-        let seconds = words.trim_start_matches("Trying again in ").trim_end_matches(" s.");
-        Ok(seconds.parse::<u32>().is_ok_and(|seconds| seconds >= 4))
-    })?;
     w.anna.session.script(count, &[])?;
-    w.anna.session.click("#retry")?;
-    let attempts = w.anna.session.script("return window.attempts", &[])?;
+    // No timer of the page expires within these microtasks, so the single attempt is the click's. While an attempt fails,
+    // there is no button to click.
+    let click = "return (async () => {
+        const [button] = document.querySelectorAll('#retry:not([hidden])');
+        if (!button) return -1;
+        const before = window.attempts;
+        button.click();
+        for (let turn = 0; turn < 100; turn += 1) await null;
+        return window.attempts - before;
+    })()";
+    let mut attempts = -1;
+    w.anna.until("the button is shown", || {
+        attempts = w.anna.session.script(click, &[])?.as_i64().unwrap_or_default();
+        Ok(attempts >= 0)
+    })?;
     ensure(attempts == 1, || format!("{attempts} attempts"))?;
     w.anna.until("the failed attempt is explained", || {
         Ok(w.anna.session.text("#cause")? == "The server cannot be reached.")
@@ -298,6 +313,8 @@ fn try_now_tries(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn reconnect_delivers(w: &mut World<'_>) -> Result<(), Failure> {
+    // The page of Ben waits for Anna until she is back: its clock stands still.
+    w.ben.session.script(STOP_CLOCK, &[])?;
     w.server.restart()?;
     reconnect(&w.ben)?;
     // Anna is still offline, and the server has no history: a message sent now would be lost for her.
@@ -306,6 +323,8 @@ fn reconnect_delivers(w: &mut World<'_>) -> Result<(), Failure> {
     })?;
     w.anna.session.script("window.astray = false", &[])?;
     reconnect(&w.anna)?;
+    // Other people, who have just left, do not come back: the page does not wait longer for them.
+    w.ben.session.script(START_CLOCK, &[])?;
     w.anna.until_message("Said while away")?;
     w.ben.until_nothing_pending()?;
     w.ben.say("And now?")?;
@@ -317,24 +336,29 @@ fn reconnect_delivers(w: &mut World<'_>) -> Result<(), Failure> {
 }
 
 fn message_waits_for_the_first(w: &mut World<'_>) -> Result<(), Failure> {
+    // The page of Anna may open more slowly than the page of Ben waits, and the server may stop long after Anna has left.
+    w.ben.session.script(STOP_CLOCK, &[])?;
     w.anna.session.open("about:blank")?;
     w.ben.until_people(&["Ben"])?;
     w.server.stop()?;
     w.ben.until("the state says reconnecting", || Ok(w.ben.session.text("#state")? != "connected"))?;
     w.ben.say("Said to those who come back")?;
-    // The page of Anna may open more slowly than the page of Ben waits: its clock stands still.
-    w.ben.session.script("window.dateNow = Date.now; const at = Date.now(); Date.now = () => at", &[])?;
     w.server.restart()?;
     reconnect(&w.ben)?;
     w.ben.until("the message waits for Anna", || {
         Ok(w.ben.session.text(".log:not([hidden]) .pending .mark")? == "waiting for other people")
     })?;
     w.anna.session.open(&w.server.url("chat#lobby"))?;
+    w.anna.until_connected()?;
+    w.ben.session.script(START_CLOCK, &[])?;
     w.anna.until_message("Said to those who come back")?;
     w.ben.until_nothing_pending()?;
-    w.ben.session.script("Date.now = window.dateNow", &[])?;
     w.anna.until_people(&["Anna", "Ben"])
 }
+
+/// Stops the clock of a page. Its timers run.
+const STOP_CLOCK: &str = "window.dateNow ??= Date.now; const at = Date.now(); Date.now = () => at";
+const START_CLOCK: &str = "Date.now = window.dateNow";
 
 /// Lets a page try until it is connected. An attempt that began before fails first, and a later one would miss the time
 /// that messages wait for other people. The script clicks even where the button is hidden.
@@ -429,7 +453,13 @@ fn log_is_bounded(w: &mut World<'_>) -> Result<(), Failure> {
     let at_end = || Ok(w.anna.session.script(from_end, &[])?.as_i64().is_some_and(|distance| distance < 4));
     w.anna.until("the log shows its end", at_end)?;
 
-    w.anna.session.script("document.querySelector('.log:not([hidden])').scrollTop = 100", &[])?;
+    // The page learns of it in its next frame.
+    let scroll = "return new Promise((done) => {
+        const log = document.querySelector('.log:not([hidden])');
+        log.addEventListener('scroll', () => done(true), { once: true });
+        log.scrollTop = 100;
+    })";
+    w.anna.session.script(scroll, &[])?;
     w.anna.until("the reader is away from the end", || Ok(!at_end()?))?;
     w.ben.say("Look down")?;
     w.anna
@@ -446,8 +476,8 @@ fn controls_are_named(w: &mut World<'_>) -> Result<(), Failure> {
         if css == "#menu" {
             phone(&w.ben, true)?;
         }
-        let name = w.ben.session.accessible_name(css)?;
-        ensure(!name.is_empty(), || format!("{css} has no name"))?;
+        // The page takes another size in its next frame.
+        w.ben.until(&format!("{css} has a name"), || Ok(!w.ben.session.accessible_name(css)?.is_empty()))?;
     }
     phone(&w.ben, false)
 }

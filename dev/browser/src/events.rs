@@ -186,8 +186,9 @@ fn allowed_origin_is_served(w: &mut World<'_>) -> Result<(), Failure> {
     let token = secret.token(&["--subscribe", "chat.>", "--publish", "chat.>", "--keys", "chat.room/*"])?;
     let (origin, url) = (page.url(""), application()?);
     let origin = origin.trim_end_matches('/');
-    let options = ["--auth-secret-file", &secret.path(), "--origin", origin, "--hooks-rpc", &url];
-    let server = w.server.beside(&options)?;
+    let secret = secret.path();
+    let options = ["--auth-secret-file", &secret, "--origin", origin, "--hooks-rpc", &url];
+    let server = w.server.beside(&[&options[..], &["--hooks-timeout", "30s"]].concat())?;
     let script = |text: &str| {
         let url = server.url("ws").replace("http:", "ws:");
         let client = CROSS_ORIGIN_CLIENT.replace("URL", &format!("{url:?}"));

@@ -13,48 +13,69 @@ use std::{
 
 use ureq::Agent;
 
-/// Time limit of any wait in a check. Successful checks never wait this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// Time limit of any wait in a check. Successful checks never wait this long, also on a machine that stalls.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of a request, such as the start of a browser.
+const REQUEST_LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(25);
 
 /// Reason why a check failed, for the reader of the output.
 #[derive(Debug)]
-pub(crate) struct Failure(String);
+pub(crate) struct Failure {
+    words: String,
+    /// Another attempt may succeed: the page changes.
+    pub(crate) is_transient: bool,
+}
 
 impl Failure {
     pub(crate) fn new(words: impl Into<String>) -> Self {
-        Self(words.into())
+        Self { words: words.into(), is_transient: false }
+    }
+
+    pub(crate) fn transient(words: impl Into<String>) -> Self {
+        Self { words: words.into(), is_transient: true }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.words)
     }
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self(error.to_string())
+        Self::new(error.to_string())
     }
 }
 
 impl From<ureq::Error> for Failure {
     fn from(error: ureq::Error) -> Self {
-        Self(error.to_string())
+        Self::new(error.to_string())
     }
 }
 
 /// Polls until the answer is true; `what` completes "waited in vain until ...".
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        if Instant::now() > deadline {
-            return Err(Failure::new(format!("waited {} s in vain until {what}", PATIENCE.as_secs())));
+    let held = retry(|| if holds()? { Ok(()) } else { Err(Failure::transient("")) });
+    held.map_err(|last| match (last.is_transient, &*last.words) {
+        (false, _) => last,
+        (true, words) => {
+            let separator = if words.is_empty() { "" } else { ": " };
+            Failure::new(format!("waited {} s in vain until {what}{separator}{words}", PATIENCE.as_secs()))
         }
-        thread::sleep(POLL);
+    })
+}
+
+/// Repeats what fails because the page changes: an element is replaced, covered or not there yet.
+pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(failure) if failure.is_transient && Instant::now() < deadline => thread::sleep(POLL),
+            outcome => return outcome,
+        }
     }
-    Ok(())
 }
 
 pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failure> {
@@ -119,7 +140,7 @@ pub(crate) fn free_port() -> Result<u16, Failure> {
 /// Creates an HTTP client with a deadline on everything; a status is an answer, not an error.
 pub(crate) fn agent() -> Agent {
     Agent::config_builder()
-        .timeout_global(Some(Duration::from_secs(60)))
+        .timeout_global(Some(REQUEST_LIMIT))
         .http_status_as_error(false)
         .build()
         .new_agent()

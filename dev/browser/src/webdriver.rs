@@ -6,10 +6,20 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use ureq::Agent;
 
-use crate::host::{Failure, Program, Tools, agent, free_port, is_root, until};
+use crate::host::{Failure, Program, Tools, agent, free_port, is_root, retry, until};
 
 /// The key of an element reference in WebDriver (section 12.1 of the specification).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// The element that was found has been replaced.
+const STALE: &str = "stale element reference";
+
+/// Errors of pages that are about to change.
+const TRANSIENT: [&str; 4] =
+    [STALE, "no such element", "element click intercepted", "element not interactable"];
+
+/// Milliseconds of a script and of a page's load, on a machine that stalls.
+const LIMITS_MS: [u64; 2] = [120_000, 120_000];
 
 /// A running chromedriver.
 pub(crate) struct Driver {
@@ -55,7 +65,8 @@ impl Driver {
             Some(error) => {
                 let message = value["message"].as_str().unwrap_or_default();
                 let first_line = message.lines().next().unwrap_or_default();
-                Err(Failure::new(format!("{method} {path}: {error}: {first_line}")))
+                let words = format!("{method} {path}: {error}: {first_line}");
+                Err(if TRANSIENT.contains(&error) { Failure::transient(words) } else { Failure::new(words) })
             }
             None => Ok(value),
         }
@@ -86,6 +97,7 @@ impl<'d> Session<'d> {
             "browserName": "chrome",
             // Checks over TLS have a certificate of their own.
             "acceptInsecureCerts": true,
+            "timeouts": {"script": LIMITS_MS[0], "pageLoad": LIMITS_MS[1]},
             "goog:chromeOptions": {"binary": driver.browser, "args": options},
             "goog:loggingPrefs": {"browser": "ALL"},
         }}});
@@ -130,20 +142,24 @@ impl<'d> Session<'d> {
     }
 
     pub(crate) fn click(&self, css: &str) -> Result<(), Failure> {
-        let path = format!("element/{}/click", self.element(css)?);
-        self.post(&path, &json!({})).map(drop)
+        retry(|| self.post(&format!("element/{}/click", self.element(css)?), &json!({}))).map(drop)
     }
 
     /// Presses the keys of `text` in the element. `\u{E007}` is Enter, `\u{E008}` holds Shift.
     pub(crate) fn press(&self, css: &str, text: &str) -> Result<(), Failure> {
-        let path = format!("element/{}/value", self.element(css)?);
-        self.post(&path, &json!({ "text": text })).map(drop)
+        retry(|| self.post(&format!("element/{}/value", self.element(css)?), &json!({ "text": text })))
+            .map(drop)
     }
 
     /// Returns the visible text.
     pub(crate) fn text(&self, css: &str) -> Result<String, Failure> {
-        let text = self.read(&format!("element/{}/text", self.element(css)?))?;
-        Ok(text.as_str().unwrap_or_default().to_owned())
+        loop {
+            match self.read(&format!("element/{}/text", self.element(css)?)) {
+                // The page has replaced the element since it was found.
+                Err(failure) if failure.to_string().contains(STALE) => {}
+                text => return Ok(text?.as_str().unwrap_or_default().to_owned()),
+            }
+        }
     }
 
     /// Returns the name of the element for a screen reader.

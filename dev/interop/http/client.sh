@@ -10,13 +10,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 body=$work/body
 
 # Head and body of the answer, without curl's progress.
-ask() { curl --silent --show-error --include --max-time 20 "$@" 2>&1; }
+ask() { curl --silent --show-error --include --max-time 120 "$@" 2>&1; }
 
 # Prints the server's answer to these octets until it closes the connection or falls silent.
 raw() {
   exec 3<>"/dev/tcp/${authority%:*}/${authority#*:}" || return
   printf '%b' "$1" >&3
-  timeout 10 cat <&3 | tr -d '\0'
+  timeout 60 cat <&3 | tr -d '\0'
   exec 3>&-
 }
 
@@ -41,7 +41,7 @@ check 'body over the limit' 'HTTP/1.1 413 ' "$(ask --data-binary "@$body" "$limi
 check 'chunked body over the limit' 'HTTP/1.1 413 .*connection: close' \
   "$(ask --header 'Transfer-Encoding: chunked' --data-binary "@$body" "$limited/topics/curl")"
 
-check 'two requests, one connection' '^1 0$' "$(curl --silent --max-time 20 --write-out '%{num_connects} ' \
+check 'two requests, one connection' '^1 0$' "$(curl --silent --max-time 120 --write-out '%{num_connects} ' \
   --output /dev/null "$base/healthz" --output /dev/null "$base/healthz")"
 # Prints the answer to a subscriber of `curl-events`. Publishes two messages, and ends curl at the second.
 listen() {
@@ -53,7 +53,7 @@ listen() {
       done ;;
       *last*) break ;;
     esac
-  done < <(exec curl --silent --no-buffer --include --max-time 20 "$@")
+  done < <(exec curl --silent --no-buffer --include --max-time 120 "$@")
   kill $!
 }
 check 'events' '^HTTP/1.1 200 .*text/event-stream.*event: subscribed .*data: two data:  data: lines  data: last' \
@@ -63,7 +63,7 @@ check 'events by HTTP/1.0' '^HTTP/1.1 200 .*Connection: close .*data: two data: 
 check 'lines of JSON' '"op":"message","topic":"curl-events","data":"two.n.nlines"} .*"data":"last"}' \
   "$(listen --header 'Accept: application/x-ndjson' "$base/topics/curl-events")"
 check 'a long poll without messages' '^HTTP/1.1 200 .*"messages":.*"cursor":""} 1 0 *$' \
-  "$(curl --silent --max-time 20 --header 'Accept: application/json' --write-out '%{num_connects} ' --include \
+  "$(curl --silent --max-time 120 --header 'Accept: application/json' --write-out '%{num_connects} ' --include \
     "$base/topics/curl-events?wait=0" --next --silent --write-out '%{num_connects} ' --output /dev/null "$base/healthz")"
 check 'no such format' '^HTTP/1.1 406 ' "$(ask --header 'Accept: image/png' "$base/topics/curl-events")"
 

@@ -16,7 +16,7 @@ curl_over() {
   local name=$1 base=$2
   shift 2
   local options=("$@")
-  run() { curl --silent --show-error --max-time 20 "${options[@]}" "$@" 2>&1; }
+  run() { curl --silent --show-error --max-time 120 "${options[@]}" "$@" 2>&1; }
   check "$name: GET" '^HTTP/2 200 .*content-length: 1000' "$(run --include "$base/files/t1.html")"
   run --output "$work/out" "$base/files/t1.html"
   same "$name: GET, its body" "$work/out" "$file"
@@ -28,7 +28,7 @@ curl_over() {
   run --upload-file - --output "$work/out" "$base/echo" <"$work/body"
   same "$name: PUT of a stream" "$work/out" "$work/body"
   check "$name: 100-continue" '< HTTP/2 100 .*< HTTP/2 200 ' \
-    "$(run --verbose --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/body" --output "$work/out" "$base/echo")"
+    "$(run --verbose --expect100-timeout 60 --header 'Expect: 100-continue' --data-binary "@$work/body" --output "$work/out" "$base/echo")"
   same "$name: 100-continue, its body" "$work/out" "$work/body"
   check "$name: the first bytes" '^HTTP/2 206 .*content-range: bytes 0-8/1000.* X000XXXXX$' \
     "$(run --include --range 0-8 "$base/files/t1.html")"
@@ -50,29 +50,29 @@ curl_over() {
 curl_over 'curl, prior knowledge' "$base" --http2-prior-knowledge
 curl_over 'curl, ALPN' "$tls" --http2 --cacert "$directory/certificate.pem"
 check 'curl, an upgrade to HTTP/2, which stays HTTP/1.1' '^1.1 200$' \
-  "$(curl --silent --max-time 20 --http2 --output /dev/null --write-out '%{http_version} %{http_code}' "$base/echo")"
+  "$(curl --silent --max-time 120 --http2 --output /dev/null --write-out '%{http_version} %{http_code}' "$base/echo")"
 
 if command -v nghttp >/dev/null; then
   for at in "$base" "$tls"; do
     name=nghttp
     [[ $at == https:* ]] && name='nghttp, TLS'
-    nghttp --timeout=20s --no-verify-peer "$at/files/t1.html" >"$work/out" 2>"$work/log"
+    nghttp --timeout=60s --no-verify-peer "$at/files/t1.html" >"$work/out" 2>"$work/log"
     same "$name: GET" "$work/out" "$file"
-    nghttp --timeout=20s --no-verify-peer --data="$work/body" "$at/echo" >"$work/out" 2>"$work/log"
+    nghttp --timeout=60s --no-verify-peer --data="$work/body" "$at/echo" >"$work/out" 2>"$work/log"
     same "$name: POST beyond the windows" "$work/out" "$work/body"
     check "$name: padding and trailers" 'recv \(stream_id=[0-9]+\) :status: 200' \
-      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --padding=200 --trailer='x-end: 1' \
+      "$(nghttp --timeout=60s --no-verify-peer --verbose --null-out --padding=200 --trailer='x-end: 1' \
         --data="$file" "$at/echo" 2>&1)"
     # curl 7.88 fails when an answer ends before the body of its request, from nginx too.
     check "$name: a body over the limit" 'recv \(stream_id=[0-9]+\) :status: 413' \
-      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --data="$work/large" "$at/echo" 2>&1)"
+      "$(nghttp --timeout=60s --no-verify-peer --verbose --null-out --data="$work/large" "$at/echo" 2>&1)"
     check "$name: an unwanted body" 'recv \(stream_id=[0-9]+\) :status: 405' \
-      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --data="$work/body" "$at/only-get" 2>&1)"
+      "$(nghttp --timeout=60s --no-verify-peer --verbose --null-out --data="$work/body" "$at/only-get" 2>&1)"
     # Of 18 KiB, beyond the limit of a head.
     check "$name: CONTINUATION" 'recv \(stream_id=[0-9]+\) :status: 431' \
-      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --continuation "$at/echo" 2>&1)"
+      "$(nghttp --timeout=60s --no-verify-peer --verbose --null-out --continuation "$at/echo" 2>&1)"
     check "$name: windows of 2 KiB" 'recv \(stream_id=[0-9]+\) :status: 200.*END_STREAM' \
-      "$(nghttp --timeout=20s --no-verify-peer --verbose --null-out --window-bits=11 --connection-window-bits=16 \
+      "$(nghttp --timeout=60s --no-verify-peer --verbose --null-out --window-bits=11 --connection-window-bits=16 \
         --data="$work/body" "$at/echo" 2>&1)"
   done
 else

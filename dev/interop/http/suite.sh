@@ -8,7 +8,7 @@ directory=$3
 file=$directory/files/t1.html
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
-run() { curl --silent --show-error --max-time 20 "$@" 2>&1; }
+run() { curl --silent --show-error --max-time 120 "$@" 2>&1; }
 # Head and body of the answer.
 ask() { run --include "$@"; }
 # Prints the heads of both sides, without the bodies.
@@ -41,12 +41,12 @@ check 'chunks over the limit' 'HTTP/1.1 413 ' \
   "$(ask --header 'Transfer-Encoding: chunked' --data-binary "@$work/large" "$base/echo")"
 
 check '100-continue for a body' '> Expect: 100-continue.*< HTTP/1.1 100 Continue.*< HTTP/1.1 200 ' \
-  "$(talk --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/body" "$base/echo")"
+  "$(talk --expect100-timeout 60 --header 'Expect: 100-continue' --data-binary "@$work/body" "$base/echo")"
 same '100-continue for a body: the body arrives' "$work/out" "$work/body"
 check 'no 100-continue for a body over the limit' '^[^4]*HTTP/1.1 413 ' \
-  "$(ask --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/large" "$base/echo")"
+  "$(ask --expect100-timeout 60 --header 'Expect: 100-continue' --data-binary "@$work/large" "$base/echo")"
 check 'no 100-continue for an unwanted body' '^HTTP/1.1 405 ' \
-  "$(ask --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/body" "$base/only-get")"
+  "$(ask --expect100-timeout 60 --header 'Expect: 100-continue' --data-binary "@$work/body" "$base/only-get")"
 
 check 'the first bytes' '^HTTP/1.1 206 .*[Cc]ontent-[Rr]ange: bytes 0-8/1000.* X000XXXXX$' \
   "$(ask --range 0-8 "$base/files/t1.html")"
@@ -127,7 +127,7 @@ check 'TLS, one connection' '^1 0 0$' "$(run "${trust[@]}" --write-out '%{num_co
 check 'TLS, HTTP/1.1 by ALPN' 'ALPN: server accepted http/1.1|ALPN, server accepted to use http/1.1' \
   "$(talk "${trust[@]}" --http2 "$tls/echo")"
 check 'TLS, leave to send a body' '< HTTP/1.1 100 Continue.*< HTTP/1.1 200 ' \
-  "$(talk "${trust[@]}" --http1.1 --expect100-timeout 15 --header 'Expect: 100-continue' --data-binary "@$work/body" "$tls/echo")"
+  "$(talk "${trust[@]}" --http1.1 --expect100-timeout 60 --header 'Expect: 100-continue' --data-binary "@$work/body" "$tls/echo")"
 check 'TLS, a certificate that is not trusted' 'SSL certificate problem' "$(ask "$tls/echo")"
 check 'no TLS where there is TLS' '(52|56|000)' \
   "$(run --output /dev/null --write-out '%{http_code} %{exitcode}' "http://${tls#https://}/echo")"

@@ -15,7 +15,7 @@ import java.util.stream.Collectors;
 /** Calls of the client's library for a channel or a connection, in a queue for each name. */
 final class Events
     implements PresenceChannelEventListener, PrivateEncryptedChannelEventListener, ConnectionEventListener {
-  static final int LIMIT_SECONDS = 30;
+  static final int LIMIT_SECONDS = 60;
 
   private final Map<String, BlockingQueue<PusherEvent>> queues = new ConcurrentHashMap<>();
 

@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Server as Proxy } from 'proxy-chain';
 import WebSocket, { WebSocketServer } from 'ws';
-import { checkAll, expect } from './suite.mjs';
+import { checkAll, expect, repeat } from './suite.mjs';
 
 const [program, folder] = process.argv.slice(2);
 const pem = (name) => readFileSync(`${folder}/${name}.pem`);
@@ -248,4 +248,5 @@ const checks = {
   },
 };
 
+repeat(checks, ['--wait, --count', '--ping-interval, --pong-timeout, --close-timeout', '--probe, --probe-wait']);
 await checkAll(checks);

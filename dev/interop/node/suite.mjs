@@ -1,8 +1,13 @@
 // The common checks of all clients with the browser's WebSocket interface.
 // Each prints `ok NAME`, `skipped NAME: why` or `FAIL NAME: why`.
+import net from 'node:net';
 
 const SIZES = [0, 1, 125, 126, 65535, 65536, 1 << 20];
-const LIMIT_MS = 30_000;
+const LIMIT_MS = 120_000;
+/** Attempts of a check with a bound on a time. */
+const ATTEMPTS = 5;
+/** Ports of programs that a check starts later, below those that the system gives to connections. */
+const PORTS = [4_800, 4_900];
 
 export const letters = (size) => 'abcdefghijklmnopqrstuvwxyz 0123456789 '.repeat(size / 38 + 1).slice(0, size);
 export const octets = (size) => Uint8Array.from({ length: size }, (_, i) => (i * 31 + (i >> 8)) & 255);
@@ -83,6 +88,35 @@ export async function run(client, WebSocket, extra = {}) {
     ...Object.fromEntries(Object.entries(extra).map(([name, check]) => [name, () => check(open)])),
   };
   await checkAll(checks);
+}
+
+/**
+ * Makes checks with a bound on a time again if they fail: a machine that stalls exceeds the bound once, and a fault exceeds it
+ * each time.
+ */
+export function repeat(checks, names) {
+  for (const name of names) {
+    const check = checks[name];
+    checks[name] = async () => {
+      for (let left = ATTEMPTS; ; left -= 1) {
+        try {
+          return await check();
+        } catch (error) {
+          if (left === 1 || error instanceof Skip) throw error;
+        }
+      }
+    };
+  }
+}
+
+/** A port that nothing listens on, and that no connection takes before a program listens there. */
+export async function freePort() {
+  for (let port = PORTS[0]; port < PORTS[1]; port += 1) {
+    const server = net.createServer();
+    const isFree = await new Promise((resolve) => server.once('error', () => resolve(false)).listen(port, '127.0.0.1', () => resolve(true)));
+    if (isFree) return new Promise((resolve) => server.close(() => resolve(port)));
+  }
+  throw new Error(`no port from ${PORTS[0]} to ${PORTS[1]} is free`);
 }
 
 /** Thrown by a check with a missing prerequisite. */

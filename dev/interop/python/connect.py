@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import ssl
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve, unix_serve
 from websockets.exceptions import ConnectionClosed
 
-from checks import check_all
+from checks import check_all, free_port, repeat
 
 PROGRAM, FOLDER = sys.argv[1:3]
 CERTIFICATE, KEY = f"{FOLDER}/certificate.pem", f"{FOLDER}/key.pem"
@@ -130,6 +129,7 @@ async def checks(plain, secure, unix, socks):
             played = await fine("--replay", recording, "--speed", "max", "--check", url)
             expect(played, b"one\ntwo\n", "the echo")
 
+    @repeat
     async def ends():
         expect(await fine("--count", "3", f"{url}/three"), b"1\n2\n3\n", "the messages")
         expect(await fine("--wait", "300ms", f"{url}/three"), b"1\n2\n3\n", "the messages")
@@ -163,6 +163,7 @@ async def checks(plain, secure, unix, socks):
         if "! RFC" in out:
             raise AssertionError(f"a fault in {out}")
 
+    @repeat
     async def probe():
         code, out, err = await run("--probe", "--probe-wait", "1s", url)
         has(out.decode(), "ok    unmasked-frame")
@@ -189,10 +190,9 @@ async def checks(plain, secure, unix, socks):
 async def main():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE, KEY)
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+    with tempfile.TemporaryDirectory() as folder:
         unix = f"{folder}/socket"
-        socks = free.getsockname()[1]
-        free.close()
+        socks = free_port()
         proxy = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "pproxy", "-l", f"http+socks5://127.0.0.1:{socks}"],
             stdout=asyncio.subprocess.DEVNULL,
@@ -214,7 +214,7 @@ async def main():
 
 
 async def until_listening(port):
-    for _ in range(200):
+    for _ in range(1200):
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()

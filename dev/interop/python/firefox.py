@@ -175,8 +175,7 @@ async def start(program, preferences):
                 await browser.call("session.new", capabilities={"alwaysMatch": {"acceptInsecureCerts": True}})
                 yield browser
         finally:
-            process.terminate()
-            process.wait(20)
+            webtransport.end(process)
 
 
 async def listen_address(profile):

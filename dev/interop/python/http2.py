@@ -16,7 +16,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 from wsproto.extensions import PerMessageDeflate
 
 SOCKETS = 8
-LIMIT = 30
+LIMIT = 60
 
 
 class Client:

@@ -21,6 +21,9 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.extensions import PerMessageDeflate
 
+# Seconds: longer than a machine stalls.
+LIMIT = 60
+
 
 class Client(QuicConnectionProtocol):
     def __init__(self, *args, **kwargs):
@@ -66,7 +69,7 @@ class Client(QuicConnectionProtocol):
         if body:
             self.http.send_data(stream, body, ends)
         self.transmit()
-        await asyncio.wait_for(self.waiting[stream][1], 20)
+        await asyncio.wait_for(self.waiting[stream][1], LIMIT)
         status = dict(self.seen[stream][0].headers)[b":status"]
         content = b"".join(e.data for e in self.seen[stream] if isinstance(e, events.DataReceived))
         return stream, int(status), content
@@ -112,12 +115,12 @@ class WebSocket:
                 pieces.append(event.data)
                 if event.message_finished:
                     return type(event)(data=type(event.data)().join(pieces))
-            data = await asyncio.wait_for(self.received.get(), 20)
+            data = await asyncio.wait_for(self.received.get(), LIMIT)
             assert data is not None, "the stream has ended"
             self.protocol.receive_data(data)
 
     async def end(self):
-        while await asyncio.wait_for(self.received.get(), 20) is not None:
+        while await asyncio.wait_for(self.received.get(), LIMIT) is not None:
             pass
 
 
@@ -149,17 +152,17 @@ class Session:
                 kind, payload = self.received[0], self.received[5:size]
                 self.received = self.received[size:]
                 return kind, payload
-            _, data, self.has_ended = await asyncio.wait_for(self.client.pieces.get(), 20)
+            _, data, self.has_ended = await asyncio.wait_for(self.client.pieces.get(), LIMIT)
             self.received += data
 
     async def end(self):
         """Returns the code and the reason of the capsule that ends the session."""
         while not self.has_ended:
-            _, _, self.has_ended = await asyncio.wait_for(self.client.pieces.get(), 20)
+            _, _, self.has_ended = await asyncio.wait_for(self.client.pieces.get(), LIMIT)
         self.client._quic.send_stream_data(self.stream, b"", True)
         self.client.transmit()
         content = b""
-        while (piece := await asyncio.wait_for(self.capsules.get(), 20)) is not None:
+        while (piece := await asyncio.wait_for(self.capsules.get(), LIMIT)) is not None:
             content += piece
         # CLOSE_WEBTRANSPORT_SESSION, whose length takes one byte here.
         assert content[:2] == b"\x68\x43", content
@@ -195,7 +198,7 @@ async def datagrams_of_a_topic(client):
     opened = await Session.open(client, b"/topics/lossy?datagrams=true")
     for number in range(20):
         assert (await client.ask(fields(b"POST", b"/topics/lossy"), b"%d" % number))[1] == 200
-        assert (await asyncio.wait_for(client.datagrams.get(), 20))[1:] == b"%d" % number
+        assert (await asyncio.wait_for(client.datagrams.get(), LIMIT))[1:] == b"%d" % number
     # Longer than a datagram: by the stream.
     assert (await client.ask(fields(b"POST", b"/topics/lossy"), bytes(5000)))[1] == 200
     assert (await opened.next())[1] == bytes(5000)
@@ -207,7 +210,7 @@ async def protocol_in_a_session(client):
     opened.send(1, b'{"op":"subscribe","topic":"news","id":1}')
     assert json.loads((await opened.next())[1])["id"] == 1
     opened.send(1, b'{"op":"publish","topic":"news","data":{"a":1},"id":2}')
-    datagram = await asyncio.wait_for(client.datagrams.get(), 20)
+    datagram = await asyncio.wait_for(client.datagrams.get(), LIMIT)
     message = json.loads(datagram[1:])
     assert (datagram[0], message["topic"], message["data"]) == (1, "news", {"a": 1}), message
     assert json.loads((await opened.next())[1])["id"] == 2

@@ -16,7 +16,7 @@ import pysher
 
 BASE = urlsplit(sys.argv[1])
 KEY, SECRET = "278d425bdf160c739803", "7ad3773142a6692b25b8"
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 60
 
 
 def expect(actual, wanted, what):

@@ -40,7 +40,7 @@ trap 'rm -f "$errors" "$answer"' EXIT
 
 for version in tls1_2 tls1_3; do
   # All at once: the frames follow the request in one TLS record.
-  printf '%b' "$upgrade$hello$fragments$bye" | timeout 20 bash -c "$(declare -f connect); port=$port folder='$folder' \
+  printf '%b' "$upgrade$hello$fragments$bye" | timeout 60 bash -c "$(declare -f connect); port=$port folder='$folder' \
     errors='$errors' connect -$version" >"$answer"
   check "$version: status" 'HTTP/1.1 101' "$(head --bytes 12 "$answer")"
   check "$version: accept" 's3pPLMBiTxaQ9kYGzzhZRbK+xOo=' \
@@ -54,11 +54,11 @@ for version in tls1_2 tls1_3; do
   exec {from}<&"${peer[0]}" {to}>&"${peer[1]}"
   pid=$peer_PID
   printf '%b' "$upgrade" >&"$to"
-  while IFS= read -r -t 20 line <&"$from" && [ "$line" != $'\r' ]; do :; done
+  while IFS= read -r -t 60 line <&"$from" && [ "$line" != $'\r' ]; do :; done
   printf '%b' "$hello" >&"$to"
-  check "$version: a frame" "$hello_back" "$(timeout 20 head --bytes 7 <&"$from" | octets)"
+  check "$version: a frame" "$hello_back" "$(timeout 60 head --bytes 7 <&"$from" | octets)"
   printf '%b' "$bye" >&"$to"
-  check "$version: close" "$bye_back" "$(timeout 20 cat <&"$from" | octets)"
+  check "$version: close" "$bye_back" "$(timeout 60 cat <&"$from" | octets)"
   exec {from}<&- {to}>&-
   wait "$pid" 2>/dev/null
 done

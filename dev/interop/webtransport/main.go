@@ -20,7 +20,7 @@ import (
 	"github.com/quic-go/webtransport-go"
 )
 
-const limit = 30 * time.Second
+const limit = 60 * time.Second
 
 const (
 	text    = 1

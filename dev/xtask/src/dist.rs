@@ -57,7 +57,7 @@ const EXPECTED: [&str; 10] = [
     "man/sinews-serve.1",
 ];
 /// Time limit of an answer of the program in an archive.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {

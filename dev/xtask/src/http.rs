@@ -14,8 +14,8 @@ use crate::process;
 use crate::server::{self, Server};
 use crate::tools;
 
-/// A test of one crate, compilation included.
-const TEST_LIMIT: Duration = Duration::from_secs(600);
+/// A test of one crate, with its compilation, which waits for those of other steps.
+const TEST_LIMIT: Duration = process::COMMAND_LIMIT;
 
 /// Runs all cases against the echo server, and the cases that apply to any server against `sinews serve`.
 pub(crate) fn run_cases(binary: Option<&Path>, choice: Choice) -> Outcome {

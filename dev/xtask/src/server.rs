@@ -14,8 +14,8 @@ use crate::binaries;
 use crate::certificate::Certificate;
 use crate::process;
 
-/// Time limit for a started server's health check. It needs milliseconds; a loaded machine more.
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// Time limit for a started server's health check. It needs milliseconds; a loaded machine more, and may stall.
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for the release build from nothing on a small machine.
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Unit of process times in Linux, on every architecture we run on.

@@ -10,9 +10,9 @@ use crate::count::Count;
 use crate::process::{self, find_program};
 
 /// Time limit of one installation from a package registry.
-const INSTALL_LIMIT: Duration = Duration::from_secs(5 * 60);
-/// Time limit of one program's checks, which need seconds; each check has a shorter limit of its own.
-const CHECKS_LIMIT: Duration = Duration::from_secs(5 * 60);
+const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
+/// Time limit of one program's checks, which need up to a minute; each check has a shorter limit of its own.
+const CHECKS_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Installs the packages of a lock file in the folder of the file.
 const NPM_INSTALL: [&str; 4] = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];

@@ -16,7 +16,7 @@ import (
 )
 
 // Limit bounds each check.
-const Limit = 30 * time.Second
+const Limit = 60 * time.Second
 
 // A Message is text or binary.
 type Message struct {
