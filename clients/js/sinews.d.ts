@@ -127,7 +127,7 @@ export interface ListedMember extends Member {
 export interface Subscription {
   readonly client: Client;
   readonly topic: string;
-  /** Resolves on the first acknowledgement; rejects on an error. */
+  /** Resolves on the first acknowledgement; rejects on an error, or with the code `stopped` if it is ended before. */
   readonly ready: Promise<unknown>;
   /** Position of the last message, if the topic has a history. Stored, it is the option `from` of a later subscription. */
   readonly position: Position | null;
@@ -148,7 +148,7 @@ export interface StateOptions {
 /** The keys of a topic. */
 export interface State<T = Data> {
   readonly topic: string;
-  /** Resolves with the first snapshot; rejects on an error. */
+  /** Resolves with the first snapshot; rejects on an error, or with the code `stopped` if it is ended before. */
   readonly ready: Promise<State<T>>;
   /** The values by key. */
   readonly keys: ReadonlyMap<string, T>;
@@ -214,7 +214,7 @@ export interface ConsumeOptions {
 
 export interface Consumption {
   readonly stream: string;
-  /** Resolves on the first acknowledgement; rejects on an error. */
+  /** Resolves on the first acknowledgement; rejects on an error, or with the code `stopped` if it is ended before. */
   readonly ready: Promise<unknown>;
   /** Commits the group's offset after the records delivered so far. */
   commit(): Promise<unknown>;
@@ -240,11 +240,11 @@ export interface Stream {
 
 /**
  * An error of the server with a number of the protocol as its code, or of this client: `lost` (the connection ended before
- * the answer), `full` (too many requests wait), `closed`, `no-websocket` and `no-url` (thrown by `connect`),
- * `duplicate` (thrown by `state`).
+ * the answer), `full` (too many requests wait), `closed`, `stopped` (by `unsubscribe` or `stop`), `no-websocket` and
+ * `no-url` (thrown by `connect`), `duplicate` (thrown by `state`).
  */
 export class SinewsError extends Error {
-  readonly code: number | "lost" | "full" | "closed" | "no-websocket" | "no-url" | "duplicate";
+  readonly code: number | "lost" | "full" | "closed" | "stopped" | "no-websocket" | "no-url" | "duplicate";
   /** The rights that a token would have to grant. */
   readonly needs?: { publish?: string[]; subscribe?: string[]; keys?: string[] };
 }

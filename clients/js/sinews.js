@@ -195,6 +195,7 @@ export class Client {
       },
       end: (consumption) => {
         const was = this.#consumptions.delete(consumption);
+        consumption._end();
         if (was && this.#status === "open") this.#send({ op: "stop", stream: name }, () => {}, () => {});
       },
     });
@@ -210,6 +211,7 @@ export class Client {
     const state = new State(topic, onchange, options, () => {
       if (this.#states.get(topic) !== state) return;
       this.#states.delete(topic);
+      state._end();
       if (this.#status === "open") this.#send({ op: "unsubscribe", topic, keys: true }, () => {}, () => {});
     });
     if (this.#status === "closed") {
@@ -295,10 +297,7 @@ export class Client {
 
   /** Closes the connection permanently. */
   close() {
-    if (this.#status === "closed") return;
-    this.#end(1000, "closed by this client");
-    this.#socket?.close(1000);
-    this.#socket = null;
+    if (this.#status !== "closed") this.#end(1000, "closed by this client");
   }
 
   #online = () => {
@@ -314,7 +313,8 @@ export class Client {
     try {
       token = await this.#fetchToken();
     } catch (error) {
-      return this.#wait(0, `no token: ${error.message}`);
+      if (this.#status !== "closed") this.#wait(0, `no token: ${error.message}`);
+      return;
     }
     if (this.#status === "closed") return;
     if (this.#rejectedToken && token === this.#rejectedToken.token) {
@@ -375,18 +375,23 @@ export class Client {
     const most = Math.min(maxDelay, minDelay * 2 ** Math.min(this.#attempt, 30));
     const delay = most / 2 + (Math.random() * most) / 2;
     this.#attempt += 1;
-    this.#setStatus("waiting", { delay, code, reason });
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#open(), delay);
+    this.#setStatus("waiting", { delay, code, reason });
   }
 
   #end(code, reason) {
+    // Callbacks of the application may call this client, which has ended for them.
+    this.#status = "closed";
     globalThis.removeEventListener?.("online", this.#online);
     clearTimeout(this.#timer);
     clearTimeout(this.#heartbeat);
     clearTimeout(this.#welcome);
     clearTimeout(this.#renewal);
     this.#connection = undefined;
+    const socket = this.#socket;
+    this.#socket = null;
+    socket?.close(1000);
     const error = new SinewsError("closed", reason || "the client is closed");
     for (const { reject } of [...this.#pending.values(), ...this.#queue]) reject(error);
     for (const subscription of [...this.#subscriptions, ...this.#consumptions, ...this.#states.values()]) subscription._reject(error);
@@ -457,7 +462,7 @@ export class Client {
     this.#connection = connection;
     this.#hasUsedHttp ||= this.#transport === "http";
     this.#renewBefore(expiresIn);
-    this.#setStatus("open");
+    this.#status = "open";
     this.#startHeartbeat();
     for (const subscription of this.#subscriptions) this.#sendSubscribe(subscription);
     // Behind the subscriptions: other members may answer a new member at once.
@@ -467,6 +472,8 @@ export class Client {
     const queue = this.#queue;
     this.#queue = [];
     for (const { message, resolve, reject } of queue) this.#send(message, resolve, reject);
+    // Last: the application may make requests or close the client.
+    this.#setStatus("open");
   }
 
   /** Requests the next token before the current token expires in `expiresIn` seconds. */
@@ -584,7 +591,9 @@ export class Client {
   /** Retries after a delay on the same connection; a new connection requests everything again anyway. */
   #retryLater(retry) {
     const socket = this.#socket;
-    setTimeout(() => socket && socket === this.#socket && this.#status === "open" && retry(), RETRY_DELAY);
+    const timer = setTimeout(() => socket && socket === this.#socket && this.#status === "open" && retry(), RETRY_DELAY);
+    // A program in Node.js may end meanwhile.
+    timer.unref?.();
   }
 
   #hasOther(subscription) {
@@ -890,13 +899,15 @@ class HttpSocket {
   async #followAlone(responses, name, id, path, query) {
     this.#unfollow(responses, name);
     if (!this.#hasCapacity(this.#countWithoutTopics())) return queueMicrotask(() => this.#rejectExcess(id));
-    const response = { abort: new AbortController(), topics: new Map([[name, { ids: [id], matches: () => false }]]) };
+    const topics = new Map([[name, { ids: [id], matches: () => false }]]);
+    const response = { abort: new AbortController(), topics, isAnswered: false };
     responses.set(name, response);
     try {
       const { body } = await this.#fetch(path, query, { headers: { Accept: "application/x-ndjson" } }, response.abort);
       for await (const line of lines(body)) {
         const message = JSON.parse(line);
         if (message.op === "error" && responses === this.#consumed) {
+          response.isAnswered = true;
           this.#unfollow(responses, name);
           // Of the request, or of the consumption that it has begun, which the client then begins anew.
           return this.#receive({ ...message, id });
@@ -911,9 +922,14 @@ class HttpSocket {
     }
   }
 
+  /** Ends the response for a topic or stream. Its request is answered, if the server has not yet answered it. */
   #unfollow(responses, name) {
-    responses.get(name)?.abort.abort();
+    const response = responses.get(name);
+    if (!response) return;
     responses.delete(name);
+    response.abort.abort();
+    if (response.isAnswered) return;
+    for (const id of response.topics.get(name).ids) this.#receive({ op: "ack", id });
   }
 
   async #history({ topic, last, from }) {
@@ -1031,6 +1047,7 @@ class HttpSocket {
       case "close":
         return this.#end(message.code, message.reason);
       case "ack":
+        response.isAnswered = true;
         for (const id of response.topics.get(message.topic ?? message.stream)?.ids ?? []) this.#receive({ ...message, id });
         return;
       case "message":
@@ -1110,19 +1127,54 @@ function grouped(batch, detailOf) {
   return [...groups.values()].flat();
 }
 
+/** A request that the client repeats after every reconnect, until the application ends it. */
+class Repeated {
+  #resolve;
+  #reject;
+  #onerror;
+  #hasEnded = false;
+
+  constructor(onerror) {
+    this.#onerror = onerror;
+    /** Resolves on the first acknowledgement; rejects on an error, or if the application ends the request before. */
+    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    // A caller that ignores it need not catch.
+    this.ready.catch(() => {});
+  }
+
+  /** Whether the application has ended it; an answer may arrive later. */
+  get _hasEnded() {
+    return this.#hasEnded;
+  }
+
+  _resolve(value) {
+    this.#resolve(value);
+  }
+
+  _reject(error) {
+    if (this.#hasEnded) return;
+    this.#reject(error);
+    notify(this.#onerror, error);
+  }
+
+  _end() {
+    this.#hasEnded = true;
+    this.#reject(new SinewsError("stopped", "it was ended before the server answered"));
+  }
+}
+
 /** The result of `subscribe`. */
-class Subscription {
+class Subscription extends Repeated {
   #onmessage;
   #options;
   #matches;
   #position = null;
-  #resolve;
-  #reject;
   #changes = -1;
   /** With the option `members`. */
   #members = null;
 
   constructor(client, topic, onmessage, options, unsubscribe, request) {
+    super(options.onerror);
     this.client = client;
     this.topic = topic;
     this.unsubscribe = unsubscribe;
@@ -1131,10 +1183,6 @@ class Subscription {
     this.#matches = matcher(topic);
     this.#position = options.from ?? null;
     if (options.members) this.#members = new MemberList(topic, options.members, request);
-    /** Resolves on the first acknowledgement; rejects on an error. */
-    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
-    // A caller that ignores it need not catch.
-    this.ready.catch(() => {});
   }
 
   /** Position of the last message, `{ epoch, seq }`, or null; a later client can subscribe `from` it. */
@@ -1170,6 +1218,7 @@ class Subscription {
   }
 
   _end() {
+    super._end();
     this.#members?.stop();
   }
 
@@ -1183,6 +1232,7 @@ class Subscription {
   }
 
   _acknowledge(ack) {
+    if (this._hasEnded) return;
     // A restarted server counts from the beginning.
     this.#changes = -1;
     if ("subscribers" in ack) this._updatePresence(ack);
@@ -1193,18 +1243,13 @@ class Subscription {
     if ("seq" in ack) {
       if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
     }
-    this.#resolve(ack);
+    this._resolve(ack);
     notify(this.#options.onsubscribed, ack);
-  }
-
-  _reject(error) {
-    this.#reject(error);
-    notify(this.#options.onerror, error);
   }
 }
 
 /** The result of `state`: the keys of a topic. */
-class State {
+class State extends Repeated {
   #onchange;
   #options;
   #keys = new Map();
@@ -1213,18 +1258,13 @@ class State {
   #parts = null;
   #position = null;
   #acknowledged = false;
-  #resolve;
-  #reject;
 
   constructor(topic, onchange, options, unsubscribe) {
+    super(options.onerror);
     this.topic = topic;
     this.unsubscribe = unsubscribe;
     this.#onchange = onchange;
     this.#options = options;
-    /** Resolves with the first snapshot; rejects on an error. */
-    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
-    // A caller that ignores it need not catch.
-    this.ready.catch(() => {});
   }
 
   /** The values by key. */
@@ -1250,6 +1290,7 @@ class State {
   }
 
   _acknowledge(ack) {
+    if (this._hasEnded) return;
     this.#acknowledged = true;
     notify(this.#options.onsubscribed, ack);
   }
@@ -1278,13 +1319,8 @@ class State {
       this.#versions.delete(key);
     }
     this.#position = { epoch, seq };
-    this.#resolve(this);
+    this._resolve(this);
     notify(this.#onchange, this.#keys, changed);
-  }
-
-  _reject(error) {
-    this.#reject(error);
-    notify(this.#options.onerror, error);
   }
 }
 
@@ -1418,25 +1454,20 @@ class Stream {
 }
 
 /** The result of `consume`. */
-class Consumption {
+class Consumption extends Repeated {
   #onrecord;
   #options;
   #client;
   #next = new Map();
   /** Set by the acknowledgement; earlier messages belong to a previous consumption. */
   #begun = false;
-  #resolve;
-  #reject;
 
   constructor(stream, onrecord, options, client) {
+    super(options.onerror);
     this.stream = stream;
     this.#onrecord = onrecord;
     this.#options = options;
     this.#client = client;
-    /** Resolves on the first acknowledgement; rejects on an error. */
-    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
-    // A caller that ignores it need not catch.
-    this.ready.catch(() => {});
   }
 
   /** Commits the group's offset after the records delivered so far. */
@@ -1462,11 +1493,12 @@ class Consumption {
   }
 
   _acknowledge(ack) {
+    if (this._hasEnded) return;
     this.#begun = true;
     for (const { partition, offset } of ack.partitions) {
       if (!this.#next.has(partition)) this.#next.set(partition, offset);
     }
-    this.#resolve(ack);
+    this._resolve(ack);
   }
 
   _handleMessage(message) {
@@ -1493,11 +1525,6 @@ class Consumption {
           notify(this.#onrecord, { partition, ...readable(record) });
         }
     }
-  }
-
-  _reject(error) {
-    this.#reject(error);
-    notify(this.#options.onerror, error);
   }
 }
 

@@ -124,11 +124,12 @@ test("joins and subscriptions that are replaced or withdrawn at once are answere
   await Promise.all([replaced, last]);
   const subscription = client.subscribe("a", () => {});
   subscription.unsubscribe();
-  await subscription.ready;
+  await assert.rejects(subscription.ready, { code: "stopped" });
   const other = client.subscribe("b", () => {});
   const followed = await requests.next();
   other.unsubscribe();
-  await Promise.all([other.ready, followed.ended]);
+  await assert.rejects(other.ready, { code: "stopped" });
+  await followed.ended;
   assert.equal(await pending(client, plain), 0);
 });
 
@@ -263,4 +264,25 @@ test("a consumption that the server ends begins anew behind the last record", li
   await second.ended;
   await settled();
   assert.deepEqual([client.status, requests.size], ["open", 0]);
+});
+
+test("a consumption and a subscription to keys that are ended before their answer leave no request", limit, async (t) => {
+  const { client, requests, plain } = overHttp(t);
+  await opened(client);
+  const consumption = client.stream("orders").consume(() => {});
+  const state = client.state("a", () => {});
+  const open = [await requests.next(), await requests.next()];
+  consumption.stop();
+  state.unsubscribe();
+  for (const { ended } of open) await ended;
+  for (const { ready } of [consumption, state]) await assert.rejects(ready, { code: "stopped" });
+  assert.equal(await pending(client, plain), 0);
+  // Later ones are answered, and an end has no effect on them.
+  const again = client.stream("orders").consume(() => {});
+  const { line, ended } = await requests.next();
+  line({ op: "ack", stream: "orders", partitions: [] });
+  await again.ready;
+  again.stop();
+  await ended;
+  assert.deepEqual([await pending(client, plain), client.status, requests.size], [0, "open", 0]);
 });

@@ -129,6 +129,8 @@ pub enum Misuse {
     /// ([`Negotiated::response_body`](crate::Negotiated::response_body)) carries whole messages only, and no
     /// prepared WebSocket frames.
     Prefixed,
+    /// The outbound queue is full, and the caller has to wait until it has capacity. A message was not queued.
+    QueueFull,
 }
 
 impl fmt::Display for Misuse {
@@ -141,6 +143,7 @@ impl fmt::Display for Misuse {
             Self::MustMask => "a client cannot send by reference",
             Self::SplitOff => "sending was split off",
             Self::Prefixed => "a plain stream takes whole messages only",
+            Self::QueueFull => "the outbound queue is full (max_outbound): wait until it has capacity",
         })
     }
 }

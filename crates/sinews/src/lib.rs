@@ -234,7 +234,7 @@
 //! | `MessageWriter::finish` | if [`is_mid_message`](WebSocket::is_mid_message) returns `true`, the message is open, and a new [`writer`](WebSocket::writer) continues it. If it returns `false` after at least one chunk, the end is queued. For a message without chunks, `false` does not tell whether the empty message is queued: use the shutdown of the writer, which is cancel-safe |
 //! | `close` | the Close is queued; call it again, or receive until `None` |
 //! | [`accept`], [`connect`] | the handshake is aborted, and the stream is closed |
-//! | `Sink` and `Stream` | as documented for these traits; `poll_ready` reserves no capacity |
+//! | `Sink` and `Stream` | as documented for these traits; `poll_ready` reserves no capacity. If the queue is full, `start_send` returns [`Misuse::QueueFull`], or applies [`Overflow::Close`] |
 //!
 //! # How a connection ends
 //!

@@ -20,6 +20,8 @@ pub(crate) use self::inbound::BorrowedMessage;
 pub(crate) use self::inbound::ReceiveBuffer;
 pub(crate) use self::lifecycle::NextStep;
 pub(crate) use self::outbound::accepted;
+#[cfg(any(feature = "tokio", feature = "compio"))]
+pub(crate) use self::outbound::started;
 #[cfg(feature = "tokio")]
 pub(crate) use self::pair::{HalfSide, Pair};
 #[cfg(any(feature = "tokio", feature = "compio"))]

@@ -16,7 +16,7 @@ use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use compio::net::UnixStream;
 use compio::runtime::{CancelToken, FutureExt as _, Runtime, RuntimeBuilder};
 use sinews::compio::{Transport, WebSocket};
-use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse};
+use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow};
 use sinews_testkit::{Frame, negotiate};
 
 /// Runs on compio, with this many managed buffers; prints a note on machines without io_uring.
@@ -572,6 +572,29 @@ fn websocket_is_a_stream_and_a_sink() {
         assert_eq!(stream.next().await.unwrap().unwrap(), Message::text("through"));
         sink.close().await.unwrap();
         let _ = server.await.unwrap();
+    });
+}
+
+#[test]
+fn sink_reports_a_message_that_a_full_queue_drops() {
+    run(|| async {
+        use futures_util::SinkExt as _;
+        let config = Config::default().with_max_outbound(3000).with_overflow(Overflow::DropNewest);
+        for is_split in [false, true] {
+            let (_raw, server) = sockets();
+            let negotiated = negotiate(None, None).server;
+            let mut server = WebSocket::from_negotiated(server, negotiated, config.clone().into(), &[]);
+            let message = || Message::binary(vec![0; 1000]);
+            let started: Vec<_> = if is_split {
+                let (mut write, _read) = server.split();
+                (0..4).map(|_| write.start_send_unpin(message())).collect()
+            } else {
+                (0..4).map(|_| server.start_send_unpin(message())).collect()
+            };
+            let [Ok(()), Ok(()), Ok(()), Err(Error::Misuse(Misuse::QueueFull))] = &started[..] else {
+                panic!("{started:?}");
+            };
+        }
     });
 }
 

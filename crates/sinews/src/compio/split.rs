@@ -21,7 +21,7 @@ use super::transport::Transport;
 use super::websocket::WebSocket;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::link::accepted;
+use crate::link::{accepted, started};
 use crate::message::{Filled, Message, MessageHead};
 use crate::methods;
 use crate::sender::Sender;
@@ -304,7 +304,7 @@ impl<S: Transport> Sink<Message> for WriteHalf<S> {
     }
 
     fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
-        self.try_send(message).map(drop)
+        started(self.try_send(message))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {

@@ -16,7 +16,7 @@ use super::transport::{SocketTransport, Transport};
 use super::transport_io::TransportIo;
 use crate::driver::Driver as _;
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{Link, started};
 use crate::message::{Message, MessageRef};
 use crate::methods;
 use crate::reading::BufferFill;
@@ -183,7 +183,7 @@ impl<S: Transport> Sink<Message> for WebSocket<S> {
     }
 
     fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
-        self.driver.link().queue(message).map(drop)
+        started(self.driver.link().queue(message))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {

@@ -17,7 +17,7 @@ use super::read::{ReadDriver, ReadHalf};
 use super::transport::Split;
 use crate::driver::{Driver as _, POLL_INTERVAL};
 use crate::error::Error;
-use crate::link::{HalfSide, Link, accepted};
+use crate::link::{HalfSide, Link, accepted, started};
 use crate::message::Message;
 use crate::methods;
 use crate::sender::Sender;
@@ -489,7 +489,7 @@ impl<T: Split> Sink<Message> for WriteHalf<T> {
     }
 
     fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
-        self.queue(message).map(drop)
+        started(self.queue(message))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
