@@ -14,6 +14,8 @@ use sinews_server::{Answer, Response, Router, Server};
 const BOUND: Duration = Duration::from_millis(50);
 /// Rounds of each case.
 const ROUNDS: usize = 5;
+/// Repetitions of a case that is late.
+const ATTEMPTS: usize = 10;
 /// Timeout of a read, after which the answer is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -109,10 +111,14 @@ fn first_byte_of_a_blocking_answer_comes_within_50_ms_on_an_idle_server() {
     let is_late = |times: &[Duration]| times[ROUNDS - 2] > BOUND;
     for (name, requests) in CASES {
         for is_kept in [false, true] {
-            let times = measure(address, requests, is_kept);
-            // A machine that is busy with other work is late now and then; a server that sleeps is late again.
-            let again = if is_late(&times) { measure(address, requests, is_kept) } else { times };
-            assert!(!is_late(&again), "{name} on a connection (kept: {is_kept}) took {again:?}");
+            // A machine that is busy with other work is late now and then; a server that sleeps is always late.
+            let mut times = measure(address, requests, is_kept);
+            for _ in 0..ATTEMPTS {
+                if is_late(&times) {
+                    times = measure(address, requests, is_kept);
+                }
+            }
+            assert!(!is_late(&times), "{name} on a connection (kept: {is_kept}) took {times:?}");
         }
     }
     stop.stop_now();

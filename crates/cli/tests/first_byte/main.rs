@@ -11,6 +11,9 @@ const BOUND_US: f64 = 50_000.0;
 /// Measurements of each operation.
 const ROUNDS: usize = 5;
 
+/// Repetitions of measurements that are late.
+const ATTEMPTS: usize = 10;
+
 /// Measures the operations whose name contains `only`; the times are in ascending order.
 fn measure(only: &str) -> Vec<(String, Vec<f64>)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
@@ -47,8 +50,11 @@ fn idle_server_sends_first_byte_of_each_operation_within_50_ms() {
         assert!(all.iter().any(|(name, _)| name.contains(part)), "{part} is measured: {all:?}");
     }
     let late: Vec<_> = all.into_iter().filter(|(_, times)| is_late(times)).collect();
-    // A busy machine delays occasional measurements; a sleeping server delays the repeated measurement too.
-    let again = late.iter().flat_map(|(name, _)| measure(name)).filter(|(_, times)| is_late(times));
-    let stalls: Vec<_> = again.collect();
+    // A busy machine delays occasional measurements; a sleeping server delays each repeated measurement, too.
+    let mut stalls = late;
+    for _ in 0..ATTEMPTS {
+        let again = stalls.iter().flat_map(|(name, _)| measure(name)).filter(|(_, times)| is_late(times));
+        stalls = again.collect();
+    }
     assert!(stalls.is_empty(), "microseconds to the first byte: {stalls:?}");
 }

@@ -7,6 +7,7 @@ mod keys;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
@@ -19,7 +20,10 @@ use self::broker::{FakeBroker, TIMEOUT, WireProtocol};
 
 /// Clients of tests read when they need to, and answer no pings.
 fn without_timeouts() -> Config {
-    Config::default().with_ping_interval(None).with_idle_timeout(None)
+    Config::default()
+        .with_ping_interval(None)
+        .with_idle_timeout(None)
+        .with_write_timeout(Duration::from_secs(3_600))
 }
 
 /// A server of a cluster.
@@ -99,7 +103,7 @@ impl TestPeer {
         let begin = std::time::Instant::now();
         while !condition(self) {
             assert!(begin.elapsed() < TIMEOUT, "{what}");
-            thread::park_timeout(std::time::Duration::from_millis(5));
+            thread::park_timeout(Duration::from_millis(5));
         }
     }
 

@@ -38,7 +38,10 @@ impl TestHub {
     /// A hub on a server with settings.
     pub fn configured(builder: HubBuilder, configure: impl FnOnce(Server) -> Server) -> Self {
         // Clients of tests read when they need to, and answer no pings.
-        let websocket = Config::default().with_ping_interval(None).with_idle_timeout(None);
+        let websocket = Config::default()
+            .with_ping_interval(None)
+            .with_idle_timeout(None)
+            .with_write_timeout(Duration::from_secs(3_600));
         let hub = builder.websocket(websocket).history("kept.>", 3).without_pages().build().unwrap();
         let access = hub.access();
         let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sinews_server::{HttpConfig, Response, Server};
+use sinews_server::{Response, Server};
 
-use crate::support::{Running, get, handshake, routes};
+use crate::support::{Running, get, handshake, patient, routes};
 
 /// Header lines of a POST to `/body` after `Host`, and the status of the response.
 const FRAMINGS: [(u16, &str); 34] = [
@@ -220,7 +220,7 @@ fn flood_of_requests_is_read_only_as_fast_as_answers_are() {
 /// Many connections with partial heads delay no other connection, and end.
 #[test]
 fn connections_with_partial_heads_time_out() {
-    let http = HttpConfig::default().with_head_timeout(Duration::from_secs(3));
+    let http = patient().with_head_timeout(Duration::from_secs(3));
     let server = Running::server(Server::new(routes()).threads(1).http(http));
     let mut slow: Vec<_> = (0..200)
         .map(|number| {

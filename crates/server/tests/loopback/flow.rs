@@ -7,7 +7,7 @@ use sinews_proto::Role;
 use sinews_server::{Config, Overflow, Prepared, Router, Sent};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{HandlerEvent, PATIENCE, Running, get, routes, scripted};
+use crate::support::{HandlerEvent, PATIENCE, Running, for_slow_peers, get, routes, scripted};
 
 const SIZE: usize = 64 << 10;
 
@@ -117,7 +117,7 @@ fn pings_to_a_peer_that_does_not_read_are_not_queued() {
 
 /// A publisher that is not throttled, and a subscriber that does not read.
 fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
-    let config = Config::default().with_overflow(overflow).with_max_outbound(1 << 20);
+    let config = for_slow_peers().with_overflow(overflow).with_max_outbound(1 << 20);
     let (route, events) = scripted(|event, cx| match event {
         HandlerEvent::Open => cx.subscribe("all").unwrap(),
         HandlerEvent::Message(..) => {

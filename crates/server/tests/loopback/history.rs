@@ -10,7 +10,7 @@ use sinews_server::{
 use sinews_testkit::{Frame, Reply};
 
 use crate::backend;
-use crate::support::{EventReceiver, HandlerEvent, Peer, Running, post, scripted};
+use crate::support::{EventReceiver, HandlerEvent, Peer, Running, for_slow_peers, post, scripted};
 
 const THREADS: usize = 3;
 
@@ -375,7 +375,7 @@ fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
     };
     let history = HistoryPolicy::new(200).with_max_bytes(usize::MAX);
     let bytes = TopicConfig::default().with_max_history_bytes(usize::MAX);
-    let world = world_with(history, Config::default(), |server| server.topics(bytes).threads(1));
+    let world = world_with(history, for_slow_peers(), |server| server.topics(bytes).threads(1));
     let publish = |count| {
         for _ in 0..count {
             world.publisher.publish_with("kept.a", large).unwrap();

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use sinews_server::{
-    Answer, Compression, Cors, HttpConfig, OriginPolicy, Refusal, Request, Response, Router, Server,
-    ServerOptions, WebSocketRoute,
+    Answer, Compression, Cors, OriginPolicy, Refusal, Request, Response, Router, Server, ServerOptions,
+    WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-use crate::support::{Answer as Got, Client, Echo, Running, echo, get, handshake, post, routes};
+use crate::support::{Answer as Got, Client, Echo, Running, echo, get, handshake, patient, post, routes};
 
 fn with(request: &str, lines: &str) -> String {
     request.replacen("\r\n\r\n", &format!("\r\n{lines}\r\n"), 1)
@@ -132,7 +132,7 @@ fn after_hooks_get_every_answer() {
         .after("/", seen)
         .get("/later/{name}", |_| Answer::later(async { Response::text("later") }))
         .get("/work", |_| Answer::blocking(|| Response::text("work")));
-    let http = HttpConfig::default().with_max_body(5);
+    let http = patient().with_max_body(5);
     let server = Running::server(Server::new(router).threads(1).http(http));
     let mut client = server.connect();
     let seen_of = |answer: &Got| answer.header("x-seen").map(str::to_owned);
@@ -157,7 +157,7 @@ fn after_hooks_get_every_answer() {
         "the request was unreadable"
     );
     let never = Router::new().after("/", seen).get("/", |_| Answer::later(std::future::pending()));
-    let http = HttpConfig::default().with_handler_timeout(Duration::from_millis(20));
+    let http = patient().with_handler_timeout(Duration::from_millis(20));
     let server = Running::server(Server::new(never).threads(1).http(http));
     assert_eq!(seen_of(&server.connect().send(get("/")).answer()), Some(format!("GET 503 {text}")));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sinews_server::{HeadLimits, HttpConfig, Response, Server};
 
-use crate::support::{Answer, Client, LARGE, Running, get, handshake, post, routes};
+use crate::support::{Answer, Client, LARGE, Running, get, handshake, patient, post, routes};
 
 fn server() -> Running {
     Running::router(routes())
@@ -18,7 +18,7 @@ fn server_with(http: HttpConfig) -> Running {
 
 /// Short timeouts: a head, and any piece of a body, arrives at once or never.
 fn short_waits(wait: Duration) -> HttpConfig {
-    HttpConfig::default().with_head_timeout(wait).with_body_idle_timeout(wait)
+    patient().with_head_timeout(wait).with_body_idle_timeout(wait)
 }
 
 /// Sends one request on a connection of its own, which has to end with the answer.
@@ -165,7 +165,7 @@ fn malformed_requests_end_the_connection() {
 #[test]
 fn oversized_requests_are_rejected() {
     let limits = HeadLimits::new().with_max_bytes(512).with_max_headers(4);
-    let server = server_with(HttpConfig::default().with_head_limits(limits).with_max_body(10));
+    let server = server_with(patient().with_head_limits(limits).with_max_body(10));
     let head = |len: usize| {
         let bare = "GET / HTTP/1.1\r\nHost: a\r\nX: \r\n\r\n";
         bare.replace("X: ", &format!("X: {}", "x".repeat(len - bare.len())))
@@ -310,7 +310,7 @@ fn short_unwanted_body_is_discarded() {
 
 #[test]
 fn chunked_bodies_have_limits_and_one_meaning() {
-    let server = server_with(HttpConfig::default().with_max_body(10));
+    let server = server_with(patient().with_max_body(10));
     let head = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut client = server.connect();
     assert_eq!(client.send(format!("{head}a\r\n0123456789\r\n0\r\n\r\n")).answer().text(), "10");
@@ -383,7 +383,7 @@ fn drip(server: &Running, first: &str) -> Answer {
 fn slow_drip_of_bytes_does_not_extend_the_timeout() {
     let wait = Duration::from_millis(50);
     let limits = HeadLimits::new().with_max_bytes(64 << 20);
-    let config = HttpConfig::default().with_max_body(64 << 20).with_head_limits(limits);
+    let config = patient().with_max_body(64 << 20).with_head_limits(limits);
     let head = "POST /length HTTP/1.1\r\nHost: a\r\nContent-Length: 67108864\r\n\r\n";
     let chunked = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3ffffff\r\n";
     let server = server_with(config.clone().with_body_timeout(wait));
@@ -402,7 +402,7 @@ fn slow_drip_of_bytes_does_not_extend_the_timeout() {
 fn body_has_its_own_timeout() {
     let wait = Duration::from_millis(20);
     let long = Duration::from_secs(3_600);
-    let server = server_with(HttpConfig::default().with_head_timeout(wait).with_body_idle_timeout(long));
+    let server = server_with(patient().with_head_timeout(wait).with_body_idle_timeout(long));
     let wire = post("/body", "abc");
     let answer = loop {
         let mut posting = server.connect();
@@ -422,7 +422,7 @@ fn body_has_its_own_timeout() {
 #[test]
 fn body_above_the_minimum_rate_is_accepted() {
     let wait = Duration::from_millis(20);
-    let server = server_with(HttpConfig::default().with_head_timeout(wait).with_min_upload_rate(1, wait));
+    let server = server_with(patient().with_head_timeout(wait).with_min_upload_rate(1, wait));
     let chunked = "POST /length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n".to_owned();
     // Each has earned a quarter of an hour.
     for (first, last) in

@@ -14,7 +14,7 @@ use std::time::Duration;
 use sinews_server::{Answer, Http2Fault, HttpConfig, Monitor, Response, Router, Server};
 
 use crate::backend;
-use crate::support::{Client, PATIENCE, Running, get};
+use crate::support::{Client, PATIENCE, Running, get, patient};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -206,7 +206,7 @@ const OK: u8 = 0x88;
 
 #[test]
 fn many_streams_are_answered_and_bodies_exceed_the_windows() {
-    let server = Http2Server::new(HttpConfig::default());
+    let server = Http2Server::new(patient());
     let mut client = server.connect();
     let streams: Vec<u32> = (0..20).map(|number| 2 * number + 1).collect();
     for stream in &streams {
@@ -232,7 +232,7 @@ fn many_streams_are_answered_and_bodies_exceed_the_windows() {
 
 #[test]
 fn uploads_are_limited_and_their_windows_open() {
-    let server = Http2Server::new(HttpConfig::default().with_max_body(200_000));
+    let server = Http2Server::new(patient().with_max_body(200_000));
     let mut client = server.connect();
     client.frame(HEADERS, END_HEADERS, 1, &block(METHOD_POST, "/len", &[]));
     let (mut left, mut window) = (200_000_usize, 65_535_usize);
@@ -266,7 +266,7 @@ fn uploads_are_limited_and_their_windows_open() {
 
 #[test]
 fn graceful_stop_finishes_streams() {
-    let server = Http2Server::new(HttpConfig::default());
+    let server = Http2Server::new(patient());
     let mut client = server.connect();
     client.get(1, "/later");
     client.frame(PING, 0, 0, &[7; 8]);
@@ -329,7 +329,7 @@ fn floods_and_faults_end_only_their_connection() {
         client.fails(9);
     };
     for (number, (attack, fault)) in calm.chain([(invalid, Http2Fault::Compression)]).enumerate() {
-        let server = Http2Server::new(HttpConfig::default());
+        let server = Http2Server::new(patient());
         let mut neighbor = server.connect();
         let mut client = server.connect();
         attack(&mut client);
@@ -341,7 +341,7 @@ fn floods_and_faults_end_only_their_connection() {
 
 #[test]
 fn malformed_requests_never_reach_a_route() {
-    let server = Http2Server::new(HttpConfig::default());
+    let server = Http2Server::new(patient());
     let mut client = server.connect();
     let fields = [
         ("transfer-encoding", "chunked"),
@@ -363,7 +363,7 @@ fn malformed_requests_never_reach_a_route() {
 #[test]
 fn silent_clients_and_closed_windows_time_out() {
     let short = Duration::from_millis(1500);
-    let http = HttpConfig::default()
+    let http = patient()
         .with_head_timeout(short)
         .with_write_timeout(short)
         .with_body_idle_timeout(short)
@@ -404,7 +404,7 @@ fn silent_clients_and_closed_windows_time_out() {
 #[test]
 fn silent_connections_with_streams_are_pinged_and_then_ended() {
     let (interval, timeout) = (Duration::from_millis(300), Duration::from_secs(3));
-    let http = HttpConfig::default()
+    let http = patient()
         .with_http2_ping_interval(Some(interval))
         .with_http2_ping_timeout(timeout)
         .with_keep_alive_timeout(Duration::from_secs(3));
@@ -441,7 +441,7 @@ fn silent_connections_with_streams_are_pinged_and_then_ended() {
 
 #[test]
 fn streams_beyond_the_setting_are_refused() {
-    let server = Http2Server::new(HttpConfig::default().with_http2_max_streams(2));
+    let server = Http2Server::new(patient().with_http2_max_streams(2));
     let mut client = server.connect();
     let settings = client.until(SETTINGS);
     assert!(settings.payload.chunks(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]), "{settings:?}");
@@ -451,7 +451,7 @@ fn streams_beyond_the_setting_are_refused() {
     let reset = client.until(RST_STREAM);
     assert_eq!((reset.stream, &reset.payload[..]), (5, &[0, 0, 0, 7][..]), "REFUSED_STREAM");
     let router = Router::new();
-    let none = Server::new(router).http(HttpConfig::default().with_http2_max_streams(0));
+    let none = Server::new(router).http(patient().with_http2_max_streams(0));
     let error = none.listen(([127, 0, 0, 1], 0).into()).bind().unwrap_err();
     assert!(error.to_string().contains("http2_max_streams must be at least 1"), "{error}");
 }

@@ -25,7 +25,7 @@ use sinews_server::{
 
 use self::quic_client::QuicClient;
 use crate::backend;
-use crate::support::{Client, PATIENCE, Running};
+use crate::support::{Client, PATIENCE, Running, patient};
 
 const LARGE: usize = 3 << 20;
 
@@ -217,7 +217,7 @@ impl Http3Client {
 
 #[test]
 fn requests_are_answered_over_http3() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut client = server.connect();
     let stream = client.ask("GET", "/", b"");
     assert_eq!(client.answer(stream), (200, b"Http3 true".to_vec()));
@@ -239,7 +239,7 @@ fn requests_are_answered_over_http3() {
 fn answers_over_tls_announce_http3() {
     let announced = std::num::NonZeroU16::new(4433);
     for given in [None, announced] {
-        check_announced(HttpConfig::default().with_http3_announced_port(given), given);
+        check_announced(patient().with_http3_announced_port(given), given);
     }
 }
 
@@ -268,7 +268,7 @@ fn check_announced(http: HttpConfig, given: Option<std::num::NonZeroU16>) {
 fn answers_reach_a_quiet_client() {
     // No keepalive leads the worker to it, either: the next timer of the connection ends it.
     let limits = Http3Limits::default().with_ping_interval(None).with_idle_timeout(PATIENCE / 2);
-    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
+    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
     client.run_until_quiet();
@@ -278,7 +278,7 @@ fn answers_reach_a_quiet_client() {
 
 #[test]
 fn pending_answers_leave_when_they_are_ready() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
     // Other streams do not wait.
@@ -289,7 +289,7 @@ fn pending_answers_leave_when_they_are_ready() {
 
 #[test]
 fn datagrams_of_a_client_that_moved_reach_the_worker_of_its_connection() {
-    let server = Http3Server::new(HttpConfig::default(), 4);
+    let server = Http3Server::new(patient(), 4);
     let mut client = server.connect();
     // Most addresses lead to another worker than the first.
     for _ in 0..12 {
@@ -304,7 +304,7 @@ fn datagrams_of_a_client_that_moved_reach_the_worker_of_its_connection() {
 #[test]
 fn connections_beyond_a_limit_are_closed() {
     let limits = sinews_server::Limits::default().with_max_connections_per_address(1);
-    let server = Http3Server::with(HttpConfig::default(), Router::new(), |server| server.limits(limits));
+    let server = Http3Server::with(patient(), Router::new(), |server| server.limits(limits));
     let mut first = server.connect();
     let mut second = Http3Client::start(server.running.address, server.roots.clone());
     second.run("the refusal of the second connection", |quic| quic.lost.is_some());
@@ -323,8 +323,7 @@ fn connections_beyond_a_limit_are_closed() {
 
 #[test]
 fn idle_connections_and_incomplete_handshakes_end() {
-    let server =
-        Http3Server::new(HttpConfig::default().with_keep_alive_timeout(Duration::from_millis(200)), 1);
+    let server = Http3Server::new(patient().with_keep_alive_timeout(Duration::from_millis(200)), 1);
     // On a busy machine, the connection may end before its first request arrives: then once more.
     let mut client = loop {
         let mut client = server.connect();
@@ -339,7 +338,7 @@ fn idle_connections_and_incomplete_handshakes_end() {
     client.run("the end of an idle connection", |quic| quic.lost.is_some());
     assert!(client.quic.lost.as_ref().unwrap().contains("idle"), "{:?}", client.quic.lost);
     // A client that never completes its handshake.
-    let server = Http3Server::new(HttpConfig::default().with_head_timeout(Duration::from_millis(300)), 1);
+    let server = Http3Server::new(patient().with_head_timeout(Duration::from_millis(300)), 1);
     let mut client = Http3Client::start(server.running.address, server.roots.clone());
     client.flush();
     wait("the end of a handshake", || server.monitor.metrics().tls_failures == 1);
@@ -349,7 +348,7 @@ fn idle_connections_and_incomplete_handshakes_end() {
 fn streams_and_handshakes_are_limited_as_configured() {
     let limits = Http3Limits::default().with_max_streams(3).with_retry_handshakes(0);
     let limits = limits.with_max_handshakes_per_address(2);
-    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
+    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
     let mut client = server.connect();
     let streams = [(); 3].map(|()| client.ask("GET", "/later", b""));
     assert!(client.quic.quic.streams().open(quinn_proto::Dir::Bi).is_none(), "a fourth stream");
@@ -376,7 +375,7 @@ fn streams_and_handshakes_are_limited_as_configured() {
 fn absent_clients_are_lost_after_the_idle_timeout() {
     let limits = Http3Limits::default().with_idle_timeout(Duration::from_secs(3));
     let limits = limits.with_ping_interval(None);
-    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
+    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
     let client = server.connect();
     wait("the end of the connection", || server.monitor.metrics().closed.total() == 1);
     drop(client);
@@ -384,7 +383,7 @@ fn absent_clients_are_lost_after_the_idle_timeout() {
 
 #[test]
 fn graceful_stop_finishes_answers_and_accepts_no_more() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
     client.flush();
@@ -403,7 +402,7 @@ fn graceful_stop_finishes_answers_and_accepts_no_more() {
 /// As the system tells clients of TCP.
 #[test]
 fn immediate_stop_tells_all_clients() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     let mut clients: Vec<Http3Client> = (0..40).map(|_| server.connect()).collect();
     for client in &mut clients {
         client.ask("GET", "/later", b"");
@@ -423,7 +422,7 @@ fn immediate_stop_tells_all_clients() {
 fn pending_answers_outlive_the_idle_timeout() {
     let limits = Http3Limits::default().with_idle_timeout(Duration::from_secs(4));
     let limits = limits.with_ping_interval(Some(Duration::from_millis(300)));
-    let server = Http3Server::new(HttpConfig::default().with_http3_limits(limits), 1);
+    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
     let start = Instant::now();

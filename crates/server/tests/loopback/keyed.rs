@@ -12,7 +12,7 @@ use sinews_server::{
 use sinews_testkit::{Frame, Reply};
 
 use crate::backend;
-use crate::support::{EventReceiver, HandlerEvent, Peer, Running, scripted};
+use crate::support::{EventReceiver, HandlerEvent, Peer, Running, for_slow_peers, scripted};
 
 /// `kind epoch sequence`, then `key version value` for each change. The kind is `update`, `part` or `last`.
 fn encode(update: &KeyedUpdate<'_>) -> Prepared {
@@ -68,7 +68,8 @@ fn server(threads: usize) -> (Server, EventReceiver) {
         };
         cx.send_text(&format!("= {}", result.unwrap_or_else(|error| error.to_string()))).unwrap();
     });
-    (Server::new(Router::new().websocket("/", route)).threads(threads).keyed_topics(encode), events)
+    let router = Router::new().websocket("/", route.with_config(for_slow_peers()));
+    (Server::new(router).threads(threads).keyed_topics(encode), events)
 }
 
 /// A subscriber and its view.

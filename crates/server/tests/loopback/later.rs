@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use sinews_server::{Answer, BlockingConfig, HttpConfig, OwnedRequest, Response, Router, Server};
+use sinews_server::{Answer, BlockingConfig, OwnedRequest, Response, Router, Server};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{PATIENCE, Running, get, handshake, post, routes, scripted};
+use crate::support::{PATIENCE, Running, get, handshake, patient, post, routes, scripted};
 
 /// Answers that wait until the test provides them.
 #[derive(Clone, Default)]
@@ -216,7 +216,7 @@ fn client_that_has_closed_its_side_gets_the_later_answer_too() {
 #[test]
 fn pending_answer_times_out() {
     let (manual, router) = manual();
-    let http = HttpConfig::default().with_handler_timeout(Duration::from_millis(20));
+    let http = patient().with_handler_timeout(Duration::from_millis(20));
     let server = Running::server(Server::new(router).threads(1).http(http));
     let mut client = server.connect();
     client.send(get("/held/x") + &get("/name/next"));

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sinews_server::{HttpConfig, Limit, Limits, Listen, Response, Router, Server, TrustedProxies};
+use sinews_server::{Limit, Limits, Listen, Response, Router, Server, TrustedProxies};
 use sinews_testkit::{Frame, Reply};
 
 use crate::backend;
-use crate::support::{Running, echo, get, handshake};
+use crate::support::{Running, echo, get, handshake, patient};
 
 fn routes() -> Router {
     Router::new()
@@ -44,7 +44,7 @@ fn client_in_the_proxy_header_is_the_peer() {
 
 #[test]
 fn connection_without_a_proxy_header_is_closed() {
-    let http = HttpConfig::default().with_head_timeout(Duration::from_millis(100));
+    let http = patient().with_head_timeout(Duration::from_millis(100));
     let server = server(Server::new(routes()).http(http));
     let mut plain = server.connect();
     plain.send(get("/"));

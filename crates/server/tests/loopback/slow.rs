@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sinews_server::{
-    Cause, CloseCode, Config, DropReason, Kind, Prepared, Response, Router, Server, SlowConsumer, TopicRule,
+    Cause, CloseCode, DropReason, Kind, Prepared, Response, Router, Server, SlowConsumer, TopicRule,
 };
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{EventReceiver, HandlerEvent, Peer, Running, post, scripted};
+use crate::support::{EventReceiver, HandlerEvent, Peer, Running, for_slow_peers, post, scripted};
 
 const SIZE: usize = 64 << 10;
 
@@ -54,7 +54,7 @@ fn world(threads: usize, slow: SlowConsumer) -> World {
         format!("{} {} {} {}", c.dropped_newest, c.dropped_oldest, c.conflated, c.closed_slow)
     };
     let router = Router::new()
-        .websocket("/", route.with_config(Config::default().with_max_outbound(1)))
+        .websocket("/", route.with_config(for_slow_peers().with_max_outbound(1)))
         .post("/counters", move |request| Response::text(counters(request.topics())));
     let rule = TopicRule::new("all.*").with_slow_consumer(slow).with_max_queued_messages(WAITING);
     let rule = rule.with_max_queued_bytes(usize::MAX);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_server::{
-    BoundServer, Closed, Config, Context, DroppedMessages, Handler, Kind, Payload, Response, Router, Server,
-    StopHandle, WebSocketRoute,
+    BoundServer, Closed, Config, Context, DroppedMessages, Handler, Http3Limits, HttpConfig, Kind, Payload,
+    Response, Router, Server, StopHandle, WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reader, Reply};
 use socket2::SockRef;
@@ -20,6 +20,29 @@ use crate::backend;
 
 /// Longer than anything here takes on a busy machine; reached only if an event is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A configuration of HTTP for clients that a busy machine delays.
+pub(crate) fn patient() -> HttpConfig {
+    let long = Duration::from_secs(3_600);
+    HttpConfig::default()
+        .with_head_timeout(long)
+        .with_body_idle_timeout(long)
+        .with_body_timeout(long)
+        .with_min_upload_rate(0, long)
+        .with_keep_alive_timeout(long)
+        .with_write_timeout(long)
+        .with_handler_timeout(long)
+        .with_http2_ping_interval(None)
+        .with_http3_limits(Http3Limits::default().with_idle_timeout(Duration::from_secs(600)))
+}
+
+/// The configuration for peers that read only when the test wants it.
+pub(crate) fn for_slow_peers() -> Config {
+    Config::default()
+        .with_ping_interval(None)
+        .with_idle_timeout(None)
+        .with_write_timeout(Duration::from_secs(3_600))
+}
 
 /// A server on its own threads; it stops on drop.
 pub(crate) struct Running {
@@ -31,7 +54,7 @@ pub(crate) struct Running {
 impl Running {
     /// One thread, so that the observed order is the order of events.
     pub(crate) fn router(router: Router) -> Self {
-        Self::server(Server::new(router).threads(1))
+        Self::server(Server::new(router).threads(1).http(patient()))
     }
 
     pub(crate) fn server(server: Server) -> Self {
@@ -441,7 +464,7 @@ impl Handler for Echo {
 }
 
 pub(crate) fn echo() -> WebSocketRoute {
-    WebSocketRoute::new(|_| Ok(Echo))
+    WebSocketRoute::new(|_| Ok(Echo)).with_config(for_slow_peers())
 }
 
 pub(crate) fn echo_with(config: Config) -> Router {

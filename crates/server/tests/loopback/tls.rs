@@ -10,13 +10,15 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sinews_proto::Role;
 use sinews_server::{
-    Certificates, CloseCode, Config, HttpConfig, Limit, Limits, Listen, Monitor, Router, Sent, Server,
-    TlsConfig, WebSocketEnd,
+    Certificates, CloseCode, Config, Limit, Limits, Listen, Monitor, Router, Sent, Server, TlsConfig,
+    WebSocketEnd,
 };
 use sinews_testkit::{Frame, Reader, Reply};
 
 use crate::backend;
-use crate::support::{HandlerEvent, LARGE, PATIENCE, Running, echo, get, handshake, routes, scripted};
+use crate::support::{
+    HandlerEvent, LARGE, PATIENCE, Running, echo, get, handshake, patient, routes, scripted,
+};
 
 /// A certificate for these names, in PEM, and its key.
 fn made(names: &[&str]) -> (String, String) {
@@ -245,7 +247,7 @@ fn non_tls_input_gets_an_alert_and_is_counted() {
     let mut distrusting = Client::new(&server, &client(&made(&["localhost"]).0, BOTH), "localhost");
     assert!(distrusting.stream.write_all(b"x").is_err());
     // An incomplete handshake times out.
-    let http = HttpConfig::default().with_head_timeout(Duration::from_millis(200));
+    let http = patient().with_head_timeout(Duration::from_millis(200));
     let (server, _) = server_of(Server::new(routes()).http(http), listen(&tls));
     let mut silent = server.connect();
     assert!(silent.closes_without_response());
@@ -406,7 +408,7 @@ fn stop_closes_clients_over_tls() {
     let pem = made(&["localhost"]);
     let listen = listen(&TlsConfig::new(certificates(&[&pem])).unwrap());
     let long = Duration::from_secs(3_600);
-    let server = Server::new(routes()).grace(long).http(HttpConfig::default().with_write_timeout(long));
+    let server = Server::new(routes()).grace(long).http(patient().with_write_timeout(long));
     let (server, _) = server_of(server, listen);
     let mut kept = Client::new(&server, &client(&pem.0, BOTH), "localhost");
     kept.send(get("/"));

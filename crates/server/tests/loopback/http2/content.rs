@@ -6,7 +6,7 @@ use super::*;
 
 /// A running server of a router, with a client of it.
 fn client_of(router: Router) -> (Running, Http2Client) {
-    let http = HttpConfig::default().with_http2_clear_text(true);
+    let http = patient().with_http2_clear_text(true);
     let running = Running::server(Server::new(router).threads(1).http(http).engine(backend::engine()));
     let mut client = Http2Client { client: running.connect() };
     client.client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -106,7 +106,7 @@ fn acknowledgement_of_settings_precedes_the_data_that_they_permit() {
 
 #[test]
 fn goaway_of_the_client_lets_open_streams_finish() {
-    let server = Http2Server::new(HttpConfig::default());
+    let server = Http2Server::new(patient());
     let mut client = server.connect();
     client.get(1, "/later");
     client.frame(GOAWAY, 0, 0, &[0; 8]);

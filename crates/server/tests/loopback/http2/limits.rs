@@ -10,7 +10,7 @@ use crate::support::echo;
 /// A proxy may send the rest of a body long after the answer, when many streams have ended.
 #[test]
 fn late_bodies_of_answered_requests_are_ignored_however_many_streams_end() {
-    let server = Http2Server::new(HttpConfig::default());
+    let server = Http2Server::new(patient());
     let mut client = server.connect();
     client.frame(HEADERS, END_HEADERS, 1, &block(METHOD_POST, "/missing", &[]));
     assert_eq!(client.until(RST_STREAM).payload, [0; 4]);
@@ -31,7 +31,7 @@ fn late_bodies_of_answered_requests_are_ignored_however_many_streams_end() {
 #[test]
 fn sockets_of_a_proxy_that_end_at_once_leave_the_others_open() {
     const SOCKETS: u32 = 500;
-    let http = HttpConfig::default().with_http2_clear_text(true).with_http2_max_streams(SOCKETS);
+    let http = patient().with_http2_clear_text(true).with_http2_max_streams(SOCKETS);
     let router = Router::new().websocket("/", echo());
     let server = Server::new(router).threads(1).http(http);
     let running = Running::server(server);
@@ -61,7 +61,7 @@ fn sockets_of_a_proxy_that_end_at_once_leave_the_others_open() {
 #[test]
 fn busy_clients_outlive_the_head_timeout() {
     let timeout = Duration::from_secs(4);
-    let server = Http2Server::new(HttpConfig::default().with_head_timeout(timeout));
+    let server = Http2Server::new(patient().with_head_timeout(timeout));
     let mut client = server.connect();
     client.until(SETTINGS);
     client.frame(WINDOW_UPDATE, 0, 0, &[0x3f, 0, 0, 0]);
@@ -88,7 +88,7 @@ fn answers_to_closed_windows_count_as_memory() {
         move |_| Response::text(body.clone())
     });
     let limits = Limits::default().with_max_memory(20 * ANSWER).with_when_full(WhenFull::Close);
-    let http = HttpConfig::default().with_http2_clear_text(true);
+    let http = patient().with_http2_clear_text(true);
     let monitor = router.monitor();
     let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
     let connect = || {
@@ -133,7 +133,7 @@ fn answers_to_closed_windows_count_as_memory() {
 /// Uploads beyond the memory of one connection wait for earlier ones, which the client may cancel.
 #[test]
 fn canceled_upload_resumes_the_others() {
-    let http = HttpConfig::default().with_max_body(100_000);
+    let http = patient().with_max_body(100_000);
     // The timeout of an upload would resume the others.
     let server = Http2Server::new(http.with_body_idle_timeout(10 * PATIENCE));
     let mut client = server.connect();
@@ -168,7 +168,7 @@ fn late_messages_of_a_socket_that_was_reset_are_ignored() {
     let running = Running::server(
         Server::new(Router::new().websocket("/", echo()))
             .threads(1)
-            .http(HttpConfig::default().with_http2_clear_text(true)),
+            .http(patient().with_http2_clear_text(true)),
     );
     let mut sockets = Sockets::new(&running);
     assert_eq!(sockets.connect(1, "/", &[]), 200);

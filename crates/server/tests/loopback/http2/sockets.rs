@@ -216,7 +216,7 @@ impl Sockets {
 }
 
 pub(super) fn serve(router: Router) -> Running {
-    let http = HttpConfig::default().with_http2_clear_text(true);
+    let http = patient().with_http2_clear_text(true);
     Running::server(Server::new(router).threads(1).http(http))
 }
 
@@ -463,7 +463,7 @@ fn graceful_stop_closes_sockets_and_then_the_connection() {
 /// The first socket has the slot of the connection, as over HTTP/1.1.
 #[test]
 fn further_sockets_count_as_connections_of_their_address() {
-    let http = HttpConfig::default().with_http2_clear_text(true);
+    let http = patient().with_http2_clear_text(true);
     let limits = Limits::default().with_max_connections_per_address(2);
     let server = Server::new(echo_with(Config::default())).threads(1).http(http).limits(limits);
     let running = Running::server(server);
@@ -497,7 +497,7 @@ fn further_sockets_count_as_connections_of_their_address() {
 fn sockets_beyond_the_limits_are_closed_by_the_code_of_their_route() {
     // Sockets of one thread that are being rejected.
     const REJECTING_MAX: u32 = 256;
-    let http = HttpConfig::default().with_http2_clear_text(true).with_http2_max_streams(400);
+    let http = patient().with_http2_clear_text(true).with_http2_max_streams(400);
     let limits = Limits::default().with_max_connections_per_address(1);
     let route = || echo().with_overload_close("busy", CloseCode::new(4100).unwrap(), "over capacity");
     let router = Router::new().websocket("/", route()).websocket("/plain", echo());
@@ -613,7 +613,7 @@ fn read_slowly(stream: &mut std::net::TcpStream, time: Duration) -> bool {
 /// The send buffer of the system holds some MiB, which a slow client reads for longer than the timeout of pings.
 #[test]
 fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
-    let http = HttpConfig::default()
+    let http = patient()
         .with_http2_clear_text(true)
         .with_http2_ping_interval(Some(Duration::from_millis(300)))
         .with_http2_ping_timeout(Duration::from_millis(3500));

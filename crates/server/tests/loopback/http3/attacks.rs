@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{QuicStreamId, RequestTarget};
-use sinews_server::{HttpConfig, Limits, Router};
+use sinews_server::{Limits, Router};
 
 use super::quic_client::QuicClient;
 use super::{Http3Client, Http3Server, wait};
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, patient};
 
 /// CVE-2023-44487: requests that are reset at once.
 #[test]
 fn rapid_resets_end_the_connection() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let (mut attacker, mut other) = (server.connect(), server.connect());
     let target = RequestTarget::new("GET", "https", "localhost", "/later");
     for _ in 0..100 {
@@ -44,7 +44,7 @@ fn rapid_resets_end_the_connection() {
 /// Clients that never answer take no state beyond the first hundred: later ones have to prove their address.
 #[test]
 fn half_open_handshakes_exclude_no_client() {
-    let http = HttpConfig::default().with_head_timeout(Duration::from_secs(60));
+    let http = patient().with_head_timeout(Duration::from_secs(60));
     let server = Http3Server::new(http, 1);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut first = QuicClient::connect(server.running.address, server.roots.clone(), "h3", Instant::now());
@@ -93,7 +93,7 @@ const EXCESSIVE_LOAD: (bool, u64) = (true, 0x107);
 /// CVE-2019-9518 and RUSTSEC-2026-0258 (empty DATA), CVE-2019-9513 (priorities), and frames that nobody knows.
 #[test]
 fn floods_of_frames_without_content_end_the_connection() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let other = server.connect();
     // DATA without content, PRIORITY_UPDATE (RFC 9218 section 7.2), MAX_PUSH_ID, and a reserved frame.
     assert_eq!(flood(&server, false, &[0, 0], 200_000), EXCESSIVE_LOAD, "DATA");
@@ -111,7 +111,7 @@ fn floods_of_frames_without_content_end_the_connection() {
 /// CVE-2025-8671: the client makes the server reset streams.
 #[test]
 fn provoked_resets_end_the_connection() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut attacker = server.connect();
     // A field section without pseudo-header fields.
     let malformed: &[u8] = &[1, 2, 0, 0];
@@ -133,7 +133,7 @@ fn provoked_resets_end_the_connection() {
 /// CVE-2026-40898, CVE-2016-6581: each byte of the section is a field of the static table.
 #[test]
 fn field_section_bombs_are_rejected_or_end_the_connection() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let section = |len: usize| {
         let mut bytes = vec![1];
         bytes.extend(super::tamper::varint(len as u64));
@@ -157,7 +157,7 @@ fn field_section_bombs_are_rejected_or_end_the_connection() {
 /// CVE-2019-9517: a window that never opens.
 #[test]
 fn windows_that_stay_closed_end_their_answer() {
-    let http = HttpConfig::default().with_write_timeout(Duration::from_secs(3));
+    let http = patient().with_write_timeout(Duration::from_secs(3));
     let server = Http3Server::new(http, 1);
     let mut client = server.connect();
     let stream = client.ask("GET", "/large", b"");
@@ -177,7 +177,7 @@ fn windows_that_stay_closed_end_their_answer() {
 /// CVE-2019-9512: PING of QUIC.
 #[test]
 fn floods_of_pings_stop_no_other_client() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let (mut attacker, mut other) = (server.connect(), server.connect());
     let before = server.monitor.metrics().incomplete_bytes;
     for _ in 0..5000 {
@@ -220,7 +220,7 @@ fn received(socket: UdpSocket) -> Vec<Vec<u8>> {
 /// RFC 9000 section 8.1: a client that never answers gets at most three times its bytes.
 #[test]
 fn answers_to_unproved_addresses_are_limited() {
-    let server = Http3Server::new(HttpConfig::default().with_head_timeout(Duration::from_secs(3)), 1);
+    let server = Http3Server::new(patient().with_head_timeout(Duration::from_secs(3)), 1);
     let mut client = QuicClient::connect(server.running.address, server.roots.clone(), "h3", Instant::now());
     let first = client.transmit(Instant::now());
     let sent: usize = first.iter().map(Vec::len).sum();
@@ -233,7 +233,7 @@ fn answers_to_unproved_addresses_are_limited() {
 /// RFC 9000 section 6 and 21.12: unknown versions are answered by version 1 only, and no answer is answered.
 #[test]
 fn version_negotiation_offers_version_1_only() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let initial = |version: u32, len: usize| {
         let mut datagram = vec![0xc0];
         datagram.extend(version.to_be_bytes());
@@ -260,7 +260,7 @@ fn version_negotiation_offers_version_1_only() {
 /// answers shrink.
 #[test]
 fn stateless_resets_reveal_no_token_of_a_connection() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut client = server.connect();
     let stream = client.ask("GET", "/later", b"");
     let datagrams = client.quic.transmit(Instant::now());
@@ -307,7 +307,7 @@ fn stateless_resets_reveal_no_token_of_a_connection() {
 /// A client that opens no window holds no more than a piece of each answer in the queue.
 #[test]
 fn closed_windows_hold_a_piece_of_each_answer() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let (mut attacker, mut other) = (server.connect(), server.connect());
     let streams: Vec<u64> = (0..16).map(|_| attacker.ask("GET", "/large", b"")).collect();
     attacker.quic.unread.extend(&streams);
@@ -332,7 +332,7 @@ fn closed_windows_hold_a_piece_of_each_answer() {
 #[test]
 fn idle_connections_count_toward_the_limit_of_memory() {
     let limits = Limits::default().with_max_memory(1 << 20);
-    let server = Http3Server::with(HttpConfig::default(), Router::new(), |server| server.limits(limits));
+    let server = Http3Server::with(patient(), Router::new(), |server| server.limits(limits));
     let mut clients = Vec::new();
     loop {
         let mut client = Http3Client::start(server.running.address, server.roots.clone());

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sinews_http::h3::{QuicStreamId, RequestTarget};
-use sinews_server::HttpConfig;
 
 use super::{Http3Server, LARGE, wait};
+use crate::support::patient;
 
 /// Bytes that differ in each place.
 pub(super) fn pattern(len: usize) -> Vec<u8> {
@@ -14,7 +14,7 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn large_answers_share_the_connection() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut client = server.connect();
     let large: Vec<u64> = (0..3).map(|_| client.ask("GET", "/large", b"")).collect();
     assert_eq!(client.get("/fixed").0, 200);
@@ -27,7 +27,7 @@ fn large_answers_share_the_connection() {
 
 #[test]
 fn bodies_beyond_the_limit_are_rejected() {
-    let server = Http3Server::new(HttpConfig::default().with_max_body(1000), 1);
+    let server = Http3Server::new(patient().with_max_body(1000), 1);
     let mut client = server.connect();
     let stream = client.ask("POST", "/len", &pattern(1000));
     assert_eq!(client.answer(stream).0, 200);
@@ -43,7 +43,7 @@ fn bodies_beyond_the_limit_are_rejected() {
 
 #[test]
 fn stalled_bodies_time_out() {
-    let http = HttpConfig::default().with_body_idle_timeout(Duration::from_millis(200));
+    let http = patient().with_body_idle_timeout(Duration::from_millis(200));
     let server = Http3Server::new(http, 1);
     let mut client = server.connect();
     let target = RequestTarget::new("POST", "https", "localhost", "/len");
@@ -55,7 +55,7 @@ fn stalled_bodies_time_out() {
 
 #[test]
 fn late_answers_time_out() {
-    let server = Http3Server::new(HttpConfig::default().with_handler_timeout(Duration::from_millis(200)), 1);
+    let server = Http3Server::new(patient().with_handler_timeout(Duration::from_millis(200)), 1);
     let mut client = server.connect();
     let stream = client.ask("GET", "/later", b"");
     assert_eq!(client.answer(stream).0, 503);
@@ -63,7 +63,7 @@ fn late_answers_time_out() {
 
 #[test]
 fn large_heads_and_other_schemes_are_rejected() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut client = server.connect();
     let long = "x".repeat(40_000);
     let target = RequestTarget::new("GET", "https", "localhost", "/");
@@ -80,7 +80,7 @@ fn large_heads_and_other_schemes_are_rejected() {
 
 #[test]
 fn cancelled_requests_end_their_answers() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut client = server.connect();
     let stream = client.ask("GET", "/later", b"");
     client.flush();

@@ -9,11 +9,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use quinn_proto::{StreamId, VarInt};
 use sinews_http::h2;
 use sinews_http::h3::RequestTarget;
-use sinews_server::{Files, HttpConfig, Monitor, Response, Router, Server};
+use sinews_server::{Files, Monitor, Response, Router, Server};
 
 use super::{Http3Client, tls};
 use crate::backend;
-use crate::support::{Client, PATIENCE, Running};
+use crate::support::{Client, PATIENCE, Running, patient};
 
 const LARGE: usize = 3 << 20;
 
@@ -83,7 +83,7 @@ impl FileServer {
         let files = Files::open(directory.path()).unwrap().with_revalidation(Duration::ZERO);
         let router = Router::new().files("/static", files).fixed("/fixed", Response::text("fixed"));
         let (tls, roots) = tls();
-        let http = HttpConfig::default().with_http2_clear_text(true).with_http3(true);
+        let http = patient().with_http2_clear_text(true).with_http3(true);
         let server = Server::new(router).threads(1).http(http).engine(backend::engine());
         let any = ([127, 0, 0, 1], 0).into();
         let bound = server.listen(any).listen_tls(any, tls).bind().unwrap();

@@ -22,7 +22,7 @@ impl Successor {
                 listeners.push(address.clone(), socket.try_clone_to_owned().unwrap()).unwrap();
             }
         }
-        let server = server.http(HttpConfig::default().with_http3(true)).inherit(listeners);
+        let server = server.http(patient().with_http3(true)).inherit(listeners);
         let bound = server.listen_on(Listen::tcp(of.address).with_tls(tls)).bind().unwrap();
         let monitor = bound.monitor();
         Self { running: Running::bound(bound), roots, wakers, monitor }
@@ -52,7 +52,7 @@ fn change_address(client: &mut Http3Client) {
 
 #[test]
 fn open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_clients() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     // The kernel spreads them over the sockets of both processes.
     let mut clients: Vec<(Http3Client, u64)> = (0..16).map(|_| waiting(&server)).collect();
     let mut idle = server.connect();
@@ -87,7 +87,7 @@ fn open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_
 /// A client of one UDP socket opens its next connection from the address of the one before.
 #[test]
 fn client_reconnects_to_the_successor_from_the_address_of_its_open_request() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     let (mut client, later) = waiting(&server);
     let successor = Successor::new(&server.running, 2, true);
     server.running.stop.hand_over();
@@ -109,7 +109,7 @@ fn client_reconnects_to_the_successor_from_the_address_of_its_open_request() {
 /// The connections of three processes at a time.
 #[test]
 fn open_requests_outlive_two_handovers() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     let (mut first, first_later) = waiting(&server);
     let second = Successor::new(&server.running, 2, true);
     server.running.stop.hand_over();
@@ -143,7 +143,7 @@ fn open_requests_outlive_two_handovers() {
 /// The datagrams between the first and the third process take the way through the second.
 #[test]
 fn process_without_connections_passes_on_datagrams_until_its_predecessor_ends() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     let mut clients: Vec<(Http3Client, u64)> = (0..16).map(|_| waiting(&server)).collect();
     let second = Successor::new(&server.running, 2, true);
     server.running.stop.hand_over();
@@ -169,7 +169,7 @@ fn process_without_connections_passes_on_datagrams_until_its_predecessor_ends() 
 
 #[test]
 fn handover_to_a_program_without_datagrams_closes_connections_and_leaves_the_port() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     let (mut client, later) = waiting(&server);
     let successor = Successor::new(&server.running, 2, false);
     server.running.stop.hand_over();
@@ -184,7 +184,7 @@ fn handover_to_a_program_without_datagrams_closes_connections_and_leaves_the_por
 /// A successor that runs passes on datagrams before the handover, too.
 #[test]
 fn predecessor_keeps_its_connections_until_the_handover() {
-    let server = Http3Server::new(HttpConfig::default(), 2);
+    let server = Http3Server::new(patient(), 2);
     let mut clients: Vec<Http3Client> = (0..8).map(|_| server.connect()).collect();
     let successor = Successor::new(&server.running, 2, true);
     for client in &mut clients {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId, TransportConfig};
 use sinews_http::h3::{QuicStreamId, RequestTarget};
-use sinews_server::{HttpConfig, Limit, Limits, Response, Router, WhenFull};
+use sinews_server::{Limit, Limits, Response, Router, WhenFull};
 
 use super::quic_client::QuicClient;
 use super::sockets::Http3Sockets;
 use super::{Http3Client, Http3Server, wait};
-use crate::support::{PATIENCE, echo};
+use crate::support::{PATIENCE, echo, patient};
 
 /// Opens a stream with these bytes.
 fn open(client: &mut Http3Client, bytes: Vec<u8>) -> StreamId {
@@ -25,7 +25,7 @@ fn open(client: &mut Http3Client, bytes: Vec<u8>) -> StreamId {
 /// The type of HEADERS, and an unknown frame without end. Another request of the connection goes on.
 #[test]
 fn requests_without_heads_are_reset_alone() {
-    let http = HttpConfig::default().with_head_timeout(Duration::from_secs(2));
+    let http = patient().with_head_timeout(Duration::from_secs(2));
     let server = Http3Server::new(http, 1);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
@@ -47,7 +47,7 @@ fn requests_without_heads_are_reset_alone() {
 #[test]
 fn busy_clients_outlive_the_head_timeout() {
     let timeout = Duration::from_secs(4);
-    let server = Http3Server::new(HttpConfig::default().with_head_timeout(timeout), 1);
+    let server = Http3Server::new(patient().with_head_timeout(timeout), 1);
     let mut client = server.connect();
     let target = RequestTarget::new("GET", "https", "localhost", "/fixed");
     let (start, mut last) = (Instant::now(), None::<(StreamId, Bytes)>);
@@ -72,7 +72,7 @@ fn answers_to_closed_windows_count_as_memory() {
     const ANSWER: usize = 1 << 20;
     let router = Router::new().get("/made", |_| Response::text(vec![b'x'; ANSWER]));
     let limits = Limits::default().with_max_memory(20 * ANSWER).with_when_full(WhenFull::Close);
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let server = Http3Server::with(patient(), router, |server| server.limits(limits));
     let mut other = server.connect();
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(1000_u32.into());
@@ -125,7 +125,7 @@ fn end_of_an_answer_retains_no_body_and_times_out() {
         let is_dropped = Arc::clone(&known);
         Response::text(Bytes::from_owner(Dropping { bytes: vec![b'x'; ANSWER], is_dropped }))
     });
-    let http = HttpConfig::default().with_write_timeout(Duration::from_millis(1500));
+    let http = patient().with_write_timeout(Duration::from_millis(1500));
     let server = Http3Server::with(http, router, |server| server);
     let mut transport = TransportConfig::default();
     // The head and the headers of frames exceed it.
@@ -158,7 +158,7 @@ fn end_of_an_answer_retains_no_body_and_times_out() {
 fn answer_is_complete_once_its_end_leaves() {
     const ANSWER: usize = 200_000;
     let router = Router::new().get("/made", |_| Response::text(super::content::pattern(ANSWER)));
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server);
+    let server = Http3Server::with(patient(), router, |server| server);
     let mut transport = TransportConfig::default();
     transport.stream_receive_window((ANSWER as u32).into());
     let (address, roots) = (server.running.address, server.roots.clone());
@@ -189,7 +189,7 @@ fn requests_that_cross_the_end_of_the_server_are_served() {
         released.lock().unwrap().recv().unwrap();
         Response::text("released")
     });
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server);
+    let server = Http3Server::with(patient(), router, |server| server);
     let (mut client, mut blocker) = (server.connect(), server.connect());
     assert_eq!(client.get("/fixed").0, 200);
     let block = blocker.ask("GET", "/block", b"");

@@ -6,11 +6,11 @@ use std::time::Instant;
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId, TransportConfig};
 use sinews_http::h3::RequestTarget;
-use sinews_server::HttpConfig;
 
 use super::quic_client::QuicClient;
 use super::tamper::{Changes, Level, PacketChange, ParameterChange, SharedChanges, TamperConfig, varint};
 use super::{Http3Client, Http3Server};
+use crate::support::patient;
 
 const FLOW_CONTROL: u64 = 3;
 const STREAM_LIMIT: u64 = 4;
@@ -60,7 +60,7 @@ fn new_id(sequence: u64, retires: u64, id: &[u8]) -> Vec<u8> {
 /// Frames in a packet of the application.
 #[test]
 fn violations_of_frames_close_the_connection_with_their_code() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let beyond = (1 << 60) + 1;
     let cases: Vec<(&str, Vec<u8>, &[u64])> = vec![
         ("4.1: STREAM with a large offset", frame(&[0x0e, 0, 100_000_000, 1, 7]), &[FLOW_CONTROL]),
@@ -111,7 +111,7 @@ fn violations_of_frames_close_the_connection_with_their_code() {
 /// Packets and messages of the handshake.
 #[test]
 fn violations_of_the_handshake_close_the_connection_with_their_code() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let packet = |level, change| Changes { packet: Some((level, change)), ..Changes::default() };
     let challenge = joined(&[&[0x1a], &[7; 8]]);
     let finished = |bytes: &[u8]| Changes { before_finished: bytes.to_vec(), ..Changes::default() };
@@ -144,7 +144,7 @@ fn invalid_transport_parameters_close_the_connection() {
         parameters.retain(|(known, _)| *known != id);
         parameters.push((id, value));
     }
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let cases: [(&str, ParameterChange); 12] = [
         ("no initial_source_connection_id", |all| all.retain(|(id, _)| *id != 0x0f)),
         ("another initial_source_connection_id", |all| set(all, 0x0f, vec![7; 8])),
@@ -241,7 +241,7 @@ fn violate(server: &Http3Server, what: &str, place: &Place, bytes: Vec<u8>) -> (
 type Violation<'a> = (&'a str, &'a Place, Vec<u8>, u64);
 
 fn check_violations(cases: Vec<Violation<'_>>) {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     for (what, place, bytes, code) in cases {
         let (client, _) = violate(&server, what, place, bytes);
         assert_eq!(end(client, what), (true, code), "{what}");
@@ -335,7 +335,7 @@ fn violations_of_qpack_and_settings_close_the_connection_with_their_code() {
 /// RFC 9114 section 6.2.1, and RFC 9204 section 4.2.
 #[test]
 fn critical_streams_are_unique_and_never_end() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let mut client = server.connect();
     let control = client.quic.control.unwrap();
     client.quic.quic.send_stream(control).finish().unwrap();
@@ -358,7 +358,7 @@ fn critical_streams_are_unique_and_never_end() {
 /// reset, and nothing reaches a route.
 #[test]
 fn malformed_requests_are_reset_and_reach_no_route() {
-    let server = Http3Server::new(HttpConfig::default(), 1);
+    let server = Http3Server::new(patient(), 1);
     let without = |name: &str| {
         let fields: Vec<(&str, &str)> = GET.into_iter().filter(|(known, _)| *known != name).collect();
         h3_frame(1, &section(&fields))

@@ -7,12 +7,12 @@ use std::time::Duration;
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Config, Context, Dropped, Handler, Http3Limits, HttpConfig, Limits, Payload, Prepared,
-    Publisher, Router, WebSocketRoute,
+    Cause, CloseCode, Config, Context, Dropped, Handler, Http3Limits, Limits, Payload, Prepared, Publisher,
+    Router, WebSocketRoute,
 };
 
 use super::{Http3Client, Http3Server, wait};
-use crate::support::{HandlerEvent, echo, scripted};
+use crate::support::{HandlerEvent, echo, patient, scripted};
 
 /// A session of a client.
 struct WebTransport {
@@ -158,7 +158,7 @@ impl WebTransport {
 }
 
 fn serve(router: Router) -> Http3Server {
-    Http3Server::with(HttpConfig::default(), router, |server| server)
+    Http3Server::with(patient(), router, |server| server)
 }
 
 /// Subscribes to the topic that the query names, by datagrams if it says so, and echoes the first message to the topic.
@@ -265,7 +265,7 @@ fn session_with_a_truncated_capsule_ends() {
     // The session has the slot of its connection.
     let limits = Limits::default().with_max_connections(1);
     let router = Router::new().websocket("/", route);
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let server = Http3Server::with(patient(), router, |server| server.limits(limits));
     let mut session = WebTransport::open(&server, "/");
     let connect = session.session;
     // DATA with the type and the length of a Close.
@@ -294,7 +294,7 @@ fn requests_for_sessions_are_decided_as_handshakes() {
 #[test]
 fn sessions_beyond_max_sessions_are_rejected() {
     let limits = Http3Limits::default().with_max_sessions(2);
-    let http = HttpConfig::default().with_http3_limits(limits);
+    let http = patient().with_http3_limits(limits);
     let server = Http3Server::with(http, Router::new().websocket("/echo", echo()), |server| server);
     let mut client = server.connect();
     let first = request(&mut client, "/echo", &[]);
@@ -331,7 +331,7 @@ fn sessions_of_a_connection_are_independent() {
     });
     // Each further session counts as a connection.
     let limits = Limits::default().with_max_connections(3);
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let server = Http3Server::with(patient(), router, |server| server.limits(limits));
     let mut first = WebTransport::open(&server, "/topics?topic=prices&datagrams=true");
     assert_eq!(first.next(), (1, b"subscribed".to_vec()));
     let [second, third] =
@@ -486,7 +486,7 @@ fn streams_of_a_session_end_with_it() {
 fn streams_beyond_the_limits_are_reset_with_their_code() {
     let limits = Limits::default().with_max_connections(17);
     let router = Router::new().websocket("/echo", echo());
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let server = Http3Server::with(patient(), router, |server| server.limits(limits));
     let mut session = WebTransport::open(&server, "/echo");
     session.send(1, b"used");
     let code_of = |session: &mut WebTransport, stream: u64| {

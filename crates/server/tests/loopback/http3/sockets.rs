@@ -9,13 +9,12 @@ use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_proto::Role;
 use sinews_proto::handshake::ServerOptions;
 use sinews_server::{
-    Cause, Config, Context, Handler, HttpConfig, Limits, Payload, Response, Router, StreamingResponse,
-    WebSocketRoute,
+    Cause, Config, Context, Handler, Limits, Payload, Response, Router, StreamingResponse, WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reader, Reply};
 
 use super::{Http3Client, Http3Server, wait};
-use crate::support::{HandlerEvent, echo, scripted};
+use crate::support::{HandlerEvent, echo, patient, scripted};
 
 /// WebSockets of a client, by their streams.
 pub(super) struct Http3Sockets {
@@ -81,7 +80,7 @@ impl Http3Sockets {
 }
 
 fn serve(router: Router) -> Http3Server {
-    Http3Server::with(HttpConfig::default(), router, |server| server)
+    Http3Server::with(patient(), router, |server| server)
 }
 
 #[test]
@@ -170,7 +169,7 @@ fn streams_end_as_transports_do() {
 fn sockets_beside_the_first_count_as_connections() {
     let limits = Limits::default().with_max_connections_per_address(2);
     let router = Router::new().websocket("/echo", echo());
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server.limits(limits));
+    let server = Http3Server::with(patient(), router, |server| server.limits(limits));
     let mut sockets = Http3Sockets::new(server.connect());
     let first = sockets.open("/echo");
     sockets.open("/echo");
@@ -199,7 +198,7 @@ fn publications_reach_sockets_of_all_versions() {
         route
     };
     let router = Router::new().websocket("/", route());
-    let server = Http3Server::with(HttpConfig::default(), router, |server| server.threads(2));
+    let server = Http3Server::with(patient(), router, |server| server.threads(2));
     let mut first = Http3Sockets::new(server.connect());
     let mut second = Http3Sockets::new(server.connect());
     let streams = [first.open("/"), first.open("/")];
