@@ -121,7 +121,8 @@ fn prices_are_recent(w: &mut World<'_>) -> Result<(), Failure> {
         })?;
         thread::sleep(POLL);
     }
-    let (changes, watched) = (w.history().changes, WATCHED.saturating_sub(w.history().stalls.before(last)));
+    let history = w.history();
+    let (changes, watched) = (history.changes, WATCHED.saturating_sub(history.stalls.before(last)));
     // The market has made the changes that the page would have queued.
     ensure(changes > 20 * watched.as_secs(), || format!("{changes} changes only"))
 }
