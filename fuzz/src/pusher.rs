@@ -24,7 +24,7 @@ use crate::input::Input;
 
 const KEY: &str = "key";
 const SECRET: &str = "secret";
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of messages of an input.
 const MESSAGES_MAX: usize = 24;
 

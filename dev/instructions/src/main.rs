@@ -8,10 +8,11 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use sinews_hub::Hub;
 use sinews_server::{
-    Context, EngineConfig, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
+    Config, Context, EngineConfig, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -97,13 +98,19 @@ fn main() -> Result<()> {
     };
     let router = Router::new()
         .get("/hello", |_| Response::text("Hello, world!"))
-        .websocket("/echo", WebSocketRoute::new(|_| Ok(Echo)))
-        .websocket("/publish", WebSocketRoute::new(|_| Ok(Publisher)))
-        .websocket("/subscribe", WebSocketRoute::new(|_| Ok(Subscriber)))
-        .websocket("/publish-matched", WebSocketRoute::new(|_| Ok(RotatingPublisher::default())))
-        .websocket("/subscribe-pattern", WebSocketRoute::new(|_| Ok(PatternSubscriber)));
+        .websocket("/echo", WebSocketRoute::new(|_| Ok(Echo)).with_config(config()))
+        .websocket("/publish", WebSocketRoute::new(|_| Ok(Publisher)).with_config(config()))
+        .websocket("/subscribe", WebSocketRoute::new(|_| Ok(Subscriber)).with_config(config()))
+        .websocket(
+            "/publish-matched",
+            WebSocketRoute::new(|_| Ok(RotatingPublisher::default())).with_config(config()),
+        )
+        .websocket(
+            "/subscribe-pattern",
+            WebSocketRoute::new(|_| Ok(PatternSubscriber)).with_config(config()),
+        );
     // Its routes and hooks would count in the other paths.
-    let hub = if path == "json" { Some(Hub::builder().build()?) } else { None };
+    let hub = if path == "json" { Some(Hub::builder().websocket(config()).build()?) } else { None };
     let server = match &hub {
         Some(hub) => hub.configure(Server::new(hub.mount(router))),
         None => Server::new(router),
@@ -119,6 +126,12 @@ fn main() -> Result<()> {
     stop.stop_now();
     serving.join().map_err(|_| "the server has panicked")??;
     done
+}
+
+/// The default, but no ping is due before the end: the client answers none, and a busy machine takes minutes.
+fn config() -> Config {
+    let hour = Duration::from_secs(3_600);
+    Config::default().with_ping_interval(Some(hour)).with_idle_timeout(Some(2 * hour))
 }
 
 fn run(path: &str, address: SocketAddr, rounds: usize) -> Result<()> {

@@ -14,7 +14,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use crate::Fault;
 
 /// Longer than any answer takes on a busy machine; reached only when data is lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens a connection with a time limit on every read and write.
 pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, Fault> {

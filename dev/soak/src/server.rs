@@ -256,13 +256,13 @@ fn anonymous_kib(rollup: &str) -> Option<u64> {
 
 /// Time limit until the server is idle. Its longest timeout is 5 s, for a peer's answer to its Close; memory
 /// of large messages is freed after a few quiet seconds; a busy machine needs more.
-const SETTLE_LIMIT: Duration = Duration::from_secs(40);
+const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 /// The server frees memory of large messages in two steps of 2 s.
 const REST: Duration = Duration::from_secs(5);
 /// Short compared with the awaited changes, long compared with the cost of a sample.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 /// Time from SIGTERM to the exit. Peers that answer at once close in milliseconds; a busy machine needs more.
-const END_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -108,4 +108,4 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-const OPEN_TIME: Duration = Duration::from_secs(20);
+const OPEN_TIME: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use sinews::{Connect, ConnectError, Message};
 use crate::Error;
 
 /// Time limit of each check, which needs milliseconds.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A WebSocket on any runtime.
 pub(crate) trait Socket:
