@@ -31,7 +31,7 @@ use append::NatsPublisher;
 use message::{key_of, record};
 use pull::PullLimit;
 use settings::{NatsSettings, SETTINGS};
-use streams::{JetStreams, by_sequence, extent};
+use streams::{JetStreams, by_sequence, consumer, extent};
 
 const PORT: u16 = 4222;
 /// A consumer may see a message slightly after the server has acknowledged it.
@@ -62,16 +62,24 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
     })
 }
 
-/// The consumer of a fetch. Dropping it, also with a fetch that takes too long, deletes it at the server, which would
-/// count it against the account's limit for a while.
+/// The name of a fetch's consumer. Dropping it deletes the consumer at the server, also if the fetch took too long or was
+/// dropped while the consumer was being created: the server would count it against the account's limit for a while.
 struct FetchConsumer {
     stream: stream::Stream,
-    consumer: PullConsumer,
+    name: String,
+}
+
+impl FetchConsumer {
+    async fn new(streams: &JetStreams, stream: stream::Stream) -> Result<Self, String> {
+        let inbox = streams.reader().await?.client().new_inbox();
+        let unique = inbox.rsplit('.').next().unwrap_or_default();
+        Ok(Self { stream, name: format!("sinews-{unique}") })
+    }
 }
 
 impl Drop for FetchConsumer {
     fn drop(&mut self) {
-        let (stream, name) = (self.stream.clone(), self.consumer.cached_info().name.clone());
+        let (stream, name) = (self.stream.clone(), std::mem::take(&mut self.name));
         // The answer does not wait.
         tokio::task::spawn_local(async move {
             if let Err(error) = stream.delete_consumer(&name).await {
@@ -158,12 +166,13 @@ impl BrokerEngine for Nats {
             return Ok(batches.finish());
         }
         let limit = PullLimit::new(&self.streams, max_bytes).await.map_err(BrokerError::failed)?;
+        let created = FetchConsumer::new(&self.streams, stream).await.map_err(BrokerError::failed)?;
+        let name = Some(created.name.clone());
         let consumer =
-            self.streams.consumer(&stream, by_sequence(from)).await.map_err(BrokerError::failed)?;
-        let consumer = FetchConsumer { stream, consumer };
-        let reading = read_old(&consumer.consumer, limit, end, max_bytes, &mut batches);
+            consumer(&created.stream, name, by_sequence(from)).await.map_err(BrokerError::failed)?;
+        let reading = read_old(&consumer, limit, end, max_bytes, &mut batches);
         let outcome = tokio::time::timeout(READ_TIMEOUT, reading).await;
-        drop(consumer);
+        drop(created);
         match outcome {
             Ok(read) => read.map(|()| batches.finish()),
             Err(_) if batches.is_empty() => {

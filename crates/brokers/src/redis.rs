@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::streams::{StreamId, StreamInfoStreamReply, StreamRangeReply};
+use redis::streams::{StreamId, StreamRangeReply};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
     RedisError, RedisResult, cmd,
@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 
 use self::announcement::{Announcement, Announcements, EntryFields, fingerprint};
 use self::append::AppendScript;
-use self::entries::{EntriesRequest, unexpected_id};
+use self::entries::{EntriesRequest, extent_command, unexpected_id};
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::remote::{
@@ -161,12 +161,12 @@ impl Redis {
 
     /// First and next offset of a stream.
     async fn extent(&self, key: &str) -> Result<(u64, u64), FollowError> {
-        let info: RedisResult<StreamInfoStreamReply> = self.query(cmd("XINFO").arg("STREAM").arg(key)).await;
-        match info {
-            Ok(info) => {
-                let id = &info.last_generated_id;
+        let ids: RedisResult<Vec<String>> = self.query(&extent_command(key)).await;
+        match ids {
+            Ok(ids) => {
+                let id = ids.first().map_or("", String::as_str);
                 let last = offset(id).ok_or_else(|| FollowError::Permanent(unexpected_id(id)))?;
-                Ok((offset(&info.first_entry.id).unwrap_or(last + 1), last + 1))
+                Ok((ids.get(1).and_then(|first| offset(first)).unwrap_or(last + 1), last + 1))
             }
             // No record was stored yet.
             Err(error) if is_missing_key(&error) => Ok((1, 1)),

@@ -130,6 +130,9 @@ fn fetch_reads_about_the_requested_bytes(settings: &str) {
     assert_eq!(found.next, 2);
     let received = proxy.received();
     assert!(received < 5 << 20, "{received} bytes");
+    // Without any record.
+    assert_eq!(reader.offset_range(&stream, 0).block(), Ok((1, COUNT as u64 + 1)));
+    assert!(proxy.received() - received < value.len() / 2, "{} bytes", proxy.received() - received);
     // All of them, one after another.
     let mut next = 2;
     while next <= COUNT as u64 {

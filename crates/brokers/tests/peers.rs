@@ -108,10 +108,11 @@ mod redis {
         }
 
         fn answer(&self, words: &[String]) -> String {
-            let is_read = words.get(1).is_some_and(|script| script.contains("XRANGE"));
+            let is_of = |command| words.get(1).is_some_and(|script| script.contains(command));
+            let is_read = is_of("XRANGE") || is_of("XINFO");
             let error = match &*words[0] {
                 "XADD" | "EVAL" | "EVALSHA" if !is_read => *self.append_error.lock().unwrap(),
-                "XINFO" => *self.extent_error.lock().unwrap(),
+                "EVAL" if is_of("XINFO") => *self.extent_error.lock().unwrap(),
                 _ => None,
             };
             if let Some(error) = error {
@@ -144,10 +145,10 @@ mod redis {
         match &*words[0] {
             "PING" => "+PONG\r\n".to_owned(),
             "SUBSCRIBE" => format!("*3\r\n{}{}:1\r\n", text("subscribe"), text(&words[1])),
-            "XINFO" if stored.is_empty() => "-ERR no such key\r\n".to_owned(),
-            "XINFO" => {
-                let last = text(&format!("0-{}", stored.len()));
-                format!("*4\r\n{}{last}{}{}", text("last-generated-id"), text("first-entry"), entry(0))
+            // Without the entries, which may be large.
+            "EVAL" if words[1].contains("XINFO") && stored.is_empty() => "-ERR no such key\r\n".to_owned(),
+            "EVAL" if words[1].contains("XINFO") => {
+                format!("*2\r\n{}{}", text(&format!("0-{}", stored.len())), text("0-1"))
             }
             "EVAL" => {
                 let from: usize = words[4].trim_start_matches("0-").parse().expect("an id of ours");
@@ -295,6 +296,7 @@ mod nats {
     use std::collections::BTreeMap;
     use std::io::{self, BufReader, Write};
     use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
     use std::thread;
     use std::time::Duration;
@@ -332,7 +334,10 @@ mod nats {
         error_code: Mutex<Option<u32>>,
         /// The last sequence of each stream.
         last_sequence: Mutex<u64>,
-        consumer_requests: Mutex<Vec<String>>,
+        /// Requests of consumers: the operation, and the name of the consumer.
+        consumer_requests: Mutex<Vec<(String, String)>>,
+        /// Whether consumers are created without an answer, and not slowly.
+        is_silent: AtomicBool,
     }
 
     impl Jetstream {
@@ -386,13 +391,16 @@ mod nats {
 
         /// Consumers get no messages.
         fn answer_consumer(&self, request: &str) -> Option<String> {
-            let (operation, _) = request.split_once('.').expect("a stream");
-            if operation == "CREATE" {
+            let (operation, names) = request.split_once('.').expect("a stream");
+            let name = names.split('.').nth(1).expect("each has a name");
+            let is_silent = self.is_silent.load(Ordering::SeqCst);
+            if operation == "CREATE" && !is_silent {
                 // A slow server.
                 thread::sleep(Duration::from_millis(2500));
             }
-            self.consumer_requests.lock().unwrap().push(operation.to_owned());
+            self.consumer_requests.lock().unwrap().push((operation.to_owned(), name.to_owned()));
             match operation {
+                "CREATE" if is_silent => None,
                 "CREATE" => Some(CONSUMER.to_owned()),
                 "DELETE" => Some(r#"{"success":true}"#.to_owned()),
                 _ => None,
@@ -495,18 +503,26 @@ mod nats {
 
     #[test]
     fn fetch_that_takes_too_long_deletes_its_consumer() {
-        let jetstream = Arc::new(Jetstream { last_sequence: Mutex::new(1), ..Jetstream::default() });
-        let peer = Peer::new({
-            let jetstream = jetstream.clone();
-            move |stream| jetstream.serve(stream)
-        });
-        let broker = connect(&format!("nats://{}", peer.address), &BTreeMap::new()).expect("a URL");
-        let fetched = broker.fetch("s", 0, 1, 1000).block();
-        // The limit of the request, not that of reading.
-        assert_eq!(fetched.err(), Some(BrokerError::failed("the broker did not answer in time")));
-        until("the consumer is deleted", || {
-            jetstream.consumer_requests.lock().unwrap().ends_with(&["DELETE".into()])
-        });
-        assert_eq!(jetstream.consumer_requests.lock().unwrap()[0], "CREATE");
+        let error = BrokerError::failed("the broker did not answer in time");
+        for is_silent in [false, true] {
+            let jetstream = Arc::new(Jetstream {
+                last_sequence: Mutex::new(1),
+                is_silent: AtomicBool::new(is_silent),
+                ..Jetstream::default()
+            });
+            let peer = Peer::new({
+                let jetstream = jetstream.clone();
+                move |stream| jetstream.serve(stream)
+            });
+            let broker = connect(&format!("nats://{}", peer.address), &BTreeMap::new()).expect("a URL");
+            let fetched = broker.fetch("s", 0, 1, 1000).block();
+            // The limit of the request, not that of reading.
+            assert_eq!(fetched.err(), Some(error.clone()));
+            let last = || jetstream.consumer_requests.lock().unwrap().last().cloned();
+            until("the consumer is deleted", || last().is_some_and(|(operation, _)| operation == "DELETE"));
+            let requests = jetstream.consumer_requests.lock().unwrap();
+            let (created, deleted) = (&requests[0], requests.last().expect("two"));
+            assert_eq!((&*created.0, &created.1), ("CREATE", &deleted.1));
+        }
     }
 }

@@ -145,7 +145,7 @@ impl Cluster {
         let outbox = Arc::new(Outbox::new(options.engine, node, subjects));
         let interest = Arc::new(Interest::new(Arc::clone(&outbox), retained));
         let keys = Arc::new(ClusterKeys::new(Arc::clone(&outbox)));
-        let name = options.name.clone().unwrap_or_else(crate::dashboard::node);
+        let name = options.name.clone().unwrap_or_else(crate::node::host_name);
         let begin = Instant::now();
         let reason = "it has not answered yet".to_owned();
         let status = Mutex::new(LinkStatus {

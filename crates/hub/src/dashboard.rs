@@ -14,13 +14,13 @@ use sinews_server::{
 use crate::admission::HandshakeRejection;
 use crate::auth::{Action, Rights, RightsChange};
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
-use crate::cluster::Cluster;
 use crate::connections::{ConnectionPath, RegisteredConnection};
+use crate::node::host_name;
 use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
 use crate::protocol::pusher::report::AppsReport;
+use crate::services::HubServices;
 use crate::streams::report;
-use crate::streams::service::StreamService;
 use crate::topics::list::{TopicScan, TopicUse};
 use crate::topics::{HubTopics, TopicForm};
 
@@ -154,18 +154,13 @@ impl ServerInfo {
         json!({
             "version": self.version,
             "commit": self.commit,
-            "node": node(),
+            "node": host_name(),
             "threads": self.threads,
             "backend": self.backend,
             "store": self.store,
             "uptime": begin.elapsed().as_secs(),
         })
     }
-}
-
-/// The host name, which identifies the node.
-pub(crate) fn node() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Publishes the report on a thread of its own.
@@ -176,7 +171,7 @@ pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
     (hub, live): (Arc<HubTopics>, LivePolicy),
-    (store, cluster): (Option<Arc<StreamService>>, Option<Arc<Cluster>>),
+    HubServices { store, cluster }: HubServices,
     server_info: ServerInfo,
 ) -> io::Result<Periodic> {
     let begin = Instant::now();

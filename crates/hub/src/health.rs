@@ -9,38 +9,33 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sinews_server::{Monitor, Response, Router};
 
-use crate::cluster::Cluster;
+use crate::services::HubServices;
 use crate::streams::service::StreamService;
 
 /// Whether this node should get new clients.
 #[derive(Clone)]
 pub(crate) struct Readiness {
     monitor: Monitor,
-    store: Option<Arc<StreamService>>,
-    cluster: Option<Arc<Cluster>>,
+    services: HubServices,
 }
 
 impl Readiness {
     /// The readiness of the server with the routes of this router.
-    pub(crate) fn new(
-        router: &Router,
-        store: Option<&Arc<StreamService>>,
-        cluster: Option<&Arc<Cluster>>,
-    ) -> Self {
-        Self { monitor: router.monitor(), store: store.cloned(), cluster: cluster.cloned() }
+    pub(crate) fn new(router: &Router, services: &HubServices) -> Self {
+        Self { monitor: router.monitor(), services: services.clone() }
     }
 
     fn check(&self) -> Result<(), String> {
         self.monitor.ready().map_err(|why| why.to_string())?;
-        self.store.as_ref().map_or(Ok(()), |store| streams_are_ready(store))?;
-        self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ready())
+        self.services.store.as_ref().map_or(Ok(()), |store| streams_are_ready(store))?;
+        self.services.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ready())
     }
 
     /// The answer to a health check: 200, or 503 with the reason.
     pub(crate) fn answer(&self) -> Response {
         let response = match self.check() {
             Ok(()) => {
-                let unusable = self.store.as_ref().map_or_else(String::new, |store| unusable(store));
+                let unusable = self.services.store.as_ref().map_or_else(String::new, |store| unusable(store));
                 Response::text(format!("ready\n{unusable}"))
             }
             Err(why) => Response::text(format!("{why}\n")).with_status(503),

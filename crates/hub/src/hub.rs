@@ -26,6 +26,7 @@ use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
 use crate::protocol::pusher::{self, encode};
 use crate::routes;
+use crate::services::HubServices;
 use crate::streams::service::StreamService;
 use crate::topics::nodes::OtherNodes;
 use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore, SharedKeys};
@@ -53,8 +54,7 @@ pub struct Hub {
     options: RouteOptions,
     live: LivePolicy,
     topics: Arc<HubTopics>,
-    store: Option<Arc<StreamService>>,
-    cluster: Option<Arc<Cluster>>,
+    services: HubServices,
     /// Rules of topics with a history, and of durable topics.
     rules: Vec<TopicRule>,
     info: ServerInfo,
@@ -73,12 +73,11 @@ impl Hub {
     /// requests to other routes.
     #[must_use]
     pub fn mount(&self, router: Router) -> Router {
-        let (store, cluster) = (self.store.as_ref(), self.cluster.as_ref());
-        let router = routes::add_to(router, &self.options, &self.live, &self.topics, store, cluster);
-        let readiness = Readiness::new(&router, store, cluster);
+        let router = routes::add_to(router, &self.options, &self.live, &self.topics, &self.services);
+        let readiness = Readiness::new(&router, &self.services);
         let (apps, check) = ((&self.live, &self.topics), Arc::new(move || readiness.answer()) as _);
-        let router = pusher::add_to(router, &self.options, apps, (store, cluster, &check));
-        api::v1::add_to(router, &self.live, &self.topics, (store, cluster), &self.info)
+        let router = pusher::add_to(router, &self.options, apps, (&self.services, &check));
+        api::v1::add_to(router, &self.live, &self.topics, &self.services, &self.info)
     }
 
     /// Sets the rules of the hub's topics, and the messages of presence and of keys.
@@ -87,12 +86,12 @@ impl Hub {
         let server = self.rules.iter().cloned().fold(server, Server::topic_rule);
         let server = server.keyed_topics(keys::encode);
         let durable_keys =
-            self.store.as_ref().map(|store| store.of_keys().keys()).filter(|keys| keys.is_enabled());
+            self.services.store.as_ref().map(|store| store.of_keys().keys()).filter(|keys| keys.is_enabled());
         let server = match durable_keys {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
             None => server,
         };
-        let server = match &self.cluster {
+        let server = match &self.services.cluster {
             Some(cluster) => server.key_replication(Arc::clone(cluster.keys()) as Arc<dyn KeyReplication>),
             None => server,
         };
@@ -108,7 +107,7 @@ impl Hub {
     /// The route of a listener for binary messages of streams over plain TCP; `None` without streams.
     #[must_use]
     pub fn stream_messages(&self) -> Option<MessageRoute> {
-        Some(routes::messages(&self.options, &self.live, &self.topics, self.store.as_ref()?))
+        Some(routes::messages(&self.options, &self.live, &self.topics, self.services.store.as_ref()?))
     }
 
     /// The access policy, which may be replaced at any time.
@@ -123,9 +122,10 @@ impl Hub {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(self, server: &BoundServer) -> io::Result<RunningHub> {
-        let Self { topics, store, cluster, live, info, on_successor, has_predecessor, .. } = self;
+        let Self { topics, services, live, info, on_successor, has_predecessor, .. } = self;
+        let HubServices { store, cluster } = &services;
         let publisher = server.publisher();
-        if let (Some(store), Some(appender)) = (&store, server.appender()) {
+        if let (Some(store), Some(appender)) = (store, server.appender()) {
             store.write_on_workers(appender);
         }
         let handover = Handover::new(
@@ -141,14 +141,14 @@ impl Hub {
         let revocations = Arc::clone(live.policy().revocations());
         let nodes = cluster.as_ref().map(|cluster| Arc::clone(cluster) as Arc<dyn OtherNodes>);
         webhooks.start(server.publisher(), nodes, has_predecessor)?;
-        let beside = (store.clone(), cluster.clone());
+        let beside = services.clone();
         let watched = (Arc::clone(&topics), live);
         let mut tasks = vec![dashboard::start(server.monitor(), server.publisher(), watched, beside, info)?];
-        if let Some(store) = &store {
+        if let Some(store) = store {
             tasks.extend(store.start_expiry()?);
             start_streams(store, &topics, cluster.as_deref(), &publisher)?;
         }
-        let link = match &cluster {
+        let link = match cluster {
             Some(cluster) => {
                 publisher.observe_subscriptions(cluster.observer());
                 let changed = Arc::clone(cluster);
@@ -161,7 +161,7 @@ impl Hub {
                 None
             }
         };
-        Ok(RunningHub { topics, store, cluster, publisher, handover, tasks, link, webhooks, revocations })
+        Ok(RunningHub { topics, services, publisher, handover, tasks, link, webhooks, revocations })
     }
 }
 
@@ -189,8 +189,7 @@ fn start_streams(
 #[must_use = "dropping it shuts the hub down"]
 pub struct RunningHub {
     topics: Arc<HubTopics>,
-    store: Option<Arc<StreamService>>,
-    cluster: Option<Arc<Cluster>>,
+    services: HubServices,
     publisher: Publisher,
     handover: Handover,
     /// Threads that end when this is dropped.
@@ -212,7 +211,7 @@ impl RunningHub {
         topic: &str,
         write: KeyWrite,
     ) -> impl Future<Output = Result<KeyWritten, KeyWriteFailed>> + Send + 'static + use<> {
-        let keys = KeyStore::new(&self.topics, self.store.as_ref());
+        let keys = KeyStore::new(&self.topics, self.services.store.as_ref());
         let outcome = keys.write(topic, write, Creator::Server, &self.publisher);
         async move {
             let written = match outcome {
@@ -237,7 +236,7 @@ impl RunningHub {
     pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, String> {
         let taken = predecessor.take_over(&self.topics, &self.revocations, &self.publisher);
         self.webhooks.take_over();
-        if let Some(cluster) = &self.cluster {
+        if let Some(cluster) = &self.services.cluster {
             cluster.set_serving(true);
         }
         taken
@@ -256,7 +255,7 @@ impl Drop for RunningHub {
         self.handover.finish();
         self.link = None;
         self.webhooks.stop();
-        if let Some(store) = &self.store {
+        if let Some(store) = &self.services.store {
             store.close();
             store.topics().finish();
             store.of_keys().keys().finish();

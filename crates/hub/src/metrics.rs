@@ -8,23 +8,16 @@ use sinews_server::{Metrics, Response, Router};
 
 use crate::admission::RejectionMetrics;
 use crate::auth::IssuerMetrics;
-use crate::cluster::Cluster;
 use crate::cluster::metrics::ClusterMetrics;
 use crate::health::BrokerMetrics;
 use crate::policy::LivePolicy;
 use crate::protocol::pusher::PusherMetrics;
+use crate::services::HubServices;
 use crate::streams::report::StreamMetrics;
-use crate::streams::service::StreamService;
 
 /// Serves `/metrics`: metrics of the server and of streams.
-pub(crate) fn add_to(
-    router: Router,
-    store: Option<&Arc<StreamService>>,
-    live: &LivePolicy,
-    cluster: Option<&Arc<Cluster>>,
-) -> Router {
-    let (monitor, store, live) = (router.monitor(), store.cloned(), live.clone());
-    let cluster = cluster.cloned();
+pub(crate) fn add_to(router: Router, services: &HubServices, live: &LivePolicy) -> Router {
+    let (monitor, HubServices { store, cluster }, live) = (router.monitor(), services.clone(), live.clone());
     router.get("/metrics", move |_| {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(monitor.metrics()));

@@ -11,7 +11,6 @@ use crate::admission::{HandshakeRejection, admit};
 use crate::api::keys::TopicKeys;
 use crate::api::topics::TopicPublishing;
 use crate::auth::Denied;
-use crate::cluster::Cluster;
 use crate::dashboard::DashboardClient;
 use crate::health::Readiness;
 use crate::http::{failure, stream_name_of};
@@ -24,6 +23,7 @@ use crate::protocol::events::keys::KeysFormat;
 use crate::protocol::json::streams::JsonStreams;
 use crate::protocol::json::{self, JsonClient};
 use crate::protocol::raw::{self, TopicClient};
+use crate::services::HubServices;
 use crate::streams::errors::STREAMS_DISABLED;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
@@ -35,9 +35,9 @@ pub(crate) fn add_to(
     options: &RouteOptions,
     live: &LivePolicy,
     hub: &Arc<HubTopics>,
-    store: Option<&Arc<StreamService>>,
-    cluster: Option<&Arc<Cluster>>,
+    services: &HubServices,
 ) -> Router {
+    let store = services.store.as_ref();
     let (echo_live, topics_live, ws_live) = (live.clone(), live.clone(), live.clone());
     let dashboard_live = live.clone();
     let (topics_hub, ws_hub, dashboard_hub) = (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
@@ -50,8 +50,8 @@ pub(crate) fn add_to(
         let readers = readers.clone();
         move |request: &mut Request<'_>| readers.answer(|reader| reader.answer(request))
     };
-    let router = metrics::add_to(router, store, live, cluster);
-    let readiness = Readiness::new(&router, store, cluster);
+    let router = metrics::add_to(router, services, live);
+    let readiness = Readiness::new(&router, services);
     let router = health::add_to(router, readiness);
     let router = if options.has_pages { pages::add_to(router) } else { router };
     let router = router

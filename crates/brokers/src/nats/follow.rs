@@ -10,7 +10,7 @@ use sinews_stream::broker::LogSink;
 
 use super::message::{is_record, key_of, record};
 use super::pull::PullLimit;
-use super::streams::{JetStreams, by_sequence, by_time, extent};
+use super::streams::{JetStreams, by_sequence, by_time, consumer, extent};
 use crate::followed;
 use crate::remote::{RETRY_INTERVAL, flush_all};
 
@@ -75,7 +75,7 @@ async fn follow_from(
         Some(StartPosition::Offset(offset)) => by_sequence(offset),
         None => by_sequence(sink.next()),
     };
-    let consumer = match streams.consumer(&stream, policy).await {
+    let consumer = match consumer(&stream, None, policy).await {
         Ok(consumer) => consumer,
         Err(reason) => return Ok(Err(reason)),
     };

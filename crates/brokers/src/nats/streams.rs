@@ -105,22 +105,6 @@ impl JetStreams {
         })
     }
 
-    /// A consumer from a sequence on. The server removes it when it gets no requests.
-    pub(super) async fn consumer(
-        &self,
-        stream: &stream::Stream,
-        policy: DeliverPolicy,
-    ) -> Result<PullConsumer, String> {
-        let config = pull::Config {
-            deliver_policy: policy,
-            ack_policy: AckPolicy::None,
-            inactive_threshold: CONSUMER_EXPIRY,
-            memory_storage: true,
-            ..pull::Config::default()
-        };
-        stream.create_consumer(config).await.map_err(|error| error.to_string())
-    }
-
     /// A JetStream stream that retains the last message of each subject: the committed offset of a group in a
     /// partition.
     pub(super) async fn groups(&self) -> Result<(stream::Stream, String), String> {
@@ -139,6 +123,24 @@ impl JetStreams {
     pub(super) fn group(&self, groups: &str, stream: &str, partition: u32, group: &str) -> String {
         format!("{groups}.{}.{}", self.settings.name(stream, partition), escaped(group))
     }
+}
+
+/// A consumer from a position on, with this name or one that the client chooses. The server removes it when it gets no
+/// requests.
+pub(super) async fn consumer(
+    stream: &stream::Stream,
+    name: Option<String>,
+    policy: DeliverPolicy,
+) -> Result<PullConsumer, String> {
+    let config = pull::Config {
+        name,
+        deliver_policy: policy,
+        ack_policy: AckPolicy::None,
+        inactive_threshold: CONSUMER_EXPIRY,
+        memory_storage: true,
+        ..pull::Config::default()
+    };
+    stream.create_consumer(config).await.map_err(|error| error.to_string())
 }
 
 pub(super) fn by_sequence(start_sequence: u64) -> DeliverPolicy {

@@ -1,4 +1,5 @@
-//! Reads of entries that are limited by bytes: a command of Redis limits only their number.
+//! Reads that no command of Redis offers: entries that are limited by bytes, not only by their number, and the ids of the
+//! first and the last entry without these entries.
 
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{Cmd, cmd};
@@ -19,6 +20,23 @@ const READ: &str = "local entries, from = {}, ARGV[1] \
     if #page < 4 then return {1, entries} end \
     from = '(' .. page[#page][1] \
     end";
+
+/// Returns the last id that the stream `KEYS[1]` has generated, and the id of its first entry, if there is one. The answer
+/// of the command itself has the first and the last entry, which may have megabytes. Its errors are returned unchanged.
+const EXTENT: &str = "local info, ids = redis.pcall('XINFO', 'STREAM', KEYS[1]), {} \
+    if info.err then return info end \
+    for at = 1, #info, 2 do \
+    if info[at] == 'last-generated-id' then ids[1] = info[at + 1] end \
+    if info[at] == 'first-entry' and info[at + 1] then ids[2] = info[at + 1][1] end \
+    end \
+    return ids";
+
+/// A request for the last generated id of a stream, and the id of its first entry.
+pub(super) fn extent_command(key: &str) -> Cmd {
+    let mut command = cmd("EVAL");
+    command.arg(EXTENT).arg(1).arg(key);
+    command
+}
 
 /// A request for the entries of a stream from an offset on: at least one, if one exists.
 pub(super) struct EntriesRequest {

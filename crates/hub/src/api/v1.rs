@@ -26,11 +26,10 @@ use self::context::{ApiContext, PREFIX, failure};
 use self::operation::Operation;
 use self::table::OPERATIONS;
 use crate::brief::brief;
-use crate::cluster::Cluster;
 use crate::dashboard::ServerInfo;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
-use crate::streams::service::StreamService;
+use crate::services::HubServices;
 use crate::topics::HubTopics;
 
 /// Adds the routes of the API.
@@ -38,14 +37,14 @@ pub(crate) fn add_to(
     router: Router,
     live: &LivePolicy,
     hub: &Arc<HubTopics>,
-    (store, cluster): (Option<&Arc<StreamService>>, Option<&Arc<Cluster>>),
+    services: &HubServices,
     info: &ServerInfo,
 ) -> Router {
     let context = Arc::new(ApiContext {
         live: live.clone(),
         hub: Arc::clone(hub),
-        store: store.cloned(),
-        cluster: cluster.cloned(),
+        store: services.store.clone(),
+        cluster: services.cluster.clone(),
         recent: Arc::default(),
         monitor: router.monitor(),
         version: info.version.clone(),

@@ -69,32 +69,7 @@ impl RunningLink {
         (hub, live): (Arc<HubTopics>, LivePolicy),
         publisher: Publisher,
     ) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        cluster.outbox.set_waker(Waker::new(poll.registry(), WAKER)?);
-        let now = Instant::now();
-        let receiver = Receiver {
-            cluster: Arc::clone(cluster),
-            hub,
-            live,
-            keys: KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys)),
-            publisher,
-            remote: RemotePresence::default(),
-            requesters: Vec::new(),
-            results: PendingWork::new(&cluster.outbox),
-            events: PendingWork::new(&cluster.outbox),
-        };
-        let link = ClusterLink {
-            poll,
-            connection: None,
-            receiver,
-            announcer: Announcer::new(now),
-            attempts: 0,
-            retry_at: now,
-            beat_at: now,
-            expire_at: None,
-            is_delayed: false,
-            has_reported: false,
-        };
+        let link = ClusterLink::new(cluster, (hub, live), publisher)?;
         let thread = thread::Builder::new().name("cluster".to_owned()).spawn(move || link.run())?;
         Ok(Self { cluster: Arc::clone(cluster), thread: Some(thread) })
     }
@@ -130,29 +105,67 @@ struct ClusterLink {
 }
 
 impl ClusterLink {
+    fn new(
+        cluster: &Arc<Cluster>,
+        (hub, live): (Arc<HubTopics>, LivePolicy),
+        publisher: Publisher,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        cluster.outbox.set_waker(Waker::new(poll.registry(), WAKER)?);
+        let now = Instant::now();
+        let receiver = Receiver {
+            cluster: Arc::clone(cluster),
+            hub,
+            live,
+            keys: KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys)),
+            publisher,
+            remote: RemotePresence::default(),
+            requesters: Vec::new(),
+            results: PendingWork::new(&cluster.outbox),
+            events: PendingWork::new(&cluster.outbox),
+        };
+        Ok(Self {
+            poll,
+            connection: None,
+            receiver,
+            announcer: Announcer::new(now),
+            attempts: 0,
+            retry_at: now,
+            beat_at: now,
+            expire_at: None,
+            is_delayed: false,
+            has_reported: false,
+        })
+    }
+
     fn run(mut self) {
         let mut events = Events::with_capacity(8);
         while !self.cluster().is_stopped.load(Ordering::SeqCst) {
-            self.cluster().outbox.note_awake();
-            let now = Instant::now();
-            if self.connection.is_none() && now >= self.retry_at {
-                self.connect(now);
-            }
-            self.beat(now);
-            if self.expire_at.is_some_and(|at| at <= now) {
-                self.expire_nodes(now);
-            }
-            self.cluster().lock_requests().expire(now);
-            self.receiver.do_pending_work();
-            let Receiver { cluster, requesters, publisher, .. } = &mut self.receiver;
-            self.announcer.run(cluster, requesters, publisher, now);
-            self.serve();
-            self.receiver.run_keys(Instant::now());
-            self.send();
-            self.finish_stored_writes();
+            self.turn();
             self.wait_for_work(&mut events);
         }
         self.leave();
+    }
+
+    /// Does all work but waiting.
+    fn turn(&mut self) {
+        self.cluster().outbox.note_awake();
+        let now = Instant::now();
+        if self.connection.is_none() && now >= self.retry_at {
+            self.connect(now);
+        }
+        self.beat(now);
+        if self.expire_at.is_some_and(|at| at <= now) {
+            self.expire_nodes(now);
+        }
+        self.cluster().lock_requests().expire(now);
+        self.receiver.do_pending_work();
+        let Receiver { cluster, requesters, publisher, .. } = &mut self.receiver;
+        self.announcer.run(cluster, requesters, publisher, now);
+        self.serve();
+        self.receiver.run_keys(Instant::now());
+        self.send();
+        self.finish_stored_writes();
     }
 
     /// Waits for work, and meanwhile delivers publications of other nodes: they need nothing else of the thread.
@@ -421,3 +434,6 @@ fn random_share() -> f64 {
     let _ = SystemRandom::new().fill(&mut byte);
     f64::from(byte[0]) / 255.0
 }
+
+#[cfg(test)]
+mod tests;

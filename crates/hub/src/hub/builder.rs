@@ -19,6 +19,7 @@ use crate::namespaces::rules::{HubRules, check_compaction};
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
 use crate::protocol::pusher;
+use crate::services::HubServices;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
@@ -265,8 +266,7 @@ impl HubBuilder {
             options: self.options,
             live,
             topics: Arc::new(topics),
-            cluster,
-            store,
+            services: HubServices { store, cluster },
             rules: built.rules,
             info,
             on_successor: self.on_successor,

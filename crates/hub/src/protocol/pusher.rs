@@ -44,10 +44,9 @@ pub(crate) use self::metrics::PusherMetrics;
 pub(crate) use self::position::end_of;
 use self::services::PusherServices;
 pub use self::webhook::PusherWebhook;
-use crate::cluster::Cluster;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
-use crate::streams::service::StreamService;
+use crate::services::HubServices;
 use crate::topics::HubTopics;
 
 /// Adds the routes of clients and of the HTTP API.
@@ -55,13 +54,13 @@ pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
     (live, hub): (&LivePolicy, &Arc<HubTopics>),
-    (store, cluster, check): (Option<&Arc<StreamService>>, Option<&Arc<Cluster>>, &HealthCheck),
+    (hub_services, check): (&HubServices, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
     if let Some(bytes) = options.pusher_recovery_bytes {
         apps.recoveries.set_max(bytes);
     }
-    let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: store.cloned() });
+    let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: hub_services.store.clone() });
     let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
         let (apps, services) = (Arc::clone(&apps), Arc::clone(&services));
@@ -91,7 +90,7 @@ pub(crate) fn add_to(
     let is_meant = move |path: &str| path.split('/').any(|segment| segment == "app") && !unknown.is_empty();
     let router = router.websocket_fallback(is_meant, route(|_, _| handshake::unknown_path()));
     let router = health::add_to(router, &apps, check);
-    api::add_to(router, live, (&services, cluster), prefix)
+    api::add_to(router, live, (&services, hub_services.cluster.as_ref()), prefix)
 }
 
 /// Begin of the paths of the HTTP fallbacks of pusher-js, unless its option `httpPath` says otherwise.

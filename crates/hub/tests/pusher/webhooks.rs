@@ -274,14 +274,19 @@ fn pusher_10_6_failed_requests_are_repeated_with_the_same_bytes_and_redirects_ar
     let backend = FakeBackend::answering([&redirect, ""]);
     let hub = hub(|app| app.with_webhook(backend.webhook()));
     let mut client = Client::new(&hub);
+    let begin = Instant::now();
     client.subscribe("a");
-    let bodies = [(); 3].map(|()| {
+    let mut body = || {
         let request = backend.requests.recv_timeout(TIMEOUT).unwrap();
         assert_eq!(request.header("x-pusher-signature"), Some(&*sign(&request.body)));
         request.body
-    });
-    assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2], "{bodies:?}");
+    };
+    let first = body();
+    // A further event does not end the delay.
     client.subscribe("b");
+    let repeated = [body(), body()];
+    assert!(begin.elapsed() >= Duration::from_millis(375 + 750), "less than three quarters of both delays");
+    assert_eq!(repeated, [first.clone(), first]);
     assert_eq!(backend.event()["channel"], "b");
     assert!(target.requests.try_recv().is_err(), "a redirect is followed");
 }

@@ -15,7 +15,7 @@ pub(super) fn info(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_>
     Ok(success(&json!({
         "version": context.version,
         "commit": context.commit,
-        "node": context.cluster.as_ref().map_or_else(crate::dashboard::node, |cluster| cluster.name().to_owned()),
+        "node": context.cluster.as_ref().map_or_else(crate::node::host_name, |cluster| cluster.name().to_owned()),
         "uptime": context.begin.elapsed().as_secs(),
         "threads": metrics.loops.len(),
         "connections": metrics.connections(),
@@ -42,7 +42,7 @@ pub(super) fn nodes(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_
             cluster.nodes(counts).into_iter().map(described).collect()
         }
         None => vec![json!({
-            "id": "", "name": crate::dashboard::node(), "version": context.version,
+            "id": "", "name": crate::node::host_name(), "version": context.version,
             "uptime": context.begin.elapsed().as_secs(), "connections": counts.connections,
             "users": counts.users, "topics": context.hub.subscribed().len(), "self": true,
         })],

@@ -1,0 +1,104 @@
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+
+use sinews_server::{BoundServer, Router, Server};
+
+use super::super::message::{MessageKind, NodeId, NodeMessageHead, write_publication, write_topic};
+use super::super::options::ClusterOptions;
+use super::*;
+use crate::auth::{Auth, AuthOptions};
+use crate::handover::wire::ContentKind;
+use crate::hosts::HostRules;
+use crate::namespaces::order::PatternSwitch;
+use crate::policy::AccessPolicy;
+
+/// Longer than any step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A link that is connected with a broker of the test, and has no work.
+struct TestLink {
+    link: ClusterLink,
+    events: Events,
+    broker: TcpStream,
+    /// Number of messages of the other node.
+    messages: u64,
+    _server: BoundServer,
+}
+
+impl TestLink {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = ClusterOptions::parse(&format!("nats://{}", listener.local_addr().unwrap())).unwrap();
+        let cluster = Arc::new(Cluster::new(options, &[], None).unwrap());
+        let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let hub = Arc::new(HubTopics::new(PatternSwitch::new([])));
+        let auth = Auth::new(&AuthOptions::new()).unwrap();
+        let live = LivePolicy::new(AccessPolicy::new(auth, HostRules::default())).unwrap();
+        let mut link = ClusterLink::new(&cluster, (hub, live), server.publisher()).unwrap();
+        link.connect(Instant::now());
+        let (mut broker, _) = listener.accept().unwrap();
+        broker.write_all(b"INFO {}\r\nPONG\r\n").unwrap();
+        let (mut events, end) = (Events::with_capacity(8), Instant::now() + TIMEOUT);
+        while !link.connection.as_ref().unwrap().is_ready {
+            assert!(Instant::now() < end, "the link is not connected");
+            link.wait(&mut events, BACKLOG_DELAY);
+            link.turn();
+        }
+        Self { link, events, broker, messages: 0, _server: server }
+    }
+
+    /// The bytes of a message of another node, as the broker sends it.
+    fn message(&mut self, kind: MessageKind, body: &[u8]) -> Vec<u8> {
+        self.messages += 1;
+        let mut message = Vec::new();
+        NodeMessageHead { kind, node: NodeId { id: 1, start: 1 }, number: self.messages }.write(&mut message);
+        message.extend_from_slice(body);
+        let mut line = format!("MSG s 1 {}\r\n", message.len()).into_bytes();
+        line.append(&mut message);
+        line.extend_from_slice(b"\r\n");
+        line
+    }
+
+    /// Sends bytes of the broker to the idle link. Returns whether the link goes on to wait, with no other work.
+    fn waits_after(&mut self, bytes: &[u8]) -> bool {
+        let end = Instant::now() + TIMEOUT;
+        while !self.link.deliver_publications(Instant::now()) {
+            assert!(Instant::now() < end, "the link is not idle");
+            self.link.turn();
+        }
+        self.broker.write_all(bytes).unwrap();
+        while !self.link.connection.as_ref().unwrap().has_input() {
+            assert!(Instant::now() < end, "the bytes have not arrived");
+            self.link.wait(&mut self.events, BACKLOG_DELAY);
+        }
+        self.link.deliver_publications(Instant::now())
+    }
+}
+
+/// Other messages have results, such as the answer to a request, which the thread sends in its next turn.
+#[test]
+fn link_only_waits_again_after_publications() {
+    let mut link = TestLink::new();
+    let mut publications = Vec::new();
+    write_topic(&mut publications, "chat.1");
+    write_publication(&mut publications, ContentKind::Text, b"a", None);
+    let publications = |link: &mut TestLink| link.message(MessageKind::Publications, &publications);
+    let bytes = publications(&mut link);
+    assert!(link.waits_after(&bytes), "publications");
+    assert!(link.waits_after(&bytes), "a duplicate");
+    let kinds =
+        [MessageKind::PresenceRequest, MessageKind::Heartbeat, MessageKind::Command, MessageKind::KeyRequest];
+    for kind in kinds {
+        let other = link.message(kind, b"{}");
+        assert!(!link.waits_after(&other), "{kind:?}");
+        let mut both = link.message(kind, b"{}");
+        both.append(&mut publications(&mut link));
+        assert!(!link.waits_after(&both), "{kind:?} before publications");
+        let mut both = publications(&mut link);
+        both.append(&mut link.message(kind, b"{}"));
+        assert!(!link.waits_after(&both), "{kind:?} behind publications");
+    }
+    assert!(!link.waits_after(b"PONG\r\n"), "an answer of the broker");
+    let bytes = publications(&mut link);
+    assert!(link.waits_after(&bytes));
+}
