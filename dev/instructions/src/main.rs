@@ -8,9 +8,12 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sinews_hub::Hub;
+use md5::{Digest, Md5};
+use ring::hmac;
+use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
+use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
 use sinews_server::{
     Config, Context, EngineConfig, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
 };
@@ -31,6 +34,12 @@ const TOPIC: &str = "news";
 /// Topics that a pattern matches, with one publication each.
 const MATCHED: usize = 16;
 const PATTERN: &str = "news.*";
+/// A key of the HTTP API.
+const API_KEY: &str = "a-key-for-counts-of-at-least-32-bytes";
+/// The app of the Pusher protocol.
+const APP_KEY: &str = "key";
+const APP_SECRET: &str = "secret";
+const EVENT: &str = "news-event";
 /// The end of the first message of the JSON protocol.
 const WELCOME_END: &[u8] = b"\"op\":\"welcome\"}";
 
@@ -94,7 +103,10 @@ impl Handler for PatternSubscriber {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, backend, rounds] = &arguments[..] else {
-        return Err("usage: sinews-instructions echo|burst|fan-out|wildcard|json|http BACKEND ROUNDS".into());
+        return Err(
+            "usage: sinews-instructions echo|burst|fan-out|wildcard|json|http|publish|event BACKEND ROUNDS"
+                .into(),
+        );
     };
     let router = Router::new()
         .get("/hello", |_| Response::text("Hello, world!"))
@@ -110,7 +122,12 @@ fn main() -> Result<()> {
             WebSocketRoute::new(|_| Ok(PatternSubscriber)).with_config(config()),
         );
     // Its routes and hooks would count in the other paths.
-    let hub = if path == "json" { Some(Hub::builder().websocket(config()).build()?) } else { None };
+    let hub = match &**path {
+        "json" | "publish" | "event" => {
+            Some(Hub::builder().websocket(config()).access(policy()?).build()?)
+        }
+        _ => None,
+    };
     let server = match &hub {
         Some(hub) => hub.configure(Server::new(hub.mount(router))),
         None => Server::new(router),
@@ -134,6 +151,13 @@ fn config() -> Config {
     Config::default().with_ping_interval(Some(hour)).with_idle_timeout(Some(2 * hour))
 }
 
+/// A key of the HTTP API, and an app.
+fn policy() -> Result<AccessPolicy> {
+    let policy = AccessPolicy::new(Auth::new(&AuthOptions::new())?, HostRules::default());
+    let policy = policy.with_api_keys(ApiKeys::new()?.with_key(API_KEY)?);
+    Ok(policy.with_pusher(PusherApps::new([PusherApp::new("1", APP_KEY, APP_SECRET)])?))
+}
+
 fn run(path: &str, address: SocketAddr, rounds: usize) -> Result<()> {
     match path {
         "echo" => echo(address, SMALL, 1, rounds),
@@ -142,6 +166,8 @@ fn run(path: &str, address: SocketAddr, rounds: usize) -> Result<()> {
         "wildcard" => fan_out(address, ("/subscribe-pattern", "/publish-matched"), MATCHED, rounds),
         "json" => json_fan_out(address, rounds),
         "http" => http(address, rounds),
+        "publish" => publish(address, rounds),
+        "event" => publish_event(address, rounds),
         _ => Err(format!("no such path: {path}").into()),
     }
 }
@@ -220,6 +246,82 @@ fn http(address: SocketAddr, rounds: usize) -> Result<()> {
     for _ in 0..rounds {
         socket.write_all(requests.as_bytes())?;
         socket.read_exact(&mut answer)?;
+    }
+    Ok(())
+}
+
+/// Publications by the HTTP API, with one delivery each.
+fn publish(address: SocketAddr, rounds: usize) -> Result<()> {
+    let mut subscriber = open(address, "/ws")?;
+    read_until(&mut subscriber, WELCOME_END)?;
+    subscriber.write_all(&text_frame(&format!(r#"{{"op":"subscribe","topic":"{TOPIC}","id":1}}"#)))?;
+    read_until(&mut subscriber, b"}")?;
+    let body = format!(r#"{{"topic":"{TOPIC}","data":{}}}"#, payload());
+    let request = post("/api/v1/publish", &format!("authorization: Bearer {API_KEY}\r\n"), &body);
+    deliver_each(address, subscriber, &request, [b"}\n", b"}}"], rounds)
+}
+
+/// Events by the HTTP API of the Pusher protocol, with one delivery each.
+fn publish_event(address: SocketAddr, rounds: usize) -> Result<()> {
+    let mut subscriber = open(address, &format!("/app/{APP_KEY}?protocol=7&client=instructions"))?;
+    read_until(&mut subscriber, b"}\"}")?;
+    let subscribe = format!(r#"{{"event":"pusher:subscribe","data":{{"channel":"{TOPIC}"}}}}"#);
+    subscriber.write_all(&text_frame(&subscribe))?;
+    read_until(&mut subscriber, b"\"{}\"}")?;
+    let data = payload().replace('"', "\\\"");
+    let body = format!(r#"{{"name":"{EVENT}","channel":"{TOPIC}","data":"{data}"}}"#);
+    let request = post(&signed("/apps/1/events", &body)?, "", &body);
+    deliver_each(address, subscriber, &request, [b"{}", b"\"}"], rounds)
+}
+
+/// A JSON payload of some tens of bytes.
+fn payload() -> String {
+    format!(r#"{{"text":"{}"}}"#, "x".repeat(SMALL))
+}
+
+/// A target with the signature of a request, valid for ten minutes.
+fn signed(path: &str, body: &str) -> Result<String> {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let md5 = hex(&Md5::digest(body));
+    let query = format!("auth_key={APP_KEY}&auth_timestamp={time}&auth_version=1.0&body_md5={md5}");
+    let key = hmac::Key::new(hmac::HMAC_SHA256, APP_SECRET.as_bytes());
+    let signature = hex(hmac::sign(&key, format!("POST\n{path}\n{query}").as_bytes()).as_ref());
+    Ok(format!("{path}?{query}&auth_signature={signature}"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn post(target: &str, headers: &str, body: &str) -> String {
+    format!(
+        "POST {target} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{headers}\
+         Host: localhost\r\nConnection: keep-alive\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Sends requests, and waits for the answer and the delivery of each, which end with these bytes.
+fn deliver_each(
+    address: SocketAddr,
+    mut subscriber: TcpStream,
+    request: &str,
+    [answer_end, delivery_end]: [&[u8]; 2],
+    rounds: usize,
+) -> Result<()> {
+    let mut socket = connect(address)?;
+    socket.write_all(request.as_bytes())?;
+    let mut answer = read_until(&mut socket, b"\r\n\r\n")?;
+    if !answer.starts_with(b"HTTP/1.1 200 ") {
+        return Err(String::from_utf8_lossy(&answer).into());
+    }
+    // All answers, and all deliveries, have the same length.
+    answer.extend(read_until(&mut socket, answer_end)?);
+    let mut delivery = read_until(&mut subscriber, delivery_end)?;
+    for _ in 0..rounds {
+        socket.write_all(request.as_bytes())?;
+        socket.read_exact(&mut answer)?;
+        subscriber.read_exact(&mut delivery)?;
     }
     Ok(())
 }

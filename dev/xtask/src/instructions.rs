@@ -25,8 +25,16 @@ const VARIABLES: [&str; 4] =
 /// The recorded counts, from the root of the repository.
 const RECORD: &str = "dev/xtask/instructions.txt";
 /// Code paths of the program, with the messages, deliveries or requests of one round.
-const PATHS: [(&str, u64); 6] =
-    [("echo", 1), ("burst", 16), ("fan-out", 200), ("wildcard", 800), ("json", 200), ("http", 16)];
+const PATHS: [(&str, u64); 8] = [
+    ("echo", 1),
+    ("burst", 16),
+    ("fan-out", 200),
+    ("wildcard", 800),
+    ("json", 200),
+    ("http", 16),
+    ("publish", 1),
+    ("event", 1),
+];
 /// Rounds of the two runs.
 const ROUNDS: [u64; 2] = [100, 300];
 /// The permitted growth, in percent.
@@ -173,7 +181,7 @@ fn parse(text: &str) -> Result<Record, String> {
 
 fn write(record: &Record) -> String {
     let head = "# Instructions of the server: architecture, compiler, path, instructions for a message (echo, burst),\n\
-                # a delivery (fan-out, wildcard, json) or a request (http). Written by\n\
+                # a delivery (fan-out, wildcard, json) or a request (http, publish, event). Written by\n\
                 # `cargo xtask instructions --bless`.\n";
     let line = |((arch, compiler, path), count): (&(String, String, String), &f64)| {
         format!("{arch} {compiler} {path} {count:.1}\n")

@@ -69,31 +69,39 @@ fn sealed_text(topic: &str, event: &[u8]) -> Vec<u8> {
 /// Length of a signature in bytes.
 const SIGNATURE_LEN: usize = 32;
 
-/// Bytes of lower-case hexadecimal digits.
+/// Bytes of lower-case hexadecimal digits. The digits of a signature cannot be predicted, so no digit is a branch.
 fn of_hex<const LEN: usize>(text: &str) -> Option<[u8; LEN]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; LEN];
     if text.len() != 2 * LEN {
         return None;
     }
+    let (mut bytes, mut all) = ([0; LEN], 0);
     for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        let [high, low] = [pair[0], pair[1]].map(|digit| HEX_VALUES[usize::from(digit)]);
+        all |= high | low;
+        *byte = high << 4 | low;
     }
-    Some(bytes)
+    (all < 16).then_some(bytes)
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(2 * bytes.len());
     for digit in bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
-        text.push(char::from(DIGITS[usize::from(digit)]));
+        text.push(char::from(HEX_DIGITS[usize::from(digit)]));
     }
     text
 }
+
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// The value of each byte as a digit; more than 15 if it is none.
+const HEX_VALUES: [u8; 256] = {
+    let (mut values, mut digit) = ([u8::MAX; 256], 0);
+    while digit < HEX_DIGITS.len() {
+        values[HEX_DIGITS[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    values
+};
 
 /// Checks `auth`, which is `KEY:SIGNATURE`, with the key of the connection.
 pub(super) fn verifies_auth(key: &AppKey, auth: &str, text: &str) -> bool {
@@ -217,17 +225,17 @@ impl<'a> SignedRequest<'a> {
         let mut text = String::with_capacity(
             self.method.len() + self.path.len() + self.query.len() + 2 + self.prefix.len(),
         );
-        let mut signs = |path: &[&str]| {
+        let mut signs = |prefix: &str, path: &str| {
             text.clear();
-            text.extend([self.method, "\n"].iter().chain(path).chain(&["\n"]).chain(query).copied());
+            [self.method, "\n", prefix, path, "\n"].iter().chain(query).for_each(|part| text.push_str(part));
             key.verifies(text.as_bytes(), signature)
         };
         let mut signs_path = |path: &str| {
-            signs(&[path])
+            signs("", path)
                 || !self.prefix.is_empty()
                     && match path.strip_prefix(self.prefix) {
-                        Some(rest) if rest.starts_with('/') => signs(&[rest]),
-                        _ => signs(&[self.prefix, path]),
+                        Some(rest) if rest.starts_with('/') => signs("", rest),
+                        _ => signs(self.prefix, path),
                     }
         };
         signs_path(self.path) || self.path.contains('%') && signs_path(&decoded(self.path, false))
@@ -278,36 +286,59 @@ struct SortedQuery<'a> {
 impl<'a> SortedQuery<'a> {
     /// `None` for another query.
     fn of(query: &'a str) -> Option<Self> {
-        let is_escape = |byte: u8| matches!(byte, b'%' | b'+');
-        let is_of_other_name = |byte: u8| matches!(byte, b'[' | b']' | b'A'..=b'Z') || !byte.is_ascii();
-        // Without an early end, the loop takes many bytes at once.
-        if query.bytes().fold(false, |found, byte| found | is_escape(byte)) {
-            return None;
-        }
         let (mut credentials, mut signed) = (RequestCredentials::default(), [query, ""]);
         let (mut previous, mut begin) = ("", 0);
-        for (count, pair) in query.split('&').enumerate() {
-            let (name, value) = pair.split_once('=')?;
-            let end = begin + pair.len();
+        for count in 0.. {
+            let name = before(&query[begin..], ends_name);
+            let value_begin = begin + name.len() + 1;
+            if query.as_bytes().get(value_begin - 1) != Some(&b'=') {
+                return None;
+            }
+            let value = before(&query[value_begin..], ends_value);
+            let end = value_begin + value.len();
+            let next = match query.as_bytes().get(end) {
+                Some(b'&') => Some(end + 1),
+                None => None,
+                Some(_) => return None,
+            };
             if name == SIGNATURE {
                 if credentials.signature.is_some() {
                     return None;
                 }
                 // One of the two separators remains.
-                signed = match query[end..].strip_prefix('&') {
-                    Some(after) => [&query[..begin], after],
+                signed = match next {
+                    Some(next) => [&query[..begin], &query[next..]],
                     None => [query[..begin].strip_suffix('&').unwrap_or_default(), ""],
                 };
-            } else if name <= previous || name.bytes().any(is_of_other_name) || count == FIELDS_MAX {
+            } else if name <= previous || count == FIELDS_MAX {
                 return None;
             } else {
                 previous = name;
             }
             credentials.set(name, value);
-            begin = end + 1;
+            match next {
+                Some(next) => begin = next,
+                None => break,
+            }
         }
         Some(Self { credentials, signed })
     }
+}
+
+/// The beginning of a text before the first byte that ends it.
+#[inline]
+fn before(text: &str, ends: impl Fn(u8) -> bool) -> &str {
+    &text[..text.bytes().position(ends).unwrap_or(text.len())]
+}
+
+/// Whether a byte ends a name, or is in no name of a [`SortedQuery`]. Such a byte begins a character.
+const fn ends_name(byte: u8) -> bool {
+    matches!(byte, b'=' | b'&' | b'%' | b'+' | b'[' | b']' | b'A'..=b'Z') || !byte.is_ascii()
+}
+
+/// Whether a byte ends a value, or is part of an escape.
+const fn ends_value(byte: u8) -> bool {
+    matches!(byte, b'&' | b'%' | b'+')
 }
 
 /// Maximum number of fields of a query; the elements of an array are one.
@@ -440,6 +471,7 @@ mod tests {
             "auth_signature=s&b=1",
             "auth_signature=s",
             "a=&b==1&c=[A]",
+            "a=\u{e9}&b==",
             "a=1",
         ];
         for query in in_order {
@@ -462,6 +494,10 @@ mod tests {
             "\u{e9}=1",
             "a",
             "a=1&&b=2",
+            "a=1&",
+            "a&b=1",
+            "a%=1",
+            "a+=1",
             "=1",
             "",
             &long,
@@ -469,6 +505,24 @@ mod tests {
         for query in others {
             assert!(SortedQuery::of(query).is_none(), "{query}");
         }
+    }
+
+    #[test]
+    fn only_lower_case_hexadecimal_digits_are_read() {
+        for byte in (0..=u8::MAX).filter(u8::is_ascii) {
+            let digit = "0123456789abcdef".find(char::from(byte));
+            let [first, second] = [[byte, b'0'], [b'0', byte]].map(|text| {
+                std::str::from_utf8(&text).ok().and_then(of_hex::<1>).map(|[value]| usize::from(value))
+            });
+            assert_eq!((first, second), (digit.map(|digit| digit << 4), digit), "{byte}");
+        }
+        assert_eq!(of_hex::<1>("\u{e9}"), None);
+        let digits: Vec<String> = (0..=u8::MAX).map(|byte| to_hex(&[byte])).collect();
+        assert!(digits.iter().zip(0..=u8::MAX).all(|(text, byte)| of_hex(text) == Some([byte])));
+        assert_eq!(
+            (of_hex::<2>("00ff"), of_hex::<2>("00f"), of_hex::<2>("00fff")),
+            (Some([0, 255]), None, None)
+        );
     }
 
     #[test]
