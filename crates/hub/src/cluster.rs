@@ -33,7 +33,7 @@ mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -82,6 +82,8 @@ pub(crate) struct Cluster {
     keys: Arc<ClusterKeys>,
     nodes: Mutex<Nodes>,
     status: Mutex<LinkStatus>,
+    /// The broker has answered, or is unreachable.
+    status_changed: Condvar,
     is_stopped: AtomicBool,
     /// The handover from a predecessor, if there is one, is complete.
     is_serving: AtomicBool,
@@ -107,6 +109,9 @@ struct LinkStatus {
     reason: String,
     /// The state of the other nodes was removed in the last outage.
     was_cut_off: bool,
+    /// Pings to the broker of this connection and earlier ones, and those that it has answered or that were lost.
+    pings: u64,
+    answered: u64,
 }
 
 impl LinkStatus {
@@ -153,6 +158,8 @@ impl Cluster {
             since: begin,
             reason,
             was_cut_off: false,
+            pings: 0,
+            answered: 0,
         });
         let nodes = Mutex::default();
         Ok(Self {
@@ -165,6 +172,7 @@ impl Cluster {
             keys,
             nodes,
             status,
+            status_changed: Condvar::new(),
             is_stopped: AtomicBool::new(false),
             is_serving: AtomicBool::new(true),
             has_changes: AtomicBool::new(false),
@@ -324,9 +332,33 @@ impl Cluster {
         tracing::info!(broker = %self.options, node = %self.node, "connected to the cluster");
     }
 
+    /// Pings the broker.
+    fn ping(&self) {
+        // An answer to an earlier ping must not count for one that is sent after this line.
+        self.lock_status().pings += 1;
+        self.outbox.command(|kind, out| kind.ping(out));
+    }
+
+    /// Waits until this node receives the messages of the others; returns whether it does.
+    pub(crate) fn wait_connected(&self, limit: Duration) -> bool {
+        self.wait(self.lock_status(), limit, |status| status.is_connected)
+    }
+
+    fn wait(
+        &self,
+        status: MutexGuard<'_, LinkStatus>,
+        limit: Duration,
+        condition: impl Fn(&LinkStatus) -> bool,
+    ) -> bool {
+        let waited = self.status_changed.wait_timeout_while(status, limit, |status| !condition(status));
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// The broker has answered a ping, so it has the subscriptions of this node.
     fn confirmed(&self, now: Instant) {
         let mut status = self.lock_status();
+        status.answered = status.pings.min(status.answered + 1);
+        self.status_changed.notify_all();
         if !status.is_connected {
             let was_cut_off = status.is_cut_off(now);
             *status = LinkStatus {
@@ -335,6 +367,7 @@ impl Cluster {
                 since: now,
                 reason: String::new(),
                 was_cut_off,
+                ..*status
             };
         }
     }
@@ -348,7 +381,9 @@ impl Cluster {
             status.since = now;
         }
         status.is_connected = false;
+        status.answered = status.pings;
         status.reason = reason.to_owned();
+        self.status_changed.notify_all();
         drop(status);
         if is_new {
             tracing::warn!(broker = %self.options, reason, "no connection to the other nodes of the cluster");
@@ -485,6 +520,14 @@ impl OtherNodes for Cluster {
             self.send_command(&self.outbox.subjects.node(owner), 0, miss);
         }
         passes
+    }
+
+    fn catch_up(&self, limit: Duration) -> bool {
+        let status = self.lock_status();
+        let next = status.pings + 1;
+        self.beats_now.store(true, Ordering::Release);
+        self.outbox.wake();
+        self.wait(status, limit, |status| !status.is_connected || status.answered >= next)
     }
 
     fn is_connected(&self) -> bool {
@@ -624,5 +667,34 @@ mod tests {
         cluster.confirmed(Instant::now());
         cluster.disconnected("test", Instant::now());
         assert_eq!(sent(all), [false, true]);
+    }
+
+    #[test]
+    fn waiting_for_the_broker_ends_with_its_answer_or_at_the_limit() {
+        let cluster = Arc::new(cluster());
+        assert!(!cluster.wait_connected(Duration::ZERO));
+        assert!(cluster.catch_up(Duration::ZERO), "nothing is under way");
+        cluster.connected(1 << 20, Instant::now(), Vec::new());
+        cluster.ping();
+        cluster.confirmed(Instant::now());
+        assert!(cluster.wait_connected(Duration::ZERO));
+        // This ping precedes the call, so messages may follow its answer.
+        cluster.ping();
+        cluster.beats_now.store(false, Ordering::Release);
+        let waiting = Arc::clone(&cluster);
+        let waiting = std::thread::spawn(move || waiting.catch_up(Duration::from_secs(60)));
+        // The call makes the link's thread ping at once.
+        while !cluster.beats_now.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        cluster.confirmed(Instant::now());
+        assert!(!cluster.catch_up(Duration::ZERO));
+        cluster.ping();
+        cluster.confirmed(Instant::now());
+        assert!(waiting.join().unwrap());
+        let end = Instant::now();
+        cluster.ping();
+        cluster.disconnected("test", end);
+        assert!(cluster.catch_up(Duration::ZERO) && !cluster.wait_connected(Duration::ZERO));
     }
 }

@@ -250,7 +250,7 @@ impl ClusterLink {
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
             cluster.send_heartbeat(&Heartbeat { revocations, ..heartbeat });
             cluster.compare_revocations(revocations, now);
-            cluster.outbox.command(|kind, out| kind.ping(out));
+            cluster.ping();
         }
     }
 

@@ -269,6 +269,10 @@ mod tests {
             false
         }
 
+        fn catch_up(&self, _: Duration) -> bool {
+            true
+        }
+
         fn is_connected(&self) -> bool {
             true
         }
