@@ -435,6 +435,7 @@ impl Cluster {
     fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat) {
         let name = heartbeat.name.clone();
         if self.lock_nodes().beat(node, heartbeat) {
+            self.cached_events.forget_all();
             tracing::info!(%node, name, "a node has joined the cluster");
         }
     }
@@ -696,5 +697,16 @@ mod tests {
         cluster.ping();
         cluster.disconnected("test", end);
         assert!(cluster.catch_up(Duration::ZERO) && !cluster.wait_connected(Duration::ZERO));
+    }
+    #[test]
+    fn event_of_a_cache_channel_is_requested_again_when_a_node_joins() {
+        let cluster = cluster();
+        cluster.connected(1 << 20, Instant::now(), Vec::new());
+        let is_requested = || cluster.request_event("a", None, Duration::from_secs(3_600));
+        assert!(is_requested() && !is_requested());
+        let node = add(&cluster, 1, 0);
+        assert!(is_requested() && !is_requested(), "no node was known at the first request");
+        cluster.note_heartbeat(node, cluster.heartbeat(ConnectionCounts::default(), 0, None));
+        assert!(!is_requested(), "it was known");
     }
 }

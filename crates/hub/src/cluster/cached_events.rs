@@ -1,7 +1,8 @@
 //! Last events of cache channels, requested from the other nodes.
 //!
 //! Nodes send the events of cache channels to all nodes, with or without subscribers. A node that has started or was cut
-//! off meanwhile lacks some: it requests the event of a channel once, when a client subscribes to the channel.
+//! off meanwhile lacks some: it requests the event of a channel, when a client subscribes to the channel, once after its login and
+//! after each node joins.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -62,6 +63,11 @@ impl CachedEventRequests {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hash = state.hasher.hash_one(topic);
         state.requested.remove(&hash);
+    }
+
+    /// A node has joined, which may have events: the next client of each topic requests it again.
+    pub(super) fn forget_all(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).requested.clear();
     }
 
     fn take(&self) -> Vec<String> {
