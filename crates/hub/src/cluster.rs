@@ -16,6 +16,7 @@ mod direct;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod link;
+mod lost_nodes;
 mod members;
 mod message;
 pub(crate) mod metrics;
@@ -43,6 +44,7 @@ use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
 use self::interest::Interest;
 use self::keys::{ClusterKeys, KeySender, KeyTarget};
+use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
 use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
 use self::observe::ClusterNode;
@@ -92,6 +94,7 @@ pub(crate) struct Cluster {
     requests: Mutex<PendingRequests>,
     /// Nodes that have died, for the report of topics.
     dead: Mutex<Vec<u128>>,
+    lost: LostNodes,
     /// The part of this node in reports of topics.
     role: Mutex<ReportRole>,
     /// The next heartbeat is due at once.
@@ -178,6 +181,7 @@ impl Cluster {
             has_changes: AtomicBool::new(false),
             requests: Mutex::default(),
             dead: Mutex::default(),
+            lost: LostNodes::default(),
             role: Mutex::default(),
             beats_now: AtomicBool::new(false),
             cached_events: CachedEventRequests::default(),
@@ -255,12 +259,13 @@ impl Cluster {
     }
 
     /// Sends a command to all other nodes; completes with their results, or when the time is over. While the broker is away,
-    /// all known nodes are missing.
+    /// all known nodes are missing. Nodes that were removed without their notice are missing for a while.
     pub(crate) fn request(&self, command: &NodeCommand) -> impl Future<Output = NodeResults> + Send + use<> {
         let names: BTreeMap<NodeId, String> =
             self.lock_nodes().iter().map(|(id, heartbeat)| (id, heartbeat.name.clone())).collect();
         let nodes: BTreeSet<NodeId> = names.keys().copied().collect();
         let is_sent = self.is_connected();
+        let lost = self.lost.names(is_sent, Instant::now());
         let done = match is_sent && !nodes.is_empty() {
             true => self.lock_requests().add(nodes.clone(), Instant::now()),
             false => None,
@@ -276,7 +281,7 @@ impl Cluster {
                 Some((_, done)) => done.await.unwrap_or_else(|_| (Vec::new(), nodes)),
                 None => (Vec::new(), nodes),
             };
-            let missing = missing.iter().filter_map(|node| names.get(node).cloned()).collect();
+            let missing = missing.iter().filter_map(|node| names.get(node).cloned()).chain(lost).collect();
             NodeResults { results, missing }
         }
     }
@@ -435,12 +440,14 @@ impl Cluster {
     fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat) {
         let name = heartbeat.name.clone();
         if self.lock_nodes().beat(node, heartbeat) {
+            self.lost.joined(node, &name);
             self.cached_events.forget_all();
             tracing::info!(%node, name, "a node has joined the cluster");
         }
     }
 
     fn left(&self, node: NodeId) {
+        self.lost.left(node);
         if self.lock_nodes().remove(node) {
             tracing::info!(%node, "a node has left the cluster");
         }
@@ -454,7 +461,8 @@ impl Cluster {
         if !is_heard && is_short {
             self.lock_nodes().renew(now);
         }
-        let dead = self.lock_nodes().expire(now);
+        let (dead, names) = self.expire_silent(now);
+        names.into_iter().for_each(|(node, name)| self.lost.add(node, name, now));
         let mut noted = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
         noted.extend(dead.iter().map(|node| node.id));
         // Without webhooks, nothing takes them.
@@ -465,6 +473,16 @@ impl Cluster {
             tracing::warn!(%node, "a node of the cluster is dead: no heartbeat for {:?}", nodes::NODE_TIMEOUT);
         }
         dead
+    }
+
+    /// Removes nodes without heartbeats, and returns them, and the names of those that no other process has replaced.
+    fn expire_silent(&self, now: Instant) -> (Vec<NodeId>, Vec<(NodeId, String)>) {
+        let mut nodes = self.lock_nodes();
+        let mut names: Vec<(NodeId, String)> =
+            nodes.iter().map(|(id, heartbeat)| (id, heartbeat.name.clone())).collect();
+        let dead = nodes.expire(now);
+        names.retain(|(id, _)| dead.contains(id) && !nodes.iter().any(|(live, _)| live.id == id.id));
+        (dead, names)
     }
 
     fn lock_nodes(&self) -> MutexGuard<'_, Nodes> {
@@ -698,6 +716,26 @@ mod tests {
         cluster.disconnected("test", end);
         assert!(cluster.catch_up(Duration::ZERO) && !cluster.wait_connected(Duration::ZERO));
     }
+
+    #[test]
+    fn node_without_heartbeats_is_missing_in_results_until_it_returns() {
+        let (cluster, now) = (cluster(), Instant::now());
+        let missing = || {
+            futures_util::FutureExt::now_or_never(cluster.request(&NodeCommand::Sync)).map(|it| it.missing)
+        };
+        let node = add(&cluster, 1, 10);
+        cluster.left(node);
+        assert_eq!(missing(), Some(Vec::new()));
+        let node = add(&cluster, 1, 10);
+        assert_eq!(cluster.expire_nodes(now + nodes::NODE_TIMEOUT * 2, true), [node]);
+        cluster.confirmed(now);
+        assert_eq!(missing().map(|names| names.len()), Some(1), "it may have connections");
+        add(&cluster, 1, 10);
+        assert_eq!(missing(), None, "its answer is awaited");
+        cluster.left(node);
+        assert_eq!(missing(), Some(Vec::new()));
+    }
+
     #[test]
     fn event_of_a_cache_channel_is_requested_again_when_a_node_joins() {
         let cluster = cluster();
