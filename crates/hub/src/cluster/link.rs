@@ -271,9 +271,12 @@ impl ClusterLink {
     fn report(&mut self, now: Instant) {
         let away = self.cluster().away_for(now);
         let is_away = away.is_some_and(|time| self.has_reported || time >= REPORT_DELAY);
-        if is_away != self.has_reported {
+        let connections = self.receiver.hub.connections();
+        // In a shorter outage, only the welcome of a new client may say so.
+        let knows_short_outage = away.is_none() && connections.take_isolated();
+        if is_away != self.has_reported || knows_short_outage {
             self.has_reported = is_away;
-            self.receiver.hub.connections().report_cluster(!is_away);
+            connections.report_cluster(!is_away);
         }
     }
 
