@@ -304,12 +304,16 @@ impl Cluster {
     /// Sends all nodes the revocations that they may have missed: of an outage and a moment before it, since a broker that
     /// goes away loses messages; after the start of this process, all.
     fn send_missed(&self, mut all: Vec<Revocation>) {
-        let status = self.lock_status().clone();
-        if status.has_been_connected {
-            let ago = status.since.elapsed() + LOSS_MAX;
+        if self.lock_status().has_been_connected {
+            let ago = self.missed_time();
             all.retain(|revocation| revocation.is_younger_than(ago));
         }
         self.send_revocations(&self.outbox.subjects.all(), &all);
+    }
+
+    /// Time since the beginning of an outage, and a moment before it: the other nodes may have missed messages of it.
+    fn missed_time(&self) -> Duration {
+        self.lock_status().since.elapsed() + LOSS_MAX
     }
 
     /// Sends revocations to a node, or to all nodes.

@@ -26,6 +26,10 @@ const REQUESTED_MAX: usize = 65_536;
 /// Maximum number of requests that wait for the link's thread.
 const WAITING_MAX: usize = 1_024;
 
+/// Limits of the events that are sent again after a login: the youngest ones.
+const RESENT_MAX: usize = 4_096;
+const RESENT_BYTES_MAX: usize = 4 << 20;
+
 /// Requests for events.
 #[derive(Debug, Default)]
 pub(super) struct CachedEventRequests(Mutex<RequestState>);
@@ -87,6 +91,22 @@ impl Cluster {
             self.outbox.wake();
         }
         is_requested
+    }
+}
+
+/// Sends all nodes the events of this node that they may have missed in an outage, and in a moment before it: another node
+/// with the connection does not know of the outage.
+pub(super) fn send_missed_events(cluster: &Cluster, hub: &HubTopics) {
+    let all = cluster.outbox.subjects.all();
+    let mut bytes = 0;
+    for (topic, message, age) in hub.own_cached_events(cluster.missed_time()).into_iter().take(RESENT_MAX) {
+        bytes += message.payload().len();
+        if bytes > RESENT_BYTES_MAX {
+            return;
+        }
+        let event = String::from_utf8_lossy(message.payload()).into_owned();
+        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        cluster.send_command(&all, 0, NodeCommand::RetainEvent { topic, event, age });
     }
 }
 

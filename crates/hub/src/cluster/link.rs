@@ -12,6 +12,7 @@ use sinews_server::Publisher;
 
 use super::Cluster;
 use super::announcer::Announcer;
+use super::cached_events::send_missed_events;
 use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
@@ -336,6 +337,7 @@ impl ClusterLink {
                         outbox.attach(connection.second_handle(), connection.skips_replies());
                         let revocations = self.receiver.live.policy().revocations().all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
+                        send_missed_events(&self.receiver.cluster, &self.receiver.hub);
                         self.receiver.keys.connected(now);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;

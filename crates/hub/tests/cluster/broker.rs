@@ -129,6 +129,13 @@ impl FakeBroker {
         }
     }
 
+    /// Cuts the oldest connection.
+    pub(crate) fn cut_oldest(&self) {
+        let state = self.shared.lock();
+        let (_, oldest) = state.clients.first_key_value().expect("a node is connected");
+        let _ = oldest.stream.shutdown(Shutdown::Both);
+    }
+
     /// Loses the messages with a text from now on; `None` ends it.
     pub(crate) fn lose(&self, text: Option<&'static str>) {
         self.shared.lock().lost = text;

@@ -1,6 +1,7 @@
 //! Clusters of several servers in this process, over a broker in this process.
 
 mod api;
+#[allow(dead_code, reason = "each test uses a part")]
 mod broker;
 mod keys;
 
