@@ -16,6 +16,7 @@ mod direct;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod link;
+mod lost_nodes;
 mod members;
 mod message;
 pub(crate) mod metrics;
@@ -33,7 +34,7 @@ mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -44,6 +45,7 @@ use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
 use self::interest::Interest;
 use self::keys::{ClusterKeys, KeySender, KeyTarget};
+use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
 use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
 use self::observe::ClusterNode;
@@ -83,6 +85,8 @@ pub(crate) struct Cluster {
     keys: Arc<ClusterKeys>,
     nodes: Mutex<Nodes>,
     status: Mutex<LinkStatus>,
+    /// The broker has answered, or is unreachable.
+    status_changed: Condvar,
     is_stopped: AtomicBool,
     /// The handover from a predecessor, if there is one, is complete.
     is_serving: AtomicBool,
@@ -91,6 +95,7 @@ pub(crate) struct Cluster {
     requests: Mutex<PendingRequests>,
     /// Nodes that have died, for the report of topics.
     dead: Mutex<Vec<u128>>,
+    lost: LostNodes,
     /// The part of this node in reports of topics.
     role: Mutex<ReportRole>,
     /// The next heartbeat is due at once.
@@ -108,6 +113,9 @@ struct LinkStatus {
     reason: String,
     /// The state of the other nodes was removed in the last outage.
     was_cut_off: bool,
+    /// Pings to the broker of this connection and earlier ones, and those that it has answered or that were lost.
+    pings: u64,
+    answered: u64,
 }
 
 impl LinkStatus {
@@ -154,6 +162,8 @@ impl Cluster {
             since: begin,
             reason,
             was_cut_off: false,
+            pings: 0,
+            answered: 0,
         });
         let nodes = Mutex::default();
         Ok(Self {
@@ -166,11 +176,13 @@ impl Cluster {
             keys,
             nodes,
             status,
+            status_changed: Condvar::new(),
             is_stopped: AtomicBool::new(false),
             is_serving: AtomicBool::new(true),
             has_changes: AtomicBool::new(false),
             requests: Mutex::default(),
             dead: Mutex::default(),
+            lost: LostNodes::default(),
             role: Mutex::default(),
             beats_now: AtomicBool::new(false),
             cached_events: CachedEventRequests::default(),
@@ -248,12 +260,13 @@ impl Cluster {
     }
 
     /// Sends a command to all other nodes; completes with their results, or when the time is over. While the broker is away,
-    /// all known nodes are missing.
+    /// all known nodes are missing. Nodes that were removed without their notice are missing for a while.
     pub(crate) fn request(&self, command: &NodeCommand) -> impl Future<Output = NodeResults> + Send + use<> {
         let names: BTreeMap<NodeId, String> =
             self.lock_nodes().iter().map(|(id, heartbeat)| (id, heartbeat.name.clone())).collect();
         let nodes: BTreeSet<NodeId> = names.keys().copied().collect();
         let is_sent = self.is_connected();
+        let lost = self.lost.names(is_sent, Instant::now());
         let done = match is_sent && !nodes.is_empty() {
             true => self.lock_requests().add(nodes.clone(), Instant::now()),
             false => None,
@@ -269,7 +282,7 @@ impl Cluster {
                 Some((_, done)) => done.await.unwrap_or_else(|_| (Vec::new(), nodes)),
                 None => (Vec::new(), nodes),
             };
-            let missing = missing.iter().filter_map(|node| names.get(node).cloned()).collect();
+            let missing = missing.iter().filter_map(|node| names.get(node).cloned()).chain(lost).collect();
             NodeResults { results, missing }
         }
     }
@@ -290,12 +303,16 @@ impl Cluster {
     /// Sends all nodes the revocations that they may have missed: of an outage and a moment before it, since a broker that
     /// goes away loses messages; after the start of this process, all.
     fn send_missed(&self, mut all: Vec<Revocation>) {
-        let status = self.lock_status().clone();
-        if status.has_been_connected {
-            let ago = status.since.elapsed() + LOSS_MAX;
+        if self.lock_status().has_been_connected {
+            let ago = self.missed_time();
             all.retain(|revocation| revocation.is_younger_than(ago));
         }
         self.send_revocations(&self.outbox.subjects.all(), &all);
+    }
+
+    /// Time since the beginning of an outage, and a moment before it: the other nodes may have missed messages of it.
+    fn missed_time(&self) -> Duration {
+        self.lock_status().since.elapsed() + LOSS_MAX
     }
 
     /// Sends revocations to a node, or to all nodes.
@@ -331,9 +348,33 @@ impl Cluster {
         tracing::info!(broker = %self.options, node = %self.node, "connected to the cluster");
     }
 
+    /// Pings the broker.
+    fn ping(&self) {
+        // An answer to an earlier ping must not count for one that is sent after this line.
+        self.lock_status().pings += 1;
+        self.outbox.command(|kind, out| kind.ping(out));
+    }
+
+    /// Waits until this node receives the messages of the others; returns whether it does.
+    pub(crate) fn wait_connected(&self, limit: Duration) -> bool {
+        self.wait(self.lock_status(), limit, |status| status.is_connected)
+    }
+
+    fn wait(
+        &self,
+        status: MutexGuard<'_, LinkStatus>,
+        limit: Duration,
+        condition: impl Fn(&LinkStatus) -> bool,
+    ) -> bool {
+        let waited = self.status_changed.wait_timeout_while(status, limit, |status| !condition(status));
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// The broker has answered a ping, so it has the subscriptions of this node.
     fn confirmed(&self, now: Instant) {
         let mut status = self.lock_status();
+        status.answered = status.pings.min(status.answered + 1);
+        self.status_changed.notify_all();
         if !status.is_connected {
             let was_cut_off = status.is_cut_off(now);
             *status = LinkStatus {
@@ -342,6 +383,7 @@ impl Cluster {
                 since: now,
                 reason: String::new(),
                 was_cut_off,
+                ..*status
             };
         }
     }
@@ -355,7 +397,9 @@ impl Cluster {
             status.since = now;
         }
         status.is_connected = false;
+        status.answered = status.pings;
         status.reason = reason.to_owned();
+        self.status_changed.notify_all();
         drop(status);
         if is_new {
             tracing::warn!(broker = %self.options, reason, "no connection to the other nodes of the cluster");
@@ -405,11 +449,14 @@ impl Cluster {
     fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat) {
         let name = heartbeat.name.clone();
         if self.lock_nodes().beat(node, heartbeat) {
+            self.lost.joined(node, &name);
+            self.cached_events.forget_all();
             tracing::info!(%node, name, "a node has joined the cluster");
         }
     }
 
     fn left(&self, node: NodeId) {
+        self.lost.left(node);
         if self.lock_nodes().remove(node) {
             tracing::info!(%node, "a node has left the cluster");
         }
@@ -423,7 +470,8 @@ impl Cluster {
         if !is_heard && is_short {
             self.lock_nodes().renew(now);
         }
-        let dead = self.lock_nodes().expire(now);
+        let (dead, names) = self.expire_silent(now);
+        names.into_iter().for_each(|(node, name)| self.lost.add(node, name, now));
         let mut noted = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
         noted.extend(dead.iter().map(|node| node.id));
         // Without webhooks, nothing takes them.
@@ -434,6 +482,16 @@ impl Cluster {
             tracing::warn!(%node, "a node of the cluster is dead: no heartbeat for {:?}", nodes::NODE_TIMEOUT);
         }
         dead
+    }
+
+    /// Removes nodes without heartbeats, and returns them, and the names of those that no other process has replaced.
+    fn expire_silent(&self, now: Instant) -> (Vec<NodeId>, Vec<(NodeId, String)>) {
+        let mut nodes = self.lock_nodes();
+        let mut names: Vec<(NodeId, String)> =
+            nodes.iter().map(|(id, heartbeat)| (id, heartbeat.name.clone())).collect();
+        let dead = nodes.expire(now);
+        names.retain(|(id, _)| dead.contains(id) && !nodes.iter().any(|(live, _)| live.id == id.id));
+        (dead, names)
     }
 
     fn lock_nodes(&self) -> MutexGuard<'_, Nodes> {
@@ -490,6 +548,14 @@ impl OtherNodes for Cluster {
             self.send_command(&self.outbox.subjects.node(owner), 0, miss);
         }
         passes
+    }
+
+    fn catch_up(&self, limit: Duration) -> bool {
+        let status = self.lock_status();
+        let next = status.pings + 1;
+        self.beats_now.store(true, Ordering::Release);
+        self.outbox.wake();
+        self.wait(status, limit, |status| !status.is_connected || status.answered >= next)
     }
 
     fn is_connected(&self) -> bool {
@@ -649,5 +715,65 @@ mod tests {
         let text = String::from_utf8_lossy(&bytes);
         assert_eq!(text.matches("\"of_user\"").count(), 200);
         assert!(text.matches("\"revocations\"").count() > 3);
+    }
+
+    #[test]
+    fn waiting_for_the_broker_ends_with_its_answer_or_at_the_limit() {
+        let cluster = Arc::new(cluster());
+        assert!(!cluster.wait_connected(Duration::ZERO));
+        assert!(cluster.catch_up(Duration::ZERO), "nothing is under way");
+        cluster.connected(1 << 20, Instant::now(), Vec::new());
+        cluster.ping();
+        cluster.confirmed(Instant::now());
+        assert!(cluster.wait_connected(Duration::ZERO));
+        // This ping precedes the call, so messages may follow its answer.
+        cluster.ping();
+        cluster.beats_now.store(false, Ordering::Release);
+        let waiting = Arc::clone(&cluster);
+        let waiting = std::thread::spawn(move || waiting.catch_up(Duration::from_secs(60)));
+        // The call makes the link's thread ping at once.
+        while !cluster.beats_now.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        cluster.confirmed(Instant::now());
+        assert!(!cluster.catch_up(Duration::ZERO));
+        cluster.ping();
+        cluster.confirmed(Instant::now());
+        assert!(waiting.join().unwrap());
+        let end = Instant::now();
+        cluster.ping();
+        cluster.disconnected("test", end);
+        assert!(cluster.catch_up(Duration::ZERO) && !cluster.wait_connected(Duration::ZERO));
+    }
+
+    #[test]
+    fn node_without_heartbeats_is_missing_in_results_until_it_returns() {
+        let (cluster, now) = (cluster(), Instant::now());
+        let missing = || {
+            futures_util::FutureExt::now_or_never(cluster.request(&NodeCommand::Sync)).map(|it| it.missing)
+        };
+        let node = add(&cluster, 1, 10);
+        cluster.left(node);
+        assert_eq!(missing(), Some(Vec::new()));
+        let node = add(&cluster, 1, 10);
+        assert_eq!(cluster.expire_nodes(now + nodes::NODE_TIMEOUT * 2, true), [node]);
+        cluster.confirmed(now);
+        assert_eq!(missing().map(|names| names.len()), Some(1), "it may have connections");
+        add(&cluster, 1, 10);
+        assert_eq!(missing(), None, "its answer is awaited");
+        cluster.left(node);
+        assert_eq!(missing(), Some(Vec::new()));
+    }
+
+    #[test]
+    fn event_of_a_cache_channel_is_requested_again_when_a_node_joins() {
+        let cluster = cluster();
+        cluster.connected(1 << 20, Instant::now(), Vec::new());
+        let is_requested = || cluster.request_event("a", None, Duration::from_secs(3_600));
+        assert!(is_requested() && !is_requested());
+        let node = add(&cluster, 1, 0);
+        assert!(is_requested() && !is_requested(), "no node was known at the first request");
+        cluster.note_heartbeat(node, cluster.heartbeat(ConnectionCounts::default(), 0, None));
+        assert!(!is_requested(), "it was known");
     }
 }

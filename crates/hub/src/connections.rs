@@ -14,7 +14,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU32, Ordering as MemoryOrdering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as MemoryOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -80,6 +80,8 @@ pub(crate) struct ConnectionRegistry {
     process: u32,
     state: Mutex<RegistryState>,
     events: OnceLock<Arc<dyn EventSink>>,
+    /// A client was welcomed while the broker of the cluster was unreachable.
+    has_isolated: AtomicBool,
 }
 
 #[derive(Default)]
@@ -182,6 +184,7 @@ impl Default for ConnectionRegistry {
             process: u32::from_le_bytes([random[0], random[1], random[2], 0]),
             state: Mutex::default(),
             events: OnceLock::new(),
+            has_isolated: AtomicBool::new(false),
         }
     }
 }
@@ -320,6 +323,16 @@ impl ConnectionRegistry {
             slowest.truncate(limit);
         }
         slowest.into_iter().map(|(_, connection)| connection).collect()
+    }
+
+    /// Notes that the welcome of a connection says that other nodes of the cluster are not reached.
+    pub(crate) fn note_isolated(&self) {
+        self.has_isolated.store(true, MemoryOrdering::Release);
+    }
+
+    /// Whether there was such a welcome since the last call.
+    pub(crate) fn take_isolated(&self) -> bool {
+        self.has_isolated.swap(false, MemoryOrdering::AcqRel)
     }
 
     /// Notifies all clients whether other nodes of the cluster are reached. Connections that open meanwhile know it from

@@ -3,7 +3,7 @@
 //! ```text
 //!   predecessor                                successor, its standard input is the other end
 //!    │ Hello, listeners ───────────────────────▶ reads its configuration, binds
-//!    │ ◀──────────────────────────────── Bound  (or Failed: nothing changes)
+//!    │ ◀──────────────────────────────── Bound  (or Failed: nothing changes; in a cluster, it receives publications by now)
 //!    │ Revocations, Topic, Kept … End ─────────▶ restores histories
 //!    │ Publish ────────────────────────────────▶ publishes ─┐ from here on it assigns positions
 //!    │ ◀──────────────────────────── Published ◀────────────┘
@@ -48,6 +48,9 @@ pub(crate) const VARIABLE: &str = "SINEWS_HANDOVER";
 
 /// Longest silence of the successor before it serves. Reading keys and restoring histories take less.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Time that this process waits for an answer of the broker of a cluster.
+const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 
 /// Time that this process waits at shutdown until the successor has all publications of this process.
 const FINISH_MAX: Duration = Duration::from_secs(10);
@@ -212,11 +215,14 @@ impl HandoverState {
             other => return Err(format!("unexpected frame {other:?}")),
         };
         if version == VERSION {
+            self.catch_up();
             let (sender, receiver) = frame_queue();
             // Before the epochs are read: a keyed topic that is removed has another epoch.
             let keyed = self.publisher.keyed_topics();
             let keyed = keyed.into_iter().map(|keyed| self.with_owner(keyed)).collect();
-            let histories = self.hub.begin_handover(sender, &self.publisher);
+            let (histories, epochs) = self.hub.begin_handover(sender, &self.publisher);
+            let end = HandoverHead::End { delivered: self.hub.delivered_publications() };
+            let end = HandoverFrame { head: end, body: bytes::Bytes::from(epochs) };
             // After the queue to the successor exists, which gets later revocations.
             self.revocations.set_file_shared(true);
             let revocations = self.revocations.all();
@@ -224,7 +230,7 @@ impl HandoverState {
             let output = link.try_clone().map_err(describe)?;
             let writer = thread::Builder::new().name("handover-out".to_owned());
             writer
-                .spawn(move || write(&output, (histories, revocations), (presence, keyed), receiver))
+                .spawn(move || write(&output, (histories, end, revocations), (presence, keyed), receiver))
                 .map_err(describe)?;
         } else {
             tracing::warn!(
@@ -232,6 +238,19 @@ impl HandoverState {
             );
         }
         self.handle_frames(&link, &mut input, child.as_ref().map_or(0, Child::id)).map_err(describe)
+    }
+
+    /// Waits for the publications of other nodes that the broker has sent before the successor logged in: the successor does
+    /// not receive these.
+    fn catch_up(&self) {
+        if let Some(nodes) = self.hub.other_nodes()
+            && !nodes.catch_up(CATCH_UP_MAX)
+        {
+            let limit = CATCH_UP_MAX.as_secs();
+            tracing::warn!(
+                "the broker has not answered within {limit} s: publications of other nodes may be lost"
+            );
+        }
     }
 
     /// Adds the owner of the topic in a cluster.
@@ -308,6 +327,7 @@ impl HandoverState {
                     }
                     *phase = HandoverPhase::SuccessorServes;
                     drop(phase);
+                    self.hub.discard_queued();
                     (self.on_successor)(process);
                     tracing::info!(
                         process,
@@ -356,14 +376,14 @@ type OwnedSnapshot = (KeyedSnapshot, Option<HandoverOwner>);
 /// Writes histories, then publications, then the end mark.
 fn write(
     link: &UnixStream,
-    (histories, revocations): ((Vec<TopicSnapshot>, Vec<u8>), Vec<Revocation>),
+    (histories, end, revocations): (Vec<TopicSnapshot>, HandoverFrame, Vec<Revocation>),
     state: (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     receiver: FrameReceiver,
 ) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
     let written = HandoverFrame::of_revocations(&revocations)
         .try_for_each(|frame| frame.write(&mut output))
-        .and_then(|()| write_topics(histories, state, &mut output))
+        .and_then(|()| write_topics((histories, &end), state, &mut output))
         .and_then(|()| receiver.write_all(&mut output));
     if let Err(error) = written {
         // The reading thread reports the failure if it matters.
@@ -373,7 +393,7 @@ fn write(
 }
 
 fn write_topics(
-    (histories, epochs): (Vec<TopicSnapshot>, Vec<u8>),
+    (histories, end): (Vec<TopicSnapshot>, &HandoverFrame),
     (presence, keyed): (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     output: &mut impl io::Write,
 ) -> io::Result<()> {
@@ -406,7 +426,7 @@ fn write_topics(
             HandoverFrame { head, body: value.unwrap_or_default() }.write(output)?;
         }
     }
-    HandoverFrame { head: HandoverHead::End, body: bytes::Bytes::from(epochs) }.write(output)?;
+    end.write(output)?;
     output.flush()
 }
 

@@ -5,6 +5,7 @@ mod builder;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use sinews_server::{
     BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router,
@@ -185,6 +186,9 @@ fn start_streams(
     Ok(())
 }
 
+/// Time that a successor process waits for its login at the broker of a cluster.
+const LOGIN_MAX: Duration = Duration::from_secs(5);
+
 /// A running hub. [`shut_down`](Self::shut_down), or dropping it, ends its threads and closes its streams.
 #[must_use = "dropping it shuts the hub down"]
 pub struct RunningHub {
@@ -231,10 +235,21 @@ impl RunningHub {
     /// Takes over the histories of a predecessor process. From here on, the predecessor publishes no message of a topic
     /// with a history. Call [`RunningHandover::run`] when the server accepts connections.
     ///
+    /// In a cluster, this waits up to 5 s for the login at the broker: publications of other nodes would be lost otherwise.
+    ///
     /// # Errors
     /// If the handover is incomplete.
     pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, String> {
+        if let Some(cluster) = &self.cluster
+            && !cluster.wait_connected(LOGIN_MAX)
+        {
+            let limit = LOGIN_MAX.as_secs();
+            tracing::warn!(
+                "no connection to the cluster within {limit} s: publications of other nodes may be lost"
+            );
+        }
         let taken = predecessor.take_over(&self.topics, &self.revocations, &self.publisher);
+        self.topics.publish_queued(&mut self.publisher.clone());
         self.webhooks.take_over();
         if let Some(cluster) = &self.services.cluster {
             cluster.set_serving(true);

@@ -12,6 +12,7 @@ pub(crate) mod history;
 pub(crate) mod keys;
 pub(crate) mod list;
 mod names;
+mod node_publications;
 pub(crate) mod nodes;
 pub(crate) mod presence;
 mod publisher;
@@ -34,6 +35,7 @@ pub(crate) use self::content::{MessageContent, push_json};
 pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
 };
+use self::node_publications::NodePublications;
 use self::nodes::OtherNodes;
 use self::publisher::reached;
 pub(crate) use self::publisher::{Exclusion, TopicPublisher};
@@ -79,6 +81,8 @@ pub(crate) struct HubTopics {
     events: OnceLock<Arc<dyn EventSink>>,
     /// Write-locked during a change of authority, so that no publication happens in between.
     authority: RwLock<Authority>,
+    /// Publications of other nodes during a handover.
+    node_publications: NodePublications,
 }
 
 /// Topics that are counted between two reports; further topics are not counted.

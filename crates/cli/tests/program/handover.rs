@@ -123,7 +123,25 @@ impl Service {
     /// Starts a successor and waits until it serves.
     fn restart(&mut self) {
         self.signal(self.current(), "USR2");
+        self.successor_serves();
+    }
+
+    /// Waits until the successor serves.
+    fn successor_serves(&mut self) {
         let line = self.logged("the successor process serves");
+        self.note_successor(&line);
+    }
+
+    /// Whether the successor has logged that it serves.
+    fn has_successor(&mut self) -> bool {
+        let line = self.log.try_iter().find(|line| line.contains("the successor process serves"));
+        line.is_some_and(|line| {
+            self.note_successor(&line);
+            true
+        })
+    }
+
+    fn note_successor(&mut self, line: &str) {
         let process = line.split("process=").nth(1).unwrap().trim().parse().unwrap();
         self.processes.push(process);
     }

@@ -1,7 +1,8 @@
 //! Last events of cache channels, requested from the other nodes.
 //!
 //! Nodes send the events of cache channels to all nodes, with or without subscribers. A node that has started or was cut
-//! off meanwhile lacks some: it requests the event of a channel once, when a client subscribes to the channel.
+//! off meanwhile lacks some: it requests the event of a channel, when a client subscribes to the channel, once after its login and
+//! after each node joins.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -24,6 +25,10 @@ const REQUESTED_MAX: usize = 65_536;
 
 /// Maximum number of requests that wait for the link's thread.
 const WAITING_MAX: usize = 1_024;
+
+/// Limits of the events that are sent again after a login: the youngest ones.
+const RESENT_MAX: usize = 4_096;
+const RESENT_BYTES_MAX: usize = 4 << 20;
 
 /// Requests for events.
 #[derive(Debug, Default)]
@@ -64,6 +69,11 @@ impl CachedEventRequests {
         state.requested.remove(&hash);
     }
 
+    /// A node has joined, which may have events: the next client of each topic requests it again.
+    pub(super) fn forget_all(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).requested.clear();
+    }
+
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).waiting)
     }
@@ -81,6 +91,22 @@ impl Cluster {
             self.outbox.wake();
         }
         is_requested
+    }
+}
+
+/// Sends all nodes the events of this node that they may have missed in an outage, and in a moment before it: another node
+/// with the connection does not know of the outage.
+pub(super) fn send_missed_events(cluster: &Cluster, hub: &HubTopics) {
+    let all = cluster.outbox.subjects.all();
+    let mut bytes = 0;
+    for (topic, message, age) in hub.own_cached_events(cluster.missed_time()).into_iter().take(RESENT_MAX) {
+        bytes += message.payload().len();
+        if bytes > RESENT_BYTES_MAX {
+            return;
+        }
+        let event = String::from_utf8_lossy(message.payload()).into_owned();
+        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        cluster.send_command(&all, 0, NodeCommand::RetainEvent { topic, event, age });
     }
 }
 

@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sinews_server::{CloseCode, Publisher};
+use sinews_server::{CloseCode, Prepared, Publisher};
 
 use super::cached_events::cached_event;
 use super::message::NodeId;
@@ -49,6 +49,8 @@ pub(crate) enum NodeCommand {
     ChangeSubscriptions { change: SubscriptionChange },
     /// Return the last event of a cache channel.
     CachedEvent { topic: String },
+    /// Retain the last event of a cache channel, which the node may have missed.
+    RetainEvent { topic: String, event: String, age: u64 },
     /// A client has subscribed to a cache channel without an event, which its node has requested or not.
     CacheMiss {
         topic: String,
@@ -200,6 +202,11 @@ impl CommandTarget<'_> {
                 Value::Null
             }
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
+            NodeCommand::RetainEvent { topic, event, age } => {
+                let event = (&Prepared::text(event), None);
+                self.hub.restore_cached_event(self.publisher, &topic, event, Duration::from_millis(age));
+                Value::Null
+            }
             NodeCommand::CacheMiss { topic, is_requested } => {
                 self.hub.report_cache_miss(&topic, (true, is_requested));
                 Value::Null

@@ -12,6 +12,7 @@ use sinews_server::Publisher;
 
 use super::Cluster;
 use super::announcer::Announcer;
+use super::cached_events::send_missed_events;
 use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
@@ -263,7 +264,7 @@ impl ClusterLink {
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
             cluster.send_heartbeat(&Heartbeat { revocations, ..heartbeat });
             cluster.compare_revocations(revocations, now);
-            cluster.outbox.command(|kind, out| kind.ping(out));
+            cluster.ping();
         }
     }
 
@@ -284,9 +285,12 @@ impl ClusterLink {
     fn report(&mut self, now: Instant) {
         let away = self.cluster().away_for(now);
         let is_away = away.is_some_and(|time| self.has_reported || time >= REPORT_DELAY);
-        if is_away != self.has_reported {
+        let connections = self.receiver.hub.connections();
+        // In a shorter outage, only the welcome of a new client may say so.
+        let knows_short_outage = away.is_none() && connections.take_isolated();
+        if is_away != self.has_reported || knows_short_outage {
             self.has_reported = is_away;
-            self.receiver.hub.connections().report_cluster(!is_away);
+            connections.report_cluster(!is_away);
         }
     }
 
@@ -346,6 +350,7 @@ impl ClusterLink {
                         outbox.attach(connection.second_handle(), connection.skips_replies());
                         let revocations = self.receiver.live.policy().revocations().all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
+                        send_missed_events(&self.receiver.cluster, &self.receiver.hub);
                         self.receiver.keys.connected(now);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;

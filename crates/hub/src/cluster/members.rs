@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   changes   number 8 B · topics
-//!   snapshot  number 8 B · flags 1 B (first part 1, last part 2) · topics
+//!   snapshot  number 8 B · flags 1 B (first part 1, last part 2, number of the part times 4) · topics
 //!   topic     name (length 2 B) · connections 4 B · members 2 B · members
 //!   member    id (length 1 B, or 255 and 2 B) · connections 4 B · info (length 2 B)
 //! ```
@@ -38,6 +38,17 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
 pub(super) const FIRST_PART: u8 = 1;
 pub(super) const LAST_PART: u8 = 2;
 
+/// Parts have numbers from 1 to this one, and then from 1 again. Earlier versions send 0, and ignore numbers.
+const PART_MAX: u8 = 63;
+
+/// Bits of the flags below the number of the part.
+const PART_SHIFT: u32 = 2;
+
+/// Number of the part after another one; 0 precedes the first.
+fn next_part(part: u8) -> u8 {
+    part % PART_MAX + 1
+}
+
 /// Number of members in one message of the broker, which has this limit in bytes.
 pub(super) fn members_per_message(max_payload: usize) -> usize {
     (max_payload / MEMBER_BYTES_MAX).clamp(1, MEMBERS_PER_MESSAGE)
@@ -62,6 +73,10 @@ struct NodePresence {
 
 #[derive(Debug, Default)]
 struct Unnamed {
+    /// Number of the last part.
+    part: u8,
+    /// A part was lost, which may have named others.
+    has_gap: bool,
     topics: HashSet<Arc<str>>,
     members: HashSet<(Arc<str>, Arc<str>)>,
 }
@@ -112,10 +127,14 @@ impl RemotePresence {
             known.applied = known.applied.max(number);
             known.is_complete = true;
         }
+        known.note_part(*flags);
         known.requested = Some(now);
         known.apply(rest, publisher);
         if flags & LAST_PART != 0 {
-            known.end_snapshot(publisher);
+            // After a gap, it is requested again with the next heartbeat.
+            if !known.has_gap() {
+                known.end_snapshot(publisher);
+            }
             known.requested = None;
         }
     }
@@ -186,6 +205,18 @@ impl NodePresence {
                 );
             }
         }
+    }
+
+    /// Notes a part of a snapshot by its flags.
+    fn note_part(&mut self, flags: u8) {
+        let Some(unnamed) = &mut self.unnamed else { return };
+        let part = flags >> PART_SHIFT;
+        unnamed.has_gap |= part > 0 && part != next_part(unnamed.part);
+        unnamed.part = part;
+    }
+
+    fn has_gap(&self) -> bool {
+        self.unnamed.as_ref().is_some_and(|unnamed| unnamed.has_gap)
     }
 
     fn begin_snapshot(&mut self) {
@@ -300,13 +331,15 @@ pub(super) struct PresenceSnapshotSender {
     topics: std::vec::IntoIter<Arc<str>>,
     /// The topic whose members are not sent completely, and the last one sent.
     partial: Option<(Arc<str>, Arc<str>)>,
+    /// Number of the last part; 0 before the first.
+    part: u8,
     is_first: bool,
 }
 
 impl PresenceSnapshotSender {
     pub(super) fn new(requesters: Vec<NodeId>, publisher: &Publisher) -> Self {
         let topics = publisher.own_presence_topics().into_iter();
-        Self { requesters, topics, partial: None, is_first: true }
+        Self { requesters, topics, partial: None, part: 0, is_first: true }
     }
 
     /// The next part of at most this many members, with the number of the last announced changes; and whether it is the
@@ -331,8 +364,9 @@ impl PresenceSnapshotSender {
         }
         let is_last = self.partial.is_none() && self.topics.len() == 0;
         let first = if std::mem::take(&mut self.is_first) { FIRST_PART } else { 0 };
+        self.part = next_part(self.part);
         if let Some(flags) = body.get_mut(8) {
-            *flags = first | if is_last { LAST_PART } else { 0 };
+            *flags = self.part << PART_SHIFT | first | if is_last { LAST_PART } else { 0 };
         }
         (body, is_last)
     }

@@ -15,7 +15,9 @@ use sinews_server::{
 };
 
 use super::VARIABLE;
-use super::wire::{FrameReceiver, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor};
+use super::wire::{
+    FrameReceiver, HandoverDelivered, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor,
+};
 use crate::auth::{Revocation, Revocations};
 use crate::topics::shared_keys::Claim;
 use crate::topics::{HubTopics, MessageContent};
@@ -98,6 +100,7 @@ impl Predecessor {
         revocations: &Arc<Revocations>,
         publisher: &Publisher,
     ) -> io::Result<RunningHandover> {
+        let queued = hub.queued_publications();
         HandoverFrame::new(HandoverHead::Bound { version: VERSION }).write(&mut self.link)?;
         let link = self.link.try_clone()?;
         if self.version != VERSION {
@@ -108,7 +111,8 @@ impl Predecessor {
             return Ok(RunningHandover { link, rest: None });
         }
         let mut input = BufReader::with_capacity(64 << 10, self.link.try_clone()?);
-        restore(&mut input, (hub, revocations), publisher)?;
+        let delivered = restore(&mut input, (hub, revocations), publisher)?;
+        hub.inherit_delivered(delivered.as_deref(), queued);
         self.link.set_read_timeout(None)?;
         let (sender, receiver) = frame_queue();
         hub.set_predecessor(sender);
@@ -121,15 +125,16 @@ impl Predecessor {
 /// closes them (`drain_window`) and their delay before the next attempt.
 const PRESENCE_GRACE: Duration = Duration::from_secs(30);
 
-/// Restores topics and their presence until the end mark.
+/// Restores topics and their presence until the end mark, which it returns: the publications of other nodes that the histories
+/// contain.
 fn restore(
     input: &mut BufReader<UnixStream>,
     (hub, revocations): (&HubTopics, &Revocations),
     publisher: &Publisher,
-) -> io::Result<()> {
+) -> io::Result<Option<Vec<HandoverDelivered>>> {
     let (mut topics, mut not_restored) = (0, 0);
     let mut presence = Vec::new();
-    loop {
+    let delivered = loop {
         let HandoverFrame { head, body: epochs } = HandoverFrame::read(input)?;
         match head {
             HandoverHead::Topic { name, position, messages } => {
@@ -167,8 +172,10 @@ fn restore(
                 restore_keyed(keyed, publisher);
             }
             HandoverHead::Revocations => revoke(&epochs, hub, revocations)?,
-            HandoverHead::End if epochs.is_empty() || publisher.restore_epochs(&epochs) => break,
-            HandoverHead::End => {
+            HandoverHead::End { delivered } if epochs.is_empty() || publisher.restore_epochs(&epochs) => {
+                break delivered;
+            }
+            HandoverHead::End { .. } => {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "invalid epochs of topics"));
             }
             _ => {
@@ -178,10 +185,10 @@ fn restore(
                 ));
             }
         }
-    }
+    };
     publisher.restore_presence(presence, PRESENCE_GRACE);
     tracing::info!(topics, no_longer_retained = not_restored, "histories of the predecessor restored");
-    Ok(())
+    Ok(delivered)
 }
 
 /// Revokes the tokens that the predecessor has revoked.

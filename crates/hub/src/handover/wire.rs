@@ -32,8 +32,8 @@ pub(crate) const VERSION: u32 = 4;
 const FRAME_MAX: usize = 1 << 30;
 
 /// Limits of the queue to the other process, in messages and bytes: some seconds of traffic while it starts.
-const QUEUE_FRAMES_MAX: usize = 1 << 17;
-const QUEUE_BYTES_MAX: usize = 256 << 20;
+pub(crate) const QUEUE_FRAMES_MAX: usize = 1 << 17;
+pub(crate) const QUEUE_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum number of revocations in one frame.
 const REVOCATIONS_PER_FRAME: usize = 1_024;
@@ -75,7 +75,11 @@ pub(crate) enum HandoverHead {
     /// To the other process: revocations of tokens. The body is their list in JSON.
     Revocations,
     /// The end of the topics. The body holds the source of the topics' epochs, or is empty.
-    End,
+    End {
+        /// In a cluster, the last publication of each other process that the histories contain. Absent in earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        delivered: Option<Vec<HandoverDelivered>>,
+    },
     /// To the predecessor: the successor serves.
     Serving,
     /// To the successor: a publication of the predecessor. If the topic has a history, `Published` answers it.
@@ -127,6 +131,17 @@ pub(crate) struct HandoverOwner {
     /// The id of the node, in hexadecimal digits.
     pub(crate) node: String,
     pub(crate) term: u32,
+}
+
+/// The last publication of a process of the cluster that the predecessor has delivered to a topic with a history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HandoverDelivered {
+    /// The id of the node, in hexadecimal digits, and the start of the process.
+    pub(crate) node: String,
+    pub(crate) start: u64,
+    /// Number of the message, and index of the publication in it.
+    pub(crate) number: u64,
+    pub(crate) index: u64,
 }
 
 /// Position of a message.
@@ -327,5 +342,28 @@ impl FrameReceiver {
         }
         HandoverFrame::new(HandoverHead::Bye).write(out)?;
         out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_is_exchanged_with_earlier_versions() {
+        /// As an earlier version knows it.
+        #[derive(Deserialize)]
+        #[serde(tag = "is", rename_all = "snake_case")]
+        enum Earlier {
+            End,
+        }
+        let of_earlier = serde_json::from_str(r#"{"is":"end"}"#).unwrap();
+        assert!(matches!(of_earlier, HandoverHead::End { delivered: None }));
+        let last =
+            HandoverDelivered { node: format!("{:032x}", u128::MAX), start: 1, number: u64::MAX, index: 2 };
+        let end = serde_json::to_string(&HandoverHead::End { delivered: Some(vec![last.clone()]) }).unwrap();
+        assert!(matches!(serde_json::from_str(&end).unwrap(), Earlier::End), "{end}");
+        let HandoverHead::End { delivered } = serde_json::from_str(&end).unwrap() else { panic!("{end}") };
+        assert_eq!(delivered, Some(vec![last]));
     }
 }

@@ -244,6 +244,9 @@ impl HubBuilder {
             let predecessor = self.predecessor_node.as_deref();
             let node = Cluster::new(options, &patterns, predecessor).map_err(BuildError::Cluster)?;
             node.set_serving(!self.has_predecessor);
+            if self.has_predecessor {
+                topics.await_histories();
+            }
             let node = Arc::new(node);
             topics.set_other_nodes(Arc::clone(&node) as Arc<dyn OtherNodes>);
             topics.set_shared_keys(Arc::clone(node.keys()) as Arc<dyn SharedKeys>);

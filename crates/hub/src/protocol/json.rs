@@ -147,6 +147,7 @@ impl JsonClient {
         }
         if self.hub.is_isolated() {
             welcome["cluster"] = json!(false);
+            self.hub.connections().note_isolated();
         }
     }
 

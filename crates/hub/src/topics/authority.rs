@@ -14,11 +14,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuar
 
 use sinews_server::{Position, Publisher, TopicSnapshot};
 
+use super::channels::PublishedChannel;
+use super::node_publications::QueuedPublication;
 use super::nodes::NodePublicationId;
 use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
 use crate::auth::Revocation;
 use crate::connections::ConnectionId;
-use crate::handover::wire::{ContentKind, FrameSender, HandoverFrame, HandoverHead, HandoverSender};
+use crate::handover::wire::{
+    ContentKind, FrameSender, HandoverDelivered, HandoverFrame, HandoverHead, HandoverSender,
+};
 use crate::protocol::pusher::encode::{ChannelPublication, parse_socket_id, socket_id_text};
 
 /// The predecessor and the successor of this process, if there are any.
@@ -173,9 +177,55 @@ impl HubTopics {
     ) -> (Vec<TopicSnapshot>, Vec<u8>) {
         let mut authority = self.write_authority();
         authority.successor = Some(Successor { sender, awaited: Mutex::new(Some(VecDeque::new())) });
+        self.node_publications.start_queue();
         let histories = publisher.histories();
         // Read epochs after the histories: a topic that is evicted in between has another epoch.
         (histories, publisher.epochs())
+    }
+
+    /// Queues publications of other nodes to topics with a history, until those of the predecessor are here.
+    pub(crate) fn await_histories(&self) {
+        self.node_publications.start_queue();
+    }
+
+    /// Number of publications of other nodes that wait for histories.
+    pub(crate) fn queued_publications(&self) -> usize {
+        self.node_publications.queued()
+    }
+
+    /// Leaves out the publications of other nodes that the predecessor has delivered. An earlier version does not report
+    /// them: it has delivered this many of those that wait.
+    pub(crate) fn inherit_delivered(
+        &self,
+        delivered: Option<&[HandoverDelivered]>,
+        of_earlier_version: usize,
+    ) {
+        self.node_publications.inherit(delivered, of_earlier_version);
+    }
+
+    /// The last publication of each other process of the cluster that this one has delivered to a topic with a history. After
+    /// [`begin_handover`](Self::begin_handover), the histories have all of these.
+    pub(crate) fn delivered_publications(&self) -> Option<Vec<HandoverDelivered>> {
+        self.other_nodes().map(|_| self.node_publications.delivered())
+    }
+
+    /// Publishes what waits.
+    pub(crate) fn publish_queued(&self, out: &mut Publisher) {
+        while let Some(QueuedPublication { topic, content, exclude, origin }) =
+            self.node_publications.next_queued()
+        {
+            let event_channel = self.channel_from(&topic, origin);
+            let authority = self.read_authority();
+            // A further successor has its own.
+            if authority.successor.is_none() {
+                self.deliver_admitted(authority, out, (&topic, event_channel), (&content, exclude));
+            }
+        }
+    }
+
+    /// The successor serves, and publishes what waits.
+    pub(crate) fn discard_queued(&self) {
+        self.node_publications.discard_queue();
     }
 
     /// Forwards publications of this process to its predecessor.
@@ -237,13 +287,26 @@ impl HubTopics {
         (content, exclude): (&MessageContent, Option<ConnectionId>),
         origin: NodePublicationId,
     ) {
-        let has_history = self.has_history(topic);
         let event_channel = self.channel_from(topic, origin);
         let authority = self.read_authority();
-        if has_history && authority.successor.is_some() {
-            // The successor receives it from the cluster as well, and returns it with its position.
+        // The successor receives it from the cluster as well, and returns it with its position.
+        let queued =
+            || QueuedPublication { topic: topic.to_owned(), content: content.clone(), exclude, origin };
+        if self.has_history(topic)
+            && !self.node_publications.admit(origin, authority.successor.is_some(), queued)
+        {
             return;
         }
+        self.deliver_admitted(authority, out, (topic, event_channel), (content, exclude));
+    }
+
+    fn deliver_admitted(
+        &self,
+        authority: RwLockReadGuard<'_, Authority>,
+        out: &mut Publisher,
+        (topic, event_channel): (&str, Option<PublishedChannel<'_>>),
+        (content, exclude): (&MessageContent, Option<ConnectionId>),
+    ) {
         self.count(topic);
         let publication = ChannelPublication::new(content);
         let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
@@ -254,7 +317,7 @@ impl HubTopics {
             let channel = self.recoverable_channel(topic);
             let mut assigned = None;
             let make = |position| {
-                let predecessor = authority.predecessor.as_ref().filter(|_| has_history);
+                let predecessor = authority.predecessor.as_ref().filter(|_| self.has_history(topic));
                 if let Some(predecessor) = predecessor {
                     predecessor.send_or_cut(published(topic, content, position, source));
                 }
@@ -338,6 +401,8 @@ impl HubTopics {
         for (source, topic, content) in successor.lock().take().unwrap_or_default() {
             self.publish_framed(&authority, out, &topic, &ChannelPublication::new(&content), source);
         }
+        drop(authority);
+        self.publish_queued(out);
         true
     }
 }
@@ -538,6 +603,60 @@ mod tests {
         }
         // Two to the successor, and from there its own two and the one whose position it has assigned.
         assert_eq!(excluded, vec![Some(exclude.to_string()); 5]);
+    }
+
+    impl TestProcess {
+        /// Receives a publication of another node.
+        fn receive(&self, number: u64) {
+            let content = MessageContent::Text(number.to_string().into());
+            let origin = NodePublicationId { node: 9, start: 1, number, index: 0 };
+            self.hub.deliver_from_cluster(&mut self.publisher.clone(), "kept.a", (&content, None), origin);
+        }
+
+        /// Takes over, as the successor with connections to the cluster and to the predecessor.
+        fn take_over_queued(&self, predecessor: &Self, successor: FrameSender) -> FrameReceiver {
+            let histories = predecessor.hub.begin_handover(successor, &predecessor.publisher);
+            let delivered = predecessor.hub.node_publications.delivered();
+            let receiver = self.take_over(histories);
+            self.hub.inherit_delivered(Some(&delivered), 0);
+            self.hub.publish_queued(&mut self.publisher.clone());
+            receiver
+        }
+    }
+
+    #[test]
+    fn publications_of_other_nodes_are_in_the_histories_of_both_processes_once() {
+        let [old, new] = [(); 2].map(|()| TestProcess::new());
+        new.hub.await_histories();
+        old.receive(1);
+        // From here on, the successor receives them as well; its connection is faster.
+        (2..=3).for_each(|number| new.receive(number));
+        old.receive(2);
+        let (successor, _to_new) = frame_queue();
+        let from_new = new.take_over_queued(&old, successor);
+        (3..=4).for_each(|number| old.receive(number));
+        // Or it is slower.
+        new.receive(4);
+        assert_eq!(new.history_texts(), texts(&["1", "2", "3", "4"]));
+        old.deliver_published(&from_new);
+        assert_eq!(old.history_texts(), new.history_texts());
+        assert_eq!(new.channel_texts(), new.history_texts());
+        old.hub.discard_queued();
+        assert!(old.hub.end_handover(&mut old.publisher.clone()));
+        assert_eq!(old.history_texts(), new.history_texts(), "the successor had served");
+    }
+
+    #[test]
+    fn publications_of_other_nodes_are_published_when_the_handover_fails() {
+        let old = TestProcess::new();
+        old.receive(1);
+        let (successor, _to_new) = frame_queue();
+        drop(old.hub.begin_handover(successor, &old.publisher));
+        (2..=3).for_each(|number| old.receive(number));
+        assert_eq!(old.history_texts(), texts(&["1"]));
+        assert!(old.hub.end_handover(&mut old.publisher.clone()));
+        old.receive(4);
+        assert_eq!(old.history_texts(), texts(&["1", "2", "3", "4"]));
     }
 
     #[test]

@@ -117,6 +117,11 @@ impl HubTopics {
         self.channel(topic)?.target.retained()
     }
 
+    /// The last events of cache channels that this node has published, not longer ago than this: the youngest first.
+    pub(crate) fn own_cached_events(&self, age_max: Duration) -> Vec<(String, Prepared, Duration)> {
+        self.apps.own_events(age_max)
+    }
+
     /// Reports a cache channel without an event to the application, if a webhook wants it: once for clients that come at the
     /// same time. The node of the client may have requested the event from the other nodes.
     pub(crate) fn report_cache_miss(&self, topic: &str, (is_of_other_node, is_requested): (bool, bool)) {
@@ -267,6 +272,10 @@ mod tests {
 
         fn pass_cache_miss(&self, _: &str, _: bool) -> bool {
             false
+        }
+
+        fn catch_up(&self, _: Duration) -> bool {
+            true
         }
 
         fn is_connected(&self) -> bool {

@@ -27,6 +27,10 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// the event and this node has requested it. Returns whether another node reports the topic.
     fn pass_cache_miss(&self, topic: &str, is_requested: bool) -> bool;
 
+    /// Waits until all messages are handled that the broker has sent before this call. Returns whether they are, within the
+    /// time; also without a connection, since none is under way then.
+    fn catch_up(&self, limit: Duration) -> bool;
+
     /// Whether the other nodes can be reached.
     fn is_connected(&self) -> bool;
 

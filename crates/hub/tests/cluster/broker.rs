@@ -46,6 +46,8 @@ struct State {
     clients: BTreeMap<u64, Client>,
     /// Messages with this text are lost.
     lost: Option<&'static str>,
+    /// Connections whose logins wait, if they do.
+    waiting_logins: Option<usize>,
 }
 
 struct Client {
@@ -127,9 +129,32 @@ impl FakeBroker {
         }
     }
 
+    /// Cuts the oldest connection.
+    pub(crate) fn cut_oldest(&self) {
+        let state = self.shared.lock();
+        let (_, oldest) = state.clients.first_key_value().expect("a node is connected");
+        let _ = oldest.stream.shutdown(Shutdown::Both);
+    }
+
     /// Loses the messages with a text from now on; `None` ends it.
     pub(crate) fn lose(&self, text: Option<&'static str>) {
         self.shared.lock().lost = text;
+    }
+
+    /// Answers no further login.
+    pub(crate) fn hold_logins(&self) {
+        self.shared.lock().waiting_logins = Some(0);
+    }
+
+    /// Waits until this many connections wait for their logins.
+    pub(crate) fn wait_for_logins(&self, count: usize) {
+        self.wait(|state| state.waiting_logins == Some(count));
+    }
+
+    /// Answers all logins again.
+    pub(crate) fn release_logins(&self) {
+        self.shared.lock().waiting_logins = None;
+        self.shared.changed.notify_all();
     }
 
     pub(crate) fn come_up(&self) {
@@ -158,6 +183,17 @@ impl Shared {
         }
     }
 
+    /// Waits while logins are held.
+    fn wait_for_login(&self) {
+        let mut state = self.lock();
+        if let Some(count) = &mut state.waiting_logins {
+            *count += 1;
+            self.changed.notify_all();
+        }
+        let is_held = |state: &mut State| state.waiting_logins.is_some();
+        drop(self.changed.wait_timeout_while(state, TIMEOUT, is_held).unwrap());
+    }
+
     fn answer(&self, id: u64, answer: &[u8]) -> io::Result<()> {
         (&self.lock().clients[&id].stream).write_all(answer)
     }
@@ -168,6 +204,7 @@ impl Shared {
     }
 
     fn serve_nats(&self, id: u64, stream: TcpStream) -> io::Result<()> {
+        self.wait_for_login();
         self.answer(id, format!("INFO {{\"max_payload\":{}}}\r\n", self.max_payload).as_bytes())?;
         let mut reader = BufReader::new(stream);
         loop {

@@ -1,6 +1,7 @@
 //! Clusters of several servers in this process, over a broker in this process.
 
 mod api;
+#[allow(dead_code, reason = "each test uses a part")]
 mod broker;
 mod keys;
 
@@ -663,4 +664,24 @@ fn durable_keys_on_the_disk_of_each_node_are_accepted() {
         sinews_hub::StreamOptions::in_directory(directory.path()).with_keyed_topics(["prices".to_owned()]);
     let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
     assert!(Hub::builder().streams(streams).cluster(options).build().is_ok());
+}
+
+/// The outage is shorter than the delay of its report.
+#[test]
+fn client_that_was_welcomed_in_a_short_outage_learns_its_end() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let node = TestPeer::start(&broker);
+    node.until("ready", TestPeer::is_ready);
+    broker.go_down();
+    node.until("the outage is noticed", |node| !node.is_ready());
+    let mut client = Client(node.websocket("/ws"));
+    let welcome = client.receive_any();
+    broker.come_up();
+    assert_eq!((&welcome["op"], &welcome["cluster"]), (&json!("welcome"), &json!(false)), "{welcome}");
+    // On a slow machine, the outage is reported as well.
+    let mut next = client.receive_any();
+    if next == json!({ "op": "cluster", "connected": false }) {
+        next = client.receive_any();
+    }
+    assert_eq!(next, json!({ "op": "cluster", "connected": true }));
 }

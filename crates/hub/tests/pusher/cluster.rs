@@ -130,6 +130,26 @@ fn pusher_8_6_7_6_and_9_1_events_and_terminations_reach_all_nodes() {
     });
 }
 
+/// The broker loses an event before the connection of its node ends. The other node does not notice the outage.
+#[test]
+fn pusher_4_10_last_events_of_an_outage_reach_all_nodes_after_it() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let first = node_of(&broker, app());
+    until_metric(&first, "sinews_cluster_connected", 1);
+    let second = node_of(&broker, app());
+    until_joined(&first, 2);
+    publish(&first, "cache-a", "1");
+    until_cached(&second, "cache-a", "1");
+    broker.lose(Some("lost-event"));
+    publish(&first, "cache-a", "lost-event");
+    // The broker has it as well by then.
+    publish(&first, "cache-b", "2");
+    until_cached(&second, "cache-b", "2");
+    broker.lose(None);
+    broker.cut_oldest();
+    until_cached(&second, "cache-a", "lost-event");
+}
+
 /// The events of cache channels go to all nodes.
 #[test]
 fn publications_by_the_http_api_exclude_a_client_of_another_node() {

@@ -90,3 +90,50 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
         }
     }
 }
+
+/// The retained messages of a topic, read until this many are there.
+fn history(address: SocketAddr, topic: &str, count: usize) -> Vec<String> {
+    let mut socket = Socket::open(address, "/ws");
+    loop {
+        let request = json!({ "op": "history", "id": 1, "topic": topic, "last": 10_000 });
+        let answer = socket.request(&request).expect("the process serves");
+        let messages = answer["messages"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        if messages.len() >= count {
+            return messages.iter().map(|message| message["data"].as_str().unwrap().to_owned()).collect();
+        }
+    }
+}
+
+/// The login of the successor is late, and then early: the other node publishes before the successor has the history.
+#[test]
+fn publications_of_another_node_are_retained_during_handovers() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let url = broker.url();
+    let other = Running::serve(&["--cluster", &url, "--history", "kept.>=100000"]);
+    let mut service = Service::start("cluster-history", &format!("[cluster]\nurl = \"{url}\""));
+    let address = service.address;
+    broker.wait_for("sinews.t.kept.>", 2);
+    let mut published: Vec<String> = Vec::new();
+    let mut publish_next = || {
+        let text = published.len().to_string();
+        publish(other.address, "kept.t", &text);
+        published.push(text);
+    };
+    (0..5).for_each(|_| publish_next());
+    broker.hold_logins();
+    service.signal(service.current(), "USR2");
+    broker.wait_for_logins(1);
+    (0..5).for_each(|_| publish_next());
+    broker.release_logins();
+    service.successor_serves();
+    service.old_one_ends();
+    (0..5).for_each(|_| publish_next());
+    service.signal(service.current(), "USR2");
+    while !service.has_successor() {
+        publish_next();
+    }
+    (0..5).for_each(|_| publish_next());
+    for process in [address, other.address] {
+        assert_eq!(history(process, "kept.t", published.len()), published);
+    }
+}

@@ -164,6 +164,60 @@ fn snapshot_in_parts(info: &'static str, members_max: usize, bytes_max: usize) {
 }
 
 #[test]
+fn lost_part_of_a_snapshot_removes_no_member() {
+    let all = pairs(&[("1", ""), ("2", ""), ("3", "")]);
+    // Earlier versions send no numbers.
+    for (numbers, lost, is_requested) in [
+        ([1, 2, 3], None, false),
+        ([0; 3], None, false),
+        ([1, 2, 3], Some(0), false),
+        ([1, 2, 3], Some(1), true),
+        ([1, 2, 3], Some(2), true),
+    ] {
+        let [first, middle, last] = numbers.map(|number| number << PART_SHIFT);
+        let parts = [(first | FIRST_PART, "1"), (middle, "2"), (last | LAST_PART, "3")];
+        let (mut node, now) = (TestNode::new(), Instant::now());
+        node.changes(1, &[own("a", 3, &[("1", "", 1), ("2", "", 1), ("3", "", 1)])]);
+        for (_, (flags, id)) in parts.into_iter().enumerate().filter(|(at, _)| Some(*at) != lost) {
+            node.snapshot(1, flags, &[own("a", 3, &[(id, "", 1)])]);
+        }
+        assert_eq!(node.presence("a"), (3, all.clone()), "{numbers:?} without {lost:?}");
+        assert_eq!(node.remote.compare(NODE, 1, now + REQUEST_INTERVAL * 2), is_requested, "{lost:?}");
+        // The answer has all of its parts, and one member less.
+        for (flags, id) in parts.into_iter().filter(|(_, id)| *id != "2") {
+            let part = if id == "3" { 2 } else { 1 };
+            let flags = flags & (FIRST_PART | LAST_PART) | part << PART_SHIFT;
+            node.snapshot(1, flags, &[own("a", 2, &[(id, "", 1)])]);
+        }
+        assert_eq!(node.presence("a"), (2, pairs(&[("1", ""), ("3", "")])));
+        assert!(!node.remote.compare(NODE, 1, now + REQUEST_INTERVAL * 4));
+    }
+}
+
+#[test]
+fn parts_of_a_long_snapshot_are_numbered_without_a_gap() {
+    let (sender, mut receiver) = (TestNode::new(), TestNode::new());
+    let topic = |topic: usize| sinews_server::PresenceSnapshot {
+        topic: format!("t.{topic}"),
+        members: Vec::new(),
+        anonymous: 1,
+    };
+    sender.publisher.restore_presence((0..150).map(topic).collect(), Duration::from_secs(60));
+    let mut snapshot = PresenceSnapshotSender::new(Vec::new(), &sender.publisher);
+    let mut parts = 0;
+    loop {
+        let (body, is_last) = snapshot.next(1, 1, &sender.publisher);
+        receiver.remote.apply_snapshot(NODE, &body, &receiver.publisher, Instant::now());
+        parts += 1;
+        if is_last {
+            break;
+        }
+    }
+    assert!(parts > 2 * usize::from(PART_MAX), "{parts}");
+    assert!(!receiver.remote.compare(NODE, 1, Instant::now()));
+}
+
+#[test]
 fn truncated_messages_are_ignored() {
     let whole = message(1, None, &[own("a", 2, &[("1", "info", 1), ("2", "", 1)])]);
     for end in 0..whole.len() {

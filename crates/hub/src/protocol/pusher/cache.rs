@@ -91,6 +91,17 @@ impl EventCache {
         self.events.get(channel).filter(|known| known.expires > now)
     }
 
+    /// The channels with an event of this node that is not older than this, and has not expired.
+    pub(super) fn own(&self, age_max: Duration, now: Instant) -> impl Iterator<Item = (&str, &CachedEvent)> {
+        let is_own = move |event: &CachedEvent| {
+            event.origin.is_none()
+                && event.expires > now
+                && now.saturating_duration_since(event.at) <= age_max
+        };
+        let own = self.events.iter().filter(move |(_, event)| is_own(event));
+        own.map(|(channel, event)| (&**channel, event))
+    }
+
     /// Notes that a channel has no event. Returns whether to report it: once for clients that come at the same time.
     pub(super) fn note_miss(&mut self, channel: &str, now: Instant) -> bool {
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < MISS_INTERVAL;

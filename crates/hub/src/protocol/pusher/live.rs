@@ -208,6 +208,23 @@ impl LiveApps {
         target.lock_cache().get(&target.channel, now).is_some().then_some(version)
     }
 
+    /// The last events of cache channels that this node has published, not longer ago than this: each with its topic and its
+    /// age, the youngest first.
+    pub(crate) fn own_events(&self, age_max: Duration) -> Vec<(String, Prepared, Duration)> {
+        let apps: Vec<Arc<LiveApp>> = self.read(|table| table.live.values().cloned().collect());
+        let now = Instant::now();
+        let mut events = Vec::new();
+        for app in apps.iter().filter(|app| app.options.features.cache_channels) {
+            let cache = app.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            events.extend(cache.own(age_max, now).map(|(channel, event)| {
+                let topic = channel::topic_of(app.options.topic_space(), channel);
+                (topic, event.message.clone(), now.saturating_duration_since(event.at))
+            }));
+        }
+        events.sort_by_key(|(.., age)| *age);
+        events
+    }
+
     fn next_version(&self) -> u64 {
         self.versions.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -345,6 +362,28 @@ impl EventTarget<'_> {
 mod tests {
     use super::*;
     use crate::protocol::pusher::PusherFeatures;
+
+    #[test]
+    fn own_events_are_those_of_this_node_and_of_this_age() {
+        let live = LiveApps::default();
+        let app = PusherApp::new("1", "k", "s").with_topics("chat");
+        live.replace(&PusherApps::new([app]).unwrap());
+        let own = |seconds| {
+            let events = live.own_events(Duration::from_secs(seconds)).into_iter();
+            events.map(|(topic, message, _)| (topic, message.payload().to_vec())).collect::<Vec<_>>()
+        };
+        let restore = |topic: &str, origin, age| {
+            let message = Prepared::text(topic);
+            live.restore(&live.target(topic).unwrap(), (&message, origin), Duration::from_secs(age)).unwrap()
+        };
+        live.retain(&live.target("chat.cache-a").unwrap(), &Prepared::text("a"), None);
+        restore("chat.cache-b", None, 20);
+        let origin = NodePublicationId { node: 1, start: 1, number: 1, index: 0 };
+        restore("chat.cache-c", Some(origin), 0);
+        let first = ("chat.cache-a".to_owned(), b"a".to_vec());
+        assert_eq!(own(10), [first.clone()]);
+        assert_eq!(own(100), [first, ("chat.cache-b".to_owned(), b"chat.cache-b".to_vec())]);
+    }
 
     #[test]
     fn retained_events_are_unreadable_while_the_app_has_no_cache_channels() {
