@@ -45,12 +45,12 @@ struct Page {
 }
 
 impl Page {
-    /// Measures a second of echoes, of the server under test itself.
+    /// Measures three seconds of echoes, of the server under test itself: enough for points of each chart on a busy machine.
     fn measure(binary: &Path) -> Result<Self, Failure> {
         let server = Server::start(binary)?;
         let path = std::env::temp_dir().join(format!("sinews-bench-{}.html", std::process::id()));
         let mut command = Command::new(binary);
-        command.args(["bench", "--connections", "4", "--duration", "1s", "--warm-up", "0s", "--rate", "500"]);
+        command.args(["bench", "--connections", "4", "--duration", "3s", "--warm-up", "0s", "--rate", "500"]);
         command.args(["--pid", &server.pid()?.to_string(), "--json", "--quiet", "--report"]).arg(&path);
         // A URL may contain any characters.
         command.arg(server.url("echo?<b>&amp;\"'").replace("http://", "ws://"));

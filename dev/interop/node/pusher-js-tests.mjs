@@ -118,6 +118,8 @@ function defineCases(Pusher, { sources, urls, port, tlsPort }, trigger) {
     new Function('require', 'module', 'exports', 'setTimeout', sources[path])(find, module, module.exports, clock);
     return module.exports;
   };
+  // The default of 5 s is less than a machine stalls.
+  globalThis.jasmine.DEFAULT_TIMEOUT_INTERVAL = 60_000;
   const transports = [{ transport: 'ws', forceTLS: true }, { transport: 'ws', forceTLS: false }];
   describe('Pusher', () => transports.forEach(load('integration/core/pusher_spec/test_builder.js').build));
   load('integration/core/cluster_config_spec.js')(transports);
@@ -193,7 +195,7 @@ async function runInChromium() {
     `--user-data-dir=${profile}`, `http://127.0.0.1:${await listening(server)}/`,
   ], { stdio: 'ignore' });
   const exited = new Promise((resolve) => chromium.on('exit', () => resolve('exit')));
-  const late = new Promise((resolve) => setTimeout(resolve, 240_000, 'late').unref());
+  const late = new Promise((resolve) => setTimeout(resolve, 600_000, 'late').unref());
   const how = await Promise.race([ended, exited, late]);
   if (how !== 'end') report('Chromium', { fullName: 'the cases run', status: how, failures: [] });
   chromium.kill();

@@ -11,9 +11,9 @@ const mocha = join(dirname(require.resolve('mocha/package.json')), 'bin/mocha');
 const directory = dirname(require.resolve('pusher/package.json'));
 const { stdout, stderr } = spawnSync(
   process.execPath,
-  [mocha, '--reporter', 'json', '--exclude', '**/proxy.js', 'tests/remote/**/*.js'],
+  [mocha, '--timeout', '60000', '--reporter', 'json', '--exclude', '**/proxy.js', 'tests/remote/**/*.js'],
   {
-    cwd: directory, encoding: 'utf8', timeout: 60_000,
+    cwd: directory, encoding: 'utf8', timeout: 600_000,
     env: { ...process.env, PUSHER_URL: `http://278d425bdf160c739803:7ad3773142a6692b25b8@${host}/apps/3` },
   },
 );
