@@ -276,7 +276,7 @@ fn pusher_10_6_failed_requests_are_repeated_with_the_same_bytes_and_redirects_ar
     let mut client = Client::new(&hub);
     let begin = Instant::now();
     client.subscribe("a");
-    let mut body = || {
+    let body = || {
         let request = backend.requests.recv_timeout(TIMEOUT).unwrap();
         assert_eq!(request.header("x-pusher-signature"), Some(&*sign(&request.body)));
         request.body

@@ -1,5 +1,7 @@
 //! Topics with history: subscribers that join late or resume get every message exactly once.
 
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sinews_proto::Role;
@@ -327,6 +329,44 @@ fn publisher_gets_its_own_message_once_unless_excluded() {
     one.sync();
     other.expect(&Reply::text("+both"));
     other.expect(&Reply::text("other"));
+}
+
+/// A loop blocked in a callback, with a mailbox of one message: the others come from the history.
+#[test]
+fn excluded_subscriber_gets_no_message_beyond_a_full_mailbox() {
+    let (standing, stands) = channel();
+    let (go_on, continued) = channel::<()>();
+    let (ids, continued) = (Arc::new(Mutex::new(Vec::new())), Mutex::new(continued));
+    let known = Arc::clone(&ids);
+    let (route, _events) = scripted(move |event, cx| match event {
+        HandlerEvent::Open => {
+            cx.subscribe("kept.a").unwrap();
+            known.lock().unwrap().push(cx.subscriber_id());
+        }
+        HandlerEvent::Message(..) => {
+            standing.send(()).unwrap();
+            continued.lock().unwrap().recv_timeout(Duration::from_secs(30)).unwrap();
+        }
+        _ => {}
+    });
+    let engine = backend::engine().with_mailbox(1).unwrap();
+    let rule = TopicRule::new("kept.*").with_history(HistoryPolicy::new(10));
+    let server = Server::new(Router::new().websocket("/", route)).threads(1).engine(engine).topic_rule(rule);
+    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let publisher = bound.publisher();
+    let server = Running::bound(bound);
+    let mut excluded = server.websocket("/");
+    excluded.sync();
+    let mut other = server.websocket("/");
+    other.send(&Frame::text("stand still"));
+    stands.recv_timeout(Duration::from_secs(30)).unwrap();
+    let except = ids.lock().unwrap()[0];
+    for sequence in 1..=5 {
+        publisher.publish_with_except("kept.a", numbered, (sequence < 5).then_some(except)).unwrap();
+    }
+    go_on.send(()).unwrap();
+    expect_all(&mut other, 1..=5);
+    expect_all(&mut excluded, 5..=5);
 }
 
 #[test]

@@ -31,8 +31,8 @@ pub(crate) fn accepted(queued: Result<Sent, Error>) -> Result<(), Error> {
     queued.map(drop)
 }
 
-#[cfg(any(feature = "tokio", feature = "compio"))]
 /// The result of `Sink::start_send`. A caller that has not waited for `poll_ready` learns that its message is dropped.
+#[cfg(any(feature = "tokio", feature = "compio"))]
 pub(crate) fn started(queued: Result<Sent, Error>) -> Result<(), Error> {
     match queued? {
         Sent::Dropped => Err(Misuse::QueueFull.into()),

@@ -126,8 +126,8 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::StreamsConfig;
     use crate::disk::simulated::SimulatedDisk;
+    use crate::{StreamConfig, Streams, StreamsConfig};
 
     #[test]
     fn slow_jobs_occupy_no_more_threads_than_the_limit() {
@@ -151,5 +151,30 @@ mod tests {
         drop(release);
         is_done.recv().unwrap();
         removers.stop();
+    }
+
+    /// Many deletions do not delay the opening of streams, nor the other way around.
+    #[test]
+    fn deleted_streams_are_removed_by_a_thread_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
+        streams.create("s", &StreamConfig::default()).unwrap();
+        let (release, waits) = mpsc::channel::<()>();
+        let waits = Arc::new(Mutex::new(waits));
+        for _ in 0..OPENERS_MAX {
+            let waits = waits.clone();
+            streams.inner.openers.push(Box::new(move || {
+                // Until the sender is dropped.
+                let _ = waits.lock().unwrap().recv();
+            }));
+        }
+        assert!(streams.delete("s").unwrap());
+        let (done, is_done) = mpsc::channel();
+        streams.inner.removers.push(Box::new(move || done.send(()).unwrap()));
+        is_done.recv().unwrap();
+        let left = std::fs::read_dir(directory.path().join("streams")).unwrap().count();
+        drop(release);
+        assert_eq!(left, 0, "the files of the deleted stream");
+        streams.close();
     }
 }

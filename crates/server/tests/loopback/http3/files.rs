@@ -58,6 +58,13 @@ struct Http2Files {
 
 type RequestFields<'a> = &'a [(&'a str, &'a str)];
 
+#[derive(Clone, Copy)]
+struct FileRequest<'a> {
+    method: &'a str,
+    path: &'a str,
+    fields: RequestFields<'a>,
+}
+
 fn content() -> Vec<u8> {
     super::content::pattern(LARGE)
 }
@@ -105,17 +112,12 @@ impl FileServer {
 impl FileClient {
     /// Sends GET, and receives the answer.
     fn get(&mut self, path: &str, fields: RequestFields<'_>) -> FileAnswer {
-        self.call("GET", path, fields, || {})
+        self.call(FileRequest { method: "GET", path, fields }, || {})
     }
 
     /// Sends a request, and receives the answer after `wait`, until which the client reads nothing.
-    fn call(
-        &mut self,
-        method: &str,
-        path: &str,
-        fields: RequestFields<'_>,
-        wait: impl FnOnce(),
-    ) -> FileAnswer {
+    fn call(&mut self, request: FileRequest<'_>, wait: impl FnOnce()) -> FileAnswer {
+        let FileRequest { method, path, fields } = request;
         match self {
             Self::Http1(client) => {
                 let lines: String =
@@ -127,7 +129,7 @@ impl FileClient {
                 let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
                 FileAnswer { status: answer.status, fields: fields.collect(), content: answer.body }
             }
-            Self::Http2(client) => client.call(method, path, fields, wait),
+            Self::Http2(client) => client.call(request, wait),
             Self::Http3(client) => {
                 let target = RequestTarget::new(method, "https", "localhost", path);
                 let stream = client.quic.ask_with(&target, fields.iter().copied(), b"", true);
@@ -152,13 +154,8 @@ impl Http2Files {
         Self { stream, machine, fields: h2::FieldBuffer::new() }
     }
 
-    fn call(
-        &mut self,
-        method: &str,
-        path: &str,
-        fields: RequestFields<'_>,
-        wait: impl FnOnce(),
-    ) -> FileAnswer {
+    fn call(&mut self, request: FileRequest<'_>, wait: impl FnOnce()) -> FileAnswer {
+        let FileRequest { method, path, fields } = request;
         let (mut out, mut answer, mut has_ended) = (Vec::new(), FileAnswer::default(), false);
         let target = RequestTarget::new(method, "http", "localhost", path);
         self.machine.write_control(&mut out);
@@ -213,7 +210,7 @@ fn files_have_the_same_answers_over_each_version() {
         assert_eq!(whole.field("accept-ranges"), Some("bytes"), "{version}");
         assert_eq!(whole.field("last-modified"), Some("Sun, 06 Nov 1994 08:49:37 GMT"), "{version}");
         let etag = whole.field("etag").unwrap();
-        let head = client.call("HEAD", path, &[], || {});
+        let head = client.call(FileRequest { method: "HEAD", path, fields: &[] }, || {});
         assert_eq!((head.status, head.field("content-length"), head.content.len()), (200, Some("10"), 0));
         let one = |name, value: &str| vec![(name, value.to_owned())];
         let cases: Vec<FileCase<'_>> = vec![
@@ -276,7 +273,8 @@ fn large_files_wait_for_slow_readers_of_each_version() {
         // Beyond the buffers of sockets.
         let file = std::fs::File::create(path).unwrap();
         file.set_len(HUGE as u64).unwrap();
-        let answer = client.call("GET", "/static/huge.bin", &[], || {
+        let request = FileRequest { method: "GET", path: "/static/huge.bin", fields: &[] };
+        let answer = client.call(request, || {
             for (_, mut other) in server.clients() {
                 let answer = other.get("/static/large.bin", &[]);
                 assert!(answer.status == 200 && answer.content == content(), "{version}");
