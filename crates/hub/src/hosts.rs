@@ -3,6 +3,7 @@
 //! A page can make its own name resolve to an address of this machine (DNS rebinding). The browser then treats requests
 //! to that name as same-origin with the page; their `Host` shows the name.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use sinews_server::Request;
@@ -51,7 +52,8 @@ impl HostRules {
             Some(names) => HostRule::Named(names.iter().map(|name| checked(name)).collect::<Result<_, _>>()?),
             None => HostRule::Default { any_address: listen.into_iter().any(|it| it.ip().is_unspecified()) },
         };
-        let origin_hosts = origins.iter().filter_map(|origin| host_of(origin.split_once("://")?.1)).collect();
+        let host_of_origin = |origin: &String| host_of(origin.split_once("://")?.1).map(Cow::into_owned);
+        let origin_hosts = origins.iter().filter_map(host_of_origin).collect();
         Ok(Self { rule, origin_hosts })
     }
 
@@ -74,20 +76,22 @@ impl HostRules {
         let Some(authority) = request.head().authority() else { return Ok(()) };
         let host = host_of(authority).unwrap_or_default();
         let is_known = is_of_machine(&host)
-            || self.origin_hosts.contains(&host)
+            || self.origin_hosts.iter().any(|known| *known == host)
             || names.iter().any(|name| covers(name, &host));
         if is_known { Ok(()) } else { Err(brief(authority)) }
     }
 }
 
 /// The host of an authority in lower case, without its port and the final dot.
-fn host_of(authority: &str) -> Option<String> {
+fn host_of(authority: &str) -> Option<Cow<'_, str>> {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let host = match authority.rsplit_once(':') {
         Some((host, port)) if is_port(port) => host,
         _ => authority,
     };
-    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let is_lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
+    let host = if is_lower { Cow::Borrowed(host) } else { host.to_ascii_lowercase().into() };
     (!host.is_empty()).then_some(host)
 }
 
@@ -115,11 +119,11 @@ fn checked(name: &str) -> Result<String, String> {
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
     };
-    let is_name = |host: &String| {
+    let is_name = |host: &Cow<'_, str>| {
         let labels = host.strip_prefix("*.").unwrap_or(host);
         labels.split('.').all(is_label)
     };
-    host.filter(is_name).ok_or_else(|| {
+    host.filter(is_name).map(Cow::into_owned).ok_or_else(|| {
         format!(
             "{name:?} is not a host name such as ws.example.com or *.example.com, without scheme and port"
         )

@@ -44,8 +44,8 @@ use self::subscribed::SubscribedTopics;
 use crate::connections::{ConnectionId, ConnectionRegistry};
 use crate::events::EventSink;
 use crate::namespaces::order::PatternSwitch;
-use crate::protocol::pusher::LiveApps;
 use crate::protocol::pusher::encode::ChannelPublication;
+use crate::protocol::pusher::{EventTarget, LiveApps};
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
@@ -244,7 +244,8 @@ impl HubTopics {
         include_self: bool,
     ) -> usize {
         let source = PublicationOrigin::Local.into();
-        self.publish_local(out, topic, &ChannelPublication::new(content), (include_self, source))
+        let channel = self.channel(topic);
+        self.publish_local(out, (topic, channel), &ChannelPublication::new(content), (include_self, source))
     }
 
     /// Publishes an event of a client of an app, which has a socket, to the other clients.
@@ -256,7 +257,8 @@ impl HubTopics {
         socket: u128,
     ) {
         let source = PublicationSource { socket: Some(socket), ..PublicationOrigin::Local.into() };
-        self.publish_local(out, topic, &ChannelPublication::new(content), (false, source));
+        let channel = self.channel(topic);
+        self.publish_local(out, (topic, channel), &ChannelPublication::new(content), (false, source));
     }
 
     /// Publishes as [`publish`](Self::publish) does, except to a connection of this node or of another one. A replay of the
@@ -269,28 +271,31 @@ impl HubTopics {
         exclude: Option<ConnectionId>,
     ) -> usize {
         let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
-        self.publish_local(out, topic, &ChannelPublication::new(content), (true, source))
+        let channel = self.channel(topic);
+        self.publish_local(out, (topic, channel), &ChannelPublication::new(content), (true, source))
     }
 
-    /// Publishes as [`publish`](Self::publish) does, an event that is made once for all of its channels.
-    pub(crate) fn publish_to(
+    /// Publishes as [`publish`](Self::publish) does, to the topic of a channel: an event that is made once for all of its
+    /// channels.
+    pub(crate) fn publish_to_channel(
         &self,
         out: &mut impl TopicPublisher,
-        topic: &str,
+        (topic, target): (&str, EventTarget<'_>),
         publication: &ChannelPublication<'_>,
     ) -> usize {
-        self.publish_local(out, topic, publication, (true, PublicationOrigin::Local.into()))
+        let channel = self.channel_at(target, topic);
+        let source = PublicationOrigin::Local.into();
+        self.publish_local(out, (topic, Some(channel)), publication, (true, source))
     }
 
     fn publish_local(
         &self,
         out: &mut impl TopicPublisher,
-        topic: &str,
+        (topic, channel): (&str, Option<PublishedChannel<'_>>),
         publication: &ChannelPublication<'_>,
         (include_self, source): (bool, PublicationSource),
     ) -> usize {
         self.count(topic);
-        let channel = self.channel(topic);
         let is_cached = channel.as_ref().is_some_and(PublishedChannel::is_cache);
         let authority = self.read_authority();
         let reached = self.publish_framed(&authority, out, topic, publication, source);
@@ -373,16 +378,15 @@ impl HubTopics {
         publication: &ChannelPublication<'_>,
         source: PublicationSource,
     ) -> usize {
-        let content = publication.content();
         let predecessor = authority.predecessor_for(source.origin);
         let pass_to_predecessor = |position| {
             if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, content, position, source));
+                predecessor.send_or_cut(published(topic, publication.content(), position, source));
             }
         };
         if let Some(successor) = &authority.successor {
             let has_history = self.has_history(topic);
-            let is_forwarded = successor.forward(topic, content, has_history, source);
+            let is_forwarded = successor.forward(topic, publication.content(), has_history, source);
             if has_history {
                 if !is_forwarded {
                     pass_to_predecessor(None);
@@ -407,11 +411,16 @@ impl HubTopics {
             // The topic is locked, so the predecessor receives messages in order.
             pass_to_predecessor(position);
             assigned = position;
-            content.framed(topic, position)
+            publication.content().framed(topic, position)
         };
         let reached = out.publish_with(&TopicForm::Framed.topic(topic), make, except);
-        let publication = (topic, publication);
-        reached + self.publish_recoverable(&out.publisher(), channel, publication, assigned, source)
+        match channel {
+            None => reached,
+            recoverable => {
+                let (out, publication) = (out.publisher(), (topic, publication));
+                reached + self.publish_recoverable(&out, recoverable, publication, assigned, source)
+            }
+        }
     }
 
     /// Counts a new subscription.

@@ -58,9 +58,13 @@ impl HubTopics {
 
     /// The channel that a topic is, if it is one. Call it before any form is published.
     pub(super) fn channel<'a>(&'a self, topic: &'a str) -> Option<PublishedChannel<'a>> {
-        let target = self.apps.target(topic)?;
+        Some(self.channel_at(self.apps.target(topic)?, topic))
+    }
+
+    /// A channel with its topic. Call it before any form is published.
+    pub(super) fn channel_at<'a>(&'a self, target: EventTarget<'a>, topic: &str) -> PublishedChannel<'a> {
         let order = target.is_cache.then(|| self.cache_channels.lock(topic));
-        Some(PublishedChannel { target, origin: None, _order: order })
+        PublishedChannel { target, origin: None, _order: order }
     }
 
     /// The channel that a topic is, for a publication of another node.

@@ -87,11 +87,11 @@ type PublishOutcome = Result<(ApiPublication, bool), Problem>;
 /// `POST /publish`.
 pub(super) fn publish(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let body: PublishBody<'_> = read(request)?;
-    let topic = (*body.topic).to_owned();
     let (publication, repeated) = match unread_topics(context, rights, std::slice::from_ref(&body)) {
         topics if topics.is_empty() => publish_message(context, rights, request.topics(), &body)?,
         topics => {
-            let mut delayed = DelayedPublication::new(context, rights, request, topics);
+            let (mut delayed, topic) =
+                (DelayedPublication::new(context, rights, request, topics), body.topic.into_owned());
             return Ok(Answer::later(async move {
                 let published = async {
                     delayed.read_keys().await?;
@@ -106,10 +106,13 @@ pub(super) fn publish(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
         }
     };
     Ok(match publication {
-        ApiPublication::Done(published) => answer_to_one(&topic, Ok((published, repeated))).into(),
-        ApiPublication::Appending(append) => Answer::later(async move {
-            answer_to_one(&topic, append.await.map(|published| (published, repeated)))
-        }),
+        ApiPublication::Done(published) => answer_to_one(&body.topic, Ok((published, repeated))).into(),
+        ApiPublication::Appending(append) => {
+            let topic = body.topic.into_owned();
+            Answer::later(async move {
+                answer_to_one(&topic, append.await.map(|published| (published, repeated)))
+            })
+        }
     })
 }
 

@@ -72,7 +72,7 @@ pub(super) fn add_to(
 
 /// Adds the routes below a prefix of paths.
 fn add_below(prefix: &str, router: Router, context: &Arc<AppApi>) -> Router {
-    type AppOperation = fn(&Arc<AppApi>, &LiveApp, &mut Request<'_>) -> ApiAnswer;
+    type AppOperation = fn(&Arc<AppApi>, &Arc<LiveApp>, &mut Request<'_>) -> ApiAnswer;
     let answer = |execute: AppOperation| {
         let context = Arc::clone(context);
         move |request: &mut Request<'_>| {

@@ -232,8 +232,7 @@ impl LiveApps {
     /// The channel that a topic is: whether it may have subscribers, and how to encode an event for it.
     pub(crate) fn target<'a>(&self, topic: &'a str) -> Option<EventTarget<'a>> {
         let (app, channel) = self.channel_of(topic)?;
-        let is_cache = ChannelKind::of(&channel).is_cache && app.options.features.cache_channels;
-        Some(EventTarget { app, is_cache, channel })
+        Some(EventTarget::new(app, channel))
     }
 
     /// Whether a key of the app of a topic has [sealed](PusherApp::seal) an event.
@@ -324,7 +323,13 @@ pub(crate) struct EventTarget<'a> {
     pub(crate) is_cache: bool,
 }
 
-impl EventTarget<'_> {
+impl<'a> EventTarget<'a> {
+    /// The channel of an app, whose name was checked.
+    pub(super) fn new(app: Arc<LiveApp>, channel: Cow<'a, str>) -> Self {
+        let is_cache = ChannelKind::of(&channel).is_cache && app.options.features.cache_channels;
+        Self { app, channel, is_cache }
+    }
+
     fn insert(&self, (message, version, origin): (&Prepared, u64, Option<NodePublicationId>), at: Instant) {
         self.lock_cache().insert(&self.channel, (message.clone(), version, origin), self.bounds(), at);
     }

@@ -49,7 +49,7 @@ fn query(request: &Request<'_>, name: &str) -> String {
 }
 
 /// `GET /apps/{id}/channels`.
-pub(super) fn list(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn list(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     let (prefix, info) = (query(request, "filter_by_prefix"), ChannelInfo::parse(&query(request, "info"))?);
     if info.user_count && !prefix.starts_with("presence-") {
         return Err(ApiError::bad("info: user_count needs filter_by_prefix with presence-"));
@@ -87,7 +87,7 @@ fn channel_of(app: &LiveApp, request: &Request<'_>) -> Result<String, ApiError> 
 }
 
 /// `GET /apps/{id}/channels/{name}`.
-pub(super) fn get(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn get(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     let channel = channel_of(app, request)?;
     let info = ChannelInfo::parse(&query(request, "info"))?;
     check_info(app, &channel, info)?;
@@ -106,7 +106,7 @@ pub(super) fn get(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> 
 }
 
 /// `GET /apps/{id}/channels/{name}/users`.
-pub(super) fn users(_: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn users(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     let channel = channel_of(app, request)?;
     if !ChannelKind::of(&channel).is_presence() {
         return Err(ApiError::bad("only presence channels have users"));

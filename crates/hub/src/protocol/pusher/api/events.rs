@@ -22,7 +22,7 @@ use crate::protocol::pusher::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
 };
 use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
-use crate::protocol::pusher::live::LiveApp;
+use crate::protocol::pusher::live::{EventTarget, LiveApp};
 use crate::streams::service::StreamService;
 use crate::topics::MessageContent;
 
@@ -64,7 +64,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
 }
 
 /// `POST /apps/{id}/events`.
-pub(super) fn trigger(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn trigger(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     let of_query;
     let body = match request.body() {
         b"" => {
@@ -108,7 +108,7 @@ fn body_of_query(request: &Request<'_>) -> Result<String, ApiError> {
 }
 
 /// `POST /apps/{id}/batch_events`.
-pub(super) fn batch(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn batch(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     let PusherBatch { batch } = read(request.body())?;
     let batch = batch.into_iter().map(|event| read(event.get().as_bytes()));
     let batch: Vec<EventBody<'_>> = batch.collect::<Result<_, _>>()?;
@@ -178,8 +178,10 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     channels.sort_unstable();
     channels.dedup();
     let info = ChannelInfo::parse(event.info.as_deref().unwrap_or_default())?;
-    for channel in &channels {
-        super::channels::check_info(app, channel, ChannelInfo { cache: false, ..info })?;
+    if info != ChannelInfo::default() {
+        for channel in &channels {
+            super::channels::check_info(app, channel, ChannelInfo { cache: false, ..info })?;
+        }
     }
     if info.cache {
         return Err(ApiError::bad("info: cache is an attribute of one channel"));
@@ -222,7 +224,12 @@ struct WaitingEvents {
 }
 
 /// Publishes the events of a request at once, unless some of their channels are durable topics.
-fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &mut Topics) -> WaitingEvents {
+fn publish(
+    context: &AppApi,
+    app: &Arc<LiveApp>,
+    checked: &[CheckedEvent<'_>],
+    out: &mut Topics,
+) -> WaitingEvents {
     let services = &context.services;
     let is_durable = |topic: &str| services.durable_store(topic).is_some();
     let waits = services.store.is_some()
@@ -231,13 +238,16 @@ fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &
     for checked @ CheckedEvent { event, .. } in checked {
         let socket_id = event.socket_id.as_deref();
         let of_channels = ChannelPublication::of_server(&event.name, event.data.get(), socket_id);
-        for (topic, user) in topics_of(app, checked) {
-            let of_user = user.map(|user| {
+        for (topic, recipients) in topics_of(app, checked) {
+            let of_user = recipients.user().map(|user| {
                 ChannelPublication::of_server_for_user((&event.name, event.data.get(), socket_id), user)
             });
             let published = of_user.as_ref().unwrap_or(&of_channels);
             match (waits, waits && is_durable(&topic)) {
-                (false, _) => drop(services.hub.publish_to(out, &topic, published)),
+                (false, _) => {
+                    let target = EventTarget::new(Arc::clone(app), recipients.channel().into());
+                    services.hub.publish_to_channel(out, (&topic, target), published);
+                }
                 (true, true) => {
                     let content = published.content().clone();
                     let seal = app.options.seal(&topic, content.bytes());
@@ -250,14 +260,51 @@ fn publish(context: &AppApi, app: &LiveApp, checked: &[CheckedEvent<'_>], out: &
     waiting
 }
 
-/// The topics of the channels of an event, each with the user of which it is the topic, if any.
+/// The recipients of an event.
+#[derive(Clone, Copy)]
+enum EventRecipients<'a> {
+    /// The subscribers of a channel.
+    Channel(&'a str),
+    /// The connections of a user.
+    User(&'a str),
+}
+
+impl<'a> EventRecipients<'a> {
+    fn of(channel: &'a str) -> Self {
+        channel.strip_prefix(USER_CHANNEL).map_or(Self::Channel(channel), Self::User)
+    }
+
+    fn user(self) -> Option<&'a str> {
+        match self {
+            Self::Channel(_) => None,
+            Self::User(user) => Some(user),
+        }
+    }
+
+    /// The channel, which is one for all users.
+    fn channel(self) -> &'a str {
+        match self {
+            Self::Channel(channel) => channel,
+            Self::User(_) => USER_CHANNEL,
+        }
+    }
+
+    fn topic(self, app: &LiveApp) -> String {
+        match self {
+            Self::Channel(channel) => topic_of(app.options.topic_space(), channel),
+            Self::User(user) => topic_of_user(&app.options.id, user),
+        }
+    }
+}
+
+/// The topics of the channels of an event, each with its recipients.
 fn topics_of<'a>(
     app: &LiveApp,
     event: &'a CheckedEvent<'_>,
-) -> impl Iterator<Item = (String, Option<&'a str>)> {
-    event.channels.iter().map(|channel| match channel.strip_prefix(USER_CHANNEL) {
-        Some(user) => (topic_of_user(&app.options.id, user), Some(user)),
-        None => (topic_of(app.options.topic_space(), channel), None),
+) -> impl Iterator<Item = (String, EventRecipients<'a>)> {
+    event.channels.iter().map(|channel| {
+        let recipients = EventRecipients::of(channel);
+        (recipients.topic(app), recipients)
     })
 }
 

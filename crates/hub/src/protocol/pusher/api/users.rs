@@ -14,7 +14,7 @@ use crate::protocol::pusher::live::LiveApp;
 use crate::protocol::pusher::users::subject;
 
 /// `GET /apps/{id}/connections`, over all nodes.
-pub(super) fn connections(context: &Arc<AppApi>, app: &LiveApp, _: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn connections(context: &Arc<AppApi>, app: &Arc<LiveApp>, _: &mut Request<'_>) -> ApiAnswer {
     let own = app.connections();
     let Some(cluster) = &context.cluster else { return Ok(success(&json!({ "connections": own })).into()) };
     let others = cluster.request(&NodeCommand::AppConnections { app: app.options.id.clone() });
@@ -27,12 +27,12 @@ pub(super) fn connections(context: &Arc<AppApi>, app: &LiveApp, _: &mut Request<
 }
 
 /// `POST /apps/{id}/users/{user}/terminate_connections`, on all nodes.
-pub(super) fn terminate(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn terminate(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     close_all((context, app), request, (TERMINATED, "the app has terminated the connections of the user"))
 }
 
 /// `POST /apps/{id}/users/{user}/force_reconnect`, on all nodes: clients connect again at once, as at Sockudo.
-pub(super) fn reconnect(context: &Arc<AppApi>, app: &LiveApp, request: &mut Request<'_>) -> ApiAnswer {
+pub(super) fn reconnect(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     close_all((context, app), request, (RECONNECT, "the app has asked the user to reconnect"))
 }
 
