@@ -44,7 +44,7 @@ use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
 use self::interest::Interest;
 use self::keys::{ClusterKeys, KeySender, KeyTarget};
 use self::message::{MessageKind, NodeId};
-use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
+use self::nodes::{Heartbeat, KeysHeartbeat, Nodes, RETURN_TIME};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
@@ -56,9 +56,6 @@ use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
 /// Time for which the state of other nodes is retained while the broker is unreachable.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
-
-/// Time after an outage in which the other nodes reconnect, and send their state.
-const RETURN_TIME: Duration = nodes::RETRY_MAX.saturating_add(nodes::NODE_TIMEOUT);
 
 /// Time before an outage is noticed in which messages may be lost.
 const LOSS_MAX: Duration = Duration::from_secs(10);
@@ -314,7 +311,7 @@ impl Cluster {
 
     fn connected(&self, max_payload: usize, now: Instant, revocations: Vec<Revocation>) {
         // Heartbeats of the others could not arrive, and the others reconnect at different times.
-        self.lock_nodes().renew(now + nodes::RETRY_MAX);
+        self.lock_nodes().renew(now + RETURN_TIME.saturating_sub(nodes::NODE_TIMEOUT));
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
         self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
@@ -543,7 +540,7 @@ mod tests {
         assert_eq!(cluster.expire_nodes(back, false), []);
         cluster.connected(1 << 20, back, Vec::new());
         cluster.confirmed(back);
-        let late = back + nodes::RETRY_MAX + nodes::NODE_TIMEOUT - Duration::from_millis(1);
+        let late = back + RETURN_TIME - Duration::from_millis(1);
         assert_eq!(cluster.expire_nodes(late, true), []);
         assert_eq!(cluster.expire_nodes(back + RETURN_TIME, true), [other]);
     }

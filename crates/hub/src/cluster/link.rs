@@ -15,7 +15,7 @@ use super::announcer::Announcer;
 use super::connection::{BrokerConnection, LinkEvent};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
-use super::nodes::{HEARTBEAT, Heartbeat, RETRY_MAX};
+use super::nodes::{CONNECT_TIMEOUT, HEARTBEAT, Heartbeat, RETRY_MAX};
 use super::outbox::Outbox;
 use super::pending::PendingWork;
 use super::receiver::Receiver;
@@ -24,9 +24,6 @@ use crate::topics::HubTopics;
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
-
-/// Time limit of a connection and its login.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);

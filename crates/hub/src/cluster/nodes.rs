@@ -15,8 +15,14 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Time without a heartbeat after which a node is dead: four lost heartbeats, and some delay of the broker.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time limit of a connection and its login; checked with each heartbeat.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Longest delay before a node connects to the broker again.
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Time after the return of the broker in which all nodes return: an attempt may hang, and the longest delay follows.
+pub(super) const RETURN_TIME: Duration = CONNECT_TIMEOUT.saturating_add(HEARTBEAT).saturating_add(RETRY_MAX);
 
 /// Time for which two nodes may have different revocations: they learn of one within a heartbeat, unless a message is lost.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
