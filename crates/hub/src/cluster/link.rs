@@ -12,7 +12,7 @@ use sinews_server::Publisher;
 
 use super::Cluster;
 use super::announcer::Announcer;
-use super::connection::{BrokerConnection, LinkEvent};
+use super::connection::{BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
 use super::nodes::{CONNECT_TIMEOUT, HEARTBEAT, Heartbeat, RETRY_MAX};
@@ -24,9 +24,6 @@ use crate::topics::HubTopics;
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
-
-/// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Time without any byte of the broker after which heartbeats of other nodes may be delayed, too: no node is removed then.
 const DELAY_MAX: Duration = Duration::from_secs(2);
@@ -367,13 +364,14 @@ impl ClusterLink {
     }
 
     fn disconnect(&mut self, reason: &str, now: Instant) {
+        let heard = self.connection.as_ref().map_or(now, |connection| connection.heard(now));
         if let Some(socket) = self.connection.take().as_mut().and_then(BrokerConnection::socket) {
             // Closing it would do as well.
             let _ = self.poll.registry().deregister(socket);
         }
         self.is_delayed = false;
         self.cluster().disconnected(reason, now);
-        self.receiver.keys.disconnected(now);
+        self.receiver.keys.disconnected(heard);
         let delay = RETRY_MIN.saturating_mul(1 << self.attempts.min(10)).min(RETRY_MAX);
         self.attempts = self.attempts.saturating_add(1);
         self.retry_at = now + delay.mul_f64(0.5 + random_share() / 2.0);

@@ -203,9 +203,10 @@ impl KeyReplicator {
         self.find_orphans(now);
     }
 
-    pub(crate) fn disconnected(&mut self, now: Instant) {
+    /// The broker is unreachable, and was last heard at this time: a process that was stopped notices it later.
+    pub(crate) fn disconnected(&mut self, heard: Instant) {
         if self.connected.take().is_some() {
-            self.away = Some(now);
+            self.away = Some(heard);
         }
         self.is_synced = false;
         self.transfers.clear();

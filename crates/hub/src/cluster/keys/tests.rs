@@ -26,6 +26,7 @@ use self::durable::SimDisk;
 
 mod durable;
 mod order;
+mod outages;
 
 const STEP: Duration = Duration::from_millis(20);
 const TOPICS: [&str; 3] = ["a", "b", "c"];
@@ -319,6 +320,11 @@ impl World {
     }
 
     fn set_connected(&mut self, at: usize, is_connected: bool) {
+        self.set_connected_since(at, is_connected, self.now);
+    }
+
+    /// Connects a node, or notices that the broker has not been heard since a time.
+    fn set_connected_since(&mut self, at: usize, is_connected: bool, heard: Instant) {
         let now = self.now;
         let node = &mut self.nodes[at];
         if node.is_dead || std::mem::replace(&mut node.is_connected, is_connected) == is_connected {
@@ -331,7 +337,7 @@ impl World {
             node.beat_at = now;
         } else {
             node.outbox.close();
-            node.replicator.disconnected(now);
+            node.replicator.disconnected(heard);
             let id = node.id;
             self.messages.retain(|message| message.from != id && message.to != id);
         }

@@ -1,0 +1,40 @@
+//! Nodes that are stopped, restarted or started while the broker is unreachable, and answers that do not arrive.
+
+use super::*;
+
+/// A world in which the node 0 owns a topic, and that topic.
+fn world_with_owner(nodes: usize) -> (World, &'static str) {
+    let worlds = (0..20).find_map(|seed| {
+        let mut world = World::new(seed, nodes);
+        world.run(Duration::from_secs(2));
+        (0..60).for_each(|number| world.random_write(number));
+        world.run(Duration::from_secs(1));
+        let owner = world.nodes[0].id.id;
+        let owns = |topic: &&str| world.nodes[0].keys.claim(topic).is_some_and(|claim| claim.owner == owner);
+        let topic = TOPICS.into_iter().find(owns)?;
+        Some((world, topic))
+    });
+    worlds.unwrap()
+}
+
+#[test]
+fn deleted_keys_do_not_return_with_a_process_that_was_stopped() {
+    let (mut world, topic) = world_with_owner(2);
+    world.write(0, set(topic, "deleted", "1"), None);
+    world.run(Duration::from_secs(1));
+    let heard = world.now;
+    world.nodes[0].is_dead = true;
+    world.run(Duration::from_secs(9));
+    let other = world.nodes[1].id.id;
+    assert_eq!(world.nodes[1].keys.claim(topic).map(|claim| claim.owner), Some(other));
+    // Its keys are deleted, and a minute later the other node has forgotten the topic: the clock of tables is a real one.
+    world.nodes[1].replicator.disown(&topic.into());
+    world.run(Duration::from_secs(61));
+    // The process continues, and notices the silence of the broker.
+    world.nodes[0].is_dead = false;
+    world.set_connected_since(0, false, heard);
+    world.run(Duration::from_millis(100));
+    world.set_connected(0, true);
+    world.run(Duration::from_secs(20));
+    assert!(world.nodes.iter().all(|node| node.keys.claim(topic).is_none() && node.state(topic).is_none()));
+}
