@@ -417,7 +417,9 @@ impl Cluster {
         }
         let dead = self.lock_nodes().expire(now);
         let mut noted = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.extend(dead.iter().map(|node| node.id));
+        let is_gone =
+            |id: u128| id != self.node.id && self.lock_nodes().iter().all(|(node, _)| node.id != id);
+        noted.extend(dead.iter().map(|node| node.id).filter(|id| is_gone(*id)));
         // Without webhooks, nothing takes them.
         let excess = noted.len().saturating_sub(nodes::NODES_MAX);
         noted.drain(..excess);
