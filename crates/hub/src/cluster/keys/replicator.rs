@@ -155,6 +155,10 @@ impl KeyReplicator {
             return;
         }
         let inherited = std::mem::take(&mut self.shared.lock().inherited);
+        if !inherited.is_empty() {
+            // Perhaps the broker has just returned, and owners return later than this process.
+            self.absence.get_or_insert(Duration::ZERO);
+        }
         for (topic, claim) in inherited {
             let position = self.publisher.keyed_position(&topic);
             let is_restored = position.is_some_and(|position| position.epoch == claim.epoch);
@@ -198,7 +202,8 @@ impl KeyReplicator {
     pub(crate) fn connected(&mut self, now: Instant) {
         self.connected = Some(now);
         self.first_connected.get_or_insert(now);
-        self.absence = self.away.take().map(|since| now.saturating_duration_since(since));
+        let absence = self.away.take().map(|since| now.saturating_duration_since(since));
+        self.absence = absence.or(self.absence);
         self.remotes.values_mut().for_each(RemoteKeys::unconfirm);
         self.find_orphans(now);
     }

@@ -15,7 +15,7 @@ use sinews_testkit::Rng;
 
 use super::*;
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::cluster::nodes::{Heartbeat, KeysHeartbeat, Nodes};
+use crate::cluster::nodes::{Heartbeat, KeysHeartbeat, Nodes, RETURN_TIME};
 use crate::cluster::options::BrokerKind;
 use crate::cluster::outbox::Outbox;
 use crate::cluster::subject::Subjects;
@@ -435,7 +435,7 @@ fn successor_process_finds_topics_whose_owner_has_gone() {
     node.replicator.run(&Sent::default(), now);
     node.replicator.serve(now);
     assert!(node.replicator.orphans.contains_key("a"));
-    world.run(Duration::from_secs(10));
+    world.run(RETURN_TIME + Duration::from_secs(7));
     assert_eq!(world.nodes[0].keys.claim("a").map(|claim| claim.owner), Some(world.nodes[0].id.id));
 }
 

@@ -38,3 +38,31 @@ fn deleted_keys_do_not_return_with_a_process_that_was_stopped() {
     world.run(Duration::from_secs(20));
     assert!(world.nodes.iter().all(|node| node.keys.claim(topic).is_none() && node.state(topic).is_none()));
 }
+
+#[test]
+fn successor_process_of_an_outage_leaves_topics_to_owners_that_return_later() {
+    let (mut world, topic) = world_with_owner(2);
+    let before = world.nodes[0].keys.claim(topic);
+    (0..2).for_each(|at| world.set_connected(at, false));
+    world.run(Duration::from_secs(3));
+    // A hot restart of the node 1.
+    let (now, node) = (world.now, &mut world.nodes[1]);
+    for topic in TOPICS {
+        let claim = node.keys.claim(topic);
+        claim.into_iter().for_each(|claim| node.keys.inherit(topic.to_owned(), claim));
+    }
+    node.replicator = KeyReplicator::new(node.id.id, node.publisher.clone(), Arc::clone(&node.keys));
+    node.nodes = Nodes::default();
+    node.replicator.serve(now);
+    world.acknowledged.clear();
+    world.write(0, set(topic, "outage", "1"), None);
+    assert_eq!(world.acknowledged.len(), 1, "the owner accepts writes in an outage");
+    // The node 0 returns at the last moment.
+    world.set_connected(1, true);
+    world.run(RETURN_TIME - Duration::from_secs(1));
+    world.set_connected(0, true);
+    world.run(Duration::from_secs(20));
+    world.assert_equal(0);
+    assert_eq!(world.nodes[1].keys.claim(topic), before);
+    assert!(world.nodes[1].state(topic).unwrap().1.iter().any(|known| known.0 == "outage"));
+}
