@@ -46,6 +46,7 @@ impl KeyReplicator {
             let delay = match known.replica {
                 ReplicaState::Current | ReplicaState::Owned => Duration::ZERO,
                 ReplicaState::Stale { needs_all: false } => STALE_DELAY,
+                ReplicaState::Refused if known.keys_of.is_some() => STALE_DELAY,
                 _ => EMPTY_DELAY,
             };
             let since = since.max(grace);
@@ -86,7 +87,7 @@ impl KeyReplicator {
         if let Some(known) = self.topics.get_mut(topic) {
             known.precursor = precursor;
         }
-        self.set_refused(topic, false);
+        self.set_refused(topic, None);
         self.orphans.remove(topic);
         self.transfers.forget(topic);
         self.shared.counters.claims.fetch_add(1, Ordering::Relaxed);

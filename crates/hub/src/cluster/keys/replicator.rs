@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
 
 use super::durable::AnnouncedPositions;
-use super::shared::ClusterKeys;
+use super::shared::{ClusterKeys, Refusal};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
 use super::writes::KeyWrites;
@@ -97,7 +97,7 @@ pub(super) enum ReplicaState {
     Current,
     /// Changes are missing: they are requested, or all keys.
     Stale { needs_all: bool },
-    /// The replica does not fit into the memory limit.
+    /// The node continues without the keys: they do not fit into the memory limit, or do not arrive.
     Refused,
 }
 
@@ -336,13 +336,12 @@ impl KeyReplicator {
         }
     }
 
-    pub(super) fn set_refused(&self, topic: &Arc<str>, is_refused: bool) {
+    pub(super) fn set_refused(&self, topic: &Arc<str>, refusal: Option<Refusal>) {
         let mut work = self.shared.lock();
-        if is_refused {
-            work.refused.insert(Arc::clone(topic));
-        } else {
-            work.refused.remove(topic);
-        }
+        match refusal {
+            Some(refusal) => work.refused.insert(Arc::clone(topic), refusal),
+            None => work.refused.remove(topic),
+        };
         self.shared.counters.refused.store(work.refused.len() as u64, Ordering::Relaxed);
     }
 
@@ -351,7 +350,7 @@ impl KeyReplicator {
         self.orphans.remove(topic);
         self.transfers.forget(topic);
         self.shared.lock().claims.remove(topic);
-        self.set_refused(topic, false);
+        self.set_refused(topic, None);
     }
 
     pub(super) fn begin_changes(&mut self) -> KeyEncoder {
@@ -485,7 +484,7 @@ impl KeyReplicator {
         let replica =
             if is_current { ReplicaState::Current } else { ReplicaState::Stale { needs_all: true } };
         self.insert(&topic, claim, replica, 0);
-        self.set_refused(&topic, false);
+        self.set_refused(&topic, None);
         self.transfers.forget(&topic);
         if self.is_alive(claim.owner) {
             self.orphans.remove(&topic);
@@ -526,7 +525,7 @@ impl KeyReplicator {
                 if known.replica != ReplicaState::Current {
                     known.replica = ReplicaState::Current;
                     self.transfers.forget(topic);
-                    self.set_refused(topic, false);
+                    self.set_refused(topic, None);
                 }
                 self.note_durable(topic);
             }
@@ -539,7 +538,7 @@ impl KeyReplicator {
                     );
                 }
                 known.replica = ReplicaState::Refused;
-                self.set_refused(topic, true);
+                self.set_refused(topic, Some(Refusal::Memory));
                 self.transfers.retry_refused(topic, now);
             }
             Err(error) => {

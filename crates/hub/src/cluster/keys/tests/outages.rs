@@ -66,3 +66,25 @@ fn successor_process_of_an_outage_leaves_topics_to_owners_that_return_later() {
     assert_eq!(world.nodes[1].keys.claim(topic), before);
     assert!(world.nodes[1].state(topic).unwrap().1.iter().any(|known| known.0 == "outage"));
 }
+
+#[test]
+fn value_that_exceeds_the_largest_message_leaves_a_node_without_this_topic_alone() {
+    let mut world = World::new(1, 1);
+    world.run(Duration::from_secs(2));
+    world.write(0, set("a", "large", &"L".repeat(5_000)), None);
+    world.write(0, set("b", "small", "1"), None);
+    world.run(Duration::from_secs(1));
+    world.join(64 << 20);
+    world.run(Duration::from_secs(8));
+    assert!(!world.nodes[1].keys.is_loaded());
+    world.run(Duration::from_secs(5));
+    let late = &world.nodes[1];
+    assert!(late.keys.is_loaded() && late.keys.check_ready("b").is_ok());
+    let problem = late.keys.check_ready("a").unwrap_err();
+    assert!(problem.code == code::STORE && problem.text.contains("largest message"), "{problem:?}");
+    assert_eq!(late.keys.counters.refused.load(Ordering::Relaxed), 1);
+    world.write(0, set("a", "large", "1"), None);
+    world.run(Duration::from_secs(15));
+    assert!(world.nodes[1].keys.check_ready("a").is_ok());
+    world.assert_equal(1);
+}
