@@ -104,6 +104,8 @@ struct LinkStatus {
     reason: String,
     /// The state of the other nodes was removed in the last outage.
     was_cut_off: bool,
+    /// An attempt to connect, or a connection, has failed: other nodes may connect later than this one.
+    has_failed: bool,
 }
 
 impl LinkStatus {
@@ -115,6 +117,12 @@ impl LinkStatus {
             true => self.was_cut_off && time < RETURN_TIME,
             false => self.was_cut_off || time >= OUTAGE_MAX,
         }
+    }
+
+    /// Whether this node has been connected for long enough to know the presence of all nodes.
+    fn is_settled(&self, now: Instant) -> bool {
+        let time = if self.has_failed { RETURN_TIME } else { nodes::SETTLE_TIME };
+        self.is_connected && now.saturating_duration_since(self.since) >= time
     }
 }
 
@@ -150,6 +158,7 @@ impl Cluster {
             since: begin,
             reason,
             was_cut_off: false,
+            has_failed: false,
         });
         let nodes = Mutex::default();
         Ok(Self {
@@ -332,6 +341,7 @@ impl Cluster {
                 since: now,
                 reason: String::new(),
                 was_cut_off,
+                has_failed: status.has_failed,
             };
         }
     }
@@ -344,7 +354,7 @@ impl Cluster {
             status.was_cut_off = status.is_cut_off(now);
             status.since = now;
         }
-        status.is_connected = false;
+        (status.is_connected, status.has_failed) = (false, true);
         status.reason = reason.to_owned();
         drop(status);
         if is_new {
@@ -498,8 +508,8 @@ impl OtherNodes for Cluster {
         let role = self.report_role();
         let (reporters, has_older_candidate) = self.lock_nodes().reporters(self.node, role);
         let dead = std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner));
-        let is_settled = self.begin.elapsed() >= nodes::SETTLE_TIME;
-        let is_cut_off = self.lock_status().is_cut_off(Instant::now());
+        let (status, now) = (self.lock_status().clone(), Instant::now());
+        let (is_settled, is_cut_off) = (status.is_settled(now), status.is_cut_off(now));
         ReportingNodes { own: self.node.id, reporters, is_settled, has_older_candidate, is_cut_off, dead }
     }
 
@@ -577,6 +587,29 @@ mod tests {
         assert!(is_cut_off(long + RETURN_TIME));
         cluster.confirmed(long + 2 * step);
         assert!(is_cut_off(long + RETURN_TIME) && !is_cut_off(long + RETURN_TIME + 2 * step));
+    }
+
+    #[test]
+    fn node_is_settled_when_it_has_been_connected_for_long_enough_to_know_the_others() {
+        let (mut cluster, step) = (cluster(), Duration::from_millis(1));
+        let is_settled = |cluster: &Cluster, now| cluster.lock_status().is_settled(now);
+        let begin = cluster.begin;
+        cluster.confirmed(begin);
+        let settled = begin + nodes::SETTLE_TIME;
+        assert!(!is_settled(&cluster, settled - step) && is_settled(&cluster, settled));
+        cluster.disconnected("test", settled);
+        assert!(!is_settled(&cluster, settled));
+        // The broker returns, and with it the other nodes, one after the other.
+        let late = settled + Duration::from_secs(100);
+        cluster.confirmed(late);
+        assert!(!is_settled(&cluster, late + RETURN_TIME - step) && is_settled(&cluster, late + RETURN_TIME));
+        // A node that starts in an outage.
+        cluster = self::cluster();
+        cluster.begin = begin.checked_sub(Duration::from_secs(60)).unwrap();
+        cluster.disconnected("test", begin);
+        assert!(!cluster.reporting().is_settled);
+        cluster.confirmed(late);
+        assert!(!is_settled(&cluster, late + RETURN_TIME - step) && is_settled(&cluster, late + RETURN_TIME));
     }
 
     #[test]

@@ -30,7 +30,7 @@ const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 /// Time after which a node is asked for its revocations again, if the difference remains.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Uptime from which a node knows the presence of all other nodes, and they know it.
+/// Time after the login at which a node knows the presence of all other nodes, and they know it.
 pub(super) const SETTLE_TIME: Duration = NODE_TIMEOUT;
 
 /// Maximum number of other nodes. Further nodes are ignored, with a warning.
