@@ -410,6 +410,8 @@ impl KeyReplicator {
             let owned = self.topics.iter().filter(|(_, known)| known.replica == ReplicaState::Owned);
             let owned = owned.map(|(topic, _)| Arc::clone(topic)).collect();
             self.transfers.catalogue = Some((to, owned, 0));
+            // At once: a topic that is claimed before the first part is missing in the catalogue.
+            self.send_catalogue_part(sender);
             return true;
         }
         let Some((topic, from, to)) = self.transfers.states_for.pop_front() else { return false };

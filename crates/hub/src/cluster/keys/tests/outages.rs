@@ -1,5 +1,9 @@
 //! Nodes that are stopped, restarted or started while the broker is unreachable, and answers that do not arrive.
 
+use std::cell::Cell;
+
+use super::super::replicator::WAITING_MAX;
+use super::super::wire::KeyStateRequest;
 use super::*;
 
 /// A world in which the node 0 owns a topic, and that topic.
@@ -87,4 +91,45 @@ fn value_that_exceeds_the_largest_message_leaves_a_node_without_this_topic_alone
     world.run(Duration::from_secs(15));
     assert!(world.nodes[1].keys.check_ready("a").is_ok());
     world.assert_equal(1);
+}
+
+/// A broker that accepts no more bytes after it was looked at some times.
+struct SlowBroker {
+    sent: Sent,
+    looks: Cell<u32>,
+}
+
+impl KeySender for SlowBroker {
+    fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]) {
+        self.sent.send(to, kind, body);
+    }
+
+    fn waiting(&self) -> usize {
+        let looks = self.looks.get();
+        self.looks.set(looks.saturating_sub(1));
+        if looks > 0 { 0 } else { WAITING_MAX + 1 }
+    }
+
+    fn max_payload(&self) -> usize {
+        self.sent.max_payload()
+    }
+}
+
+#[test]
+fn topic_that_is_claimed_while_a_catalogue_waits_stays_at_other_nodes() {
+    let (mut world, _) = world_with_owner(2);
+    let (now, other) = (world.now, world.nodes[1].id);
+    // The broker is slow when the topics of the catalogue are collected.
+    let slow = SlowBroker { sent: Sent::default(), looks: Cell::new(2) };
+    let node = &mut world.nodes[0];
+    let request = KeyStateRequest::Catalogue.encode();
+    node.replicator.receive(other, MessageKind::KeyRequest, &request, (&slow, now));
+    node.replicator.run_transfers(&slow, now);
+    let new: Arc<str> = "new".into();
+    assert!(node.replicator.claim(&new));
+    node.publisher.write_key("new", &KeyWrite::set("k", "1")).unwrap();
+    world.post(0, slow.sent);
+    world.run(Duration::from_secs(20));
+    let state = world.nodes[0].state("new");
+    assert!(state.is_some() && world.nodes[1].state("new") == state);
 }
