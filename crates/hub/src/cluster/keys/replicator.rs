@@ -57,6 +57,8 @@ pub(crate) struct KeyReplicator {
     pub(super) now: Instant,
     pub(super) connected: Option<Instant>,
     pub(super) first_connected: Option<Instant>,
+    /// An attempt to connect has failed before the first login, and perhaps owners have not returned yet.
+    pub(super) starts_in_outage: bool,
     /// When all nodes were here that this node had seen before its start.
     pub(super) restored: Option<Instant>,
     /// The ids of the directories of other nodes.
@@ -122,6 +124,7 @@ impl KeyReplicator {
             now: Instant::now(),
             connected: None,
             first_connected: None,
+            starts_in_outage: false,
             restored: None,
             stores: BTreeMap::new(),
             has_new_nodes: true,
@@ -210,6 +213,7 @@ impl KeyReplicator {
 
     /// The broker is unreachable, and was last heard at this time: a process that was stopped notices it later.
     pub(crate) fn disconnected(&mut self, heard: Instant) {
+        self.starts_in_outage |= self.first_connected.is_none();
         if self.connected.take().is_some() {
             self.away = Some(heard);
         }

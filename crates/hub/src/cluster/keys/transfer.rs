@@ -15,6 +15,7 @@ use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
 use super::shared::Refusal;
 use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
+use crate::cluster::nodes::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
 
 /// Interval between requests for the same catalogue or state.
@@ -207,6 +208,8 @@ impl KeyReplicator {
         if let Some(store) = store {
             self.has_new_nodes |= self.stores.insert(node.id, store) != Some(store);
         }
+        // The broker was reachable for the other nodes: no owner is about to return.
+        self.starts_in_outage &= connected < RETURN_TIME;
         let absence = self.absence.filter(|absence| *absence >= ABSENCE_MAX);
         if absence.is_some_and(|absence| connected > absence + self.connected_for(now)) {
             self.absence = None;

@@ -71,6 +71,71 @@ fn successor_process_of_an_outage_leaves_topics_to_owners_that_return_later() {
     assert!(world.nodes[1].state(topic).unwrap().1.iter().any(|known| known.0 == "outage"));
 }
 
+/// A node starts, and its first attempt to connect fails.
+fn join_in_outage(world: &mut World) {
+    world.join(64 << 20);
+    let (now, node) = (world.now, world.nodes.last_mut().unwrap());
+    node.replicator = KeyReplicator::new(node.id.id, node.publisher.clone(), Arc::clone(&node.keys));
+    node.replicator.serve(now);
+    node.replicator.disconnected(now);
+    node.outbox.close();
+    node.is_connected = false;
+}
+
+#[test]
+fn node_that_starts_in_an_outage_claims_no_topic_of_owners_that_return_later() {
+    let mut world = World::new(1, 1);
+    // The clock of the new node is ten minutes behind: its claims would be older.
+    let ahead = std::time::SystemTime::now() + Duration::from_secs(600);
+    let ahead = ahead.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    world.nodes[0].replicator.last_epoch = u64::try_from(ahead).unwrap();
+    world.run(Duration::from_secs(2));
+    world.write(0, set("a", "old", "1"), None);
+    world.run(Duration::from_secs(1));
+    let before = world.nodes[0].keys.claim("a");
+    world.set_connected(0, false);
+    join_in_outage(&mut world);
+    world.run(Duration::from_secs(5));
+    world.set_connected(1, true);
+    world.run(Duration::from_secs(2));
+    world.write(1, set("a", "new", "1"), None);
+    world.run(RETURN_TIME - Duration::from_secs(3));
+    let (_, _, problem) = world.failed.pop().unwrap();
+    assert!(problem.code == code::STORE && problem.text.contains("no node owns"), "{problem:?}");
+    world.set_connected(0, true);
+    world.run(Duration::from_secs(20));
+    world.assert_equal(1);
+    assert_eq!(world.nodes[1].keys.claim("a"), before);
+    assert_eq!(world.nodes[1].state("a").unwrap().1.len(), 1);
+    // Afterwards it claims topics that no node knows.
+    for topic in ["b", "c"] {
+        world.write(1, set(topic, "new", "1"), None);
+    }
+    world.run(Duration::from_secs(1));
+    assert!(world.failed.is_empty() && world.nodes[0].state("b").is_some());
+}
+
+#[test]
+fn node_whose_first_attempt_fails_without_an_outage_claims_new_topics() {
+    let mut claimed = 0;
+    for seed in 0..4 {
+        let mut world = World::new(seed, 1);
+        world.run(RETURN_TIME);
+        join_in_outage(&mut world);
+        world.set_connected(1, true);
+        world.run(Duration::from_secs(2));
+        for topic in TOPICS {
+            world.write(1, set(topic, "new", "1"), None);
+        }
+        world.run(Duration::from_secs(1));
+        assert_eq!((world.acknowledged.len(), world.failed.len()), (3, 0), "seed {seed}");
+        let owner = world.nodes[1].id.id;
+        let owners = TOPICS.into_iter().filter_map(|topic| world.nodes[1].keys.claim(topic));
+        claimed += owners.filter(|claim| claim.owner == owner).count();
+    }
+    assert!(claimed > 0);
+}
+
 #[test]
 fn value_that_exceeds_the_largest_message_leaves_a_node_without_this_topic_alone() {
     let mut world = World::new(1, 1);
