@@ -47,7 +47,7 @@ use self::interest::Interest;
 use self::keys::{ClusterKeys, KeySender, KeyTarget};
 use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
-use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
+use self::nodes::{Heartbeat, KeysHeartbeat, Nodes, RETURN_TIME};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
@@ -59,9 +59,6 @@ use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
 /// Time for which the state of other nodes is retained while the broker is unreachable.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
-
-/// Time after an outage in which the other nodes reconnect, and send their state.
-const RETURN_TIME: Duration = nodes::RETRY_MAX.saturating_add(nodes::NODE_TIMEOUT);
 
 /// Time before an outage is noticed in which messages may be lost.
 const LOSS_MAX: Duration = Duration::from_secs(10);
@@ -116,6 +113,8 @@ struct LinkStatus {
     /// Pings to the broker of this connection and earlier ones, and those that it has answered or that were lost.
     pings: u64,
     answered: u64,
+    /// An attempt to connect, or a connection, has failed: other nodes may connect later than this one.
+    has_failed: bool,
 }
 
 impl LinkStatus {
@@ -127,6 +126,12 @@ impl LinkStatus {
             true => self.was_cut_off && time < RETURN_TIME,
             false => self.was_cut_off || time >= OUTAGE_MAX,
         }
+    }
+
+    /// Whether this node has been connected for long enough to know the presence of all nodes.
+    fn is_settled(&self, now: Instant) -> bool {
+        let time = if self.has_failed { RETURN_TIME } else { nodes::SETTLE_TIME };
+        self.is_connected && now.saturating_duration_since(self.since) >= time
     }
 }
 
@@ -164,6 +169,7 @@ impl Cluster {
             was_cut_off: false,
             pings: 0,
             answered: 0,
+            has_failed: false,
         });
         let nodes = Mutex::default();
         Ok(Self {
@@ -338,7 +344,7 @@ impl Cluster {
 
     fn connected(&self, max_payload: usize, now: Instant, revocations: Vec<Revocation>) {
         // Heartbeats of the others could not arrive, and the others reconnect at different times.
-        self.lock_nodes().renew(now + nodes::RETRY_MAX);
+        self.lock_nodes().renew(now + RETURN_TIME.saturating_sub(nodes::NODE_TIMEOUT));
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
         self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
@@ -396,7 +402,7 @@ impl Cluster {
             status.was_cut_off = status.is_cut_off(now);
             status.since = now;
         }
-        status.is_connected = false;
+        (status.is_connected, status.has_failed) = (false, true);
         status.answered = status.pings;
         status.reason = reason.to_owned();
         self.status_changed.notify_all();
@@ -473,7 +479,9 @@ impl Cluster {
         let (dead, names) = self.expire_silent(now);
         names.into_iter().for_each(|(node, name)| self.lost.add(node, name, now));
         let mut noted = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.extend(dead.iter().map(|node| node.id));
+        let is_gone =
+            |id: u128| id != self.node.id && self.lock_nodes().iter().all(|(node, _)| node.id != id);
+        noted.extend(dead.iter().map(|node| node.id).filter(|id| is_gone(*id)));
         // Without webhooks, nothing takes them.
         let excess = noted.len().saturating_sub(nodes::NODES_MAX);
         noted.drain(..excess);
@@ -570,8 +578,8 @@ impl OtherNodes for Cluster {
         let role = self.report_role();
         let (reporters, has_older_candidate) = self.lock_nodes().reporters(self.node, role);
         let dead = std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner));
-        let is_settled = self.begin.elapsed() >= nodes::SETTLE_TIME;
-        let is_cut_off = self.lock_status().is_cut_off(Instant::now());
+        let (status, now) = (self.lock_status().clone(), Instant::now());
+        let (is_settled, is_cut_off) = (status.is_settled(now), status.is_cut_off(now));
         ReportingNodes { own: self.node.id, reporters, is_settled, has_older_candidate, is_cut_off, dead }
     }
 
@@ -620,7 +628,7 @@ mod tests {
         assert_eq!(cluster.expire_nodes(back, false), []);
         cluster.connected(1 << 20, back, Vec::new());
         cluster.confirmed(back);
-        let late = back + nodes::RETRY_MAX + nodes::NODE_TIMEOUT - Duration::from_millis(1);
+        let late = back + RETURN_TIME - Duration::from_millis(1);
         assert_eq!(cluster.expire_nodes(late, true), []);
         assert_eq!(cluster.expire_nodes(back + RETURN_TIME, true), [other]);
     }
@@ -655,6 +663,29 @@ mod tests {
         assert!(is_cut_off(long + RETURN_TIME));
         cluster.confirmed(long + 2 * step);
         assert!(is_cut_off(long + RETURN_TIME) && !is_cut_off(long + RETURN_TIME + 2 * step));
+    }
+
+    #[test]
+    fn node_is_settled_when_it_has_been_connected_for_long_enough_to_know_the_others() {
+        let (mut cluster, step) = (cluster(), Duration::from_millis(1));
+        let is_settled = |cluster: &Cluster, now| cluster.lock_status().is_settled(now);
+        let begin = cluster.begin;
+        cluster.confirmed(begin);
+        let settled = begin + nodes::SETTLE_TIME;
+        assert!(!is_settled(&cluster, settled - step) && is_settled(&cluster, settled));
+        cluster.disconnected("test", settled);
+        assert!(!is_settled(&cluster, settled));
+        // The broker returns, and with it the other nodes, one after the other.
+        let late = settled + Duration::from_secs(100);
+        cluster.confirmed(late);
+        assert!(!is_settled(&cluster, late + RETURN_TIME - step) && is_settled(&cluster, late + RETURN_TIME));
+        // A node that starts in an outage.
+        cluster = self::cluster();
+        cluster.begin = begin.checked_sub(Duration::from_secs(60)).unwrap();
+        cluster.disconnected("test", begin);
+        assert!(!cluster.reporting().is_settled);
+        cluster.confirmed(late);
+        assert!(!is_settled(&cluster, late + RETURN_TIME - step) && is_settled(&cluster, late + RETURN_TIME));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use mio::net::TcpStream;
@@ -11,6 +11,9 @@ use mio::{Interest, Registry, Token};
 use super::options::ClusterOptions;
 use super::protocol::{BrokerClient, BrokerEvent};
 use super::transport::BrokerTransport;
+
+/// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Bytes received at once.
 const CHUNK: usize = 64 << 10;
@@ -42,6 +45,8 @@ pub(super) struct BrokerConnection {
     is_ending: bool,
     pub(super) started: Instant,
     pub(super) received: Instant,
+    /// The begin and the end of the last long silence: perhaps this process was stopped.
+    silence: Option<(Instant, Instant)>,
 }
 
 /// Numbers of bytes since the start of a connection.
@@ -99,7 +104,17 @@ impl BrokerConnection {
             is_ending: false,
             started: now,
             received: now,
+            silence: None,
         })
+    }
+
+    /// The time at which the broker was last heard for certain: what arrives just after a silence may have waited for this
+    /// process.
+    pub(super) fn heard(&self, now: Instant) -> Instant {
+        match self.silence {
+            Some((begin, end)) if now.saturating_duration_since(end) <= SILENCE_MAX => begin,
+            _ => self.received,
+        }
     }
 
     /// The socket may be read or written again.
@@ -178,6 +193,9 @@ impl BrokerConnection {
         match read {
             Ok(0) => Err(format!("{}: the broker has closed the connection", self.host)),
             Ok(count) => {
+                if now.saturating_duration_since(self.received) > SILENCE_MAX {
+                    self.silence = Some((self.heard(self.received), now));
+                }
                 self.received = now;
                 // A short read has emptied the socket; TLS may have more.
                 self.is_readable = count == CHUNK || self.is_ending || self.transport.has_tls();
@@ -318,6 +336,26 @@ mod tests {
             events.iter().for_each(|event| connection.wake(event));
         }
         (connection, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn bytes_after_a_silence_may_be_older() {
+        let (mut connection, mut peer) = connected();
+        let begin = connection.received;
+        let mut heard = |seconds: u64| {
+            let now = begin + Duration::from_secs(seconds);
+            peer.write_all(b"PONG\r\n").unwrap();
+            // The bytes are on their way.
+            while !connection.receive(now).unwrap() {}
+            connection.heard(now + Duration::from_millis(1)) - begin
+        };
+        assert_eq!(heard(1), Duration::from_secs(1));
+        assert_eq!(heard(6), Duration::from_secs(6));
+        // This process was stopped for more than a minute, while bytes waited.
+        assert_eq!(heard(70), Duration::from_secs(6));
+        assert_eq!(heard(74), Duration::from_secs(6));
+        assert_eq!(heard(76), Duration::from_secs(76), "the broker has answered since");
+        assert_eq!((heard(90), heard(100)), (Duration::from_secs(76), Duration::from_secs(76)));
     }
 
     #[test]

@@ -13,10 +13,10 @@ use sinews_server::Publisher;
 use super::Cluster;
 use super::announcer::Announcer;
 use super::cached_events::send_missed_events;
-use super::connection::{BrokerConnection, LinkEvent};
+use super::connection::{BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
-use super::nodes::{HEARTBEAT, Heartbeat, RETRY_MAX};
+use super::nodes::{CONNECT_TIMEOUT, HEARTBEAT, Heartbeat, RETRY_MAX};
 use super::outbox::Outbox;
 use super::pending::PendingWork;
 use super::receiver::Receiver;
@@ -25,12 +25,6 @@ use crate::topics::HubTopics;
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
-
-/// Time limit of a connection and its login.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Time without any byte of the broker after which heartbeats of other nodes may be delayed, too: no node is removed then.
 const DELAY_MAX: Duration = Duration::from_secs(2);
@@ -388,13 +382,14 @@ impl ClusterLink {
     }
 
     fn disconnect(&mut self, reason: &str, now: Instant) {
+        let heard = self.connection.as_ref().map_or(now, |connection| connection.heard(now));
         if let Some(socket) = self.connection.take().as_mut().and_then(BrokerConnection::socket) {
             // Closing it would do as well.
             let _ = self.poll.registry().deregister(socket);
         }
         self.is_delayed = false;
         self.cluster().disconnected(reason, now);
-        self.receiver.keys.disconnected(now);
+        self.receiver.keys.disconnected(heard);
         let delay = RETRY_MIN.saturating_mul(1 << self.attempts.min(10)).min(RETRY_MAX);
         self.attempts = self.attempts.saturating_add(1);
         self.retry_at = now + delay.mul_f64(0.5 + random_share() / 2.0);

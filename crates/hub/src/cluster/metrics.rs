@@ -100,7 +100,7 @@ impl Collector for ClusterMetrics {
             ("sinews_cluster_keys_owned", "Topics whose keys this node owns", self.keys.owned),
             (
                 "sinews_cluster_keys_refused",
-                "Topics of other nodes whose keys do not fit into the memory limit",
+                "Topics of other nodes whose keys exceed the memory limit, or do not arrive",
                 self.keys.refused,
             ),
         ];

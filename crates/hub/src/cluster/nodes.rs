@@ -15,8 +15,14 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Time without a heartbeat after which a node is dead: four lost heartbeats, and some delay of the broker.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time limit of a connection and its login; checked with each heartbeat.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Longest delay before a node connects to the broker again.
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Time after the return of the broker in which all nodes return: an attempt may hang, and the longest delay follows.
+pub(super) const RETURN_TIME: Duration = CONNECT_TIMEOUT.saturating_add(HEARTBEAT).saturating_add(RETRY_MAX);
 
 /// Time for which two nodes may have different revocations: they learn of one within a heartbeat, unless a message is lost.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
@@ -24,7 +30,7 @@ const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 /// Time after which a node is asked for its revocations again, if the difference remains.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Uptime from which a node knows the presence of all other nodes, and they know it.
+/// Time after the login at which a node knows the presence of all other nodes, and they know it.
 pub(super) const SETTLE_TIME: Duration = NODE_TIMEOUT;
 
 /// Maximum number of other nodes. Further nodes are ignored, with a warning.

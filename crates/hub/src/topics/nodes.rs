@@ -85,7 +85,7 @@ pub(crate) struct ReportingNodes {
     pub(crate) own: u128,
     /// The ids of the reporters; this node may be one of them.
     pub(crate) reporters: Vec<u128>,
-    /// This node has run long enough to know the presence of all nodes.
+    /// This node has been connected for long enough to know the presence of all nodes.
     pub(crate) is_settled: bool,
     /// A candidate has started earlier than this node.
     pub(crate) has_older_candidate: bool,

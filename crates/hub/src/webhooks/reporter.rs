@@ -30,6 +30,13 @@ const RETAINED_TIME: Duration = Duration::from_secs(10);
 /// The same in case the owner has changed otherwise: nodes do not see changes of topics and of nodes at the same time.
 const OWNER_SKEW: Duration = Duration::from_millis(1_500);
 
+/// Time for which the others report the topics of a reporter that was dead and is here again: longer than the exchange of
+/// presence.
+const RETURN_TIME: Duration = Duration::from_secs(10);
+
+/// Maximum number of dead nodes that are remembered; the oldest ones make room.
+const DEAD_MAX: usize = 256;
+
 /// Time for which a node follows the reports of the others before it takes its part: longer than the skew.
 const JOIN_TIME: Duration = Duration::from_secs(2);
 
@@ -56,6 +63,8 @@ struct NodeChoice {
     role: ReportRole,
     /// When this node began to follow the reports of the others.
     followed: Option<Instant>,
+    /// Nodes that have died, and when they were reporters again: they do not know what was reported meanwhile.
+    returned: VecDeque<(u128, Option<Instant>)>,
     retained: VecDeque<RetainedChange>,
 }
 
@@ -310,6 +319,7 @@ impl NodeChoice {
                 view.reporters.push(view.own);
             }
         }
+        self.exclude_returned(&mut view, now);
         let age = |change: &RetainedChange| now.saturating_duration_since(change.at);
         while self.retained.front().is_some_and(|change| age(change) > RETAINED_TIME) {
             self.retained.pop_front();
@@ -326,6 +336,29 @@ impl NodeChoice {
         }
         self.view = Some(view);
         self.is_following()
+    }
+
+    /// Excludes reporters that were dead: they do not report that their own members are back, whom others have reported as
+    /// left. They report their changes all the same, so that some are reported twice.
+    fn exclude_returned(&mut self, view: &mut ReportingNodes, now: Instant) {
+        for dead in &view.dead {
+            self.returned.retain(|(id, _)| id != dead);
+            self.returned.push_back((*dead, None));
+        }
+        while self.returned.len() > DEAD_MAX {
+            self.returned.pop_front();
+        }
+        let mut excluded = HashSet::new();
+        self.returned.retain_mut(|(id, since)| {
+            if !view.reporters.contains(id) {
+                return true;
+            }
+            let is_recent = now.saturating_duration_since(*since.get_or_insert(now)) < RETURN_TIME;
+            is_recent && excluded.insert(*id)
+        });
+        if view.reporters.iter().any(|id| !excluded.contains(id)) {
+            view.reporters.retain(|id| !excluded.contains(id));
+        }
     }
 
     /// Whether this node knows what was reported.
@@ -519,5 +552,83 @@ mod tests {
         assert_eq!(update(&mut nodes, second()), (true, false, ReportRole::Reporter));
         assert!(!nodes.update(view(1, &[1, 2], &[]), false, now, &mut |_, _| {}, &mut false));
         assert_eq!(nodes.role, ReportRole::None, "without webhooks");
+    }
+
+    #[test]
+    fn reporter_that_was_dead_counts_again_after_ten_seconds() {
+        let begin = Instant::now() + JOIN_TIME;
+        let mut nodes = joined(1, begin);
+        let mut reporters = |seconds: u64, reporters: &[u128], dead: &[u128]| {
+            let now = begin + Duration::from_secs(seconds);
+            nodes.update(view(1, reporters, dead), true, now, &mut |_, _| {}, &mut false);
+            nodes.view.as_ref().map(|view| view.reporters.clone()).unwrap_or_default()
+        };
+        assert_eq!(reporters(1, &[1, 3], &[2]), [1, 3]);
+        assert_eq!(reporters(60, &[1, 2, 3], &[]), [1, 3], "it returns");
+        assert_eq!(reporters(69, &[1, 2, 3], &[]), [1, 3]);
+        assert_eq!(reporters(70, &[1, 2, 3], &[]), [1, 2, 3]);
+        // Without another reporter, it is the reporter.
+        reporters(71, &[1], &[2]);
+        assert_eq!(reporters(72, &[2], &[]), [2]);
+        // A node that has died long ago makes room for others.
+        let dead: Vec<u128> = (10..10 + DEAD_MAX as u128 + 1).collect();
+        reporters(100, &[1], &dead);
+        assert_eq!(reporters(101, &[1, 10, 11], &[]), [1, 10]);
+    }
+
+    #[test]
+    fn members_of_a_node_that_was_cut_off_alone_are_reported_when_it_returns() {
+        let options = WebhookOptions::new("w", "http://127.0.0.1/", [b'x'; 32]).with_grace(GRACE);
+        let target = Arc::new(options.target().unwrap());
+        let begin = Instant::now() + JOIN_TIME;
+        let servers = [(); 2].map(|()| {
+            Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap()
+        });
+        let publishers = servers.each_ref().map(|server| server.publisher());
+        publishers.iter().for_each(|publisher| publisher.observe_presence(|| ()));
+        let mut reporters =
+            [1, 2].map(|own| StateReporter { nodes: joined(own, begin), ..StateReporter::default() });
+        let topics: Vec<String> = (0..20).map(|topic| format!("t{topic}")).collect();
+        let adjust = |node: usize, change: isize| {
+            for topic in &topics {
+                let left_out = publishers[node].adjust_presence(topic, change, &[(Member::new("m"), change)]);
+                assert_eq!(left_out, 0);
+            }
+        };
+        // What the application knows: the topics with the member.
+        let mut known: HashSet<String> = HashSet::new();
+        let mut step = |node: usize, milliseconds: u64, others: &[u128], dead: &[u128]| {
+            let now = begin + Duration::from_millis(milliseconds);
+            let view = view(node as u128 + 1, others, dead);
+            let emit = &mut |_, detail: EventDetail| match &detail {
+                EventDetail::MemberJoined { topic, .. } => _ = known.insert(topic.to_string()),
+                EventDetail::MemberLeft { topic, .. } => _ = known.remove(&**topic),
+                _ => {}
+            };
+            let targets = [Arc::clone(&target)].into_iter();
+            reporters[node].step_with((&publishers[node], Some(view)), targets, now, emit);
+            known.len()
+        };
+        let both = [1, 2];
+        (step(0, 0, &both, &[]), step(1, 0, &both, &[]));
+        // A client of node 1 joins.
+        (adjust(0, 1), adjust(1, 1));
+        (step(0, 100, &both, &[]), step(1, 100, &both, &[]));
+        assert_eq!(step(1, 200, &both, &[]), 20);
+        // Node 1 is cut off for 12 s; after 5 s node 2 removes it.
+        adjust(1, -1);
+        for second in 5..=9 {
+            step(0, second * 1_000, &both, &[]);
+            step(1, second * 1_000, &[2], if second == 5 { &[1] } else { &[] });
+        }
+        assert_eq!(step(1, 9_500, &[2], &[]), 0, "reported by node 2, after the grace");
+        // Node 1 returns: its heartbeat first, then its presence.
+        step(1, 12_000, &both, &[]);
+        adjust(1, 1);
+        for second in 12..120 {
+            step(0, second * 1_000 + 100, &both, &[]);
+            step(1, second * 1_000 + 100, &both, &[]);
+        }
+        assert_eq!(step(1, 121_000, &both, &[]), 20, "topics in which the application knows the member");
     }
 }

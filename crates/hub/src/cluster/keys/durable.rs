@@ -19,6 +19,7 @@ use super::writes::WRITE_TIMEOUT;
 use crate::brief::brief;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::message::{MessageKind, NodeId};
+use crate::cluster::nodes::RETURN_TIME;
 use crate::problem::{Problem, code, problem};
 use crate::streams::key_faults::FaultCause;
 use crate::topics::shared_keys::Claim;
@@ -132,6 +133,10 @@ impl KeyReplicator {
 
     /// Whether a topic that no node knows may be claimed.
     pub(super) fn may_claim_unknown(&self, topic: &str) -> bool {
+        // After an outage, its owner perhaps returns later than this node, which has just started.
+        if self.starts_in_outage && self.first_connected.is_none_or(|at| self.now < at + RETURN_TIME) {
+            return false;
+        }
         let Some(store) = self.shared.store_of(topic) else { return true };
         let is_restored = self.restored.is_some_and(|at| at + POSITIONS_INTERVAL <= self.now);
         is_restored && store.fault(topic).is_none()

@@ -9,11 +9,8 @@ use super::replicator::{KeyReplicator, ReplicaState};
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{ChangeItem, Precursor};
 use crate::cluster::message::MessageKind;
+use crate::cluster::nodes::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
-
-/// Time after the return of the broker in which other nodes return, too: the longest delay of an attempt, and the time
-/// after which a node without heartbeats is dead.
-const RETURN_GRACE: Duration = Duration::from_secs(10);
 
 /// Delay between the claims of the nodes that may succeed an owner: the first one claims at once.
 const CLAIM_DELAY: Duration = Duration::from_secs(1);
@@ -41,7 +38,7 @@ impl KeyReplicator {
 
     pub(super) fn claim_orphans(&mut self, now: Instant) {
         let Some(connected) = self.connected else { return };
-        let grace = self.absence.map_or(connected, |_| connected + RETURN_GRACE);
+        let grace = self.absence.map_or(connected, |_| connected + RETURN_TIME);
         let orphans: Vec<(Arc<str>, Instant)> =
             self.orphans.iter().map(|(topic, since)| (Arc::clone(topic), *since)).collect();
         for (topic, since) in orphans {
@@ -49,6 +46,7 @@ impl KeyReplicator {
             let delay = match known.replica {
                 ReplicaState::Current | ReplicaState::Owned => Duration::ZERO,
                 ReplicaState::Stale { needs_all: false } => STALE_DELAY,
+                ReplicaState::Refused if known.keys_of.is_some() => STALE_DELAY,
                 _ => EMPTY_DELAY,
             };
             let since = since.max(grace);
@@ -89,7 +87,7 @@ impl KeyReplicator {
         if let Some(known) = self.topics.get_mut(topic) {
             known.precursor = precursor;
         }
-        self.set_refused(topic, false);
+        self.set_refused(topic, None);
         self.orphans.remove(topic);
         self.transfers.forget(topic);
         self.shared.counters.claims.fetch_add(1, Ordering::Relaxed);

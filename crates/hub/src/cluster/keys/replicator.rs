@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
 
 use super::durable::AnnouncedPositions;
-use super::shared::ClusterKeys;
+use super::shared::{ClusterKeys, Refusal};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
 use super::writes::KeyWrites;
@@ -57,6 +57,8 @@ pub(crate) struct KeyReplicator {
     pub(super) now: Instant,
     pub(super) connected: Option<Instant>,
     pub(super) first_connected: Option<Instant>,
+    /// An attempt to connect has failed before the first login, and perhaps owners have not returned yet.
+    pub(super) starts_in_outage: bool,
     /// When all nodes were here that this node had seen before its start.
     pub(super) restored: Option<Instant>,
     /// The ids of the directories of other nodes.
@@ -97,7 +99,7 @@ pub(super) enum ReplicaState {
     Current,
     /// Changes are missing: they are requested, or all keys.
     Stale { needs_all: bool },
-    /// The replica does not fit into the memory limit.
+    /// The node continues without the keys: they do not fit into the memory limit, or do not arrive.
     Refused,
 }
 
@@ -122,6 +124,7 @@ impl KeyReplicator {
             now: Instant::now(),
             connected: None,
             first_connected: None,
+            starts_in_outage: false,
             restored: None,
             stores: BTreeMap::new(),
             has_new_nodes: true,
@@ -155,6 +158,10 @@ impl KeyReplicator {
             return;
         }
         let inherited = std::mem::take(&mut self.shared.lock().inherited);
+        if !inherited.is_empty() {
+            // Perhaps the broker has just returned, and owners return later than this process.
+            self.absence.get_or_insert(Duration::ZERO);
+        }
         for (topic, claim) in inherited {
             let position = self.publisher.keyed_position(&topic);
             let is_restored = position.is_some_and(|position| position.epoch == claim.epoch);
@@ -198,14 +205,17 @@ impl KeyReplicator {
     pub(crate) fn connected(&mut self, now: Instant) {
         self.connected = Some(now);
         self.first_connected.get_or_insert(now);
-        self.absence = self.away.take().map(|since| now.saturating_duration_since(since));
+        let absence = self.away.take().map(|since| now.saturating_duration_since(since));
+        self.absence = absence.or(self.absence);
         self.remotes.values_mut().for_each(RemoteKeys::unconfirm);
         self.find_orphans(now);
     }
 
-    pub(crate) fn disconnected(&mut self, now: Instant) {
+    /// The broker is unreachable, and was last heard at this time: a process that was stopped notices it later.
+    pub(crate) fn disconnected(&mut self, heard: Instant) {
+        self.starts_in_outage |= self.first_connected.is_none();
         if self.connected.take().is_some() {
-            self.away = Some(now);
+            self.away = Some(heard);
         }
         self.is_synced = false;
         self.transfers.clear();
@@ -330,13 +340,12 @@ impl KeyReplicator {
         }
     }
 
-    pub(super) fn set_refused(&self, topic: &Arc<str>, is_refused: bool) {
+    pub(super) fn set_refused(&self, topic: &Arc<str>, refusal: Option<Refusal>) {
         let mut work = self.shared.lock();
-        if is_refused {
-            work.refused.insert(Arc::clone(topic));
-        } else {
-            work.refused.remove(topic);
-        }
+        match refusal {
+            Some(refusal) => work.refused.insert(Arc::clone(topic), refusal),
+            None => work.refused.remove(topic),
+        };
         self.shared.counters.refused.store(work.refused.len() as u64, Ordering::Relaxed);
     }
 
@@ -345,7 +354,7 @@ impl KeyReplicator {
         self.orphans.remove(topic);
         self.transfers.forget(topic);
         self.shared.lock().claims.remove(topic);
-        self.set_refused(topic, false);
+        self.set_refused(topic, None);
     }
 
     pub(super) fn begin_changes(&mut self) -> KeyEncoder {
@@ -479,7 +488,7 @@ impl KeyReplicator {
         let replica =
             if is_current { ReplicaState::Current } else { ReplicaState::Stale { needs_all: true } };
         self.insert(&topic, claim, replica, 0);
-        self.set_refused(&topic, false);
+        self.set_refused(&topic, None);
         self.transfers.forget(&topic);
         if self.is_alive(claim.owner) {
             self.orphans.remove(&topic);
@@ -520,7 +529,7 @@ impl KeyReplicator {
                 if known.replica != ReplicaState::Current {
                     known.replica = ReplicaState::Current;
                     self.transfers.forget(topic);
-                    self.set_refused(topic, false);
+                    self.set_refused(topic, None);
                 }
                 self.note_durable(topic);
             }
@@ -533,7 +542,7 @@ impl KeyReplicator {
                     );
                 }
                 known.replica = ReplicaState::Refused;
-                self.set_refused(topic, true);
+                self.set_refused(topic, Some(Refusal::Memory));
                 self.transfers.retry_refused(topic, now);
             }
             Err(error) => {

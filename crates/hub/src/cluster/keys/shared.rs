@@ -1,6 +1,6 @@
 //! The keys of this node in a cluster, as all threads see them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -49,8 +49,8 @@ pub(super) struct SubmittedWork {
     pub(super) emptied: Vec<Arc<str>>,
     /// Writes of durable keys that this node has applied, and not stored.
     pub(super) unstored: Vec<UnstoredWrite>,
-    /// Topics whose replicas do not fit into the memory limit.
-    pub(super) refused: HashSet<Arc<str>>,
+    /// Topics that this node has no replica of.
+    pub(super) refused: HashMap<Arc<str>, Refusal>,
     /// The owners of a predecessor process.
     pub(super) inherited: Vec<(String, Claim)>,
     /// Dropped when the keys of the other nodes are loaded, or cannot be.
@@ -59,12 +59,21 @@ pub(super) struct SubmittedWork {
     pub(super) claims: BTreeMap<Arc<str>, Claim>,
 }
 
+/// Why a node continues without the keys of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// They exceed the memory limit.
+    Memory,
+    /// Their owner does not send them.
+    Unanswered,
+}
+
 /// What was done for the keys of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct KeyCounters {
     /// Topics that this node owns.
     pub(crate) owned: AtomicU64,
-    /// Replicas that do not fit into the memory limit.
+    /// Replicas that do not fit into the memory limit, or are not loaded from their owner.
     pub(crate) refused: AtomicU64,
     /// Writes passed to owners, and writes that have ended with 503.
     pub(crate) forwarded: AtomicU64,
@@ -303,8 +312,10 @@ impl SharedKeys for ClusterKeys {
             // Its keys are on this disk, and on no other one.
             return Err(problem);
         }
-        if self.counters.refused.load(Ordering::Relaxed) > 0 && self.lock().refused.contains(topic) {
-            return Err(problem(code::STORE, refused(topic)));
+        if self.counters.refused.load(Ordering::Relaxed) > 0
+            && let Some(refusal) = self.lock().refused.get(topic)
+        {
+            return Err(problem(code::STORE, refusal.text(topic)));
         }
         Ok(())
     }
@@ -374,7 +385,16 @@ pub(super) fn broker_away(topic: &str) -> Problem {
     problem(code::STORE, text)
 }
 
-/// The error for a topic whose replica does not fit.
-fn refused(topic: &str) -> String {
-    format!("the keys of {} exceed limits.max_keyed_memory of this node", brief(topic))
+impl Refusal {
+    /// The error for a topic.
+    fn text(self, topic: &str) -> String {
+        let topic = brief(topic);
+        match self {
+            Self::Memory => format!("the keys of {topic} exceed limits.max_keyed_memory of this node"),
+            Self::Unanswered => format!(
+                "the keys of {topic} are not loaded: their owner does not send them, perhaps because a value exceeds the \
+                 largest message of the cluster's broker"
+            ),
+        }
+    }
 }

@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
 
 use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
+use super::shared::Refusal;
 use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
+use crate::cluster::nodes::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
 
 /// Interval between requests for the same catalogue or state.
@@ -22,11 +24,14 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
 /// Delay before a topic is requested again whose state could not be applied.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Delay before a topic is requested again that has not fit into the memory limit.
+/// Delay before a topic is requested again that this node continues without.
 const REFUSED_DELAY: Duration = Duration::from_secs(10);
 
 /// Maximum number of requested states: their parts are in memory until the last one.
 const REQUESTS_MAX: usize = 8;
+
+/// Number of requests without an answer after which a node continues without the keys of a topic.
+const UNANSWERED_MAX: u32 = 3;
 
 /// Number of nodes from which an answer is sent to all nodes once.
 const BROADCAST_MIN: usize = 3;
@@ -105,6 +110,10 @@ pub(super) struct Transfers {
     needed: BTreeMap<Arc<str>, Instant>,
     /// Requested topics, with the time of the last part.
     requested: BTreeMap<Arc<str>, (Instant, IncomingState)>,
+    /// The number of requests without an answer.
+    unanswered: BTreeMap<Arc<str>, u32>,
+    /// The time of the last part of any topic.
+    part_at: Option<Instant>,
     /// Requests of other nodes.
     catalogue_for: Vec<NodeId>,
     states_for: VecDeque<(Arc<str>, Position, Vec<NodeId>)>,
@@ -142,6 +151,20 @@ impl Transfers {
     pub(super) fn forget(&mut self, topic: &Arc<str>) {
         self.needed.remove(topic);
         self.requested.remove(topic);
+        self.unanswered.remove(topic);
+    }
+
+    /// Ends a request whose time is over. Returns whether the topic has had no answer too often. The answers to other
+    /// requests come first.
+    fn expire(&mut self, topic: &Arc<str>, now: Instant) -> bool {
+        let requested = self.requested.remove(topic);
+        self.needed.insert(Arc::clone(topic), now);
+        if requested.is_some_and(|(since, _)| self.part_at.is_some_and(|at| at > since)) {
+            return false;
+        }
+        let count = self.unanswered.entry(Arc::clone(topic)).or_default();
+        *count = count.saturating_add(1);
+        *count >= UNANSWERED_MAX
     }
 
     /// The broker is unreachable: what was requested is requested again.
@@ -185,6 +208,8 @@ impl KeyReplicator {
         if let Some(store) = store {
             self.has_new_nodes |= self.stores.insert(node.id, store) != Some(store);
         }
+        // The broker was reachable for the other nodes: no owner is about to return.
+        self.starts_in_outage &= connected < RETURN_TIME;
         let absence = self.absence.filter(|absence| *absence >= ABSENCE_MAX);
         if absence.is_some_and(|absence| connected > absence + self.connected_for(now)) {
             self.absence = None;
@@ -324,8 +349,9 @@ impl KeyReplicator {
             .map(|(topic, _)| Arc::clone(topic))
             .collect();
         for topic in expired {
-            self.transfers.requested.remove(&topic);
-            self.transfers.needed.insert(topic, now);
+            if self.transfers.expire(&topic, now) {
+                self.refuse_unanswered(&topic, now);
+            }
         }
         let mut due: Vec<Arc<str>> = Vec::new();
         for (topic, at) in &self.transfers.needed {
@@ -356,6 +382,22 @@ impl KeyReplicator {
         }
     }
 
+    /// Continues without the keys of a topic that do not arrive: perhaps a value exceeds the largest message of the broker.
+    fn refuse_unanswered(&mut self, topic: &Arc<str>, now: Instant) {
+        let Some(known) = self.topics.get_mut(topic) else { return };
+        if known.replica != ReplicaState::Refused {
+            tracing::error!(
+                topic = &**topic,
+                owner = %format!("{:032x}", known.claim.owner),
+                "the owner of the keys of a topic does not send them, perhaps because a value exceeds the largest message \
+                 of the broker: this node has none of them"
+            );
+        }
+        known.replica = ReplicaState::Refused;
+        self.set_refused(topic, Some(Refusal::Unanswered));
+        self.transfers.retry_refused(topic, now);
+    }
+
     /// Sends the next part of an answer. Returns whether there was one.
     fn send_part(&mut self, sender: &dyn KeySender) -> bool {
         if let Some(state) = self.transfers.state.take() {
@@ -371,6 +413,8 @@ impl KeyReplicator {
             let owned = self.topics.iter().filter(|(_, known)| known.replica == ReplicaState::Owned);
             let owned = owned.map(|(topic, _)| Arc::clone(topic)).collect();
             self.transfers.catalogue = Some((to, owned, 0));
+            // At once: a topic that is claimed before the first part is missing in the catalogue.
+            self.send_catalogue_part(sender);
             return true;
         }
         let Some((topic, from, to)) = self.transfers.states_for.pop_front() else { return false };
@@ -444,6 +488,7 @@ impl KeyReplicator {
             return;
         }
         (*since, incoming.next_part) = (now, incoming.next_part + 1);
+        self.transfers.part_at = Some(now);
         incoming.keys.extend(state.keys);
         if !state.part.is_last {
             return;
