@@ -788,7 +788,7 @@ mod tests {
         assert_eq!(missing(), Some(Vec::new()));
         let node = add(&cluster, 1, 10);
         assert_eq!(cluster.expire_nodes(now + nodes::NODE_TIMEOUT * 2, true), [node]);
-        cluster.confirmed(now);
+        cluster.connected(1 << 20, now, Vec::new());
         assert_eq!(missing().map(|names| names.len()), Some(1), "it may have connections");
         add(&cluster, 1, 10);
         assert_eq!(missing(), None, "its answer is awaited");

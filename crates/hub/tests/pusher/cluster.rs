@@ -464,8 +464,12 @@ fn last_events_of_an_outage_are_known_afterwards() {
         broker.wait_for("sinews.all", 2);
         let mut one = Client::new(&nodes[1]);
         one.subscribe("cache-a");
-        assert_eq!(one.expect("e").1, json!("before"));
-        assert_eq!(one.expect("e").1, json!("meanwhile"));
+        // The first node sends the event when it returns; if the second one returns later, it requests it now.
+        let mut last = one.expect("e").1;
+        if last == json!("before") {
+            last = one.expect("e").1;
+        }
+        assert_eq!(last, json!("meanwhile"));
         // An event that both nodes know is not delivered again.
         for (node, channel) in nodes.iter().zip(["cache-b", "cache-c"]) {
             let mut client = Client::new(node);
