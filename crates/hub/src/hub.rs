@@ -240,7 +240,7 @@ impl RunningHub {
     /// # Errors
     /// If the handover is incomplete.
     pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, String> {
-        if let Some(cluster) = &self.cluster
+        if let Some(cluster) = &self.services.cluster
             && !cluster.wait_connected(LOGIN_MAX)
         {
             let limit = LOGIN_MAX.as_secs();

@@ -123,9 +123,7 @@ fn main() -> Result<()> {
         );
     // Its routes and hooks would count in the other paths.
     let hub = match &**path {
-        "json" | "publish" | "event" => {
-            Some(Hub::builder().websocket(config()).access(policy()?).build()?)
-        }
+        "json" | "publish" | "event" => Some(Hub::builder().websocket(config()).access(policy()?).build()?),
         _ => None,
     };
     let server = match &hub {

@@ -610,10 +610,13 @@ mod tests {
             known.len()
         };
         let both = [1, 2];
-        (step(0, 0, &both, &[]), step(1, 0, &both, &[]));
+        step(0, 0, &both, &[]);
+        step(1, 0, &both, &[]);
         // A client of node 1 joins.
-        (adjust(0, 1), adjust(1, 1));
-        (step(0, 100, &both, &[]), step(1, 100, &both, &[]));
+        adjust(0, 1);
+        adjust(1, 1);
+        step(0, 100, &both, &[]);
+        step(1, 100, &both, &[]);
         assert_eq!(step(1, 200, &both, &[]), 20);
         // Node 1 is cut off for 12 s; after 5 s node 2 removes it.
         adjust(1, -1);

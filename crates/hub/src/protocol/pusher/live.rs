@@ -386,7 +386,7 @@ mod tests {
         let origin = NodePublicationId { node: 1, start: 1, number: 1, index: 0 };
         restore("chat.cache-c", Some(origin), 0);
         let first = ("chat.cache-a".to_owned(), b"a".to_vec());
-        assert_eq!(own(10), [first.clone()]);
+        assert_eq!(own(10), std::slice::from_ref(&first));
         assert_eq!(own(100), [first, ("chat.cache-b".to_owned(), b"chat.cache-b".to_vec())]);
     }
 
