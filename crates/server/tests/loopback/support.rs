@@ -424,7 +424,7 @@ pub(crate) fn scripted(
     let script = Arc::new(script);
     let route =
         WebSocketRoute::new(move |_| Ok(Scripted { script: script.clone(), event_log: event.clone() }));
-    (route, EventReceiver(events))
+    (route.with_config(for_slow_peers()), EventReceiver(events))
 }
 
 /// Receives the callbacks of a route's handlers.
