@@ -387,6 +387,32 @@ mod tests {
     use crate::topics::MessageContent;
 
     #[test]
+    fn status_that_a_client_causes_is_an_answer_of_the_application() {
+        let url = "http://app/";
+        let endpoint = Endpoint::new(url, parse_url(url).unwrap(), &HookOptions::new());
+        let note = |fault: fn(String) -> HookFault| {
+            endpoint.note(HookKind::Publish, &Err(fault("status".to_owned())), Instant::now());
+        };
+        (0..100).for_each(|_| note(HookFault::Rejected));
+        assert!(!endpoint.circuit.is_open());
+        (0..100).for_each(|_| note(HookFault::Failed));
+        assert!(endpoint.circuit.is_open());
+        note(HookFault::Rejected);
+        assert!(!endpoint.circuit.is_open());
+        for status in 200..600 {
+            let is_of_the_application = [408, 425, 429].contains(&status) || !(400..500).contains(&status);
+            assert_eq!(is_of_the_request(status), !is_of_the_application, "{status}");
+        }
+        // Such a status opens no hook.
+        for (failed, opens) in [(HookFailed::Rejected, false), (HookFailed::Unanswered, true)] {
+            assert_eq!(failed.opens(HookFailure::Open), opens);
+            assert!(!failed.opens(HookFailure::Closed));
+        }
+        assert_eq!(HookFailed::from(HookFault::Rejected(String::new())), HookFailed::Rejected);
+        assert_eq!(HookFailed::from(HookFault::TimedOut), HookFailed::Unanswered);
+    }
+
+    #[test]
     fn memory_of_a_request_is_that_of_its_headers_its_message_and_its_body() {
         // It accepts no connection, so that the request is in progress.
         let application = TcpListener::bind("127.0.0.1:0").unwrap();

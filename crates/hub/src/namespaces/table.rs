@@ -426,6 +426,36 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_a_namespace_of_a_connection_and_of_a_user_have_rates() {
+        let table = |rate, user_rate| {
+            let namespaces = Namespaces::new([Namespace::new("own").with_call_rate(PublishRate::new(2))]);
+            let hooks = HookOptions::new().with_call_rates(rate, user_rate);
+            NamespaceTable::new(&namespaces.unwrap(), &hooks).unwrap()
+        };
+        // The rates refill while the test runs: the first rejection is awaited.
+        let rejection = |table: &NamespaceTable, user, topic, mut rates: Option<&mut ConnectionRates>| {
+            let call = || table.check_call(topic, (Some(user), None), rates.as_deref_mut()).err();
+            std::iter::repeat_with(call).take(1_000).flatten().next().map(|problem| problem.text)
+        };
+        let [mut one, mut other] = [(); 2].map(|()| ConnectionRates::default());
+        let of_connections = table(1, 1_000_000);
+        for (topic, text) in [
+            (None, "calls exceed hooks.calls_per_second (1)"),
+            (Some("other"), "calls exceed hooks.calls_per_second (1)"),
+            (Some("own"), "calls of own exceed calls_per_second (2)"),
+        ] {
+            assert_eq!(rejection(&of_connections, "anna", topic, Some(&mut one)).as_deref(), Some(text));
+        }
+        assert!(of_connections.check_call(None, (Some("anna"), None), Some(&mut other)).is_ok());
+        let of_users = table(1_000_000, 1);
+        for rates in [Some(&mut one), Some(&mut other), None] {
+            let text = rejection(&of_users, "anna", None, rates);
+            assert_eq!(text.as_deref(), Some("calls of the user exceed hooks.user_calls_per_second (1)"));
+        }
+        assert!(of_users.check_call(None, (Some("ben"), None), None).is_ok());
+    }
+
+    #[test]
     fn hooks_of_topics_and_patterns() {
         let url = |url: &str| HookTarget::Url(url.to_owned());
         let namespaces = [

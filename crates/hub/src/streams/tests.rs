@@ -237,6 +237,27 @@ fn batch_above_half_of_the_queue_waits_for_the_write_and_is_appended() {
 }
 
 #[test]
+fn commit_to_a_partition_that_another_client_reads_is_rejected() {
+    let host = StoreServer::new(1 << 20);
+    let [mut member, mut other] = [(); 2].map(|()| host.client());
+    member.send_message_to(u16::MAX, 2, 0, 1, &[&[1][..], &[0; 15], b"g"].concat());
+    assert_eq!(member.receive_message().0, 130, "subscribed");
+    assert_eq!(member.receive_message().0, 140, "assigned");
+    let commit = |client: &mut StoreClient, group: &[u8]| {
+        client.send_message_to(0, 4, 0, 2, &[&0_u64.to_le_bytes(), group].concat());
+    };
+    commit(&mut other, b"g");
+    let (op, id, body) = other.receive_message();
+    assert_eq!((op, id, &body[..2]), (255, 2, &409_u16.to_le_bytes()[..]));
+    // A group without members.
+    commit(&mut other, b"h");
+    other.send_message(6, 0, 3, b"");
+    assert_eq!(other.receive_message().0, 134, "the log has not written the commit");
+    host.work();
+    assert_eq!(other.receive_message().0, 132, "committed");
+}
+
+#[test]
 fn answers_wait_for_capacity_of_the_connection() {
     const COUNT: u32 = 1_000;
     // Far less than the size of all answers, which are due at once.
