@@ -30,6 +30,7 @@ mod protocol;
 mod receiver;
 mod redis;
 mod subject;
+mod times;
 mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,21 +48,16 @@ use self::interest::Interest;
 use self::keys::{ClusterKeys, KeySender, KeyTarget};
 use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
-use self::nodes::{Heartbeat, KeysHeartbeat, Nodes, RETURN_TIME};
+use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
+use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
 use crate::auth::Revocation;
 use crate::connections::{ConnectionCounts, ConnectionId};
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
-
-/// Time for which the state of other nodes is retained while the broker is unreachable.
-const OUTAGE_MAX: Duration = Duration::from_secs(60);
-
-/// Time before an outage is noticed in which messages may be lost.
-const LOSS_MAX: Duration = Duration::from_secs(10);
 
 /// Maximum number of revocations in one message: some tens of KiB.
 const REVOCATIONS_PER_MESSAGE: usize = 256;
@@ -110,8 +106,9 @@ struct LinkStatus {
     reason: String,
     /// The state of the other nodes was removed in the last outage.
     was_cut_off: bool,
-    /// Pings to the broker of this connection and earlier ones, and those that it has answered or that were lost.
+    /// Pings to the broker, of this connection and earlier connections.
     pings: u64,
+    /// Answered and lost pings.
     answered: u64,
     /// An attempt to connect, or a connection, has failed: other nodes may connect later than this one.
     has_failed: bool,
@@ -130,7 +127,7 @@ impl LinkStatus {
 
     /// Whether this node has been connected for long enough to know the presence of all nodes.
     fn is_settled(&self, now: Instant) -> bool {
-        let time = if self.has_failed { RETURN_TIME } else { nodes::SETTLE_TIME };
+        let time = if self.has_failed { RETURN_TIME } else { SETTLE_TIME };
         self.is_connected && now.saturating_duration_since(self.since) >= time
     }
 }
@@ -344,7 +341,7 @@ impl Cluster {
 
     fn connected(&self, max_payload: usize, now: Instant, revocations: Vec<Revocation>) {
         // Heartbeats of the others could not arrive, and the others reconnect at different times.
-        self.lock_nodes().renew(now + RETURN_TIME.saturating_sub(nodes::NODE_TIMEOUT));
+        self.lock_nodes().renew(now + RETURN_TIME.saturating_sub(NODE_TIMEOUT));
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
         self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
@@ -356,7 +353,7 @@ impl Cluster {
 
     /// Pings the broker.
     fn ping(&self) {
-        // An answer to an earlier ping must not count for one that is sent after this line.
+        // An answer to an earlier ping must not count for a ping that follows this line.
         self.lock_status().pings += 1;
         self.outbox.command(|kind, out| kind.ping(out));
     }
@@ -442,7 +439,7 @@ impl Cluster {
         self.outbox.send(&self.outbox.subjects.all(), MessageKind::Heartbeat, &encode(heartbeat));
     }
 
-    /// Asks a node for its revocations if they have been other ones than those of this node for a while.
+    /// Asks a node for its revocations if they have differed from the revocations of this node for a while.
     fn compare_revocations(&self, own: Option<u64>, now: Instant) {
         let Some(node) = own.and_then(|own| self.lock_nodes().compare_revocations(own, now)) else { return };
         self.send_command(&self.outbox.subjects.node(node), 0, NodeCommand::SendRevocations);
@@ -487,12 +484,12 @@ impl Cluster {
         noted.drain(..excess);
         drop(noted);
         for node in &dead {
-            tracing::warn!(%node, "a node of the cluster is dead: no heartbeat for {:?}", nodes::NODE_TIMEOUT);
+            tracing::warn!(%node, "a node of the cluster is dead: no heartbeat for {:?}", NODE_TIMEOUT);
         }
         dead
     }
 
-    /// Removes nodes without heartbeats, and returns them, and the names of those that no other process has replaced.
+    /// Removes nodes without heartbeats, and returns them, and the names of nodes without a successor process.
     fn expire_silent(&self, now: Instant) -> (Vec<NodeId>, Vec<(NodeId, String)>) {
         let mut nodes = self.lock_nodes();
         let mut names: Vec<(NodeId, String)> =
@@ -638,9 +635,9 @@ mod tests {
         let (cluster, begin) = (cluster(), Instant::now());
         let other = add(&cluster, 1, 0);
         cluster.confirmed(begin);
-        let silent = begin + OUTAGE_MAX + nodes::NODE_TIMEOUT;
+        let silent = begin + OUTAGE_MAX + NODE_TIMEOUT;
         assert_eq!(cluster.expire_nodes(silent, false), [], "its silence is an outage soon");
-        assert_eq!(cluster.expire_nodes(silent + nodes::NODE_TIMEOUT, true), [other]);
+        assert_eq!(cluster.expire_nodes(silent + NODE_TIMEOUT, true), [other]);
     }
 
     #[test]
@@ -671,7 +668,7 @@ mod tests {
         let is_settled = |cluster: &Cluster, now| cluster.lock_status().is_settled(now);
         let begin = cluster.begin;
         cluster.confirmed(begin);
-        let settled = begin + nodes::SETTLE_TIME;
+        let settled = begin + SETTLE_TIME;
         assert!(!is_settled(&cluster, settled - step) && is_settled(&cluster, settled));
         cluster.disconnected("test", settled);
         assert!(!is_settled(&cluster, settled));
@@ -787,7 +784,7 @@ mod tests {
         cluster.left(node);
         assert_eq!(missing(), Some(Vec::new()));
         let node = add(&cluster, 1, 10);
-        assert_eq!(cluster.expire_nodes(now + nodes::NODE_TIMEOUT * 2, true), [node]);
+        assert_eq!(cluster.expire_nodes(now + NODE_TIMEOUT * 2, true), [node]);
         cluster.connected(1 << 20, now, Vec::new());
         assert_eq!(missing().map(|names| names.len()), Some(1), "it may have connections");
         add(&cluster, 1, 10);

@@ -80,8 +80,8 @@ pub(crate) struct ConnectionRegistry {
     process: u32,
     state: Mutex<RegistryState>,
     events: OnceLock<Arc<dyn EventSink>>,
-    /// A client was welcomed while the broker of the cluster was unreachable.
-    has_isolated: AtomicBool,
+    /// A client was welcomed while the broker of the cluster was unreachable. Cleared when it is reported.
+    pub(crate) has_isolated: AtomicBool,
 }
 
 #[derive(Default)]
@@ -323,16 +323,6 @@ impl ConnectionRegistry {
             slowest.truncate(limit);
         }
         slowest.into_iter().map(|(_, connection)| connection).collect()
-    }
-
-    /// Notes that the welcome of a connection says that other nodes of the cluster are not reached.
-    pub(crate) fn note_isolated(&self) {
-        self.has_isolated.store(true, MemoryOrdering::Release);
-    }
-
-    /// Whether there was such a welcome since the last call.
-    pub(crate) fn take_isolated(&self) -> bool {
-        self.has_isolated.swap(false, MemoryOrdering::AcqRel)
     }
 
     /// Notifies all clients whether other nodes of the cluster are reached. Connections that open meanwhile know it from

@@ -162,7 +162,7 @@ impl Revocations {
     /// Adds a revocation.
     fn insert(&self, revocation: &Revocation) -> Inserted {
         let tokens = &revocation.tokens;
-        // Those of earlier versions have fractions of a millisecond.
+        // Revocations of earlier versions have fractions of a millisecond.
         let [at, until] = [revocation.at, revocation.until].map(whole_milliseconds);
         let mut revoked = self.revoked.write().unwrap_or_else(PoisonError::into_inner);
         if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
@@ -195,7 +195,7 @@ impl Revocations {
     }
 
     /// A digest of the revocations in effect: equal at two nodes with the same ones. `None` if there is no capacity for
-    /// further ones, so that a node cannot have those of the others.
+    /// further ones, so that a node may lack revocations of the others.
     pub(crate) fn digest(&self) -> Option<u64> {
         let now = now();
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);

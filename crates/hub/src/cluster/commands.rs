@@ -43,7 +43,7 @@ pub(crate) enum NodeCommand {
     Revocations { all: Vec<Revocation> },
     /// The sender may have missed revocations.
     Sync,
-    /// Send the revocations in effect, which are not those of the sender.
+    /// Send the revocations in effect: the sender has others.
     SendRevocations,
     /// Subscribe or unsubscribe connections.
     ChangeSubscriptions { change: SubscriptionChange },

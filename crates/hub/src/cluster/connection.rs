@@ -108,7 +108,7 @@ impl BrokerConnection {
         })
     }
 
-    /// The time at which the broker was last heard for certain: what arrives just after a silence may have waited for this
+    /// The time at which the broker was last heard for certain: bytes just after a silence may have waited for this
     /// process.
     pub(super) fn heard(&self, now: Instant) -> Instant {
         match self.silence {

@@ -16,10 +16,11 @@ use super::cached_events::send_missed_events;
 use super::connection::{BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
-use super::nodes::{CONNECT_TIMEOUT, HEARTBEAT, Heartbeat, RETRY_MAX};
+use super::nodes::Heartbeat;
 use super::outbox::Outbox;
 use super::pending::PendingWork;
 use super::receiver::Receiver;
+use super::times::{CONNECT_TIMEOUT, HEARTBEAT, RETRY_MAX};
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
 
@@ -281,7 +282,7 @@ impl ClusterLink {
         let is_away = away.is_some_and(|time| self.has_reported || time >= REPORT_DELAY);
         let connections = self.receiver.hub.connections();
         // In a shorter outage, only the welcome of a new client may say so.
-        let knows_short_outage = away.is_none() && connections.take_isolated();
+        let knows_short_outage = away.is_none() && connections.has_isolated.swap(false, Ordering::AcqRel);
         if is_away != self.has_reported || knows_short_outage {
             self.has_reported = is_away;
             connections.report_cluster(!is_away);

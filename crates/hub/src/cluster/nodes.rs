@@ -7,31 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::KeyNodes;
 use super::message::NodeId;
+use super::times::NODE_TIMEOUT;
 use crate::topics::nodes::{ReportRole, ReportingNodes};
-
-/// Interval of heartbeats.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
-
-/// Time without a heartbeat after which a node is dead: four lost heartbeats, and some delay of the broker.
-pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time limit of a connection and its login; checked with each heartbeat.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Longest delay before a node connects to the broker again.
-pub(super) const RETRY_MAX: Duration = Duration::from_secs(5);
-
-/// Time after the return of the broker in which all nodes return: an attempt may hang, and the longest delay follows.
-pub(super) const RETURN_TIME: Duration = CONNECT_TIMEOUT.saturating_add(HEARTBEAT).saturating_add(RETRY_MAX);
 
 /// Time for which two nodes may have different revocations: they learn of one within a heartbeat, unless a message is lost.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Time after which a node is asked for its revocations again, if the difference remains.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Time after the login at which a node knows the presence of all other nodes, and they know it.
-pub(super) const SETTLE_TIME: Duration = NODE_TIMEOUT;
 
 /// Maximum number of other nodes. Further nodes are ignored, with a warning.
 pub(super) const NODES_MAX: usize = 255;
@@ -143,8 +126,8 @@ impl Nodes {
         node.heartbeat.replace(heartbeat).is_none()
     }
 
-    /// Compares the digest of this node's revocations with those of the others, once a second. Returns a node to ask for its
-    /// revocations: one with other ones for [`DIFFERENCE_MAX`].
+    /// Compares the digest of this node's revocations with the digests of the others, once a second. Returns a node to ask for
+    /// its revocations: its digest has differed for [`DIFFERENCE_MAX`].
     pub(super) fn compare_revocations(&mut self, own: u64, now: Instant) -> Option<NodeId> {
         for node in self.0.values_mut() {
             let digest = node.heartbeat.as_ref().and_then(|heartbeat| heartbeat.revocations);

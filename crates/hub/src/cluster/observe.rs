@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::connection::{BrokerConnection, LinkEvent};
 use super::message::{MessageKind, NodeId, NodeMessageHead};
-use super::nodes::{HEARTBEAT, Heartbeat};
+use super::nodes::Heartbeat;
 use super::options::ClusterOptions;
 use super::subject::Subjects;
+use super::times::HEARTBEAT;
 
 /// A node of a cluster, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

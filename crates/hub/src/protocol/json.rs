@@ -13,6 +13,7 @@ mod reply;
 pub(crate) mod streams;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use base64::Engine as _;
@@ -147,7 +148,7 @@ impl JsonClient {
         }
         if self.hub.is_isolated() {
             welcome["cluster"] = json!(false);
-            self.hub.connections().note_isolated();
+            self.hub.connections().has_isolated.store(true, Ordering::Release);
         }
     }
 

@@ -183,7 +183,7 @@ impl HubTopics {
         (histories, publisher.epochs())
     }
 
-    /// Queues publications of other nodes to topics with a history, until those of the predecessor are here.
+    /// Queues publications of other nodes to topics with a history, until the histories of the predecessor are here.
     pub(crate) fn await_histories(&self) {
         self.node_publications.start_queue();
     }
@@ -194,7 +194,7 @@ impl HubTopics {
     }
 
     /// Leaves out the publications of other nodes that the predecessor has delivered. An earlier version does not report
-    /// them: it has delivered this many of those that wait.
+    /// them: it has delivered this many publications of the queue.
     pub(crate) fn inherit_delivered(
         &self,
         delivered: Option<&[HandoverDelivered]>,
@@ -209,7 +209,7 @@ impl HubTopics {
         self.other_nodes().map(|_| self.node_publications.delivered())
     }
 
-    /// Publishes what waits.
+    /// Publishes the queue.
     pub(crate) fn publish_queued(&self, out: &mut Publisher) {
         while let Some(QueuedPublication { topic, content, exclude, origin }) =
             self.node_publications.next_queued()
@@ -223,7 +223,7 @@ impl HubTopics {
         }
     }
 
-    /// The successor serves, and publishes what waits.
+    /// The successor serves, and publishes its queue.
     pub(crate) fn discard_queued(&self) {
         self.node_publications.discard_queue();
     }

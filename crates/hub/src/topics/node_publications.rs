@@ -1,8 +1,8 @@
 //! Publications of other nodes to topics with a history, during a hot restart.
 //!
-//! Both processes receive them from the broker, and one of them has to publish each. The predecessor publishes those that it
-//! has received before it passed its histories on, and reports the last one of each process. The successor queues all from
-//! its login on, and publishes the others once it has the histories. The predecessor queues the others as well, until the
+//! Both processes receive them from the broker, and one process has to publish each. The predecessor publishes each that it
+//! has received before it passed its histories on, and reports the last publication of each process. The successor queues all
+//! from its login on, and publishes the others once it has the histories. The predecessor queues the others as well, until the
 //! successor serves: it publishes them if the handover fails.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -89,7 +89,7 @@ impl NodePublications {
         !has_successor
     }
 
-    /// Notes what the predecessor has delivered; an earlier version does not report it: it has delivered this many of the
+    /// Notes the publications that the predecessor has delivered; an earlier version does not report it: it has delivered this many of the
     /// publications that wait.
     pub(super) fn inherit(&self, delivered: Option<&[HandoverDelivered]>, of_earlier_version: usize) {
         let mut state = self.lock();
@@ -118,7 +118,7 @@ impl NodePublications {
         None
     }
 
-    /// The successor publishes what waits.
+    /// The successor publishes the queue.
     pub(super) fn discard_queue(&self) {
         self.lock().queue = None;
     }

@@ -63,7 +63,7 @@ struct NodeChoice {
     role: ReportRole,
     /// When this node began to follow the reports of the others.
     followed: Option<Instant>,
-    /// Nodes that have died, and when they were reporters again: they do not know what was reported meanwhile.
+    /// Nodes that have died, and when they were reporters again: they do not know the reports of the others.
     returned: VecDeque<(u128, Option<Instant>)>,
     retained: VecDeque<RetainedChange>,
 }
@@ -338,7 +338,7 @@ impl NodeChoice {
         self.is_following()
     }
 
-    /// Excludes reporters that were dead: they do not report that their own members are back, whom others have reported as
+    /// Excludes reporters that were dead: they do not report the return of their own members, which others have reported as
     /// left. They report their changes all the same, so that some are reported twice.
     fn exclude_returned(&mut self, view: &mut ReportingNodes, now: Instant) {
         for dead in &view.dead {
@@ -595,7 +595,7 @@ mod tests {
                 assert_eq!(left_out, 0);
             }
         };
-        // What the application knows: the topics with the member.
+        // The topics with the member, as the application knows them.
         let mut known: HashSet<String> = HashSet::new();
         let mut step = |node: usize, milliseconds: u64, others: &[u128], dead: &[u128]| {
             let now = begin + Duration::from_millis(milliseconds);

@@ -352,9 +352,10 @@ fn event_streams_are_notified_of_an_outage_and_long_polls_are_not() {
 fn local_delivery_continues_while_the_broker_is_away() {
     for_both(|broker| {
         let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        // Earlier clients get a report of the first login.
+        nodes.iter().for_each(|node| node.until("ready", TestPeer::is_ready));
         let mut subscribers = [nodes[0].subscriber("news"), nodes[1].subscriber("news")];
         broker.wait_for("sinews.t.news", 2);
-        nodes.iter().for_each(|node| node.until("ready", TestPeer::is_ready));
         broker.go_down();
         nodes[0].until("the outage is noticed", |node| !node.is_ready());
         let answer = nodes[0].request("GET /readyz", b"");

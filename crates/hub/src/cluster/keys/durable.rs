@@ -19,7 +19,7 @@ use super::writes::WRITE_TIMEOUT;
 use crate::brief::brief;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::cluster::nodes::RETURN_TIME;
+use crate::cluster::times::RETURN_TIME;
 use crate::problem::{Problem, code, problem};
 use crate::streams::key_faults::FaultCause;
 use crate::topics::shared_keys::Claim;

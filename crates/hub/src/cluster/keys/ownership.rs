@@ -9,7 +9,7 @@ use super::replicator::{KeyReplicator, ReplicaState};
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{ChangeItem, Precursor};
 use crate::cluster::message::MessageKind;
-use crate::cluster::nodes::RETURN_TIME;
+use crate::cluster::times::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
 
 /// Delay between the claims of the nodes that may succeed an owner: the first one claims at once.

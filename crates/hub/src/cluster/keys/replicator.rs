@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
 
 use super::durable::AnnouncedPositions;
-use super::shared::{ClusterKeys, Refusal};
+use super::shared::{ClusterKeys, LoadFailure};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
 use super::writes::KeyWrites;
@@ -340,7 +340,7 @@ impl KeyReplicator {
         }
     }
 
-    pub(super) fn set_refused(&self, topic: &Arc<str>, refusal: Option<Refusal>) {
+    pub(super) fn set_refused(&self, topic: &Arc<str>, refusal: Option<LoadFailure>) {
         let mut work = self.shared.lock();
         match refusal {
             Some(refusal) => work.refused.insert(Arc::clone(topic), refusal),
@@ -542,7 +542,7 @@ impl KeyReplicator {
                     );
                 }
                 known.replica = ReplicaState::Refused;
-                self.set_refused(topic, Some(Refusal::Memory));
+                self.set_refused(topic, Some(LoadFailure::Memory));
                 self.transfers.retry_refused(topic, now);
             }
             Err(error) => {

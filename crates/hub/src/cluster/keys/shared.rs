@@ -50,7 +50,7 @@ pub(super) struct SubmittedWork {
     /// Writes of durable keys that this node has applied, and not stored.
     pub(super) unstored: Vec<UnstoredWrite>,
     /// Topics that this node has no replica of.
-    pub(super) refused: HashMap<Arc<str>, Refusal>,
+    pub(super) refused: HashMap<Arc<str>, LoadFailure>,
     /// The owners of a predecessor process.
     pub(super) inherited: Vec<(String, Claim)>,
     /// Dropped when the keys of the other nodes are loaded, or cannot be.
@@ -61,7 +61,7 @@ pub(super) struct SubmittedWork {
 
 /// Why a node continues without the keys of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum LoadFailure {
     /// They exceed the memory limit.
     Memory,
     /// Their owner does not send them.
@@ -385,7 +385,7 @@ pub(super) fn broker_away(topic: &str) -> Problem {
     problem(code::STORE, text)
 }
 
-impl Refusal {
+impl LoadFailure {
     /// The error for a topic.
     fn text(self, topic: &str) -> String {
         let topic = brief(topic);

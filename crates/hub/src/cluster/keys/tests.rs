@@ -15,10 +15,11 @@ use sinews_testkit::Rng;
 
 use super::*;
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::cluster::nodes::{Heartbeat, KeysHeartbeat, Nodes, RETURN_TIME};
+use crate::cluster::nodes::{Heartbeat, KeysHeartbeat, Nodes};
 use crate::cluster::options::BrokerKind;
 use crate::cluster::outbox::Outbox;
 use crate::cluster::subject::Subjects;
+use crate::cluster::times::RETURN_TIME;
 use crate::problem::{Problem, code};
 use crate::topics::shared_keys::{Claim, KeyWriteOutcome, PendingKeyWrite, SharedKeys as _};
 

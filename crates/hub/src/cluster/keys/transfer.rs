@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
 
 use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
-use super::shared::Refusal;
+use super::shared::LoadFailure;
 use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::cluster::nodes::RETURN_TIME;
+use crate::cluster::times::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
 
 /// Interval between requests for the same catalogue or state.
@@ -394,7 +394,7 @@ impl KeyReplicator {
             );
         }
         known.replica = ReplicaState::Refused;
-        self.set_refused(topic, Some(Refusal::Unanswered));
+        self.set_refused(topic, Some(LoadFailure::Unanswered));
         self.transfers.retry_refused(topic, now);
     }
 
