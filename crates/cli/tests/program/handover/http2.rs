@@ -154,6 +154,8 @@ fn streams_of_a_connection_end_in_order_and_the_successor_serves_the_next() {
     assert!(client.body(events).contains("event: close"), "{}", client.body(events));
     // All streams have ended, so the connection does.
     while client.receive() {}
+    // The server waits for the end of its side.
+    drop(client);
     // Its other thread accepts connections until it also stops, and each gets GOAWAY.
     service.old_one_ends();
 
