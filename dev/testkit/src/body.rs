@@ -137,8 +137,9 @@ impl<R: Read> BodyReader<R> {
     fn decode(&mut self) -> bool {
         while !self.ended {
             if !self.is_chunked {
+                // Bytes that are here must not wait for the next ones.
+                self.ended = self.wire.is_empty() && !self.receive();
                 self.body.append(&mut self.wire);
-                self.ended = !self.receive();
                 return !self.ended;
             }
             let Some(line) = find(&self.wire, b"\r\n") else {
