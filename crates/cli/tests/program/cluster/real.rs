@@ -25,9 +25,15 @@ pub(super) fn client(node: &Running) -> Socket {
     socket
 }
 
+/// The next message besides reports of an outage, which a broker may end before or after clients are notified.
 pub(super) fn receive(socket: &mut Socket) -> Value {
-    let Some(Reply::Message(_, payload)) = socket.next() else { panic!("the socket has ended") };
-    serde_json::from_slice(&payload).unwrap()
+    loop {
+        let Some(Reply::Message(_, payload)) = socket.next() else { panic!("the socket has ended") };
+        let message: Value = serde_json::from_slice(&payload).unwrap();
+        if message["op"] != "cluster" {
+            return message;
+        }
+    }
 }
 
 fn request(socket: &mut Socket, request: &Value) -> Value {
