@@ -95,7 +95,7 @@ impl Http3Server {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds, while no client sends or receives.
 fn wait(what: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -133,7 +133,7 @@ impl Http3Client {
         }
     }
 
-    /// Exchanges datagrams until a condition holds.
+    /// Exchanges datagrams until a condition holds, of this client or of its server.
     fn run(&mut self, what: &str, done: impl Fn(&QuicClient) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -316,8 +316,7 @@ fn connections_beyond_a_limit_are_closed() {
     // The connection no longer counts once it has ended.
     let now = Instant::now();
     first.quic.quic.close(now, 0x100_u32.into(), bytes::Bytes::new());
-    first.flush();
-    wait("the end of the first connection", || server.monitor.metrics().closed.total() == 1);
+    first.run("the end of the first connection", |_| server.monitor.metrics().closed.total() == 1);
     assert_eq!(server.connect().get("/fixed").0, 200);
 }
 
@@ -352,8 +351,7 @@ fn streams_and_handshakes_are_limited_as_configured() {
     let mut client = server.connect();
     let streams = [(); 3].map(|()| client.ask("GET", "/later", b""));
     assert!(client.quic.quic.streams().open(quinn_proto::Dir::Bi).is_none(), "a fourth stream");
-    client.flush();
-    wait("requests to /later", || server.wakers.lock().unwrap().len() == 3);
+    client.run("requests to /later", |_| server.wakers.lock().unwrap().len() == 3);
     server.wake();
     for stream in streams {
         assert_eq!(client.answer(stream).0, 200);
@@ -386,8 +384,7 @@ fn graceful_stop_finishes_answers_and_accepts_no_more() {
     let server = Http3Server::new(patient(), 2);
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
-    client.flush();
-    wait("a request to /later", || !server.wakers.lock().unwrap().is_empty());
+    client.run("a request to /later", |_| !server.wakers.lock().unwrap().is_empty());
     let mut idle = server.connect();
     server.running.stop.stop();
     idle.run("the end of an idle connection", |quic| quic.lost.is_some());
@@ -404,11 +401,10 @@ fn graceful_stop_finishes_answers_and_accepts_no_more() {
 fn immediate_stop_tells_all_clients() {
     let server = Http3Server::new(patient(), 2);
     let mut clients: Vec<Http3Client> = (0..40).map(|_| server.connect()).collect();
-    for client in &mut clients {
+    for (before, client) in clients.iter_mut().enumerate() {
         client.ask("GET", "/later", b"");
-        client.flush();
+        client.run("a request to /later", |_| server.wakers.lock().unwrap().len() > before);
     }
-    wait("requests to /later", || server.wakers.lock().unwrap().len() == 40);
     server.running.stop.stop_now();
     for mut client in clients {
         client.run("the end of the connection", |quic| quic.lost.is_some());

@@ -38,7 +38,7 @@ fn rapid_resets_end_the_connection() {
     assert!(attacker.quic.lost.as_ref().unwrap().contains("reset"), "{:?}", attacker.quic.lost);
     assert_eq!(other.get("/fixed").0, 200);
     assert_eq!(server.monitor.metrics().http3_failed, 1);
-    wait("one connection", || server.monitor.metrics().connections() == 1);
+    other.run("one connection", |_| server.monitor.metrics().connections() == 1);
 }
 
 /// Clients that never answer take no state beyond the first hundred: later ones have to prove their address.
@@ -145,8 +145,7 @@ fn field_section_bombs_are_rejected_or_end_the_connection() {
     let mut client = server.connect();
     let stream = client.quic.quic.streams().open(Dir::Bi).unwrap();
     client.quic.send(stream, section(802).into(), true);
-    client.flush();
-    wait("an answer with 431", || server.monitor.metrics().responses[3] == 1);
+    client.run("an answer with 431", |_| server.monitor.metrics().responses[3] == 1);
     let stream = client.quic.quic.streams().open(Dir::Bi).unwrap();
     client.quic.send(stream, section(60_002).into(), true);
     client.run("the end of the connection", |quic| quic.lost.is_some());
@@ -311,8 +310,7 @@ fn closed_windows_hold_a_piece_of_each_answer() {
     let (mut attacker, mut other) = (server.connect(), server.connect());
     let streams: Vec<u64> = (0..16).map(|_| attacker.ask("GET", "/large", b"")).collect();
     attacker.quic.unread.extend(&streams);
-    attacker.flush();
-    wait("queued answers", || server.monitor.metrics().responses[1] == 16);
+    attacker.run("queued answers", |_| server.monitor.metrics().responses[1] == 16);
     assert_eq!(other.get("/fixed").0, 200);
     attacker.run("heads", |_| server.monitor.metrics().queued_bytes > 0);
     let queued = server.monitor.metrics().queued_bytes;

@@ -38,8 +38,7 @@ fn waiting(server: &Http3Server) -> (Http3Client, u64) {
     let before = server.wakers.lock().unwrap().len();
     let mut client = server.connect();
     let later = client.ask("GET", "/later", b"");
-    client.flush();
-    wait("a request to /later", || server.wakers.lock().unwrap().len() > before);
+    client.run("a request to /later", |_| server.wakers.lock().unwrap().len() > before);
     (client, later)
 }
 
@@ -116,8 +115,7 @@ fn open_requests_outlive_two_handovers() {
     first.run("GOAWAY", |quic| quic.go_away.is_some());
     let mut middle = second.connect();
     let middle_later = middle.ask("GET", "/later", b"");
-    middle.flush();
-    wait("a request to /later", || !second.wakers.lock().unwrap().is_empty());
+    middle.run("a request to /later", |_| !second.wakers.lock().unwrap().is_empty());
     let third = Successor::new(&second.running, 2, true);
     second.running.stop.hand_over();
     middle.run("GOAWAY", |quic| quic.go_away.is_some());

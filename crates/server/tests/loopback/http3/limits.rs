@@ -149,7 +149,7 @@ fn end_of_an_answer_retains_no_body_and_times_out() {
         client.flush();
         client.receive();
     }
-    wait("no queued bytes", || server.monitor.metrics().queued_bytes == 0);
+    client.run("no queued bytes", |_| server.monitor.metrics().queued_bytes == 0);
     sockets.sync(socket);
 }
 
@@ -202,8 +202,8 @@ fn requests_that_cross_the_end_of_the_server_are_served() {
     release.send(()).unwrap();
     assert_eq!(client.answer(crossing), (200, b"fixed".to_vec()));
     assert_eq!(blocker.answer(block), (200, b"released".to_vec()));
-    wait("the end of all connections", || server.monitor.metrics().connections() == 0);
     client.run("the end of the connection", |quic| quic.lost.is_some());
+    blocker.run("the end of all connections", |_| server.monitor.metrics().connections() == 0);
     assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
     server.running.join();
 }

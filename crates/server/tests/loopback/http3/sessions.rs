@@ -358,8 +358,7 @@ fn sessions_of_a_connection_are_independent() {
     first.close(7, "bye");
     first.send(1, b"after the end");
     assert_eq!(first.next().1, b"after the end");
-    let monitor = &server.monitor;
-    wait("the end of a session", || monitor.metrics().websockets() == 2);
+    first.client.run("the end of a session", |_| server.monitor.metrics().websockets() == 2);
 }
 
 /// A session with many topics does not use up the congestion window before another.
@@ -457,9 +456,10 @@ fn streams_of_a_session_end_with_it() {
     let mut session = WebTransport::open(&server, "/");
     session.send(1, b"used");
     let streams: Vec<_> = (0..3).map(|_| session.open_stream(&message(1, b"x"))).collect();
-    wait("all streams", || server.monitor.metrics().websockets() == 4);
+    let has_handlers = |count| server.monitor.metrics().websockets() == count;
+    session.client.run("all streams", |_| has_handlers(4));
     session.close(7, "bye");
-    wait("the end of the handlers", || server.monitor.metrics().websockets() == 0);
+    session.client.run("the end of the handlers", |_| has_handlers(0));
     for _ in 0..4 {
         assert_eq!(events.closed().cause(), Cause::Peer);
     }
@@ -468,7 +468,7 @@ fn streams_of_a_session_end_with_it() {
     let mut session = WebTransport::open(&server, "/");
     session.send(1, b"used");
     let other = session.open_stream(&message(1, b"x"));
-    wait("both streams", || server.monitor.metrics().websockets() == 2);
+    session.client.run("both streams", |_| has_handlers(2));
     server.running.stop.stop();
     let own = OtherSession { stream: session.stream, ..other };
     for stream in [own, other] {

@@ -160,8 +160,7 @@ fn streams_end_as_transports_do() {
     sockets.open("/");
     let now = Instant::now();
     sockets.client.quic.quic.close(now, 0x100_u32.into(), Bytes::new());
-    sockets.client.flush();
-    wait("no WebSocket", || server.monitor.metrics().websockets() == 0);
+    sockets.client.run("no WebSocket", |_| server.monitor.metrics().websockets() == 0);
     wait("no connection", || server.monitor.metrics().connections() == 0);
 }
 
@@ -177,8 +176,7 @@ fn sockets_beside_the_first_count_as_connections() {
     sockets.send(first, &Frame::close(1000, ""));
     sockets.has_ended(first);
     sockets.send_bytes(first, b"", true);
-    sockets.client.flush();
-    wait("one WebSocket", || server.monitor.metrics().websockets() == 1);
+    sockets.client.run("one WebSocket", |_| server.monitor.metrics().websockets() == 1);
     // The end of the stream frees the place once the events of its datagrams are handled.
     sockets.client.get("/");
     sockets.open("/echo");
@@ -232,8 +230,7 @@ fn slow_socket_delays_no_other_and_is_closed_at_its_limit() {
     let (slow, fast) = (sockets.open("/flood"), sockets.open("/echo"));
     sockets.client.quic.unread.insert(slow);
     sockets.send(slow, &Frame::text("go"));
-    sockets.client.flush();
-    wait("the end of the slow socket", || server.monitor.metrics().websockets() == 1);
+    sockets.client.run("the end of the slow socket", |_| server.monitor.metrics().websockets() == 1);
     for _ in 0..10 {
         sockets.sync(fast);
     }
@@ -303,8 +300,7 @@ fn streaming_responses_share_the_connection() {
     assert_eq!(server.monitor.metrics().streaming_responses, 1);
     // The client reads no more.
     client.quic.quic.recv_stream(quic_stream(news)).stop(0x10c_u32.into()).unwrap();
-    client.flush();
-    wait("no streaming response", || server.monitor.metrics().open_streaming_responses() == 0);
+    client.run("no streaming response", |_| server.monitor.metrics().open_streaming_responses() == 0);
 }
 
 #[test]
