@@ -8,7 +8,7 @@ use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_server::{Limits, Router};
 
 use super::quic_client::QuicClient;
-use super::{Http3Client, Http3Server, wait};
+use super::{Http3Client, Http3Server};
 use crate::support::{PATIENCE, patient};
 
 /// CVE-2023-44487: requests that are reset at once.

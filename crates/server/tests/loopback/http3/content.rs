@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sinews_http::h3::{QuicStreamId, RequestTarget};
 
-use super::{Http3Server, LARGE, wait};
+use super::{Http3Server, LARGE};
 use crate::support::patient;
 
 /// Bytes that differ in each place.

@@ -12,7 +12,7 @@ use sinews_server::{Limit, Limits, Response, Router, WhenFull};
 
 use super::quic_client::QuicClient;
 use super::sockets::Http3Sockets;
-use super::{Http3Client, Http3Server, wait};
+use super::{Http3Client, Http3Server};
 use crate::support::{PATIENCE, echo, patient};
 
 /// Opens a stream with these bytes.
