@@ -49,7 +49,7 @@ class Page:
         cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
         url = f"ws://127.0.0.1:{server}/ws"
         # As a browser does, it sends the origin of the page.
-        self.socket = websocket.create_connection(url, timeout=20, cookie=cookie, origin=ORIGIN)
+        self.socket = websocket.create_connection(url, timeout=60, cookie=cookie, origin=ORIGIN)
         self.first = self.read()
         if self.first.get("op") != "welcome":
             return

@@ -20,9 +20,9 @@ check() {
 need() { command -v "$1" >/dev/null || { echo "skipped http: no $1 (apt-get install $1)"; exit 0; }; }
 need openssl
 
-# Waits until a file has a line that matches, at most 20 s.
+# Waits until a file has a line that matches, at most 60 s.
 wait_for() {
-  for ((tenths = 0; tenths < 200; tenths++)); do
+  for ((tenths = 0; tenths < 600; tenths++)); do
     if grep --quiet "$2" "$1"; then return; fi
     sleep 0.1
   done
@@ -68,7 +68,7 @@ other_topics_are_rejected() {
 is_status() {
   local wanted=$1 found
   shift
-  found=$(curl --silent --output "$folder/body" --max-time 5 --write-out '%{http_code}' "$@")
+  found=$(curl --silent --output "$folder/body" --max-time 60 --write-out '%{http_code}' "$@")
   [[ $found == "$wanted" ]] || { echo "status $found in place of $wanted: $*"; return 1; }
 }
 

@@ -21,7 +21,7 @@ fi
 
 # A node is ready when it is connected to the other nodes' broker.
 for port in 8081 8082 8083; do
-  for ((tenths = 0; tenths < 200; tenths++)); do
+  for ((tenths = 0; tenths < 600; tenths++)); do
     # Another program may have the port, and answer there.
     kill -0 "$(cat "run/node-$port.pid")" 2>/dev/null || break
     if curl --silent --fail --output /dev/null "http://127.0.0.1:$port/readyz"; then continue 2; fi

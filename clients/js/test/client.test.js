@@ -70,7 +70,8 @@ test("JSON, text and bytes arrive at subscribers by name and by pattern", limit,
     assert.equal((await messages.next()).data, "posted");
   }
   subscription.unsubscribe();
-  assert.equal((await two.publish("chat.room", 1)).reached, 1);
+  // On the same connection: the server has read the end of the subscription before.
+  assert.equal((await one.publish("chat.room", 1)).reached, 1);
   await matched.next();
   assert.equal(named.size, 0);
 });

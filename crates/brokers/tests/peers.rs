@@ -395,8 +395,8 @@ mod nats {
             let name = names.split('.').nth(1).expect("each has a name");
             let is_silent = self.is_silent.load(Ordering::SeqCst);
             if operation == "CREATE" && !is_silent {
-                // A slow server.
-                thread::sleep(Duration::from_millis(2500));
+                // A slow server: the limit of the request ends before that of reading, also on a machine that stalls.
+                thread::sleep(Duration::from_secs(4));
             }
             self.consumer_requests.lock().unwrap().push((operation.to_owned(), name.to_owned()));
             match operation {

@@ -69,7 +69,7 @@ fn reply_to_a_request_after_idle_timeout_is_delivered() {
             let (mut socket, mut raw) = socket_and_raw(config);
             for requests in [1, 1, 2] {
                 for _ in 0..requests {
-                    socket.send("request").await.unwrap();
+                    brief(socket.send("request")).await?.unwrap();
                 }
                 let (message, ()) = brief(join(socket.next_data(), reply(&mut raw))).await?;
                 check_reply(message);
@@ -87,7 +87,7 @@ fn half_that_reads_after_idle_timeout_gets_the_reply() {
             let (socket, mut raw) = socket_and_raw(config);
             let (mut write, mut read) = socket.split();
             for _ in 0..2 {
-                write.send("request").await.unwrap();
+                brief(write.send("request")).await?.unwrap();
                 let (message, ()) = brief(join(read.next(), reply(&mut raw))).await?;
                 check_reply(message);
                 sleep(IDLE * 3 / 2).await;

@@ -233,6 +233,6 @@ fn bytes_behind_close_notify_are_ignored() {
         });
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(Duration::from_secs(20)).expect("the thread goes on");
+    is_done.recv_timeout(Duration::from_secs(60)).expect("the thread goes on");
     drop(peer.join());
 }

@@ -155,7 +155,7 @@ async fn dropped_next_loses_nothing() {
 }
 
 /// `send` is dropped whenever the link is full, also in the middle of frames.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dropped_send_sends_whole_messages_or_nothing() {
     for seed in 0..20 {
         let config = Config::default().with_high_water(1000);

@@ -541,14 +541,16 @@ const checks = {
     expect([value('messages'), value('errors'), value('connections'), value('url')].join(' '), `20 0 2 ${url('echo')}`, 'the values');
   },
   'the table, and --quiet': async () => {
-    const ran = await run(['-c', '2', '-d', '300ms', '--warm-up', '0s', url('echo')]);
+    // Longer than the interval between two lines: connecting may have had one.
+    const ran = await run(['-c', '2', '-d', '3s', '--warm-up', '0s', url('echo')]);
     for (const part of ['echoes, verified', 'p99.99', 'connections open']) has(ran.out, part);
     has(ran.err, 'sinews bench: measuring');
     expect((await run(['-c', '2', '-n', '10', '--quiet', url('echo')])).err, '', 'error output with --quiet');
   },
   '--report': async () => {
     const page = join(scratch, 'report.html');
-    const result = await sound(['-c', '2', '-d', '600ms', '--pid', String(process.pid), '--report', page, url('echo')]);
+    // Many samples: a chart needs two.
+    const result = await sound(['-c', '2', '-d', '3s', '--pid', String(process.pid), '--report', page, url('echo')]);
     const html = readFileSync(page, 'utf8');
     expect(html.match(/<svg/g).length, 3, 'charts');
     has(html, `&quot;messages&quot;: ${result.messages}`);

@@ -55,9 +55,9 @@ await checkAll({
   async 'joins, joins again after a reconnect, and follows the members'() {
     const topic = 'sinews-js-members';
     const [Recorded, sockets] = recorded();
-    // Longer than the interval of the updates: both the leave and the return are reported.
-    const minDelay = 500;
-    const [anna, ben] = [connect(url, { WebSocket }), connect(url, { WebSocket: Recorded, minDelay })];
+    // It connects again when the test says so: one update could contain both the leave and the return.
+    const delay = 600_000;
+    const [anna, ben] = [connect(url, { WebSocket }), connect(url, { WebSocket: Recorded, minDelay: delay, maxDelay: delay })];
     const [ofAnna, ofBen] = [follow(anna, topic), follow(ben, topic)];
     // More than one page: the members are listed in several requests.
     const crowd = Array.from({ length: 300 }, () => connect(url, { WebSocket }));
@@ -67,8 +67,10 @@ await checkAll({
     // Each connection gets its updates at times of its own.
     await Promise.all([ofAnna(isComplete), ofBen(isComplete)]);
 
+    const waits = new Promise((resolve) => { ben.onstatus = ({ status }) => status === 'waiting' && resolve(); });
     sockets[0].terminate();
-    await ofAnna((members) => !members.has('ben'));
+    await Promise.all([waits, ofAnna((members) => !members.has('ben'))]);
+    ben.retry();
     await ofAnna((members) => members.has('ben'));
     const listed = await anna.members(topic);
     expect(listed.length, 302, 'the number of members');

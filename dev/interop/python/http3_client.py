@@ -323,14 +323,14 @@ async def session(client):
     assert status == 200
     client.http.send_datagram(stream, b"hello")
     client.transmit()
-    assert await asyncio.wait_for(client.datagrams.get(), 5) == b"hello"
+    assert await asyncio.wait_for(client.datagrams.get(), LIMIT) == b"hello"
 
 
 async def violation(client):
     stream = client._quic.get_next_available_stream_id()
     client._quic.send_stream_data(stream, b"\0\1x")
     client.transmit()
-    assert await asyncio.wait_for(client.ended, 5) == 0x105
+    assert await asyncio.wait_for(client.ended, LIMIT) == 0x105
 
 
 SERVE = (
