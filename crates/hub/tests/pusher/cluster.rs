@@ -300,7 +300,7 @@ fn pusher_10_5_cache_misses_of_all_nodes_are_reported_once() {
                 let event = backend.event();
                 assert_eq!(event["name"], "cache_miss");
                 let channel = event["channel"].as_str().unwrap();
-                // On a slow machine, clients do not come at the same time: a miss that follows a second later is reported again.
+                // A miss is reported again after a second, which a slow machine reaches.
                 let is_late = begins[channel].elapsed() >= Duration::from_secs(1);
                 assert!(reported.insert(channel.to_owned()) || is_late, "{event} is sent twice");
             }
