@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::support::{Server, connect, run};
+use crate::support::{Server, connect, echoed, run};
 
 #[test]
 fn pipe_may_act_as_server() {
@@ -54,7 +54,7 @@ fn clients_above_max_clients_are_rejected() {
 #[test]
 fn server_uses_configured_subprotocol_and_headers() {
     let server = Server::start(&["--echo", "--subprotocol", "v1", "-H", "X-Who: me"]);
-    let ran = run(&["--inspect", "--subprotocol", "v2,v1", &server.url], "hi\n");
+    let ran = echoed(&["--inspect", "--subprotocol", "v2,v1", &server.url]);
     assert!(ran.fine().contains("< Sec-WebSocket-Protocol: v1"), "{ran:?}");
     assert!(ran.text().contains("< X-Who: me"), "{ran:?}");
 }

@@ -12,7 +12,8 @@ fn lines_map_to_messages_in_both_directions() {
     assert_eq!(run(&[&server.url], "").fine(), "");
     // More than the capacity of all queues, so that both directions block.
     let many: String = (0..20_000).map(|number| format!("message {number}\n")).collect();
-    assert_eq!(run(&[&server.url], &*many).fine(), many);
+    let limits = ["--count", "20000", "--wait", "60s"];
+    assert_eq!(run(&[&limits[..], &[&server.url]].concat(), &*many).fine(), many);
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn run_ends_after_count_or_wait() {
     assert_eq!(run(&["--count", "3", &server.url], "").fine(), "hello\na\nb\n");
     server.join();
     let server = talkative();
-    assert_eq!(run(&["--wait", "3s", &server.url], "x\n").fine(), "hello\na\nb\nx\n");
+    assert_eq!(run(&["--wait", "10s", &server.url], "x\n").fine(), "hello\na\nb\nx\n");
     server.join();
     let server = talkative();
     let ran = run(&["--count", "9", "--wait", "1s", &server.url], "");

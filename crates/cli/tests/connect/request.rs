@@ -1,6 +1,6 @@
 //! Contents of the handshake request.
 
-use crate::support::{Scripted, Server, run};
+use crate::support::{Scripted, Server, echoed, run};
 
 /// Checks the request that these options produce.
 fn head(options: &[&str], check: impl FnOnce(&str) + Send + 'static) {
@@ -9,7 +9,7 @@ fn head(options: &[&str], check: impl FnOnce(&str) + Send + 'static) {
         wire.switch("", b"");
         wire.echo();
     });
-    assert_eq!(run(&[options, &[&server.url]].concat(), "hi\n").fine(), "hi\n");
+    assert_eq!(echoed(&[options, &[&server.url]].concat()).fine(), "hi\n");
     server.join();
 }
 
@@ -49,7 +49,7 @@ fn subprotocol_is_offered_and_reported() {
 fn compression_is_negotiated_and_used() {
     let server = Server::start(&["--echo", "--deflate"]);
     let text = "again and ".repeat(1000) + "again\n";
-    let ran = run(&["-v", "--deflate", &server.url], &*text);
+    let ran = run(&["-v", "--deflate", "--count", "1", "--wait", "60s", &server.url], &*text);
     assert_eq!(ran.fine(), text);
     assert!(ran.stderr.contains("permessage-deflate"), "{ran:?}");
     let ran = run(&["-v", &server.url], &*text);
@@ -65,7 +65,7 @@ fn redirects_are_followed_only_if_enabled() {
         })
     };
     let first = away(server.url.clone());
-    assert_eq!(run(&["--redirects", "1", &first.url], "hi\n").fine(), "hi\n");
+    assert_eq!(echoed(&["--redirects", "1", &first.url]).fine(), "hi\n");
     first.join();
     let first = away(server.url.clone());
     assert_eq!(run(&[&first.url], "hi\n").code, 3);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::thread;
 
 use crate::directory::Directory;
-use crate::support::{Scripted, Server, TIMEOUT, Wire, run};
+use crate::support::{Scripted, Server, TIMEOUT, Wire, echoed, run};
 
 #[test]
 fn resolve_and_connect_to_replace_the_address() {
@@ -26,7 +26,7 @@ fn resolve_and_connect_to_replace_the_address() {
         });
         let [option, place] = options(server.port);
         let url = format!("ws://chat.example:{}/", server.port);
-        assert_eq!(run(&[&option, &place, &url], "hi\n").fine(), "hi\n");
+        assert_eq!(echoed(&[&option, &place, &url]).fine(), "hi\n");
         server.join();
     }
 }
@@ -59,13 +59,13 @@ fn http_proxy_tunnels_the_connection() {
     let server = Server::echo();
     let proxy_url = |proxy: &Scripted| format!("http://127.0.0.1:{}", proxy.port);
     let tunnel = proxy();
-    assert_eq!(run(&["--proxy", &proxy_url(&tunnel), &server.url], "hi\n").fine(), "hi\n");
+    assert_eq!(echoed(&["--proxy", &proxy_url(&tunnel), &server.url]).fine(), "hi\n");
     tunnel.join();
     let tunnel = proxy();
-    let inspected = run(&["--inspect", "--proxy", &proxy_url(&tunnel), &server.url], "hi\n");
+    let inspected = echoed(&["--inspect", "--proxy", &proxy_url(&tunnel), &server.url]);
     assert!(inspected.fine().contains("< frame 1  81 02"), "{inspected:?}");
     tunnel.join();
-    assert_eq!(run(&["--no-proxy", &server.url], "hi\n").fine(), "hi\n");
+    assert_eq!(echoed(&["--no-proxy", &server.url]).fine(), "hi\n");
     let ran = run(&["--proxy", "gopher://127.0.0.1:1", &server.url], "hi\n");
     assert!(ran.code == 1 && ran.stderr.contains("proxy"), "{ran:?}");
 }
@@ -139,7 +139,7 @@ fn socks_proxy_tunnels_the_connection() {
         let (proxy, served) = socks(port, credentials, None);
         let user = credentials.map_or_else(String::new, |credentials| format!("{credentials}@"));
         let through = format!("{scheme}://{user}127.0.0.1:{proxy}");
-        let ran = run(&[&["--proxy", &through, &by_name][..], options].concat(), "hi\n");
+        let ran = echoed(&[&["--proxy", &through, &by_name][..], options].concat());
         assert!(ran.fine().contains("hi"), "{scheme}, {options:?}: {ran:?}");
         assert_eq!(served.join().unwrap(), expected, "{scheme}, {options:?}");
     }
@@ -163,8 +163,8 @@ fn unix_socket_replaces_the_address() {
             wire.echo();
         }
     });
-    assert_eq!(run(&["--unix", &path, "ws://chat.example/"], "hi\n").fine(), "hi\n");
-    let inspected = run(&["--inspect", "--unix", &path, "ws://chat.example/"], "hi\n");
+    assert_eq!(echoed(&["--unix", &path, "ws://chat.example/"]).fine(), "hi\n");
+    let inspected = echoed(&["--inspect", "--unix", &path, "ws://chat.example/"]);
     assert!(inspected.fine().contains("> Host: chat.example"), "{inspected:?}");
     served.join().unwrap();
     let ran = run(&["--unix", "/no-such-socket", "ws://chat.example/"], "");
@@ -183,18 +183,18 @@ fn server_certificate_is_verified() {
     let ran = run(&[&server.url], "hi\n");
     assert!(ran.code == 1 && ran.stderr.contains("TLS"), "{ran:?}");
     for further in [&[][..], &["--inspect"]] {
-        let ran = run(&[&["--insecure", &server.url], further].concat(), "hi\n");
+        let ran = echoed(&[&["--insecure", &server.url], further].concat());
         assert!(ran.fine().contains("hi\n") || ran.text().contains("\"hi\""), "{ran:?}");
         assert!(ran.stderr.contains("WARNING: --insecure") && ran.stderr.contains("NOT checked"), "{ran:?}");
     }
     // Trusted, but for another name.
     let ran = run(&["--ca", &certificate, &server.url], "hi\n");
     assert!(ran.code == 1 && ran.stderr.contains("not valid for name"), "{ran:?}");
-    let ran = run(&["--ca", &certificate, "--server-name", "chat.example", &server.url], "hi\n");
+    let ran = echoed(&["--ca", &certificate, "--server-name", "chat.example", &server.url]);
     assert_eq!((ran.fine(), &*ran.stderr), ("hi\n", ""));
     let place = server.url.trim_start_matches("wss://").trim_end_matches('/');
     let by_name = format!("wss://chat.example:{}/", place.rsplit_once(':').unwrap().1);
-    let ran = run(&["--ca", &certificate, "--connect-to", &format!("::{place}"), &by_name], "hi\n");
+    let ran = echoed(&["--ca", &certificate, "--connect-to", &format!("::{place}"), &by_name]);
     assert_eq!(ran.fine(), "hi\n");
 }
 
@@ -217,7 +217,7 @@ fn tls_works_over_a_unix_socket() {
         let _ = server.shutdown(std::net::Shutdown::Write);
         thread.join().unwrap();
     });
-    let ran = run(&["--ca", &certificate, "--unix", &path, "wss://chat.example/"], "hi\n");
+    let ran = echoed(&["--ca", &certificate, "--unix", &path, "wss://chat.example/"]);
     assert_eq!(ran.fine(), "hi\n");
     relay.join().unwrap();
 }

@@ -68,6 +68,11 @@ pub(crate) fn run(arguments: &[&str], input: impl Into<Vec<u8>>) -> RunOutput {
     }
 }
 
+/// Sends a message and receives its echo, however long a busy machine takes.
+pub(crate) fn echoed(arguments: &[&str]) -> RunOutput {
+    run(&[&["--count", "1", "--wait", "60s"][..], arguments].concat(), "hi\n")
+}
+
 /// A server, `sinews connect --listen`, whose standard input stays open.
 pub(crate) struct Server {
     pub(crate) child: Child,

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ring::hmac;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::hooks::{AppAnswer, AppRequest, Application, is_signed, serve};
 use crate::protocol::Client;
-use crate::support::{Running, Socket, unused_address};
+use crate::support::{Running, Socket, TIMEOUT, unused_address};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -71,7 +71,9 @@ fn metric(server: &Running, name: &str) -> String {
 }
 
 fn wait_for_metric(server: &Running, name: &str, value: &str) {
+    let begin = Instant::now();
     while metric(server, name) != value {
+        assert!(begin.elapsed() < TIMEOUT, "{name} is {}, not {value}", metric(server, name));
         std::thread::yield_now();
     }
 }
@@ -415,7 +417,13 @@ fn each_event_of_a_cluster_is_sent_by_one_node() {
         let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
         serve(&directory, &(cluster + &webhook("app", &app, "")))
     });
-    broker.wait_for("sinews.all", 2);
+    // Clients that connect earlier receive a report of the login at the broker.
+    for node in &nodes {
+        let begin = Instant::now();
+        while !node.get("/readyz").starts_with("HTTP/1.1 200 ") {
+            assert!(begin.elapsed() < TIMEOUT);
+        }
+    }
     let mut clients = nodes.each_ref().map(Client::connect);
     for number in 0..10 {
         let topic = format!("t{number}");

@@ -200,6 +200,7 @@ fn publications_reach_subscribers_of_all_nodes_once_and_in_order() {
         ];
         broker.wait_for("sinews.t.chat.1", 2);
         broker.wait_for("sinews.t.chat.*", 1);
+        broker.wait_for(if broker.url().starts_with("nats") { "sinews.t.>" } else { "sinews.t.*" }, 1);
         let mut plain = nodes[1].websocket("/topics/chat.1");
         let mut publisher = nodes[0].client();
         for number in 0..100 {
@@ -588,7 +589,8 @@ fn api_lists_and_disconnects_on_all_nodes() {
         nodes[1].until("the nodes are counted", |node| nodes_of(node) == [(2, 2), (1, 1)]);
         let published = nodes[0].api("POST /api/v1/publish", &json!({ "topic": "a.2", "data": 1 }));
         assert_eq!(published, json!({ "topic": "a.2", "subscribers": 0, "cluster": true }));
-        // Both nodes have a key that is set at one.
+        // Both nodes have a key that is set at one. A write waits only seconds for nodes that have not loaded the keys.
+        nodes.iter().for_each(|node| node.until("the keys are loaded", TestPeer::is_ready));
         nodes[0].api("PUT /api/v1/topics/b.1/keys/k", &json!({ "data": 1 }));
         nodes[1].until("the key is at the other node", |node| {
             node.api("GET /api/v1/topics/b.1/keys", &Value::Null)["keys"] != json!([])
@@ -635,10 +637,13 @@ fn nodes_without_an_answer_are_named() {
 #[test]
 fn nodes_are_observed_from_outside() {
     for_both(|broker| {
-        let _nodes = ["b", "a"].map(|name| {
+        let nodes = ["b", "a"].map(|name| {
             let options = ClusterOptions::parse(&broker.url()).unwrap().with_name(name).unwrap();
             TestPeer::start_with(&broker, |builder| builder.cluster(options))
         });
+        for node in &nodes {
+            node.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
+        }
         let observed = observe_nodes(&ClusterOptions::parse(&broker.url()).unwrap(), TIMEOUT).unwrap();
         let names: Vec<&str> = observed.iter().map(|node| &*node.name).collect();
         assert_eq!(names, ["a", "b"]);

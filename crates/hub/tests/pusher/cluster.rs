@@ -1,6 +1,6 @@
 //! Apps of several nodes, over a broker in this process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -202,6 +202,8 @@ fn terminations_in_an_outage_of_the_broker_are_incomplete_and_can_be_repeated() 
         let [near, mut far] = clients;
         near.expect_end(4009);
         far.ping();
+        // Else, the second node perhaps still has its former connection.
+        until_connected(&nodes[1], false);
         broker.come_up();
         nodes.iter().for_each(|node| until_connected(node, true));
         broker.wait_for("sinews.all", 2);
@@ -283,19 +285,24 @@ fn pusher_10_5_cache_misses_of_all_nodes_are_reported_once() {
         let nodes = [(); 2].map(|()| node_of(&broker, app().with_webhook(webhook.clone())));
         nodes.iter().for_each(|node| until_joined(node, 2));
         let mut clients = nodes.each_ref().map(Client::new);
-        let mut reported = BTreeSet::new();
+        let (mut begins, mut reported) = (BTreeMap::new(), BTreeSet::new());
         // Events of a node are sent in their order: the second round is behind all reports of the first one.
-        for round in ["first", "second"] {
+        for round in 1..=2 {
             for number in 0..10 {
+                let channel = format!("cache-{round}-{number}");
+                begins.insert(channel.clone(), Instant::now());
                 for client in &mut clients {
-                    client.subscribe(&format!("cache-{round}-{number}"));
+                    client.subscribe(&channel);
                     client.expect("pusher:cache_miss");
                 }
             }
-            for _ in 0..10 {
+            while reported.len() < 10 * round {
                 let event = backend.event();
                 assert_eq!(event["name"], "cache_miss");
-                assert!(reported.insert(event["channel"].to_string()), "{event} is sent twice");
+                let channel = event["channel"].as_str().unwrap();
+                // A miss is reported again after a second, which a slow machine reaches.
+                let is_late = begins[channel].elapsed() >= Duration::from_secs(1);
+                assert!(reported.insert(channel.to_owned()) || is_late, "{event} is sent twice");
             }
         }
     }
@@ -457,7 +464,7 @@ fn last_events_of_an_outage_are_known_afterwards() {
             until_cached(&nodes[1], channel, "before");
         }
         broker.go_down();
-        until_connected(&nodes[0], false);
+        nodes.iter().for_each(|node| until_connected(node, false));
         publish(&nodes[0], "cache-a", "meanwhile");
         broker.come_up();
         nodes.iter().for_each(|node| until_connected(node, true));
@@ -512,12 +519,15 @@ fn recovery_at_another_node_is_reported_as_incomplete() {
             TestHub::built(Hub::builder().access(policy([app().with_topics("kept")])).cluster(options))
         });
         broker.wait_for(if kind == WireProtocol::Nats { "sinews.t.kept.>" } else { "sinews.t.kept.*" }, 2);
-        let mut first = Client::new(&nodes[0]);
-        recover(&mut first, &json!(true));
+        let [mut first, mut witness] = nodes.each_ref().map(Client::new);
+        for client in [&mut first, &mut witness] {
+            recover(client, &json!(true));
+        }
         publish(&nodes[0], "a", "1");
         let position = first.receive()["position"].clone();
         publish(&nodes[0], "a", "2");
-        until_metric(&nodes[1], "sinews_cluster_received_total", 2);
+        // A node retains an event before its subscribers receive it.
+        assert_eq!((witness.expect("e").1, witness.expect("e").1), (json!(1), json!(2)));
         let request = json!({ "position": position });
         // The other node retains the same events, at positions of its own.
         let mut elsewhere = Client::new(&nodes[1]);

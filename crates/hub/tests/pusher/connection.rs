@@ -152,15 +152,20 @@ fn pusher_2_2_pings_are_answered() {
 
 #[test]
 fn pusher_2_3_and_2_4_server_pings_silent_clients_and_closes_them_with_4201() {
-    let mut limits = PusherLimits::default();
-    limits.pong_time = Duration::from_secs(3);
-    let hub = hub(|app| app.with_activity_timeout(Duration::from_secs(1)).with_limits(limits));
-    let mut client = Client::new(&hub);
+    let hub = |pong_time: Duration| {
+        let mut limits = PusherLimits::default();
+        limits.pong_time = pong_time;
+        hub(|app| app.with_activity_timeout(Duration::from_secs(1)).with_limits(limits))
+    };
+    // The first client answers in time, also on a slow machine; the second one does not answer.
+    let (patient, hub) = (hub(Duration::from_secs(10)), hub(Duration::from_secs(1)));
+    let (mut client, mut silent) = (Client::new(&patient), Client::new(&hub));
     let ping = r#"{"event":"pusher:ping","data":"{}"}"#;
+    assert_eq!(silent.receive_text(), ping);
+    silent.expect_end(4201);
     assert_eq!(client.receive_text(), ping);
     client.send("pusher:pong", json!({}));
     assert_eq!(client.receive_text(), ping, "the answer was a sign of life");
-    client.expect_end(4201);
 }
 
 #[test]
@@ -236,7 +241,8 @@ fn pusher_3_codes_of_apps_that_are_disabled_or_full() {
 
 #[test]
 fn pusher_5_11_unauthorized_connections_are_closed_in_time() {
-    let hub = hub(|app| app.with_authorization_timeout(Some(Duration::from_secs(2))));
+    // Long enough for the first client on a slow machine.
+    let hub = hub(|app| app.with_authorization_timeout(Some(Duration::from_secs(10))));
     let mut authorized = Client::new(&hub);
     authorized.subscribe("private-a");
     let mut public = Client::new(&hub);

@@ -283,7 +283,7 @@ fn recoveries_wait_for_the_memory_of_others() {
         expected.iter().for_each(|data| assert_eq!(next(client).0, *data));
         client.ping();
     }
-    assert_eq!(reserved(), 0.0);
+    crate::faults::wait_for(&hub, "sinews_pusher_recovery_bytes", 0.0);
     // A recovery that ends while it reads frees its memory.
     store.hold_fetches("stored.a");
     let [mut ends, mut leaves, mut last] = [&hub, &hub, &hub].map(Client::new);

@@ -56,7 +56,7 @@ fn pusher_12_nothing_remains_of_clients_that_have_gone() {
         ] {
             wait_for(&hub, name, value);
         }
-        assert_eq!(api(&hub, "GET", "/apps/3/channels", "", "").1, json!({ "channels": {} }));
+        crate::cluster::until(&hub, "/apps/3/channels", &json!({ "channels": {} }));
     }
     let turns =
         || [0, 1].map(|thread| metric(&hub, &format!("sinews_loop_turns_total{{thread=\"{thread}\"}}")));

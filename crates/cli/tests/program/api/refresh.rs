@@ -154,6 +154,12 @@ fn connections_at_all_nodes_are_refreshed() {
         while call(&nodes[0], "GET /nodes", &Value::Null)["nodes"].as_array().unwrap().len() < 2 {
             assert!(begin.elapsed() < TIMEOUT);
         }
+        // Clients that connect earlier receive a report of the login at the broker.
+        for node in &nodes {
+            while !node.get("/readyz").starts_with("HTTP/1.1 200 ") {
+                assert!(begin.elapsed() < TIMEOUT);
+            }
+        }
         let anna = token(&secret, &["--subject", "anna", "--subscribe", ">"]);
         let mut clients = [&nodes[0], &nodes[1]].map(|node| connect(node, &anna).0);
         let body = json!({"user": "anna", "claims": {"sub": "anna", "subscribe": "a"}});

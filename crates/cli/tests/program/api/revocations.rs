@@ -107,6 +107,10 @@ fn revocations_reach_all_nodes_and_those_that_join_later() {
         let start = |name: &str| servers.start(&["--cluster", &url, "--cluster-node-name", name]);
         let [a, b] = ["a", "b"].map(start);
         until("both nodes are known", || nodes(&a) == 2);
+        // Clients that connect earlier receive a report of the login at the broker.
+        for node in [&a, &b] {
+            until("it is ready", || node.get("/readyz").starts_with("HTTP/1.1 200 "));
+        }
         let (anna, ben) = (servers.token("anna", "1"), servers.token("ben", "2"));
         let (mut of_anna, _) = connect(&b, &anna);
         assert_eq!(call(&a, "POST /revoke", &json!({"user": "anna"}))["connections"], 1);
