@@ -227,7 +227,7 @@ mod tests {
 
     /// Receives until a number of datagrams has arrived.
     fn collect(socket: &mut DatagramSocket, count: usize) -> Vec<(Vec<u8>, SocketAddr, Option<IpAddr>, u8)> {
-        let (mut seen, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+        let (mut seen, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(60));
         while seen.len() < count && Instant::now() < deadline {
             let received = socket.receive(|datagram| {
                 seen.push((datagram.payload.to_vec(), datagram.from, datagram.local, datagram.ecn));

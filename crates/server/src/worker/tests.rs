@@ -207,7 +207,7 @@ fn idle() -> sinews_proto::Config {
     sinews_proto::Config::default().with_ping_interval(None).with_idle_timeout(Some(IDLE_TIMEOUT))
 }
 
-const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct TestClient {
     stream: TcpStream,

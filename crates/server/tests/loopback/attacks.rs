@@ -220,7 +220,7 @@ fn flood_of_requests_is_read_only_as_fast_as_answers_are() {
 /// Many connections with partial heads delay no other connection, and end.
 #[test]
 fn connections_with_partial_heads_time_out() {
-    let http = patient().with_head_timeout(Duration::from_secs(3));
+    let http = patient().with_head_timeout(Duration::from_secs(10));
     let server = Running::server(Server::new(routes()).threads(1).http(http));
     let mut slow: Vec<_> = (0..200)
         .map(|number| {

@@ -23,14 +23,14 @@ struct State {
     dropped: usize,
 }
 
-/// Ready when the answer was provided.
-struct ManualAnswer(Receiver<Response>, ManualAnswers);
+/// Ready when the answer was provided. Its receiver is dropped before the drop counts.
+struct ManualAnswer(Receiver<Response>, CountedDrop);
 
 impl Future for ManualAnswer {
     type Output = Response;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
-        let mut state = self.1.0.lock().unwrap();
+        let mut state = self.1.0.0.lock().unwrap();
         match self.0.try_recv() {
             Ok(response) => Poll::Ready(response),
             Err(_) => {
@@ -41,9 +41,12 @@ impl Future for ManualAnswer {
     }
 }
 
-impl Drop for ManualAnswer {
+/// Counts its drop.
+struct CountedDrop(ManualAnswers);
+
+impl Drop for CountedDrop {
     fn drop(&mut self) {
-        self.1.0.lock().unwrap().dropped += 1;
+        self.0.0.lock().unwrap().dropped += 1;
     }
 }
 
@@ -51,7 +54,7 @@ impl ManualAnswers {
     fn answer_later(&self, request: OwnedRequest) -> ManualAnswer {
         let (sender, receiver) = channel();
         self.0.lock().unwrap().waiting.push((request, sender));
-        ManualAnswer(receiver, self.clone())
+        ManualAnswer(receiver, CountedDrop(self.clone()))
     }
 
     /// Returns the next waiting request, in order, and the sender of its answer.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use sinews_proto::Role;
 use sinews_server::{
     Cause, CloseCode, Config, Context, Expired, Handler, InvalidTopic, Member, Misuse, Overflow, Payload,
     PeerMisbehaved, PingRate, Prepared, Router, Server, SlowConsumer, TopicRule, Topics, WebSocketRoute,
@@ -63,7 +64,12 @@ fn every_kind_of_end_is_reported_once() {
     let (cause, status) = ended(plain(), by_peer(Frame::text("x").unmasked()));
     assert!(cause == Cause::Fault(PeerMisbehaved::UnmaskedFrame) && status == 1002, "{cause:?}");
     let flooding = plain().with_ping_rate(PingRate { per_second: 1, burst: 1 });
-    let (cause, status) = ended(flooding, by_peer(Frame::ping("").fin(true)));
+    let (cause, status) = ended(flooding, |_, mut peer| {
+        // At once: within a second, the rate permits one.
+        peer.client.send(Frame::ping("").encode(Role::Client).repeat(10));
+        while peer.next().is_some() {}
+        Some(peer)
+    });
     assert!(cause == Cause::Fault(PeerMisbehaved::PingFlood) && status == 1008, "{cause:?}");
     let (cause, status) = ended_by_time(plain().with_idle_timeout(Some(short)), |_, mut peer| {
         while matches!(peer.next(), Some(Reply::Close(..))) {

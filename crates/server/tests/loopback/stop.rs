@@ -239,9 +239,17 @@ fn handover_bounds_the_wait_for_a_first_request() {
         let http = HttpConfig::default().with_head_timeout(head);
         let server = Server::new(routes()).threads(1).grace(grace).drain_window(Duration::ZERO).http(http);
         let server = Running::server(server);
-        let (mut silent, mut kept) = (server.connect(), server.connect());
+        let mut silent = server.connect();
+        // On a busy machine, a connection may time out before its request arrives: then once more.
+        let (kept, answer) = loop {
+            let mut kept = server.connect();
+            kept.try_send(get("/"));
+            if let Some(answer) = kept.answer_if_in_time() {
+                break (kept, answer);
+            }
+        };
         // So the other connection has been accepted, too.
-        assert_eq!(kept.send(get("/")).answer().status, 200);
+        assert_eq!(answer.status, 200);
         server.stop.hand_over();
         silent.assert_end();
         drop((silent, kept));

@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Poll;
@@ -13,7 +14,7 @@ use sinews_server::{
 };
 use sinews_testkit::{BodyReader, SseEvent};
 
-use crate::support::{PATIENCE, Running, get, post};
+use crate::support::{PATIENCE, Running, for_slow_peers, get, post};
 
 /// Subscribes to a topic, from a sequence on if there is one; the text `end` in its waker's place ends the body.
 struct Subscriber {
@@ -81,6 +82,7 @@ fn world(change: impl FnOnce(Server) -> Server) -> World {
         .get("/", |_| Response::text("plain"))
         .get("/topics/{name}", move |request| {
             StreamingResponse::events(subscriber(request.param("name").unwrap().into_owned(), None, false))
+                .with_config(Arc::new(for_slow_peers()))
                 .with_header("X-Topic", request.param("name").unwrap().into_owned())
         })
         .get("/later/{name}", move |request| {
@@ -346,8 +348,19 @@ fn stop_ends_every_body() {
 fn limits_of_handshakes_apply() {
     let world = world(|server| server.limits(Limits::default().with_handshakes_per_second(1)));
     let _first = world.subscribed("/topics/a");
-    let mut client = world.server.connect();
-    let answer = client.send(get("/topics/a")).answer();
+    // Unless a second has passed: then the response streams.
+    let (mut client, answer) = loop {
+        let mut client = world.server.connect();
+        client.send(get("/topics/a"));
+        let mut status = [0; "HTTP/1.1 503".len()];
+        while client.stream.peek(&mut status).unwrap() < status.len() {
+            assert_ne!(status[0], 0, "the connection has ended");
+        }
+        if !status.ends_with(b" 200") {
+            let answer = client.answer();
+            break (client, answer);
+        }
+    };
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
     assert_eq!(client.send(get("/")).answer().text(), "plain");
 }

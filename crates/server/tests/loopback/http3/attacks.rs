@@ -163,11 +163,9 @@ fn windows_that_stay_closed_end_their_answer() {
     client.quic.unread.insert(stream);
     let closed = client.ask("GET", "/large", b"");
     client.run("the other answer", |quic| quic.responses.get(&closed).is_some_and(|answer| answer.2));
+    // The client reads no repeated datagram either, which would open the window.
+    client.run("a reset", |_| server.monitor.metrics().queued_bytes == 0);
     client.quic.unread.clear();
-    client.run("a reset", |quic| {
-        let _ = quic;
-        server.monitor.metrics().queued_bytes == 0
-    });
     client.quic.read(StreamId::from(VarInt::from_u64(stream).unwrap()));
     client.run("a reset", |quic| quic.resets.get(&stream) == Some(&0x10c));
     assert_eq!(client.get("/fixed").0, 200);

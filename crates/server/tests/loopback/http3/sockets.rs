@@ -106,6 +106,7 @@ fn sockets_and_requests_share_a_connection() {
     sockets.has_ended(streams[0]);
     sockets.send_bytes(streams[0], b"", true);
     sockets.sync(streams[2]);
+    sockets.client.run("the end of a socket", |_| server.monitor.metrics().websockets() == 2);
     let metrics = server.monitor.metrics();
     assert_eq!((metrics.http3_websockets, metrics.handshakes, metrics.websockets()), (3, 3, 2));
 }
@@ -145,11 +146,11 @@ fn streams_end_as_transports_do() {
     let mut sockets = Http3Sockets::new(server.connect());
     let stream = sockets.open("/");
     sockets.send_bytes(stream, b"", true);
-    sockets.client.flush();
+    sockets.client.run("the end of a socket", |_| server.monitor.metrics().websockets() == 0);
     assert_eq!(events.closed().cause(), Cause::Ended);
     let stream = sockets.open("/");
     sockets.client.quic.quic.send_stream(quic_stream(stream)).reset(0x10c_u32.into()).unwrap();
-    sockets.client.flush();
+    sockets.client.run("the end of a socket", |_| server.monitor.metrics().websockets() == 0);
     assert_eq!(events.closed().cause(), Cause::Ended);
     let stream = sockets.open("/");
     // A frame without a mask.
