@@ -4,13 +4,13 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::hmac;
 use serde_json::json;
 use sinews_hub::auth::{Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, key_value_of_json};
-use sinews_server::{KeyWrite, Router, Server};
+use sinews_server::{Config, KeyWrite, Router, Server};
 use sinews_testkit::{CountingAllocator, exclude_this_thread, idle_live_bytes};
 
 #[global_allocator]
@@ -98,7 +98,10 @@ fn idle_connections_take_bounded_memory() {
     let apps = PusherApps::new([PusherApp::new("1", "key", "secret")]).unwrap();
     let auth = Auth::new(&AuthOptions::new()).unwrap();
     let policy = AccessPolicy::new(auth, HostRules::default()).with_pusher(apps);
-    let hub = Hub::builder().access(policy).history("kept.>", 10).without_pages().build().unwrap();
+    // The clients answer no pings.
+    let websocket = Config::default().with_ping_interval(None).with_idle_timeout(None);
+    let hub = Hub::builder().access(policy).websocket(websocket).history("kept.>", 10).without_pages();
+    let hub = hub.build().unwrap();
     let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let hub = hub.start(&server).unwrap();
@@ -140,10 +143,10 @@ fn idle_connections_take_bounded_memory() {
     for (name, open, max) in kinds {
         let before = streams.len();
         streams.extend((before..before + MANY).map(|number| open(address, number)));
-        let few = idle_live_bytes();
+        let few = settled_live_bytes();
         let before = streams.len();
         streams.extend((before..before + MANY).map(|number| open(address, number)));
-        let each = (idle_live_bytes() - few) / MANY as isize;
+        let each = (settled_live_bytes() - few) / MANY as isize;
         println!("{each} bytes for an idle {name}");
         // The tables of connections have capacity already. The allocator adds to the size of each object.
         assert!((100..=max).contains(&each), "{each} bytes for a {name}");
@@ -155,3 +158,18 @@ fn idle_connections_take_bounded_memory() {
 }
 
 const MANY: usize = 256;
+
+/// The live bytes once they have remained for longer than the interval at which the server frees unused buffers.
+fn settled_live_bytes() -> isize {
+    let begin = Instant::now();
+    let (mut live, mut since) = (idle_live_bytes(), begin);
+    while since.elapsed() < Duration::from_secs(3) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the live bytes change all the time");
+        thread::park_timeout(Duration::from_millis(100));
+        let now = idle_live_bytes();
+        if now != live {
+            (live, since) = (now, Instant::now());
+        }
+    }
+    live
+}
