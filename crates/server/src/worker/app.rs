@@ -196,7 +196,6 @@ impl App for Worker {
         }
         if let Some(removed) = self.conns.get_mut(conn.index()).and_then(Option::take) {
             self.remove_conn(conn, removed.memory);
-            self.shared.services.counters.closed.add((&why).into());
             self.freed += 1;
             self.shared.services.tasks.remove(conn);
             match &removed.protocol {
@@ -212,6 +211,8 @@ impl App for Worker {
                 ConnProtocol::Rejected(_) => self.rejecting -= 1,
                 ConnProtocol::Http3(_) | ConnProtocol::ProxyHeader(_) => {}
             }
+            // Behind the release: a connection counts as closed once another one may take its place.
+            self.shared.services.counters.closed.add((&why).into());
         }
         // The handler may have published in `close`.
         self.settle(io, conn);

@@ -262,13 +262,13 @@ impl Worker {
             tracing::debug!(reason, "HTTP/3 connection failed");
             counters.http3_failed.add(1);
         }
-        counters.closed.add(match cause {
+        let end = match cause {
             LinkEnd::Peer => ConnectionEnd::Finished,
             LinkEnd::Local if self.shared.services.stopping => ConnectionEnd::Stopped,
             LinkEnd::Local => ConnectionEnd::Closed,
             LinkEnd::Lost => ConnectionEnd::Reset,
             _ => ConnectionEnd::Failed,
-        });
+        };
         self.remove_conn(removed.id, removed.memory);
         self.freed += 1;
         self.shared.services.tasks.remove(removed.id);
@@ -278,6 +278,8 @@ impl Worker {
             let sockets = http3.sockets.list();
             self.remove_sockets(io, sockets);
         }
+        // Behind the release: a connection counts as closed once another one may take its place.
+        self.shared.services.counters.closed.add(end);
         // The handlers may have published in `close`.
         self.settle(io, removed.id);
     }

@@ -372,7 +372,7 @@ fn keepalive_is_a_comment() {
         fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
     }
     let config = Config::default().with_ping_interval(Some(std::time::Duration::from_millis(20)));
-    let config = std::sync::Arc::new(config.with_idle_timeout(Some(std::time::Duration::from_millis(1))));
+    let config = Arc::new(config.with_idle_timeout(Some(std::time::Duration::from_millis(1))));
     let router =
         Router::new().get("/", move |_| StreamingResponse::events(Silent).with_config(config.clone()));
     let server = Running::router(router);
