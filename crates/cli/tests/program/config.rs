@@ -182,7 +182,7 @@ fn file_is_reloaded_on_sighup() {
     server.signal("HUP");
     // The reload's own log lines are below the new level, so the test observes the policy.
     while !server.request("POST /topics/a HTTP/1.1", "x").starts_with("HTTP/1.1 401 ") {
-        std::thread::yield_now();
+        std::thread::park_timeout(std::time::Duration::from_millis(5));
     }
     server.signal("TERM");
     let mut rest = String::new();

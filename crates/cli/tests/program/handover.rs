@@ -83,7 +83,7 @@ impl Service {
         let processes = vec![child.id()];
         let service = Self { child, directory, address, log, processes };
         while TcpStream::connect(address).is_err() {
-            std::thread::yield_now();
+            std::thread::park_timeout(Duration::from_millis(5));
         }
         // An answer implies that the signal handlers are installed, too. A test with TLS awaits one itself.
         if more.contains("[tls]") {
@@ -222,7 +222,7 @@ fn post(address: SocketAddr, topic: &str, body: &str) {
             return;
         }
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: 1"), "{answer}");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 
@@ -370,7 +370,7 @@ fn two_restarts_under_load_reject_and_reset_no_connection() {
         let more = || {
             let before = done.load(Ordering::Relaxed);
             while done.load(Ordering::Relaxed) < before + 100 && !loading.is_finished() {
-                std::thread::yield_now();
+                std::thread::park_timeout(Duration::from_millis(5));
             }
         };
         more();
@@ -487,7 +487,7 @@ fn resume(mut service: Service, topic: &str) {
         let subscribers = [(); 3].map(|()| scope.spawn(|| follow(address, topic, 4 * EACH, &ready)));
         while ready.load(Ordering::SeqCst) < 3 {
             assert!(!subscribers.iter().any(|subscriber| subscriber.is_finished()));
-            std::thread::yield_now();
+            std::thread::park_timeout(Duration::from_millis(5));
         }
         let sockets = ["one", "two"].map(|name| {
             scope.spawn({
@@ -507,7 +507,7 @@ fn resume(mut service: Service, topic: &str) {
         for part in [1, 2] {
             while published.load(Ordering::SeqCst) < part * EACH {
                 assert!(!subscribers.iter().any(|subscriber| subscriber.is_finished()));
-                std::thread::yield_now();
+                std::thread::park_timeout(Duration::from_millis(5));
             }
             service.restart();
             service.old_one_ends();
@@ -802,7 +802,7 @@ fn successor_takes_over_streams_and_clients_retry() {
                 let (head, request_text) = answer.split_once("\r\n\r\n").expect("an answer");
                 if head.starts_with("HTTP/1.1 503 ") {
                     assert!(head.contains("Retry-After: 1"), "{head}");
-                    std::thread::yield_now();
+                    std::thread::park_timeout(Duration::from_millis(5));
                     continue;
                 }
                 assert!(head.starts_with("HTTP/1.1 200 "), "{head}{request_text}");
@@ -816,7 +816,7 @@ fn successor_takes_over_streams_and_clients_retry() {
             let started = Instant::now();
             while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
                 assert!(started.elapsed() < TIMEOUT, "no append is acknowledged");
-                std::thread::yield_now();
+                std::thread::park_timeout(Duration::from_millis(5));
             }
         };
         for _ in 0..2 {

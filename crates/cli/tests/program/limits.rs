@@ -55,7 +55,7 @@ fn memory_beyond_the_limit_is_rejected_or_reclaimed() {
     let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "refuse"]);
     let holding = begins_message(&server);
     while !server.get("/healthz").starts_with("HTTP/1.1 503 ") {
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
     }
     drop(holding);
 
@@ -119,7 +119,7 @@ fn stop_delay_keeps_serving_after_readyz_fails() {
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     server.signal("TERM");
     while !server.get("/readyz").starts_with("HTTP/1.1 503 ") {
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
     }
     let mut socket = server.websocket("/echo");
     socket.send(&Frame::text("still here"));

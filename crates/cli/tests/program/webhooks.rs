@@ -74,7 +74,7 @@ fn wait_for_metric(server: &Running, name: &str, value: &str) {
     let begin = Instant::now();
     while metric(server, name) != value {
         assert!(begin.elapsed() < TIMEOUT, "{name} is {}, not {value}", metric(server, name));
-        std::thread::yield_now();
+        std::thread::park_timeout(std::time::Duration::from_millis(5));
     }
 }
 
@@ -312,7 +312,7 @@ fn events_wait_while_the_application_is_away_and_arrive_in_order() {
     let mut client = Client::connect(&server);
     publish(&mut client, "a", &json!(0));
     while metric(&server, "sinews_webhook_retries_total{webhook=\"app\"}") == "0" {
-        std::thread::yield_now();
+        std::thread::park_timeout(std::time::Duration::from_millis(5));
     }
     for number in 1..20 {
         publish(&mut client, "a", &json!(number));

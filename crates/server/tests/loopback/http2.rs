@@ -99,7 +99,7 @@ impl Http2Server {
         let deadline = std::time::Instant::now() + PATIENCE;
         while self.wakers.lock().unwrap().is_empty() {
             assert!(std::time::Instant::now() < deadline, "no request to /later");
-            std::thread::yield_now();
+            std::thread::park_timeout(Duration::from_micros(100));
         }
         self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
     }
@@ -111,7 +111,7 @@ impl Http2Server {
             if count > 0 || std::time::Instant::now() > deadline {
                 return count;
             }
-            std::thread::yield_now();
+            std::thread::park_timeout(Duration::from_micros(100));
         }
     }
 }

@@ -100,7 +100,7 @@ fn wait(what: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_micros(100));
     }
 }
 

@@ -309,7 +309,7 @@ fn broken_record_ends_a_websocket() {
     let deadline = std::time::Instant::now() + PATIENCE;
     while monitor.metrics().websockets_closed.of(WebSocketEnd::Lost) == 0 {
         assert!(std::time::Instant::now() < deadline);
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_micros(100));
     }
     assert_eq!(monitor.metrics().tls_failures, 1);
 }
@@ -339,7 +339,7 @@ fn proxy_header_comes_before_the_tls_handshake() {
     let deadline = std::time::Instant::now() + PATIENCE;
     while monitor.metrics().connections() > 1 {
         assert!(std::time::Instant::now() < deadline);
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_micros(100));
     }
 }
 
@@ -446,7 +446,7 @@ fn queued_output_arrives_in_order_over_tls() {
     let deadline = std::time::Instant::now() + PATIENCE;
     while monitor.metrics().messages_sent < u64::from(MESSAGES) {
         assert!(std::time::Instant::now() < deadline);
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_micros(100));
     }
     assert!(monitor.metrics().queued_bytes > SIZE as u64, "more than a socket takes");
     for number in 0..MESSAGES {
@@ -460,6 +460,6 @@ fn queued_output_arrives_in_order_over_tls() {
     assert_eq!(events.next(), HandlerEvent::Drain);
     while monitor.metrics().queued_bytes > 0 {
         assert!(std::time::Instant::now() < deadline);
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_micros(100));
     }
 }
