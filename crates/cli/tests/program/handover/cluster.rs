@@ -87,7 +87,7 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
     for subscriber in [&mut new, &mut elsewhere] {
         let asked = json!({ "op": "presence", "topic": "t" });
         while subscriber.socket.request(&asked).unwrap()["subscribers"] != 2 {
-            std::thread::park_timeout(std::time::Duration::from_millis(5));
+            std::thread::park_timeout(Duration::from_millis(5));
         }
     }
 }
@@ -136,7 +136,7 @@ fn publications_of_another_node_are_retained_during_handovers() {
         // An answer has at most 1,000 messages.
         match count < 900 {
             true => count = publish_next(),
-            false => std::thread::park_timeout(std::time::Duration::from_millis(5)),
+            false => std::thread::park_timeout(Duration::from_millis(5)),
         }
     }
     (0..5).for_each(|_| _ = publish_next());

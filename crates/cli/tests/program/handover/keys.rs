@@ -11,7 +11,7 @@ fn request_json(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
         if answer.0 != 503 {
             return answer;
         }
-        std::thread::park_timeout(std::time::Duration::from_millis(5));
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 
@@ -170,7 +170,7 @@ fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
             };
             while !is_seen() {
                 assert!(!is_writer && begin.elapsed() < TIMEOUT, "{topic}");
-                std::thread::park_timeout(std::time::Duration::from_millis(5));
+                std::thread::park_timeout(Duration::from_millis(5));
             }
         }
     }
@@ -210,7 +210,7 @@ fn durable_keys_of_a_cluster_are_stored_by_the_successor() {
     // What the successor has stored survives it.
     service.signal(service.current(), "KILL");
     while TcpStream::connect(address).is_ok() {
-        std::thread::park_timeout(std::time::Duration::from_millis(5));
+        std::thread::park_timeout(Duration::from_millis(5));
     }
     let streams = service.directory.file("streams");
     let arguments =
