@@ -36,7 +36,7 @@ use self::keys::VerifyingKey;
 pub use self::keys::{TokenKeys, hmac_algorithms, read_secret};
 pub use self::options::{AuthError, AuthOptions};
 pub(crate) use self::revocations::{
-    Revocation, RevocationError, RevocationStored, Revocations, RevokedTokens,
+    Revocation, RevocationDigest, RevocationError, RevocationStored, Revocations, RevokedTokens,
 };
 use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};

@@ -29,6 +29,7 @@ mod pending;
 mod protocol;
 mod receiver;
 mod redis;
+mod revocations;
 mod subject;
 mod times;
 mod transport;
@@ -427,7 +428,7 @@ impl Cluster {
             serving: self.is_serving.load(Ordering::Acquire),
             reports: self.report_role(),
             keys: keys.filter(|_| self.is_serving.load(Ordering::Acquire)),
-            revocations: None,
+            revoked: None,
         }
     }
 
@@ -437,12 +438,6 @@ impl Cluster {
 
     fn send_heartbeat(&self, heartbeat: &Heartbeat) {
         self.outbox.send(&self.outbox.subjects.all(), MessageKind::Heartbeat, &encode(heartbeat));
-    }
-
-    /// Asks a node for its revocations if they have differed from the revocations of this node for a while.
-    fn compare_revocations(&self, own: Option<u64>, now: Instant) {
-        let Some(node) = own.and_then(|own| self.lock_nodes().compare_revocations(own, now)) else { return };
-        self.send_command(&self.outbox.subjects.node(node), 0, NodeCommand::SendRevocations);
     }
 
     fn send_leave(&self) {

@@ -6,6 +6,7 @@
 mod compact;
 mod id;
 mod path;
+mod revoke;
 mod selector;
 pub(crate) mod subscribe;
 
@@ -14,6 +15,8 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Bound;
+#[cfg(test)]
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as MemoryOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -28,8 +31,8 @@ use self::compact::Compact;
 pub(crate) use self::id::ConnectionId;
 pub(crate) use self::path::ConnectionPath;
 pub(crate) use self::selector::ConnectionSelector;
-use crate::auth::{Denied, Revocation, RevocationError, Revocations, Rights, RightsChange};
-use crate::closing::{TOKEN_EXPIRED, close};
+use crate::auth::{Denied, Revocations, Rights, RightsChange};
+use crate::closing::close;
 use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
 use crate::problem::{Problem, code, problem};
 
@@ -82,6 +85,9 @@ pub(crate) struct ConnectionRegistry {
     events: OnceLock<Arc<dyn EventSink>>,
     /// A client was welcomed while the broker of the cluster was unreachable. Cleared when it is reported.
     pub(crate) has_isolated: AtomicBool,
+    /// Pages that were read.
+    #[cfg(test)]
+    pages: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -185,6 +191,8 @@ impl Default for ConnectionRegistry {
             state: Mutex::default(),
             events: OnceLock::new(),
             has_isolated: AtomicBool::new(false),
+            #[cfg(test)]
+            pages: AtomicUsize::new(0),
         }
     }
 }
@@ -277,6 +285,8 @@ impl ConnectionRegistry {
             self.number_of(after).ok_or_else(|| problem(code::MALFORMED, "after: no id of this process"))
         });
         let after = after.transpose()?.unwrap_or(0);
+        #[cfg(test)]
+        self.pages.fetch_add(1, MemoryOrdering::Relaxed);
         let state = self.lock();
         Ok(match user {
             None => {
@@ -369,28 +379,6 @@ impl ConnectionRegistry {
         self.close_if(selector, (code, reason), |_| true)
     }
 
-    /// Revokes tokens in this process, for another process or node, and closes their connections. Returns their number.
-    /// The connections of tokens that are revoked already are closed.
-    pub(crate) fn revoke(&self, revocations: &Revocations, all: &[Revocation]) -> usize {
-        let (new, stored) = revocations.revoke_all(all);
-        match stored {
-            // The other process or node answers the request.
-            Ok(_stored) => {}
-            Err(RevocationError::Full) => {
-                tracing::warn!("too many revocations are in effect: some of another node are ignored");
-            }
-            Err(RevocationError::NotStored(why)) => {
-                tracing::error!("a restart forgets revocations of another node: {why}");
-            }
-        }
-        let close = |revocation: &Revocation| {
-            let selector = ConnectionSelector::of(&revocation.tokens);
-            let is_affected = |rights: &Rights| revocation.applies_to(rights);
-            self.close_if(&selector, (TOKEN_EXPIRED, REVOKED), is_affected)
-        };
-        new.iter().map(close).sum()
-    }
-
     /// Changes the rights of connections; returns their number.
     pub(crate) fn refresh_all(&self, selector: &ConnectionSelector, change: RightsChange) -> usize {
         let change = Arc::new(change);
@@ -412,18 +400,28 @@ impl ConnectionRegistry {
         })
     }
 
-    /// Sends a command to each connection that needs one; returns their number.
+    /// Sends a command to each connection of a selector that needs one; returns their number.
     fn command_all(
         &self,
         selector: &ConnectionSelector,
         make: impl Fn(&ClientConnection) -> Option<ConnectionCommand>,
     ) -> usize {
+        let page = |after: Option<&str>| self.candidates(selector, after, STEP);
+        self.command_each(page, |connection| selector.names(connection).then(|| make(connection)).flatten())
+    }
+
+    /// Sends a command to each connection that needs one, of pages that follow an id; returns their number.
+    fn command_each(
+        &self,
+        page: impl Fn(Option<&str>) -> Result<Vec<Arc<ClientConnection>>, Problem>,
+        make: impl Fn(&ClientConnection) -> Option<ConnectionCommand>,
+    ) -> usize {
         let (mut count, mut after) = (0, None::<String>);
         loop {
-            let found = self.candidates(selector, after.as_deref(), STEP).unwrap_or_default();
+            let found = page(after.as_deref()).unwrap_or_default();
             let Some(last) = found.last() else { return count };
             after = Some(self.id_of(last));
-            for connection in found.iter().filter(|connection| selector.names(connection)) {
+            for connection in &found {
                 count +=
                     usize::from(make(connection).is_some_and(|command| connection.send(command).is_ok()));
             }
@@ -600,7 +598,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::auth::RevokedTokens;
+    use crate::auth::{Revocation, RevokedTokens};
 
     #[derive(Default)]
     struct CountedWakes(AtomicUsize);

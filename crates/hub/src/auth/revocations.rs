@@ -18,6 +18,9 @@ use crate::stable_hash::{fnv, mix};
 /// Maximum number of revocations in effect.
 const REVOCATIONS_MAX: usize = 65_536;
 
+/// Seconds in which a revocation reaches all nodes, and by which the clocks of nodes may differ.
+const TRANSIT_MAX: f64 = 5.0;
+
 /// The tokens that a revocation affects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -31,7 +34,7 @@ pub(crate) enum RevokedTokens {
 /// The revocations in effect.
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
-    revoked: RwLock<HashMap<RevokedTokens, RevokedTime>>,
+    revoked: RwLock<HashMap<RevokedTokens, KnownRevocation>>,
     /// Checked without the lock.
     any: AtomicBool,
     /// Set if they are stored on disk.
@@ -43,6 +46,23 @@ struct RevokedTime {
     /// Seconds since 1970.
     at: f64,
     until: f64,
+}
+
+/// A revocation in effect.
+#[derive(Debug)]
+struct KnownRevocation {
+    time: RevokedTime,
+    /// Of the tokens and of the time.
+    hash: u64,
+}
+
+/// A digest of the revocations that are in effect for a while before and after a time: equal at nodes with the same ones,
+/// also if others are on their way between the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RevocationDigest {
+    /// Seconds since 1970.
+    pub(crate) time: u64,
+    pub(crate) digest: u64,
 }
 
 /// The result of adding a revocation.
@@ -167,19 +187,19 @@ impl Revocations {
         let mut revoked = self.revoked.write().unwrap_or_else(PoisonError::into_inner);
         if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
             let now = now();
-            revoked.retain(|_, revocation| revocation.until > now);
+            revoked.retain(|_, known| known.time.until > now);
             if revoked.len() >= REVOCATIONS_MAX {
                 return Inserted::Full;
             }
         }
         // An earlier revocation of the same tokens is not shortened.
-        let former = revoked.get(tokens).copied();
+        let former = revoked.get(tokens).map(|known| known.time);
         let later = |known: RevokedTime| RevokedTime { at: at.max(known.at), until: until.max(known.until) };
-        let known = former.map_or(RevokedTime { at, until }, later);
-        if former == Some(known) {
+        let time = former.map_or(RevokedTime { at, until }, later);
+        if former == Some(time) {
             return Inserted::Known;
         }
-        revoked.insert(tokens.clone(), known);
+        revoked.insert(tokens.clone(), KnownRevocation { time, hash: hash(tokens, time) });
         self.any.store(true, Ordering::Release);
         Inserted::New
     }
@@ -188,22 +208,34 @@ impl Revocations {
     pub(crate) fn all(&self) -> Vec<Revocation> {
         let now = now();
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        let valid = revoked.iter().filter(|(_, known)| known.until > now);
+        let valid =
+            revoked.iter().map(|(tokens, known)| (tokens, known.time)).filter(|(_, it)| it.until > now);
         valid
-            .map(|(tokens, known)| Revocation { tokens: tokens.clone(), at: known.at, until: known.until })
+            .map(|(tokens, time)| Revocation { tokens: tokens.clone(), at: time.at, until: time.until })
             .collect()
     }
 
-    /// A digest of the revocations in effect: equal at two nodes with the same ones. `None` if there is no capacity for
-    /// further ones, so that a node may lack revocations of the others.
-    pub(crate) fn digest(&self) -> Option<u64> {
-        let now = now();
+    /// The digest of this second. `None` if there is no capacity for further revocations, so that a node may lack revocations
+    /// of the others.
+    pub(crate) fn digest(&self) -> Option<RevocationDigest> {
+        self.digest_at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+    }
+
+    /// The digest of a time in seconds since 1970, to compare it with the digest of another node. It leaves out revocations
+    /// that the other node may lack rightly: of the last seconds, since they may be on their way, and those that are about to
+    /// end, since a list of the revocations in effect no longer has them.
+    pub(crate) fn digest_at(&self, time: u64) -> Option<RevocationDigest> {
+        let (now, at) = (now(), Duration::from_secs(time).as_secs_f64());
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        let valid = revoked.iter().filter(|(_, known)| known.until > now);
-        // The order of a map has no meaning.
-        let (count, digest) =
-            valid.fold((0, 0), |(count, digest), (tokens, known)| (count + 1, digest ^ hash(tokens, *known)));
-        (count < REVOCATIONS_MAX).then_some(digest)
+        let (mut count, mut digest) = (0, 0);
+        for known in revoked.values() {
+            count += usize::from(known.time.until > now);
+            if known.time.at <= at - TRANSIT_MAX && known.time.until > at + TRANSIT_MAX {
+                // The order of a map has no meaning.
+                digest ^= known.hash;
+            }
+        }
+        (count < REVOCATIONS_MAX).then_some(RevocationDigest { time, digest })
     }
 
     /// Checks the token of a client.
@@ -225,7 +257,7 @@ impl Revocations {
 
     fn applies(&self, tokens: &RevokedTokens, is_affected: impl Fn(f64) -> bool) -> bool {
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
-        revoked.get(tokens).is_some_and(|revocation| revocation.until > now() && is_affected(revocation.at))
+        revoked.get(tokens).is_some_and(|known| known.time.until > now() && is_affected(known.time.at))
     }
 }
 
@@ -259,8 +291,10 @@ mod tests {
             for revocation in serde_json::from_str::<Vec<_>>(&text).unwrap() {
                 other.insert(&revocation);
             }
-            assert_eq!(node.digest(), other.digest(), "{text}");
-            node.digest().unwrap()
+            // They are no longer on their way then, and in effect.
+            let [digest, same] = [node, other].map(|node| node.digest_at(now() as u64 + 30).unwrap().digest);
+            assert_eq!(digest, same, "{text}");
+            digest
         };
         let expired =
             Revocation { until: now() - 1.0, ..Revocation::new(RevokedTokens::WithId("b".into()), 0.0) };
@@ -269,6 +303,18 @@ mod tests {
         let later = Revocation { until: all[0].until + 1.0, ..all[0].clone() };
         let digests = [digest(&[]), first, second, digest(&all), digest(&[later])];
         assert_eq!(digests.iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "{digests:?}");
+    }
+
+    #[test]
+    fn digest_leaves_out_revocations_on_their_way_and_those_about_to_end() {
+        let node = Revocations::default();
+        let none = |time| Revocations::default().digest_at(time);
+        let tokens = RevokedTokens::WithId("a".into());
+        // Far from now, since the map only forgets those that have ended if it is full.
+        assert_eq!(node.insert(&Revocation { tokens, at: 3e9, until: 3e9 + 60.0 }), Inserted::New);
+        let is_included = |after: u64| node.digest_at(3_000_000_000 + after) != none(3_000_000_000 + after);
+        assert_eq!([0, 4, 5, 54, 55, 60].map(is_included), [false, false, true, true, false, false]);
+        assert!(node.digest().is_some_and(|digest| Some(digest) == none(digest.time)));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::Cluster;
 use super::members::{self, PresenceSnapshotSender};
 use super::message::{MessageKind, NodeId};
 
-/// Bytes that wait for the broker, above which parts of presence wait, too: they do not delay publications.
-const WAITING_PARTS_MAX: usize = 256 << 10;
+/// Bytes that wait for the broker, above which parts of presence and of other lists wait, too: they do not delay publications.
+pub(super) const WAITING_PARTS_MAX: usize = 256 << 10;
 
 /// Announces the presence of this node's own connections.
 pub(super) struct Announcer {

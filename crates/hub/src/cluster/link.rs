@@ -20,6 +20,7 @@ use super::nodes::Heartbeat;
 use super::outbox::Outbox;
 use super::pending::PendingWork;
 use super::receiver::Receiver;
+use super::revocations::RevocationExchange;
 use super::times::{CONNECT_TIMEOUT, HEARTBEAT, RETRY_MAX};
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
@@ -117,6 +118,7 @@ impl ClusterLink {
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
+            revocations: RevocationExchange::default(),
             results: PendingWork::new(&cluster.outbox),
             events: PendingWork::new(&cluster.outbox),
         };
@@ -227,7 +229,7 @@ impl ClusterLink {
             .fold(next, Instant::min);
         let deadline = self.cluster().lock_requests().deadline();
         next = deadline.map_or(next, |deadline| next.min(deadline));
-        if self.announcer.sends_snapshot() && is_flushed {
+        if (self.announcer.sends_snapshot() || self.receiver.revocations.sends_list()) && is_flushed {
             return Duration::ZERO;
         }
         next.saturating_duration_since(now)
@@ -255,10 +257,10 @@ impl ClusterLink {
         if cluster.outbox.is_open() {
             let keys = self.receiver.keys_heartbeat(now);
             let counts = self.receiver.hub.connections().counts();
-            let revocations = self.receiver.live.policy().revocations().digest();
+            let revoked = self.receiver.live.policy().revocations().digest();
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
-            cluster.send_heartbeat(&Heartbeat { revocations, ..heartbeat });
-            cluster.compare_revocations(revocations, now);
+            cluster.send_heartbeat(&Heartbeat { revoked, ..heartbeat });
+            self.receiver.request_revocations(now);
             cluster.ping();
         }
     }
@@ -300,7 +302,8 @@ impl ClusterLink {
     fn deliver_publications(&mut self, now: Instant) -> bool {
         match self.receive(now) {
             Ok(has_work) => {
-                let waits = self.receiver.keys.has_output() || self.announcer.sends_snapshot();
+                let sends_list = self.announcer.sends_snapshot() || self.receiver.revocations.sends_list();
+                let waits = self.receiver.keys.has_output() || sends_list;
                 let is_idle = self.connection.as_ref().is_some_and(BrokerConnection::is_idle);
                 is_idle && !has_work && !waits && !self.is_delayed
             }

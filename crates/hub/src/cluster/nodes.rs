@@ -1,20 +1,15 @@
 //! The other nodes of the cluster, as this node knows them by their heartbeats.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::keys::KeyNodes;
 use super::message::NodeId;
 use super::times::NODE_TIMEOUT;
+use crate::auth::RevocationDigest;
 use crate::topics::nodes::{ReportRole, ReportingNodes};
-
-/// Time for which two nodes may have different revocations: they learn of one within a heartbeat, unless a message is lost.
-const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
-
-/// Time after which a node is asked for its revocations again, if the difference remains.
-const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Maximum number of other nodes. Further nodes are ignored, with a warning.
 pub(super) const NODES_MAX: usize = 255;
@@ -48,7 +43,7 @@ pub(crate) struct Heartbeat {
     pub(crate) keys: Option<KeysHeartbeat>,
     /// Digest of its revocations, unless they are too many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) revocations: Option<u64>,
+    pub(crate) revoked: Option<RevocationDigest>,
 }
 
 /// What a node reports about the keys of topics.
@@ -74,8 +69,6 @@ struct RemoteNode {
     /// The last heartbeat; `None` before the first.
     heartbeat: Option<Heartbeat>,
     received: ReceivedNumbers,
-    /// When this node asks it for its revocations, unless they become the same before.
-    ask_at: Option<Instant>,
 }
 
 /// The numbers of a node's last messages, to find duplicates.
@@ -113,8 +106,7 @@ impl Nodes {
             tracing::warn!(node = %id, "the cluster has more than {NODES_MAX} other nodes: this one is ignored");
             return false;
         }
-        let new =
-            || RemoteNode { seen: now, heartbeat: None, received: ReceivedNumbers::default(), ask_at: None };
+        let new = || RemoteNode { seen: now, heartbeat: None, received: ReceivedNumbers::default() };
         let node = self.0.entry(id).or_insert_with(new);
         node.seen = now;
         node.received.insert(number)
@@ -126,18 +118,9 @@ impl Nodes {
         node.heartbeat.replace(heartbeat).is_none()
     }
 
-    /// Compares the digest of this node's revocations with the digests of the others, once a second. Returns a node to ask for
-    /// its revocations: its digest has differed for [`DIFFERENCE_MAX`].
-    pub(super) fn compare_revocations(&mut self, own: u64, now: Instant) -> Option<NodeId> {
-        for node in self.0.values_mut() {
-            let digest = node.heartbeat.as_ref().and_then(|heartbeat| heartbeat.revocations);
-            let is_different = digest.is_some_and(|digest| digest != own);
-            node.ask_at = is_different.then(|| node.ask_at.unwrap_or(now + DIFFERENCE_MAX));
-        }
-        let due = self.0.iter_mut().filter(|(_, node)| node.ask_at.is_some_and(|at| at <= now));
-        let (id, node) = due.min_by_key(|(_, node)| node.ask_at)?;
-        node.ask_at = Some(now + ASK_INTERVAL);
-        Some(*id)
+    /// Whether messages of a node have arrived, and it has neither left nor expired.
+    pub(super) fn contains(&self, id: NodeId) -> bool {
+        self.0.contains_key(&id)
     }
 
     /// Removes a node that leaves. Returns whether it was known.
@@ -251,7 +234,7 @@ mod tests {
             serving: true,
             reports: ReportRole::None,
             keys: None,
-            revocations: None,
+            revoked: None,
         };
         assert!(nodes.receive(one, 1, begin) && nodes.receive(two, 1, begin));
         assert!(nodes.beat(one, heartbeat.clone()) && !nodes.beat(one, heartbeat));
@@ -262,33 +245,6 @@ mod tests {
         nodes.renew(begin + NODE_TIMEOUT);
         assert_eq!(nodes.expire(begin + NODE_TIMEOUT * 3 / 2), []);
         assert!(nodes.remove(two) && !nodes.remove(two));
-    }
-
-    #[test]
-    fn nodes_with_other_revocations_are_asked_one_by_one() {
-        let (mut nodes, begin) = (Nodes::default(), Instant::now());
-        let ids = [1, 2, 3, 4].map(|id| NodeId { id, start: 0 });
-        let beat = |nodes: &mut Nodes, id: NodeId, revocations: Option<u64>| {
-            let heartbeat = serde_json::json!({
-                "name": "", "version": "", "uptime": 0, "revocations": revocations,
-            });
-            nodes.receive(id, 1, begin);
-            nodes.beat(id, serde_json::from_value(heartbeat).unwrap());
-        };
-        let (same, other) = (Some(1 << 63), Some(7));
-        // The last one is of an earlier version, or has too many.
-        for (id, revocations) in ids.into_iter().zip([other, same, other, None]) {
-            beat(&mut nodes, id, revocations);
-        }
-        let asked = |nodes: &mut Nodes, seconds| {
-            nodes.compare_revocations(same.unwrap(), begin + Duration::from_secs(seconds))
-        };
-        assert_eq!([0, 1].map(|time| asked(&mut nodes, time)), [None; 2], "a message may be under way");
-        assert_eq!([2, 3, 4].map(|time| asked(&mut nodes, time)), [Some(ids[0]), Some(ids[2]), None]);
-        beat(&mut nodes, ids[0], same);
-        assert_eq!([31, 32, 33, 34].map(|time| asked(&mut nodes, time)), [None, None, Some(ids[2]), None]);
-        beat(&mut nodes, ids[0], other);
-        assert_eq!([40, 41, 42].map(|time| asked(&mut nodes, time)), [None, None, Some(ids[0])]);
     }
 
     #[test]

@@ -16,6 +16,8 @@ use super::members::RemotePresence;
 use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
 use super::nodes::{Heartbeat, KeysHeartbeat};
 use super::pending::PendingWork;
+use super::revocations::RevocationExchange;
+use crate::auth::RevocationDigest;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
 use crate::topics::HubTopics;
@@ -31,6 +33,7 @@ pub(super) struct Receiver {
     pub(super) keys: KeyReplicator,
     /// Nodes that need the whole presence of this node.
     pub(super) requesters: Vec<NodeId>,
+    pub(super) revocations: RevocationExchange,
     /// Results of commands that connections execute: the node that waits for one, and the id of its request.
     pub(super) results: PendingWork<(NodeId, u64, Value)>,
     /// Requests for events of cache channels.
@@ -73,7 +76,9 @@ impl Receiver {
                     self.request_presence(head.node);
                 }
                 let keys = heartbeat.keys.filter(|_| !is_replaced);
+                let revoked = heartbeat.revoked;
                 self.cluster.note_heartbeat(head.node, heartbeat);
+                self.compare_revocations(head.node, revoked, now);
                 self.note_keys(head.node, keys, now);
             }
             MessageKind::Leave => {
@@ -114,15 +119,12 @@ impl Receiver {
     }
 
     /// Executes a command of another node, and sends its result.
-    fn execute(&self, node: NodeId, body: &[u8]) {
+    fn execute(&mut self, node: NodeId, body: &[u8]) {
         // Other versions of this program may send other commands.
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
-        let subject = self.cluster.outbox.subjects.node(node);
         match command {
             NodeCommand::Sync if !self.cluster.answers_sync(node) => return,
-            NodeCommand::Sync | NodeCommand::SendRevocations => {
-                return self.cluster.send_revocations(&subject, &self.live.policy().revocations().all());
-            }
+            NodeCommand::Sync | NodeCommand::SendRevocations => return self.revocations.add_requester(node),
             _ => {}
         }
         let target = CommandTarget {
@@ -142,8 +144,10 @@ impl Receiver {
         }
     }
 
-    /// Sends the results of commands that connections have executed, and delivers events that other nodes have retained.
+    /// Sends the results of commands that connections have executed, and the revocations that other nodes have requested, and
+    /// delivers events that other nodes have retained.
     pub(super) fn do_pending_work(&mut self) {
+        self.revocations.send_parts(&self.cluster, self.live.policy().revocations());
         exchange_events(&mut self.events, &self.cluster, (&self.hub, &self.publisher));
         while let Some((node, id, result)) = self.results.next_done() {
             self.send_result(node, id, result);
@@ -155,6 +159,21 @@ impl Receiver {
             // A value is always encoded.
             let body = serde_json::to_vec(&ResultMessage { id, result }).unwrap_or_default();
             self.cluster.outbox.send(&self.cluster.outbox.subjects.node(node), MessageKind::Result, &body);
+        }
+    }
+
+    /// Compares the revocations of this node with the digest of a heartbeat.
+    fn compare_revocations(&mut self, node: NodeId, digest: Option<RevocationDigest>, now: Instant) {
+        let own = digest.and_then(|digest| self.live.policy().revocations().digest_at(digest.time));
+        self.revocations.compare(node, own.is_some() && own != digest, now);
+    }
+
+    /// Requests the revocations of a node if they have differed from the revocations of this node for a while.
+    pub(super) fn request_revocations(&mut self, now: Instant) {
+        let cluster = &self.cluster;
+        let requested = self.revocations.next_request(cluster.node, &cluster.lock_nodes(), now);
+        if let Some(node) = requested {
+            cluster.send_command(&cluster.outbox.subjects.node(node), 0, NodeCommand::SendRevocations);
         }
     }
 

@@ -1,12 +1,13 @@
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
 use sinews_server::{BoundServer, Router, Server};
 
 use super::super::message::{MessageKind, NodeId, NodeMessageHead, write_publication, write_topic};
 use super::super::options::ClusterOptions;
+use super::super::outbox::Audience;
 use super::*;
-use crate::auth::{Auth, AuthOptions};
+use crate::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
 use crate::handover::wire::ContentKind;
 use crate::hosts::HostRules;
 use crate::namespaces::order::PatternSwitch;
@@ -101,4 +102,58 @@ fn link_only_waits_again_after_publications() {
     assert!(!link.waits_after(b"PONG\r\n"), "an answer of the broker");
     let bytes = publications(&mut link);
     assert!(link.waits_after(&bytes));
+}
+
+/// A publication meanwhile is not dropped, and waits behind a few parts only.
+#[test]
+fn list_of_revocations_leaves_in_parts_without_further_events() {
+    const COUNT: usize = 60_000;
+    let mut link = TestLink::new();
+    let of = |at: usize| Revocation::new(RevokedTokens::WithId(format!("{at:032}").into()), 4e9);
+    let all: Vec<Revocation> = (0..COUNT).map(of).collect();
+    link.link.receiver.live.policy().revocations().revoke_all(&all).1.unwrap();
+    let mut broker = link.broker.try_clone().unwrap();
+    let reader = thread::spawn(move || {
+        broker.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let (mut received, mut chunk, mut count) = (Vec::new(), vec![0; 1 << 16], 0);
+        while count < COUNT {
+            let length = broker.read(&mut chunk).unwrap();
+            assert!(length > 0, "the link has closed its connection after {count}");
+            let is_new = received.len().saturating_sub(6);
+            received.extend_from_slice(&chunk[..length]);
+            count += received[is_new..].windows(7).filter(|part| part == b"with_id").count();
+        }
+        received
+    });
+    for id in 1..=10 {
+        let mut message = Vec::new();
+        let head = NodeMessageHead { kind: MessageKind::Command, node: NodeId { id, start: 1 }, number: 1 };
+        head.write(&mut message);
+        message.extend_from_slice(br#"{"id":0,"op":"send_revocations"}"#);
+        assert!(link.link.receiver.receive(&message, Instant::now()));
+    }
+    let cluster = Arc::clone(link.link.cluster());
+    let end = Instant::now() + TIMEOUT;
+    while link.link.receiver.revocations.sends_list() {
+        assert!(Instant::now() < end, "the list is not sent");
+        link.link.receiver.do_pending_work();
+        let waiting = cluster.outbox.waiting();
+        assert!(waiting < 1 << 20, "{waiting}");
+        cluster.outbox.publish("chat.1", Audience::Subscribers, (ContentKind::Text, b"a", None));
+        link.link.turn();
+        let is_flushed = link.link.connection.as_ref().unwrap().is_flushed();
+        if is_flushed && link.link.receiver.revocations.sends_list() {
+            assert_eq!(link.link.timeout(Instant::now()), Duration::ZERO);
+            assert!(!link.link.deliver_publications(Instant::now()), "the thread has more to send");
+        }
+        link.link.wait(&mut link.events, BACKLOG_DELAY);
+    }
+    while !link.link.connection.as_ref().unwrap().is_flushed() {
+        assert!(Instant::now() < end, "the list is not sent");
+        link.link.wait(&mut link.events, BACKLOG_DELAY);
+        link.link.send();
+    }
+    let received = reader.join().unwrap();
+    assert!(String::from_utf8_lossy(&received).matches("PUB sinews.t.chat.1 ").count() > 1);
+    assert_eq!(cluster.outbox.counters.dropped_full.load(Ordering::Relaxed), 0);
 }
