@@ -99,14 +99,19 @@ impl Cluster {
 pub(super) fn send_missed_events(cluster: &Cluster, hub: &HubTopics) {
     let all = cluster.outbox.subjects.all();
     let mut bytes = 0;
-    for (topic, message, age) in hub.own_cached_events(cluster.missed_time()).into_iter().take(RESENT_MAX) {
-        bytes += message.payload().len();
+    for topic in hub.own_cached_events(cluster.missed_time()).into_iter().take(RESENT_MAX) {
+        // Workers publish meanwhile, so there may be a later event, or one that is under way to the other nodes.
+        hub.send_own_cached_event(&topic, |message, age| {
+            bytes += message.payload().len();
+            if bytes <= RESENT_BYTES_MAX {
+                let event = String::from_utf8_lossy(message.payload()).into_owned();
+                let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+                cluster.send_command(&all, 0, NodeCommand::RetainEvent { topic: topic.clone(), event, age });
+            }
+        });
         if bytes > RESENT_BYTES_MAX {
             return;
         }
-        let event = String::from_utf8_lossy(message.payload()).into_owned();
-        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        cluster.send_command(&all, 0, NodeCommand::RetainEvent { topic, event, age });
     }
 }
 
@@ -161,7 +166,63 @@ fn read_origin(from: &Value) -> Option<NodePublicationId> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::thread;
+
     use super::*;
+    use crate::cluster::options::ClusterOptions;
+    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
+    use crate::topics::MessageContent;
+    use crate::topics::nodes::OtherNodes as _;
+
+    const TOPIC: &str = "kept.cache-a";
+
+    /// A node that is connected, and its app.
+    fn connected_node() -> (Arc<Cluster>, Arc<LiveApps>, HubTopics) {
+        let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
+        let cluster = Cluster::new(options, &[], None).unwrap();
+        cluster.connected(1 << 20, Instant::now(), Vec::new());
+        let apps = Arc::new(LiveApps::default());
+        apps.replace(&PusherApps::new([PusherApp::new("1", "key", "secret").with_topics("kept")]).unwrap());
+        let hub = HubTopics::default().with_apps(Arc::clone(&apps));
+        (Arc::new(cluster), apps, hub)
+    }
+
+    /// The messages that wait for the broker.
+    fn sent(cluster: &Cluster) -> String {
+        let mut bytes = Vec::new();
+        cluster.outbox.take(&mut bytes, 0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Before the event itself, the other nodes would deliver the event twice.
+    #[test]
+    fn missed_event_follows_its_publication() {
+        let (cluster, apps, hub) = connected_node();
+        let target = apps.target(TOPIC).unwrap();
+        for number in 100..200 {
+            sent(&cluster);
+            let event = format!("event-{number}");
+            let publication = hub.lock_cache_channel(TOPIC);
+            apps.retain(&target, &Prepared::text(event.clone()), None);
+            let (started, has_started) = sync_channel(0);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    started.send(()).unwrap();
+                    send_missed_events(&cluster, &hub);
+                });
+                has_started.recv().unwrap();
+                thread::yield_now();
+                assert_eq!(cluster.outbox.waiting(), 0, "a publication is under way");
+                cluster.publish_to_all(TOPIC, &MessageContent::Event(event.clone().into()), None);
+                drop(publication);
+            });
+            let sent = sent(&cluster);
+            let found: Vec<usize> = sent.match_indices(&event).map(|(at, _)| at).collect();
+            let resent = sent.find("retain_event").expect("it is sent again");
+            assert!(matches!(found[..], [first, second] if first < resent && resent < second), "{sent}");
+        }
+    }
 
     #[test]
     fn each_topic_is_requested_once_after_a_login() {

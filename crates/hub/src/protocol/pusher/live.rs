@@ -208,9 +208,9 @@ impl LiveApps {
         target.lock_cache().get(&target.channel, now).is_some().then_some(version)
     }
 
-    /// The last events of cache channels that this node has published, not longer ago than this: each with its topic and its
-    /// age, the youngest first.
-    pub(crate) fn own_events(&self, age_max: Duration) -> Vec<(String, Prepared, Duration)> {
+    /// The topics of the cache channels whose last event this node has published, not longer ago than this: the youngest event
+    /// first.
+    pub(crate) fn own_events(&self, age_max: Duration) -> Vec<String> {
         let apps: Vec<Arc<LiveApp>> = self.read(|table| table.live.values().cloned().collect());
         let now = Instant::now();
         let mut events = Vec::new();
@@ -218,11 +218,11 @@ impl LiveApps {
             let cache = app.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
             events.extend(cache.own(age_max, now).map(|(channel, event)| {
                 let topic = channel::topic_of(app.options.topic_space(), channel);
-                (topic, event.message.clone(), now.saturating_duration_since(event.at))
+                (event.at, topic)
             }));
         }
-        events.sort_by_key(|(.., age)| *age);
-        events
+        events.sort_by_key(|(at, _)| Reverse(*at));
+        events.into_iter().map(|(_, topic)| topic).collect()
     }
 
     fn next_version(&self) -> u64 {
@@ -344,6 +344,12 @@ impl<'a> EventTarget<'a> {
         Some(((known.message, known.origin), now.saturating_duration_since(known.at)))
     }
 
+    /// The retained event of a cache channel with its age, if this node has published it.
+    pub(crate) fn own(&self) -> Option<(Prepared, Duration)> {
+        let ((message, origin), age) = self.retained()?;
+        origin.is_none().then_some((message, age))
+    }
+
     /// Notes that the cache channel has no event. Returns whether to report it.
     pub(crate) fn note_miss(&self) -> bool {
         self.lock_cache().note_miss(&self.channel, Instant::now())
@@ -373,10 +379,7 @@ mod tests {
         let live = LiveApps::default();
         let app = PusherApp::new("1", "k", "s").with_topics("chat");
         live.replace(&PusherApps::new([app]).unwrap());
-        let own = |seconds| {
-            let events = live.own_events(Duration::from_secs(seconds)).into_iter();
-            events.map(|(topic, message, _)| (topic, message.payload().to_vec())).collect::<Vec<_>>()
-        };
+        let own = |seconds| live.own_events(Duration::from_secs(seconds));
         let restore = |topic: &str, origin, age| {
             let message = Prepared::text(topic);
             live.restore(&live.target(topic).unwrap(), (&message, origin), Duration::from_secs(age)).unwrap()
@@ -385,9 +388,8 @@ mod tests {
         restore("chat.cache-b", None, 20);
         let origin = NodePublicationId { node: 1, start: 1, number: 1, index: 0 };
         restore("chat.cache-c", Some(origin), 0);
-        let first = ("chat.cache-a".to_owned(), b"a".to_vec());
-        assert_eq!(own(10), std::slice::from_ref(&first));
-        assert_eq!(own(100), [first, ("chat.cache-b".to_owned(), b"chat.cache-b".to_vec())]);
+        assert_eq!(own(10), ["chat.cache-a"]);
+        assert_eq!(own(100), ["chat.cache-a", "chat.cache-b"]);
     }
 
     #[test]
