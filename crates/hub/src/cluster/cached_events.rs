@@ -115,8 +115,8 @@ pub(super) fn send_missed_events(cluster: &Cluster, hub: &HubTopics) {
     }
 }
 
-/// Requests of the link's thread that wait for the other nodes.
-pub(super) type PendingEvents = PendingWork<(String, NodeResults)>;
+/// Requests of the link's thread that wait for the other nodes: each with its topic and its time.
+pub(super) type PendingEvents = PendingWork<(String, Instant, NodeResults)>;
 
 /// Starts requests, and delivers events that have arrived.
 pub(super) fn exchange_events(
@@ -125,17 +125,20 @@ pub(super) fn exchange_events(
     (hub, publisher): (&HubTopics, &Publisher),
 ) {
     for topic in cluster.cached_events.take() {
+        let asked = Instant::now();
         let results = cluster.request(&NodeCommand::CachedEvent { topic: topic.clone() });
         // Beyond the limit, the client keeps the answer that there is no event.
-        pending.add(results.map(move |results| (topic, results)).boxed());
+        pending.add(results.map(move |results| (topic, asked, results)).boxed());
     }
-    while let Some((topic, NodeResults { results, missing })) = pending.next_done() {
+    while let Some((topic, asked, NodeResults { results, missing })) = pending.next_done() {
         if !missing.is_empty() {
             cluster.cached_events.forget(&topic);
         }
         let events = results.iter().filter_map(read_event);
         if let Some((age, message, origin)) = events.min_by_key(|(age, ..)| *age) {
-            hub.restore_cached_event(publisher, &topic, (&message, origin), age);
+            // An answer may be older than the last one, or than the time limit: it follows the request. Later events have
+            // arrived as publications, and stay.
+            hub.restore_cached_event(publisher, &topic, (&message, origin), asked.elapsed() + age);
         }
     }
 }

@@ -46,6 +46,7 @@ struct State {
     clients: BTreeMap<u64, Client>,
     /// Messages with this text are lost.
     lost: Option<&'static str>,
+    lost_count: usize,
     /// Connections whose logins wait, if they do.
     waiting_logins: Option<usize>,
 }
@@ -139,6 +140,11 @@ impl FakeBroker {
     /// Loses the messages with a text from now on; `None` ends it.
     pub(crate) fn lose(&self, text: Option<&'static str>) {
         self.shared.lock().lost = text;
+    }
+
+    /// Waits until this many messages are lost.
+    pub(crate) fn wait_for_losses(&self, count: usize) {
+        self.wait(|state| state.lost_count >= count);
     }
 
     /// Answers no further login.
@@ -291,6 +297,8 @@ impl Shared {
     fn publish(&self, kind: WireProtocol, from: u64, subject: &str, payload: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         if state.lost.is_some_and(|text| payload.windows(text.len()).any(|part| part == text.as_bytes())) {
+            state.lost_count += 1;
+            self.changed.notify_all();
             return Ok(());
         }
         for (id, client) in &mut state.clients {
