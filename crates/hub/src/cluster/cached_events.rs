@@ -130,8 +130,9 @@ pub(super) fn exchange_events(
         // Beyond the limit, the client keeps the answer that there is no event.
         pending.add(results.map(move |results| (topic, asked, results)).boxed());
     }
-    while let Some((topic, asked, NodeResults { results, missing })) = pending.next_done() {
-        if !missing.is_empty() {
+    while let Some((topic, asked, NodeResults { results, is_complete, .. })) = pending.next_done() {
+        // A node without an answer may have an event. A lost node that returns joins again.
+        if !is_complete {
             cluster.cached_events.forget(&topic);
         }
         let events = results.iter().filter_map(read_event);
@@ -172,8 +173,15 @@ mod tests {
     use std::sync::mpsc::sync_channel;
     use std::thread;
 
+    use sinews_server::{BoundServer, Router, Server};
+
     use super::*;
+    use crate::cluster::commands::REQUEST_TIMEOUT;
+    use crate::cluster::message::NodeId;
+    use crate::cluster::nodes::Heartbeat;
     use crate::cluster::options::ClusterOptions;
+    use crate::cluster::times::NODE_TIMEOUT;
+    use crate::connections::ConnectionCounts;
     use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
     use crate::topics::MessageContent;
     use crate::topics::nodes::OtherNodes as _;
@@ -196,6 +204,38 @@ mod tests {
         let mut bytes = Vec::new();
         cluster.outbox.take(&mut bytes, 0);
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn server() -> BoundServer {
+        Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap()
+    }
+
+    /// A node joins.
+    fn join(cluster: &Cluster, id: u128) -> NodeId {
+        let node = NodeId { id, start: 0 };
+        assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
+        let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0, None);
+        cluster.note_heartbeat(node, Heartbeat { name: id.to_string(), ..heartbeat });
+        node
+    }
+
+    /// The name of the lost node is in all results for some minutes.
+    #[test]
+    fn event_is_requested_again_only_if_a_node_may_still_answer() {
+        let (cluster, _, hub) = connected_node();
+        let (server, mut pending) = (server(), PendingWork::new(&cluster.outbox));
+        let mut exchange = || exchange_events(&mut pending, &cluster, (&hub, &server.publisher()));
+        let is_requested = |topic| cluster.request_event(topic, None, Duration::from_secs(3_600));
+        let lost = join(&cluster, 1);
+        assert_eq!(cluster.expire_nodes(Instant::now() + 2 * NODE_TIMEOUT, true), [lost]);
+        let live = join(&cluster, 2);
+        assert!(is_requested("kept.cache-a") && is_requested("kept.cache-b"));
+        exchange();
+        cluster.lock_requests().complete(1, live, Value::Null);
+        cluster.lock_requests().expire(Instant::now() + REQUEST_TIMEOUT);
+        exchange();
+        assert!(!is_requested("kept.cache-a"), "all nodes have answered");
+        assert!(is_requested("kept.cache-b"));
     }
 
     /// Before the event itself, the other nodes would deliver the event twice.
