@@ -17,6 +17,7 @@ use sinews_server::{Prepared, Publisher};
 use super::Cluster;
 use super::commands::{NodeCommand, NodeResults};
 use super::pending::PendingWork;
+use super::times::{LOSS_MAX, RETURN_TIME};
 use crate::topics::HubTopics;
 use crate::topics::nodes::NodePublicationId;
 
@@ -94,12 +95,39 @@ impl Cluster {
     }
 }
 
-/// Sends all nodes the events of this node that they may have missed in an outage, and in a moment before it: another node
-/// with the connection does not know of the outage.
-pub(super) fn send_missed_events(cluster: &Cluster, hub: &HubTopics) {
+/// The events of this node that the others may have missed in an outage, and in a moment before it: another node with the
+/// connection does not know of the outage. They are sent after the login, and again when all nodes have returned.
+#[derive(Debug, Default)]
+pub(super) struct MissedEvents {
+    /// When the events are sent again, and the beginning of the outage.
+    again: Option<(Instant, Instant)>,
+}
+
+impl MissedEvents {
+    /// Sends the events after a login.
+    pub(super) fn connected(&mut self, cluster: &Cluster, hub: &HubTopics, now: Instant) {
+        // The broker has not confirmed the login.
+        let begin = cluster.lock_status().since;
+        // Nodes that were to return after the last outage have missed its events as well.
+        let begin = self.again.map_or(begin, |(_, earlier)| begin.min(earlier));
+        self.again = Some((now + RETURN_TIME, begin));
+        send_events_since(begin, (cluster, hub), now);
+    }
+
+    /// Sends the events again when it is time: nodes that have returned later than this one lack them. The others know them.
+    pub(super) fn send_again(&mut self, cluster: &Cluster, hub: &HubTopics, now: Instant) {
+        if let Some((_, begin)) = self.again.take_if(|(due, _)| *due <= now) {
+            send_events_since(begin, (cluster, hub), now);
+        }
+    }
+}
+
+/// Sends all nodes the events of this node since an outage, and a moment before it.
+fn send_events_since(begin: Instant, (cluster, hub): (&Cluster, &HubTopics), now: Instant) {
+    let age_max = now.saturating_duration_since(begin) + LOSS_MAX;
     let all = cluster.outbox.subjects.all();
     let mut bytes = 0;
-    for topic in hub.own_cached_events(cluster.missed_time()).into_iter().take(RESENT_MAX) {
+    for topic in hub.own_cached_events(age_max).into_iter().take(RESENT_MAX) {
         // Workers publish meanwhile, so there may be a later event, or one that is under way to the other nodes.
         hub.send_own_cached_event(&topic, |message, age| {
             bytes += message.payload().len();
@@ -238,6 +266,40 @@ mod tests {
         assert!(is_requested("kept.cache-b"));
     }
 
+    #[test]
+    fn missed_events_are_sent_again_once_when_all_nodes_have_returned() {
+        let (cluster, apps, hub) = connected_node();
+        apps.retain(&apps.target(TOPIC).unwrap(), &Prepared::text("m"), None);
+        let (mut missed, first, step) = (MissedEvents::default(), Instant::now(), Duration::from_millis(1));
+        let is_sent = || sent(&cluster).contains("retain_event");
+        missed.send_again(&cluster, &hub, first + RETURN_TIME);
+        assert!(!is_sent(), "there was no outage");
+        let begin = cluster.lock_status().since;
+        missed.connected(&cluster, &hub, first);
+        assert!(is_sent());
+        assert_eq!(missed.again, Some((first + RETURN_TIME, begin)));
+        // Another outage, before all nodes have returned from the first one.
+        let second = first + RETURN_TIME - step;
+        cluster.confirmed(first);
+        cluster.disconnected("test", second);
+        cluster.connected(1 << 20, second, Vec::new());
+        missed.connected(&cluster, &hub, second);
+        let due = second + RETURN_TIME;
+        assert!(is_sent());
+        assert_eq!(missed.again, Some((due, begin)));
+        missed.send_again(&cluster, &hub, due - step);
+        assert!(!is_sent());
+        missed.send_again(&cluster, &hub, due);
+        assert!(is_sent());
+        missed.send_again(&cluster, &hub, due + RETURN_TIME);
+        assert!(!is_sent());
+        // The outage after that is a new one.
+        cluster.confirmed(second);
+        cluster.disconnected("test", due);
+        missed.connected(&cluster, &hub, due);
+        assert_eq!(missed.again, Some((due + RETURN_TIME, due)));
+    }
+
     /// Before the event itself, the other nodes would deliver the event twice.
     #[test]
     fn missed_event_follows_its_publication() {
@@ -252,7 +314,7 @@ mod tests {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     started.send(()).unwrap();
-                    send_missed_events(&cluster, &hub);
+                    send_events_since(Instant::now(), (&cluster, &hub), Instant::now());
                 });
                 has_started.recv().unwrap();
                 thread::yield_now();

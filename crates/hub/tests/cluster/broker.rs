@@ -37,6 +37,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     is_down: bool,
+    /// The next connection is accepted nevertheless.
+    accepts_one: bool,
     is_over: bool,
     last: u64,
     /// Replies to publications of topics.
@@ -74,7 +76,7 @@ impl FakeBroker {
                 if state.is_over {
                     return;
                 }
-                if state.is_down {
+                if state.is_down && !std::mem::take(&mut state.accepts_one) {
                     continue;
                 }
                 state.last += 1;
@@ -161,6 +163,11 @@ impl FakeBroker {
     pub(crate) fn release_logins(&self) {
         self.shared.lock().waiting_logins = None;
         self.shared.changed.notify_all();
+    }
+
+    /// Accepts one connection while it is down.
+    pub(crate) fn accept_one(&self) {
+        self.shared.lock().accepts_one = true;
     }
 
     pub(crate) fn come_up(&self) {

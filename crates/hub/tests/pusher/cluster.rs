@@ -509,6 +509,39 @@ fn last_events_of_an_outage_are_known_afterwards() {
     });
 }
 
+/// The nodes return one after the other. Clients that were subscribed before receive the events of both.
+#[test]
+fn last_events_of_an_outage_reach_nodes_that_return_later() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let nodes = [(); 2].map(|()| node(&broker));
+    nodes.iter().for_each(|node| until_joined(node, 2));
+    let channels = ["cache-a", "cache-b"];
+    let mut clients = nodes.each_ref().map(Client::new);
+    for client in &mut clients {
+        for channel in channels {
+            client.subscribe(channel);
+            client.expect("pusher:cache_miss");
+        }
+    }
+    broker.go_down();
+    nodes.iter().for_each(|node| until_connected(node, false));
+    for ((node, client), channel) in nodes.iter().zip(&mut clients).zip(channels) {
+        publish(node, channel, "meanwhile");
+        assert_eq!(client.expect("e").0, channel);
+    }
+    broker.accept_one();
+    let begin = Instant::now();
+    while nodes.iter().all(|node| metric(node, "sinews_cluster_connected") == 0) {
+        assert!(begin.elapsed() < TIMEOUT, "no node is connected");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    broker.come_up();
+    for (client, channel) in clients.iter_mut().zip(channels.into_iter().rev()) {
+        assert_eq!(client.expect("e"), (channel.to_owned(), json!("meanwhile")));
+        client.ping();
+    }
+}
+
 fn metric(node: &TestHub, name: &str) -> u64 {
     let text = node.ask("/metrics", "Connection: close\r\n").rest();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
