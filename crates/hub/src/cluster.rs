@@ -286,8 +286,9 @@ impl Cluster {
                 Some((_, done)) => done.await.unwrap_or_else(|_| (Vec::new(), nodes)),
                 None => (Vec::new(), nodes),
             };
+            let is_complete = missing.is_empty();
             let missing = missing.iter().filter_map(|node| names.get(node).cloned()).chain(lost).collect();
-            NodeResults { results, missing }
+            NodeResults { results, missing, is_complete }
         }
     }
 

@@ -17,6 +17,7 @@ use sinews_server::{Prepared, Publisher};
 use super::Cluster;
 use super::commands::{NodeCommand, NodeResults};
 use super::pending::PendingWork;
+use super::times::{LOSS_MAX, RETURN_TIME};
 use crate::topics::HubTopics;
 use crate::topics::nodes::NodePublicationId;
 
@@ -94,24 +95,56 @@ impl Cluster {
     }
 }
 
-/// Sends all nodes the events of this node that they may have missed in an outage, and in a moment before it: another node
-/// with the connection does not know of the outage.
-pub(super) fn send_missed_events(cluster: &Cluster, hub: &HubTopics) {
-    let all = cluster.outbox.subjects.all();
-    let mut bytes = 0;
-    for (topic, message, age) in hub.own_cached_events(cluster.missed_time()).into_iter().take(RESENT_MAX) {
-        bytes += message.payload().len();
-        if bytes > RESENT_BYTES_MAX {
-            return;
+/// The events of this node that the others may have missed in an outage, and in a moment before it: another node with the
+/// connection does not know of the outage. They are sent after the login, and again when all nodes have returned.
+#[derive(Debug, Default)]
+pub(super) struct MissedEvents {
+    /// When the events are sent again, and the beginning of the outage.
+    again: Option<(Instant, Instant)>,
+}
+
+impl MissedEvents {
+    /// Sends the events after a login.
+    pub(super) fn connected(&mut self, cluster: &Cluster, hub: &HubTopics, now: Instant) {
+        // The broker has not confirmed the login.
+        let begin = cluster.lock_status().since;
+        // Nodes that were to return after the last outage have missed its events as well.
+        let begin = self.again.map_or(begin, |(_, earlier)| begin.min(earlier));
+        self.again = Some((now + RETURN_TIME, begin));
+        send_events_since(begin, (cluster, hub), now);
+    }
+
+    /// Sends the events again when it is time: nodes that have returned later than this one lack them. The others know them.
+    pub(super) fn send_again(&mut self, cluster: &Cluster, hub: &HubTopics, now: Instant) {
+        if let Some((_, begin)) = self.again.take_if(|(due, _)| *due <= now) {
+            send_events_since(begin, (cluster, hub), now);
         }
-        let event = String::from_utf8_lossy(message.payload()).into_owned();
-        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        cluster.send_command(&all, 0, NodeCommand::RetainEvent { topic, event, age });
     }
 }
 
-/// Requests of the link's thread that wait for the other nodes.
-pub(super) type PendingEvents = PendingWork<(String, NodeResults)>;
+/// Sends all nodes the events of this node since an outage, and a moment before it.
+fn send_events_since(begin: Instant, (cluster, hub): (&Cluster, &HubTopics), now: Instant) {
+    let age_max = now.saturating_duration_since(begin) + LOSS_MAX;
+    let all = cluster.outbox.subjects.all();
+    let mut bytes = 0;
+    for topic in hub.own_cached_events(age_max).into_iter().take(RESENT_MAX) {
+        // Workers publish meanwhile, so there may be a later event, or one that is under way to the other nodes.
+        hub.send_own_cached_event(&topic, |message, age| {
+            bytes += message.payload().len();
+            if bytes <= RESENT_BYTES_MAX {
+                let event = String::from_utf8_lossy(message.payload()).into_owned();
+                let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+                cluster.send_command(&all, 0, NodeCommand::RetainEvent { topic: topic.clone(), event, age });
+            }
+        });
+        if bytes > RESENT_BYTES_MAX {
+            return;
+        }
+    }
+}
+
+/// Requests of the link's thread that wait for the other nodes: each with its topic and its time.
+pub(super) type PendingEvents = PendingWork<(String, Instant, NodeResults)>;
 
 /// Starts requests, and delivers events that have arrived.
 pub(super) fn exchange_events(
@@ -120,17 +153,21 @@ pub(super) fn exchange_events(
     (hub, publisher): (&HubTopics, &Publisher),
 ) {
     for topic in cluster.cached_events.take() {
+        let asked = Instant::now();
         let results = cluster.request(&NodeCommand::CachedEvent { topic: topic.clone() });
         // Beyond the limit, the client keeps the answer that there is no event.
-        pending.add(results.map(move |results| (topic, results)).boxed());
+        pending.add(results.map(move |results| (topic, asked, results)).boxed());
     }
-    while let Some((topic, NodeResults { results, missing })) = pending.next_done() {
-        if !missing.is_empty() {
+    while let Some((topic, asked, NodeResults { results, is_complete, .. })) = pending.next_done() {
+        // A node without an answer may have an event. A lost node that returns joins again.
+        if !is_complete {
             cluster.cached_events.forget(&topic);
         }
         let events = results.iter().filter_map(read_event);
         if let Some((age, message, origin)) = events.min_by_key(|(age, ..)| *age) {
-            hub.restore_cached_event(publisher, &topic, (&message, origin), age);
+            // An answer may be older than the last one, or than the time limit: it follows the request. Later events have
+            // arrived as publications, and stay.
+            hub.restore_cached_event(publisher, &topic, (&message, origin), asked.elapsed() + age);
         }
     }
 }
@@ -161,7 +198,136 @@ fn read_origin(from: &Value) -> Option<NodePublicationId> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::thread;
+
+    use sinews_server::{BoundServer, Router, Server};
+
     use super::*;
+    use crate::cluster::commands::REQUEST_TIMEOUT;
+    use crate::cluster::message::NodeId;
+    use crate::cluster::nodes::Heartbeat;
+    use crate::cluster::options::ClusterOptions;
+    use crate::cluster::times::NODE_TIMEOUT;
+    use crate::connections::ConnectionCounts;
+    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
+    use crate::topics::MessageContent;
+    use crate::topics::nodes::OtherNodes as _;
+
+    const TOPIC: &str = "kept.cache-a";
+
+    /// A node that is connected, and its app.
+    fn connected_node() -> (Arc<Cluster>, Arc<LiveApps>, HubTopics) {
+        let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
+        let cluster = Cluster::new(options, &[], None).unwrap();
+        cluster.connected(1 << 20, Instant::now(), Vec::new());
+        let apps = Arc::new(LiveApps::default());
+        apps.replace(&PusherApps::new([PusherApp::new("1", "key", "secret").with_topics("kept")]).unwrap());
+        let hub = HubTopics::default().with_apps(Arc::clone(&apps));
+        (Arc::new(cluster), apps, hub)
+    }
+
+    /// The messages that wait for the broker.
+    fn sent(cluster: &Cluster) -> String {
+        let mut bytes = Vec::new();
+        cluster.outbox.take(&mut bytes, 0);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn server() -> BoundServer {
+        Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap()
+    }
+
+    /// A node joins.
+    fn join(cluster: &Cluster, id: u128) -> NodeId {
+        let node = NodeId { id, start: 0 };
+        assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
+        let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0, None);
+        cluster.note_heartbeat(node, Heartbeat { name: id.to_string(), ..heartbeat });
+        node
+    }
+
+    /// The name of the lost node is in all results for some minutes.
+    #[test]
+    fn event_is_requested_again_only_if_a_node_may_still_answer() {
+        let (cluster, _, hub) = connected_node();
+        let (server, mut pending) = (server(), PendingWork::new(&cluster.outbox));
+        let mut exchange = || exchange_events(&mut pending, &cluster, (&hub, &server.publisher()));
+        let is_requested = |topic| cluster.request_event(topic, None, Duration::from_secs(3_600));
+        let lost = join(&cluster, 1);
+        assert_eq!(cluster.expire_nodes(Instant::now() + 2 * NODE_TIMEOUT, true), [lost]);
+        let live = join(&cluster, 2);
+        assert!(is_requested("kept.cache-a") && is_requested("kept.cache-b"));
+        exchange();
+        cluster.lock_requests().complete(1, live, Value::Null);
+        cluster.lock_requests().expire(Instant::now() + REQUEST_TIMEOUT);
+        exchange();
+        assert!(!is_requested("kept.cache-a"), "all nodes have answered");
+        assert!(is_requested("kept.cache-b"));
+    }
+
+    #[test]
+    fn missed_events_are_sent_again_once_when_all_nodes_have_returned() {
+        let (cluster, apps, hub) = connected_node();
+        apps.retain(&apps.target(TOPIC).unwrap(), &Prepared::text("m"), None);
+        let (mut missed, first, step) = (MissedEvents::default(), Instant::now(), Duration::from_millis(1));
+        let is_sent = || sent(&cluster).contains("retain_event");
+        missed.send_again(&cluster, &hub, first + RETURN_TIME);
+        assert!(!is_sent(), "there was no outage");
+        let begin = cluster.lock_status().since;
+        missed.connected(&cluster, &hub, first);
+        assert!(is_sent());
+        assert_eq!(missed.again, Some((first + RETURN_TIME, begin)));
+        // Another outage, before all nodes have returned from the first one.
+        let second = first + RETURN_TIME - step;
+        cluster.confirmed(first);
+        cluster.disconnected("test", second);
+        cluster.connected(1 << 20, second, Vec::new());
+        missed.connected(&cluster, &hub, second);
+        let due = second + RETURN_TIME;
+        assert!(is_sent());
+        assert_eq!(missed.again, Some((due, begin)));
+        missed.send_again(&cluster, &hub, due - step);
+        assert!(!is_sent());
+        missed.send_again(&cluster, &hub, due);
+        assert!(is_sent());
+        missed.send_again(&cluster, &hub, due + RETURN_TIME);
+        assert!(!is_sent());
+        // The outage after that is a new one.
+        cluster.confirmed(second);
+        cluster.disconnected("test", due);
+        missed.connected(&cluster, &hub, due);
+        assert_eq!(missed.again, Some((due + RETURN_TIME, due)));
+    }
+
+    /// Before the event itself, the other nodes would deliver the event twice.
+    #[test]
+    fn missed_event_follows_its_publication() {
+        let (cluster, apps, hub) = connected_node();
+        let target = apps.target(TOPIC).unwrap();
+        for number in 100..200 {
+            sent(&cluster);
+            let event = format!("event-{number}");
+            let publication = hub.lock_cache_channel(TOPIC);
+            apps.retain(&target, &Prepared::text(event.clone()), None);
+            let (started, has_started) = sync_channel(0);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    started.send(()).unwrap();
+                    send_events_since(Instant::now(), (&cluster, &hub), Instant::now());
+                });
+                has_started.recv().unwrap();
+                thread::yield_now();
+                assert_eq!(cluster.outbox.waiting(), 0, "a publication is under way");
+                cluster.publish_to_all(TOPIC, &MessageContent::Event(event.clone().into()), None);
+                drop(publication);
+            });
+            let sent = sent(&cluster);
+            let found: Vec<usize> = sent.match_indices(&event).map(|(at, _)| at).collect();
+            let resent = sent.find("retain_event").expect("it is sent again");
+            assert!(matches!(found[..], [first, second] if first < resent && resent < second), "{sent}");
+        }
+    }
 
     #[test]
     fn each_topic_is_requested_once_after_a_login() {

@@ -84,8 +84,10 @@ pub(super) struct ResultMessage {
 #[derive(Debug, Default)]
 pub(crate) struct NodeResults {
     pub(crate) results: Vec<Value>,
-    /// Names of the nodes without a result within the time limit.
+    /// Names of the nodes without a result within the time limit, and of lost nodes.
     pub(crate) missing: Vec<String>,
+    /// All nodes have a result, except for lost nodes.
+    pub(crate) is_complete: bool,
 }
 
 /// Requests that wait for results.

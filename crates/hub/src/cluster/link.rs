@@ -12,7 +12,7 @@ use sinews_server::Publisher;
 
 use super::Cluster;
 use super::announcer::Announcer;
-use super::cached_events::send_missed_events;
+use super::cached_events::MissedEvents;
 use super::connection::{BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
@@ -89,6 +89,7 @@ struct ClusterLink {
     connection: Option<BrokerConnection>,
     receiver: Receiver,
     announcer: Announcer,
+    missed_events: MissedEvents,
     /// Failed attempts since the last login.
     attempts: u32,
     retry_at: Instant,
@@ -127,6 +128,7 @@ impl ClusterLink {
             connection: None,
             receiver,
             announcer: Announcer::new(now),
+            missed_events: MissedEvents::default(),
             attempts: 0,
             retry_at: now,
             beat_at: now,
@@ -261,6 +263,7 @@ impl ClusterLink {
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
             cluster.send_heartbeat(&Heartbeat { revoked, ..heartbeat });
             self.receiver.request_revocations(now);
+            self.missed_events.send_again(&cluster, &self.receiver.hub, now);
             cluster.ping();
         }
     }
@@ -348,7 +351,7 @@ impl ClusterLink {
                         outbox.attach(connection.second_handle(), connection.skips_replies());
                         let revocations = self.receiver.live.policy().revocations().all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
-                        send_missed_events(&self.receiver.cluster, &self.receiver.hub);
+                        self.missed_events.connected(&self.receiver.cluster, &self.receiver.hub, now);
                         self.receiver.keys.connected(now);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;

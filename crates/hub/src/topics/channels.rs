@@ -121,9 +121,18 @@ impl HubTopics {
         self.channel(topic)?.target.retained()
     }
 
-    /// The last events of cache channels that this node has published, not longer ago than this: the youngest first.
-    pub(crate) fn own_cached_events(&self, age_max: Duration) -> Vec<(String, Prepared, Duration)> {
+    /// The cache channels whose last event this node has published, not longer ago than this: the youngest event first.
+    pub(crate) fn own_cached_events(&self, age_max: Duration) -> Vec<String> {
         self.apps.own_events(age_max)
+    }
+
+    /// Sends the last event of a cache channel with its age, if this node has published it. Publications to the channel precede
+    /// or follow, so that the other nodes receive its events in the order in which this node retains them.
+    pub(crate) fn send_own_cached_event(&self, topic: &str, send: impl FnOnce(&Prepared, Duration)) {
+        let channel = self.channel(topic);
+        if let Some((message, age)) = channel.as_ref().and_then(|channel| channel.target.own()) {
+            send(&message, age);
+        }
     }
 
     /// Reports a cache channel without an event to the application, if a webhook wants it: once for clients that come at the

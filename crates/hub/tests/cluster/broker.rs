@@ -37,6 +37,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     is_down: bool,
+    /// The next connection is accepted nevertheless.
+    accepts_one: bool,
     is_over: bool,
     last: u64,
     /// Replies to publications of topics.
@@ -46,6 +48,7 @@ struct State {
     clients: BTreeMap<u64, Client>,
     /// Messages with this text are lost.
     lost: Option<&'static str>,
+    lost_count: usize,
     /// Connections whose logins wait, if they do.
     waiting_logins: Option<usize>,
 }
@@ -73,7 +76,7 @@ impl FakeBroker {
                 if state.is_over {
                     return;
                 }
-                if state.is_down {
+                if state.is_down && !std::mem::take(&mut state.accepts_one) {
                     continue;
                 }
                 state.last += 1;
@@ -141,6 +144,11 @@ impl FakeBroker {
         self.shared.lock().lost = text;
     }
 
+    /// Waits until this many messages are lost.
+    pub(crate) fn wait_for_losses(&self, count: usize) {
+        self.wait(|state| state.lost_count >= count);
+    }
+
     /// Answers no further login.
     pub(crate) fn hold_logins(&self) {
         self.shared.lock().waiting_logins = Some(0);
@@ -155,6 +163,11 @@ impl FakeBroker {
     pub(crate) fn release_logins(&self) {
         self.shared.lock().waiting_logins = None;
         self.shared.changed.notify_all();
+    }
+
+    /// Accepts one connection while it is down.
+    pub(crate) fn accept_one(&self) {
+        self.shared.lock().accepts_one = true;
     }
 
     pub(crate) fn come_up(&self) {
@@ -291,6 +304,8 @@ impl Shared {
     fn publish(&self, kind: WireProtocol, from: u64, subject: &str, payload: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         if state.lost.is_some_and(|text| payload.windows(text.len()).any(|part| part == text.as_bytes())) {
+            state.lost_count += 1;
+            self.changed.notify_all();
             return Ok(());
         }
         for (id, client) in &mut state.clients {

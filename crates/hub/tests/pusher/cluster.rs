@@ -150,6 +150,34 @@ fn pusher_4_10_last_events_of_an_outage_reach_all_nodes_after_it() {
     until_cached(&second, "cache-a", "lost-event");
 }
 
+/// The request ends at its time limit, since the result of a node is lost. Meanwhile there is a later event.
+#[test]
+fn late_answer_replaces_no_later_event() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let nodes = [(); 3].map(|()| node(&broker));
+    nodes.iter().for_each(|node| until_joined(node, 3));
+    broker.lose(Some("lost-event"));
+    publish(&nodes[0], "cache-a", "lost-event");
+    publish(&nodes[0], "cache-b", "lost-event");
+    broker.wait_for_losses(2);
+    // The third node has no event.
+    broker.lose(Some("\"result\":null"));
+    let mut client = Client::new(&nodes[1]);
+    for channel in ["cache-a", "cache-b"] {
+        client.subscribe(channel);
+        client.expect("pusher:cache_miss");
+    }
+    broker.wait_for_losses(4);
+    publish(&nodes[0], "cache-a", "2");
+    assert_eq!(client.expect("e"), ("cache-a".to_owned(), json!(2)));
+    // The requests end in their order.
+    assert_eq!(client.expect("e"), ("cache-b".to_owned(), json!("lost-event")));
+    let mut late = Client::new(&nodes[1]);
+    late.subscribe("cache-a");
+    assert_eq!(late.expect("e").1, json!(2));
+    client.ping();
+}
+
 /// The events of cache channels go to all nodes.
 #[test]
 fn publications_by_the_http_api_exclude_a_client_of_another_node() {
@@ -486,6 +514,39 @@ fn last_events_of_an_outage_are_known_afterwards() {
             assert_eq!(client.expect("e").1, json!("end"));
         }
     });
+}
+
+/// The nodes return one after the other. Clients that were subscribed before receive the events of both.
+#[test]
+fn last_events_of_an_outage_reach_nodes_that_return_later() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let nodes = [(); 2].map(|()| node(&broker));
+    nodes.iter().for_each(|node| until_joined(node, 2));
+    let channels = ["cache-a", "cache-b"];
+    let mut clients = nodes.each_ref().map(Client::new);
+    for client in &mut clients {
+        for channel in channels {
+            client.subscribe(channel);
+            client.expect("pusher:cache_miss");
+        }
+    }
+    broker.go_down();
+    nodes.iter().for_each(|node| until_connected(node, false));
+    for ((node, client), channel) in nodes.iter().zip(&mut clients).zip(channels) {
+        publish(node, channel, "meanwhile");
+        assert_eq!(client.expect("e").0, channel);
+    }
+    broker.accept_one();
+    let begin = Instant::now();
+    while nodes.iter().all(|node| metric(node, "sinews_cluster_connected") == 0) {
+        assert!(begin.elapsed() < TIMEOUT, "no node is connected");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    broker.come_up();
+    for (client, channel) in clients.iter_mut().zip(channels.into_iter().rev()) {
+        assert_eq!(client.expect("e"), (channel.to_owned(), json!("meanwhile")));
+        client.ping();
+    }
 }
 
 fn metric(node: &TestHub, name: &str) -> u64 {

@@ -112,7 +112,7 @@ pub(super) fn list(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Reque
     let (user, after) = (user.map(Cow::into_owned), after.map(Cow::into_owned));
     let others = cluster.request(&NodeCommand::Connections { user, after, limit: limit + 1, slow: false });
     Ok(Answer::later(async move {
-        let NodeResults { results, missing } = others.await;
+        let NodeResults { results, missing, .. } = others.await;
         for result in &results {
             listed.extend(result["connections"].as_array().into_iter().flatten().cloned());
         }
@@ -140,7 +140,7 @@ fn list_slow(context: &Arc<ApiContext>, user: Option<String>, limit: usize) -> E
     };
     let others = cluster.request(&NodeCommand::Connections { user, after: None, limit, slow: true });
     Ok(Answer::later(async move {
-        let NodeResults { results, missing } = others.await;
+        let NodeResults { results, missing, .. } = others.await;
         for result in &results {
             listed.extend(result["connections"].as_array().into_iter().flatten().cloned());
         }
@@ -188,7 +188,7 @@ fn change_subscriptions(
     let others = cluster.map(|cluster| cluster.request(&NodeCommand::ChangeSubscriptions { change }));
     Ok(Answer::later(async move {
         let mut results = own.await;
-        let NodeResults { results: of_nodes, missing } = match others {
+        let NodeResults { results: of_nodes, missing, .. } = match others {
             Some(others) => others.await,
             None => NodeResults::default(),
         };
@@ -255,7 +255,7 @@ fn command_nodes(
 /// The number of connections that other nodes have commanded, and the names of the nodes that have not answered.
 async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usize, Vec<String>) {
     let Some(others) = others else { return (0, Vec::new()) };
-    let NodeResults { results, missing } = others.await;
+    let NodeResults { results, missing, .. } = others.await;
     let count: u64 = results.iter().filter_map(|result| result["connections"].as_u64()).sum();
     (usize::try_from(count).unwrap_or(usize::MAX), missing)
 }

@@ -59,7 +59,7 @@ pub(super) async fn matching_topics_of_all_nodes(
     loop {
         let filter = filter.to_owned();
         let command = NodeCommand::Topics { filter, after: after.clone(), limit: most + 1 };
-        let NodeResults { results, missing: nodes } = cluster.request(&command).await;
+        let NodeResults { results, missing: nodes, .. } = cluster.request(&command).await;
         missing.extend(nodes);
         let listed = results.iter().flat_map(|result| result["topics"].as_array().into_iter().flatten());
         let listed = listed.filter_map(TopicUse::read).filter(|(_, found)| found.subscribers.is_some());
@@ -119,7 +119,7 @@ pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
         }
         let (mut missing, mut scanned) = (Vec::new(), None);
         if let Some(others) = others {
-            let NodeResults { results, missing: nodes } = others.await;
+            let NodeResults { results, missing: nodes, .. } = others.await;
             missing = nodes;
             found = merged(found, &results, |name| rights.covers(ApiRight::Read, name));
             scanned = scanned_to(&results);

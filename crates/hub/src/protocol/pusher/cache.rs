@@ -29,8 +29,25 @@ pub(super) struct CachedEvent {
     pub(super) expires: Instant,
     /// Distinguishes the events of a channel, and rises.
     pub(super) version: u64,
-    /// The message with which another node has published it.
-    pub(super) origin: Option<NodePublicationId>,
+    pub(super) origin: EventOrigin,
+}
+
+/// The node that has published an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EventOrigin {
+    ThisNode,
+    /// Another node, with the message in which it was published, if the message is known.
+    OtherNode(Option<NodePublicationId>),
+}
+
+impl EventOrigin {
+    /// The message with which another node has published the event.
+    pub(super) fn publication(self) -> Option<NodePublicationId> {
+        match self {
+            Self::ThisNode => None,
+            Self::OtherNode(publication) => publication,
+        }
+    }
 }
 
 /// Limits of a cache.
@@ -49,7 +66,7 @@ impl EventCache {
     pub(super) fn insert(
         &mut self,
         channel: &str,
-        (message, version, origin): (Prepared, u64, Option<NodePublicationId>),
+        (message, version, origin): (Prepared, u64, EventOrigin),
         bounds: CacheBounds,
         now: Instant,
     ) {
@@ -91,10 +108,10 @@ impl EventCache {
         self.events.get(channel).filter(|known| known.expires > now)
     }
 
-    /// The channels with an event of this node that is not older than this, and has not expired.
+    /// The channels with an event that this node has published, that is not older than this, and has not expired.
     pub(super) fn own(&self, age_max: Duration, now: Instant) -> impl Iterator<Item = (&str, &CachedEvent)> {
         let is_own = move |event: &CachedEvent| {
-            event.origin.is_none()
+            matches!(event.origin, EventOrigin::ThisNode)
                 && event.expires > now
                 && now.saturating_duration_since(event.at) <= age_max
         };
@@ -137,7 +154,7 @@ mod tests {
         let mut version = 0;
         let mut event = || {
             version += 1;
-            (Prepared::text("m"), version, None)
+            (Prepared::text("m"), version, EventOrigin::ThisNode)
         };
         let within = |channels| CacheBounds { time, channels, bytes: 100 };
         for number in 0..1_000 {
@@ -159,13 +176,38 @@ mod tests {
     }
 
     #[test]
+    fn own_events_have_an_age_limit() {
+        let (mut cache, begin, second) = (EventCache::default(), Instant::now(), Duration::from_secs(1));
+        let bounds = CacheBounds { time: 30 * second, channels: 9, bytes: 100 };
+        let origins = [EventOrigin::ThisNode, EventOrigin::ThisNode, EventOrigin::OtherNode(None)];
+        for ((channel, origin), seconds) in ["a", "b", "c"].into_iter().zip(origins).zip([0, 10, 10]) {
+            cache.insert(channel, (Prepared::text("m"), 1, origin), bounds, begin + seconds * second);
+        }
+        let own = |age_max: u32, now: u32| {
+            let mut own: Vec<_> = cache
+                .own(age_max * second, begin + now * second)
+                .map(|(channel, _)| channel.to_owned())
+                .collect();
+            own.sort();
+            own.concat()
+        };
+        assert_eq!([own(20, 20), own(19, 20), own(9, 20)], ["ab", "b", ""]);
+        assert_eq!(own(100, 31), "b", "the other one has expired");
+    }
+
+    #[test]
     fn large_events_make_room_for_each_other() {
         let (mut cache, now) = (EventCache::default(), Instant::now());
         let bounds = CacheBounds { time: Duration::from_secs(10), channels: 9, bytes: 10 };
         let mut version = 0;
         let mut insert = |channel: &str, len| {
             version += 1;
-            cache.insert(channel, (Prepared::text("m".repeat(len)), version, None), bounds, now);
+            cache.insert(
+                channel,
+                (Prepared::text("m".repeat(len)), version, EventOrigin::ThisNode),
+                bounds,
+                now,
+            );
             let known = ["a", "b", "c"].into_iter().filter(|channel| cache.get(channel, now).is_some());
             (known.collect::<String>(), cache.bytes)
         };
@@ -187,7 +229,7 @@ mod tests {
         assert!(cache.note_miss("a", begin) && !cache.note_miss("a", begin) && cache.note_miss("b", begin));
         assert!(cache.note_miss("a", begin + MISS_INTERVAL));
         let bounds = CacheBounds { time: Duration::from_millis(1), channels: 2, bytes: 100 };
-        cache.insert("a", (Prepared::text("m"), 1, None), bounds, begin);
+        cache.insert("a", (Prepared::text("m"), 1, EventOrigin::ThisNode), bounds, begin);
         assert!(cache.note_miss("a", begin + MISS_INTERVAL), "there was an event in between");
         for number in 0..2 * MISSES_MAX {
             assert!(cache.note_miss(&number.to_string(), begin + MISS_INTERVAL));

@@ -11,7 +11,7 @@ use sinews_server::{Prepared, SubscriberId};
 
 use super::app::{PusherApp, PusherApps};
 use super::budget::RecoveryBudget;
-use super::cache::{CacheBounds, CachedEvent, EventCache};
+use super::cache::{CacheBounds, CachedEvent, EventCache, EventOrigin};
 use super::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use super::metrics::PusherCounters;
 use super::socket_ids::SocketIds;
@@ -177,13 +177,15 @@ impl LiveApps {
         origin: Option<NodePublicationId>,
     ) -> Option<u64> {
         let now = Instant::now();
-        let known = origin.and_then(|_| target.lock_cache().get(&target.channel, now)?.origin);
+        let known = origin.and_then(|_| target.lock_cache().get(&target.channel, now)?.origin.publication());
         if let (Some(origin), Some(known)) = (origin, known)
             && origin.is_through(known)
         {
             return None;
         }
         let version = self.next_version();
+        let origin =
+            origin.map_or(EventOrigin::ThisNode, |publication| EventOrigin::OtherNode(Some(publication)));
         target.insert((message, version, origin), now);
         Some(version)
     }
@@ -204,13 +206,13 @@ impl LiveApps {
             .get(&target.channel, now)
             .is_none_or(|known| known.at < at && known.message.payload() != message.payload());
         let version = is_later.then(|| self.next_version())?;
-        target.insert((message, version, origin), at);
+        target.insert((message, version, EventOrigin::OtherNode(origin)), at);
         target.lock_cache().get(&target.channel, now).is_some().then_some(version)
     }
 
-    /// The last events of cache channels that this node has published, not longer ago than this: each with its topic and its
-    /// age, the youngest first.
-    pub(crate) fn own_events(&self, age_max: Duration) -> Vec<(String, Prepared, Duration)> {
+    /// The topics of the cache channels whose last event this node has published, not longer ago than this: the youngest event
+    /// first.
+    pub(crate) fn own_events(&self, age_max: Duration) -> Vec<String> {
         let apps: Vec<Arc<LiveApp>> = self.read(|table| table.live.values().cloned().collect());
         let now = Instant::now();
         let mut events = Vec::new();
@@ -218,11 +220,11 @@ impl LiveApps {
             let cache = app.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
             events.extend(cache.own(age_max, now).map(|(channel, event)| {
                 let topic = channel::topic_of(app.options.topic_space(), channel);
-                (topic, event.message.clone(), now.saturating_duration_since(event.at))
+                (event.at, topic)
             }));
         }
-        events.sort_by_key(|(.., age)| *age);
-        events
+        events.sort_by_key(|(at, _)| Reverse(*at));
+        events.into_iter().map(|(_, topic)| topic).collect()
     }
 
     fn next_version(&self) -> u64 {
@@ -330,18 +332,28 @@ impl<'a> EventTarget<'a> {
         Self { app, channel, is_cache }
     }
 
-    fn insert(&self, (message, version, origin): (&Prepared, u64, Option<NodePublicationId>), at: Instant) {
+    fn insert(&self, (message, version, origin): (&Prepared, u64, EventOrigin), at: Instant) {
         self.lock_cache().insert(&self.channel, (message.clone(), version, origin), self.bounds(), at);
     }
 
     /// The retained event of a cache channel with its origin, and its age.
     pub(crate) fn retained(&self) -> Option<((Prepared, Option<NodePublicationId>), Duration)> {
-        if !self.is_cache {
-            return None;
-        }
+        let (known, age) = self.known()?;
+        Some(((known.message, known.origin.publication()), age))
+    }
+
+    /// The retained event of a cache channel with its age, if this node has published it.
+    pub(crate) fn own(&self) -> Option<(Prepared, Duration)> {
+        let (known, age) = self.known()?;
+        matches!(known.origin, EventOrigin::ThisNode).then_some((known.message, age))
+    }
+
+    /// The retained event of a cache channel, and its age.
+    fn known(&self) -> Option<(CachedEvent, Duration)> {
         let now = Instant::now();
-        let known = self.lock_cache().get(&self.channel, now).cloned()?;
-        Some(((known.message, known.origin), now.saturating_duration_since(known.at)))
+        let known = self.is_cache.then(|| self.lock_cache().get(&self.channel, now).cloned()).flatten()?;
+        let age = now.saturating_duration_since(known.at);
+        Some((known, age))
     }
 
     /// Notes that the cache channel has no event. Returns whether to report it.
@@ -369,25 +381,32 @@ mod tests {
     use crate::protocol::pusher::PusherFeatures;
 
     #[test]
-    fn own_events_are_those_of_this_node_and_of_this_age() {
+    fn own_events_are_those_that_this_node_has_published() {
         let live = LiveApps::default();
         let app = PusherApp::new("1", "k", "s").with_topics("chat");
         live.replace(&PusherApps::new([app]).unwrap());
-        let own = |seconds| {
-            let events = live.own_events(Duration::from_secs(seconds)).into_iter();
-            events.map(|(topic, message, _)| (topic, message.payload().to_vec())).collect::<Vec<_>>()
-        };
         let restore = |topic: &str, origin, age| {
             let message = Prepared::text(topic);
             live.restore(&live.target(topic).unwrap(), (&message, origin), Duration::from_secs(age)).unwrap()
         };
-        live.retain(&live.target("chat.cache-a").unwrap(), &Prepared::text("a"), None);
-        restore("chat.cache-b", None, 20);
+        for channel in ["chat.cache-a", "chat.cache-b", "chat.cache-c"] {
+            live.retain(&live.target(channel).unwrap(), &Prepared::text("own"), None);
+            let retained = Instant::now();
+            while retained.elapsed().is_zero() {}
+        }
+        let is_own = |channel| live.target(channel).unwrap().own().is_some();
         let origin = NodePublicationId { node: 1, start: 1, number: 1, index: 0 };
-        restore("chat.cache-c", Some(origin), 0);
-        let first = ("chat.cache-a".to_owned(), b"a".to_vec());
-        assert_eq!(own(10), std::slice::from_ref(&first));
-        assert_eq!(own(100), [first, ("chat.cache-b".to_owned(), b"chat.cache-b".to_vec())]);
+        live.retain(&live.target("chat.cache-c").unwrap(), &Prepared::text("of another node"), Some(origin));
+        // With and without the message in which another node has published the event.
+        restore("chat.cache-d", Some(origin), 1);
+        restore("chat.cache-e", None, 1);
+        assert_eq!(
+            live.own_events(Duration::from_secs(100)),
+            ["chat.cache-b", "chat.cache-a"],
+            "the youngest first"
+        );
+        let all = ["chat.cache-a", "chat.cache-b", "chat.cache-c", "chat.cache-d", "chat.cache-e"];
+        assert_eq!(all.map(is_own), [true, true, false, false, false]);
     }
 
     #[test]
