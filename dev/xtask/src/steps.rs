@@ -49,7 +49,6 @@ const STEPS: [(&str, Lane, Run); 27] = [
     ("conformance", Lane::Long, conformance),
     ("examples", Lane::Long, examples),
     ("interop", Lane::Long, interop),
-    ("deploy", Lane::Long, deploy),
     ("doc", Lane::Long, doc),
     ("msrv", Lane::Long, gates::oldest_compiler),
     ("targets", Lane::Long, gates::targets),
@@ -64,6 +63,7 @@ const STEPS: [(&str, Lane, Run); 27] = [
     ("soak", Lane::Long, soak),
     ("reconnects", Lane::Long, reconnects),
     ("browser", Lane::Long, browser),
+    ("deploy", Lane::Long, deploy),
     ("brokers", Lane::Long, brokers),
 ];
 
@@ -71,10 +71,22 @@ const STEPS: [(&str, Lane, Run); 27] = [
 const BESIDE: [[&[&str]; 2]; 3] = [
     [&["autobahn"], &["pages"]],
     [
-        &["conformance", "examples", "interop", "deploy"],
-        &["doc", "msrv", "targets", "api", "sanitizer", "fuzz", "features", "floors", "instructions"],
+        &["conformance", "examples", "interop"],
+        &[
+            "doc",
+            "msrv",
+            "targets",
+            "api",
+            "sanitizer",
+            "fuzz",
+            "features",
+            "floors",
+            "instructions",
+            "packages",
+            "archive",
+        ],
     ],
-    [&["soak", "reconnects", "browser"], &["brokers"]],
+    [&["soak", "reconnects", "browser"], &["deploy", "brokers"]],
 ];
 
 /// Name of a step, and what it does.
