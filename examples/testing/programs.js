@@ -20,6 +20,8 @@ export const AUTH_SECRET = "a secret for tokens of the tests, 32 bytes long";
 
 // Files of tests that run side by side start at different ports.
 let nextPort = process.pid * 61;
+// Below and in between are ports that `fetch` and browsers do not connect to, such as 4045 and 4190.
+const [FIRST_PORT, PORTS] = [4_200, 300];
 
 /**
  * A port that nothing listens on, and that no other call has got. It is below the ports that the system gives to
@@ -29,7 +31,7 @@ export async function freePort() {
   for (;;) {
     const listener = net.createServer();
     try {
-      listener.listen(4_000 + (nextPort++ % 500), "127.0.0.1");
+      listener.listen(FIRST_PORT + (nextPort++ % PORTS), "127.0.0.1");
       await once(listener, "listening");
       return listener.address().port;
     } catch (error) {

@@ -94,11 +94,11 @@ fn viewer_of_a_revoked_token_is_closed() {
     let (secret, key) = (directory.write("secret", SECRET), "0123456789abcdef0123456789abcdef");
     let file = format!("[auth]\nsecret_file = {secret:?}\n[api]\nkey = {key:?}\n");
     let server = serve(&directory, &file);
-    let open = |user: &str| {
-        let token = token(&secret, &["--subject", user, "--subscribe", "sinews.dashboard"]);
-        server.try_websocket("/dashboard/feed", &format!("Authorization: Bearer {token}\r\n"))
-    };
-    let [mut anna, mut ben] = ["anna", "ben"].map(|user| open(user).expect("a feed"));
+    let tokens =
+        ["anna", "ben"].map(|user| token(&secret, &["--subject", user, "--subscribe", "sinews.dashboard"]));
+    let open =
+        |token: &str| server.try_websocket("/dashboard/feed", &format!("Authorization: Bearer {token}\r\n"));
+    let [mut anna, mut ben] = tokens.each_ref().map(|token| open(token).expect("a feed"));
     let call = |request: &str, body: &Value| {
         let head =
             format!("{request} HTTP/1.1\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json");
@@ -121,7 +121,7 @@ fn viewer_of_a_revoked_token_is_closed() {
         }
     };
     assert_eq!(code, Some(4401));
-    assert!(open("anna").is_err(), "the token is rejected");
+    assert!(open(&tokens[0]).is_err(), "the token is rejected");
     // Without the right to view the dashboard, the connection ends, too.
     call("POST /api/v1/refresh", &json!({"user": "ben", "claims": {"sub": "ben", "subscribe": ["other"]}}));
     let code = loop {
