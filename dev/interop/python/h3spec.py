@@ -17,6 +17,18 @@ LIMIT_SECONDS = 120
 EARLY_DATA = "CRYPTO in 0-RTT"
 # The number of the cases: a run that ends early has fewer.
 CASES = 45
+# A case waits 2 s for an answer, which no option changes. A machine that stalls exceeds that once, a fault each time.
+ATTEMPTS = 3
+CASE = re.compile(r"^  (MUST .*?)( FAILED \[\d+\])?$", re.MULTILINE)
+
+
+def passes_alone(command, name):
+    """Whether a case passes in one of the further attempts."""
+    for _ in range(ATTEMPTS - 1):
+        run = subprocess.run([*command, "--match", name], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+        if CASE.findall(run.stdout) == [(name, "")]:
+            return True
+    return False
 
 
 def main(jars, address):
@@ -25,21 +37,24 @@ def main(jars, address):
     with tempfile.TemporaryDirectory() as directory:
         program = zipfile.ZipFile(jar).extract(PROGRAM, directory)
         pathlib.Path(program).chmod(0o755)
+        command = [program, host, port]
         try:
-            run = subprocess.run([program, host, port], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+            run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
         except OSError as error:
             print(f"skipped h3spec: the program does not run here: {error}")
             return 0
+        cases = CASE.findall(run.stdout)
+        failed = [
+            name for name, failure in cases if failure and EARLY_DATA not in name and not passes_alone(command, name)
+        ]
     if "error while loading shared libraries" in run.stderr:
         print(f"skipped h3spec: {run.stderr.strip()}")
         return 0
-    cases = re.findall(r"^  (MUST .*?)( FAILED \[\d+\])?$", run.stdout, re.MULTILINE)
-    failed = [name for name, failure in cases if failure]
-    for name, failure in cases:
+    for name, _ in cases:
         if EARLY_DATA in name:
             print(f"skipped {name}: the server accepts no early data")
         else:
-            print(f"FAIL {name}: see h3spec --match" if failure else f"ok {name}")
+            print(f"FAIL {name}: see h3spec --match" if name in failed else f"ok {name}")
     if len(cases) != CASES:
         print(f"FAIL cases: {len(cases)} of {CASES}: {run.stdout[-300:]} {run.stderr[-300:]}")
     return 1 if failed or len(cases) != CASES else 0
