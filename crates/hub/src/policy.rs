@@ -1,15 +1,17 @@
 //! The access policy: allowed hosts and origins, and tokens. It can change while the server runs.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use sinews_server::{Context, Cors, KeyWrite, OriginPolicy, PresenceInterval, Request, Response};
+use sinews_server::{CloseCode, Context, Cors, KeyWrite, OriginPolicy, PresenceInterval, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::{REVOKED, RegisteredConnection};
+use crate::hooks::requests::UNANSWERED;
 use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
 use crate::hosts::HostRules;
 use crate::http::failure;
@@ -62,6 +64,37 @@ pub enum BrowserRejection {
     Close,
     /// Answer the handshake with the status.
     Status,
+}
+
+/// Why the claims of an application grant nothing.
+#[derive(Debug)]
+pub(crate) enum RejectedClaims {
+    /// Their fault.
+    Invalid(String),
+    /// A revocation applies to them, as to a token with these claims.
+    Revoked(Denied),
+}
+
+impl fmt::Display for RejectedClaims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Invalid(problem) => problem,
+            Self::Revoked(denied) => &denied.problem,
+        })
+    }
+}
+
+impl RejectedClaims {
+    /// The end of a connection whose application has answered with these claims.
+    pub(crate) fn close(self) -> (CloseCode, &'static str) {
+        match self {
+            Self::Invalid(problem) => {
+                tracing::warn!("claims of a hook: {problem}");
+                (CloseCode::TRY_AGAIN_LATER, UNANSWERED)
+            }
+            Self::Revoked(_) => (TOKEN_EXPIRED, REVOKED),
+        }
+    }
 }
 
 impl AccessPolicy {
@@ -215,14 +248,14 @@ impl AccessPolicy {
     /// The rights that the application's claims grant on an open connection.
     ///
     /// # Errors
-    /// The fault of the claims.
+    /// The claims are invalid or revoked.
     pub(crate) fn rights_of_claims(
         &self,
         claims: serde_json::Map<String, serde_json::Value>,
         client: IpAddr,
-    ) -> Result<Rights, String> {
-        let rights = self.auth.rights_of_claims(claims)?;
-        self.revocations.check(&rights).map_err(|denied| denied.problem)?;
+    ) -> Result<Rights, RejectedClaims> {
+        let rights = self.auth.rights_of_claims(claims).map_err(RejectedClaims::Invalid)?;
+        self.revocations.check(&rights).map_err(RejectedClaims::Revoked)?;
         Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
     }
 
@@ -234,7 +267,7 @@ impl AccessPolicy {
         let changed = match change {
             RightsChange::Claims(claims) => {
                 let address = rights.address().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-                self.rights_of_claims(claims.clone(), address)?
+                self.rights_of_claims(claims.clone(), address).map_err(|rejected| rejected.to_string())?
             }
             RightsChange::Expiry(exp) => self.auth.rights_until(rights, *exp),
         };

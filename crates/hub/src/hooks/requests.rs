@@ -19,7 +19,7 @@ use super::options::HookFailure;
 use crate::auth::{Denied, Rights};
 use crate::http::failure;
 use crate::namespaces::TopicHook;
-use crate::policy::LivePolicy;
+use crate::policy::{LivePolicy, RejectedClaims};
 use crate::problem::{Problem, code, problem};
 use crate::topics::MessageContent;
 use crate::topics::keys::value_len;
@@ -120,9 +120,12 @@ impl RequestHooks {
         };
         let address = rights.address().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
         let granted = policy.rights_of_claims(claims, address);
-        let rights = granted.map_err(|error| {
-            tracing::warn!("claims of a hook: {error}");
-            problem(code::STORE, UNANSWERED)
+        let rights = granted.map_err(|rejected| match rejected {
+            RejectedClaims::Revoked(denied) => RequestRejection::from(denied),
+            RejectedClaims::Invalid(error) => {
+                tracing::warn!("claims of a hook: {error}");
+                problem(code::STORE, UNANSWERED).into()
+            }
         })?;
         if rights.deadline().is_some_and(|until| until <= std::time::Instant::now()) {
             return Err(Denied::token("the token has expired".to_owned()).into());

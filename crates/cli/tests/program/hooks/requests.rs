@@ -304,7 +304,9 @@ fn connect_hook_decides_about_requests_and_raw_sockets() {
         })
     });
     let url = app.url("/");
-    let server = serve(&directory, &format!("[hooks]\nconnect = {url:?}\nheaders = \"cookie\"\n"));
+    let key = "0123456789abcdef0123456789abcdef";
+    let file = format!("[hooks]\nconnect = {url:?}\nheaders = \"cookie\"\n[api]\nkey = {key:?}\n");
+    let server = serve(&directory, &file);
     let ask = |cookie: &str, route: &str, more: &str| {
         status(&server.request(&format!("{route} HTTP/1.1\r\nCookie: {cookie}{more}"), ""))
     };
@@ -339,6 +341,16 @@ fn connect_hook_decides_about_requests_and_raw_sockets() {
     {
         assert_eq!(close_code(&mut raw(cookie, topic)), Some(code), "{cookie} {topic}");
     }
+    // Claims without a time of issue are revoked with the tokens of their user, and clients must not try again.
+    let head = format!("POST /api/v1/revoke HTTP/1.1\r\nAuthorization: Bearer {key}");
+    assert_eq!(status(&server.request(&head, "{\"user\":\"anna\"}")), 200);
+    let revoked = Some(Reply::Close(Some(4401), "the token has been revoked".into()));
+    for (route, more, _) in routes {
+        assert_eq!(ask("anna", route, more), 401, "{route}");
+    }
+    assert_eq!(raw("anna", "a").0.next(), revoked);
+    let mut socket = server.try_websocket("/ws", "Cookie: anna\r\n").unwrap();
+    assert_eq!(socket.next(), revoked);
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::hooks::{
 };
 use crate::keys::KeyStore;
 use crate::namespaces::TopicHook;
-use crate::policy::AccessPolicy;
+use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::problem::{Problem, code, problem};
 use crate::topics::{self, MessageContent};
 
@@ -457,7 +457,7 @@ impl JsonClient {
                     self.set_rights(rights, cx);
                     self.hooks.get_or_insert_default().grants_rights = true;
                 }
-                Err(()) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
+                Err((code, reason)) => return self.reject(code, reason, cx),
             }
         }
         self.hooks.get_or_insert_default().info = reply.info;
@@ -480,8 +480,11 @@ impl JsonClient {
             }
             Err(false) => return self.reject(TOKEN_EXPIRED, EXPIRED, cx),
         };
-        let rights = reply.claims.map(|claims| self.rights_of_claims(claims, cx));
-        let rights = rights.and_then(Result::ok);
+        let rights = match reply.claims.map(|claims| self.rights_of_claims(claims, cx)).transpose() {
+            Ok(rights) => rights,
+            Err((TOKEN_EXPIRED, reason)) => return self.reject(TOKEN_EXPIRED, reason, cx),
+            Err(_) => None,
+        };
         let is_valid = |rights: &Rights| rights.deadline().is_none_or(|until| until > Instant::now());
         let Some(rights) = rights.filter(is_valid) else {
             return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
@@ -498,15 +501,14 @@ impl JsonClient {
         self.subscribe_to_assigned(cx);
     }
 
-    /// The rights that the application grants; the log has the fault of its claims.
+    /// The rights that the application grants, or the end of the connection; the log has the fault of its claims.
     fn rights_of_claims(
         &self,
         claims: serde_json::Map<String, Value>,
         cx: &Context<'_>,
-    ) -> Result<Rights, ()> {
+    ) -> Result<Rights, (CloseCode, &'static str)> {
         let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
-        let rights = self.live.policy().rights_of_claims(claims, address);
-        rights.map_err(|error| tracing::warn!("claims of a hook: {error}"))
+        self.live.policy().rights_of_claims(claims, address).map_err(RejectedClaims::close)
     }
 
     /// Checks that a token of the client may replace its rights.

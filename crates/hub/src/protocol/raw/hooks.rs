@@ -159,9 +159,9 @@ impl TopicClient {
             let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
             match self.live.policy().rights_of_claims(claims, address) {
                 Ok(rights) => self.rights = rights,
-                Err(error) => {
-                    tracing::warn!("claims of a hook: {error}");
-                    return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx);
+                Err(rejected) => {
+                    let (code, reason) = rejected.close();
+                    return self.reject(code, reason, cx);
                 }
             }
             self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
