@@ -4,6 +4,7 @@
 set -euo pipefail
 base64url() { openssl base64 -A | tr '+/' '-_' | tr -d =; }
 header=$(printf '{"alg":"HS256","typ":"JWT"}' | base64url)
-claims=$(printf '{"sub":"%s","subscribe":"notifications.%s","exp":%d}' "$1" "$1" $(($(date +%s) + 600)) | base64url)
+now=$(date +%s)
+claims=$(printf '{"sub":"%s","subscribe":"notifications.%s","iat":%d,"exp":%d}' "$1" "$1" "$now" $((now + 600)) | base64url)
 signature=$(printf '%s.%s' "$header" "$claims" | openssl dgst -sha256 -hmac "$SINEWS_AUTH_SECRET" -binary | base64url)
 echo "$header.$claims.$signature"

@@ -70,8 +70,8 @@ impl Hub {
         HubBuilder::new()
     }
 
-    /// Adds the hub's routes to a router with routes of its own. The hub checks the `Host` of all requests, also of
-    /// requests to other routes.
+    /// Adds the hub's routes to a router with routes of its own. The hub checks the `Host` of all requests but
+    /// those for `/healthz` and `/readyz`, also of requests to other routes: [`HostRules`](crate::HostRules).
     #[must_use]
     pub fn mount(&self, router: Router) -> Router {
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, &self.services);

@@ -44,7 +44,8 @@ pub enum Overflow {
     DropNewest,
     /// Drop the oldest queued published messages (framed once for many connections) to free capacity for a
     /// new one. A message to this connection alone is never dropped once it is queued. If no capacity can
-    /// be freed, the new message is dropped and reported to the sender.
+    /// be freed, a new published message is queued nevertheless, beyond the limit, and another new message
+    /// is dropped and reported to the sender.
     DropOldest,
 }
 
@@ -81,7 +82,8 @@ impl core::fmt::Display for InvalidConfig {
 impl core::error::Error for InvalidConfig {}
 
 impl Config {
-    /// Validates the settings. Drivers call it before the first connection.
+    /// Validates the settings. Drivers call it before a handshake. Whoever makes a connection of a handshake of
+    /// their own calls it first.
     ///
     /// # Errors
     /// [`InvalidConfig`] names the setting: a timeout of zero, which would expire at once, or a limit of
@@ -145,7 +147,9 @@ settings! {
     /// Rate limit for pings of the peer. Default 64 per second, 256 at once: far above any keepalive.
     ping_rate / with_ping_rate: PingRate;
     /// Maximum time without bytes from the peer and without a message to it. Default 120 s; `None` disables
-    /// the timeout. When it expires, the connection closes with 1001. Time in which the caller does not
+    /// the timeout. It also applies while pings are on, and pings to the peer do not extend it: set it longer
+    /// than [`ping_interval`](Self::ping_interval) and [`pong_timeout`](Self::pong_timeout) together, so that
+    /// pings keep a connection open. When it expires, the connection closes with 1001. Time in which the caller does not
     /// drive the connection does not count: pending input is read first, and if there is none, the timeout
     /// restarts.
     idle_timeout / with_idle_timeout: Option<Duration>;

@@ -21,6 +21,10 @@ use crate::topics::{
 /// Everything they send in response to messages that arrived together leaves in one send.
 ///
 /// `open` and `close` run once each.
+///
+/// A panic in a handler, in a hook or in a future of [`Answer::later`](crate::Answer::later) stops the server:
+/// [`BoundServer::run`](crate::BoundServer::run) panics once the other threads have ended. A panic in work of
+/// [`BlockingPool::run`](crate::BlockingPool::run) panics in the future that awaits it.
 pub trait Handler {
     /// Handles the open connection.
     fn open(&mut self, cx: &mut Context<'_>) {

@@ -1,4 +1,5 @@
-//! HTTP/1.1 and WebSocket server on one event loop per core: routes, handlers, topics.
+//! HTTP and WebSocket server on one event loop per core: routes, handlers, topics. It speaks HTTP/1.1, HTTP/2 (over TLS by
+//! default) and HTTP/3 (experimental, off by default).
 //!
 //! ```text
 //!   listener ─▶ worker (a thread) ▶ HTTP: any method ─▶ Router ─▶ Response, at once or later; Files
@@ -24,7 +25,7 @@
 //!
 //! impl Handler for Chat {
 //!     fn open(&mut self, cx: &mut Context<'_>) {
-//!         // Fails for invalid names; this name is valid.
+//!         // Fails for an invalid name, or beyond the limit of subscriptions.
 //!         let _ = cx.subscribe("room");
 //!     }
 //!

@@ -29,7 +29,7 @@ pub enum AtFault {
     Caller,
     /// The network failed, or the peer's process ended.
     Transport,
-    /// No side: the peer closed the connection in order.
+    /// No side: the peer sent a Close, with any code.
     Nobody,
 }
 

@@ -57,7 +57,10 @@
 //!
 //! # Features
 //!
-//! Features are additive: no feature changes the behavior of another.
+//! Features are additive, with one exception: the default TLS of `wss://` (`Tls::new`). With `rustls-native-roots` or
+//! `rustls-webpki-roots` it is rustls, even if `native-tls` is enabled; with both, both sets of roots are trusted. On
+//! Tokio, rustls also needs `tokio-rustls`; without it, the connect fails with `TlsError::Unavailable`. Cargo unifies
+//! the features of a program: pass `Connect::tls` to fix the library and its roots.
 //!
 //! | feature | default | adds |
 //! |---|---|---|
@@ -153,7 +156,7 @@
 //! ```
 //!
 //! A task that only receives also answers pings and sends queued messages. A task that only sends also receives: if no
-//! input was read for 10 ms, at the latest every second `send` or `flush` reads input. It answers pings and a Close,
+//! input was read for 10 ms, one of the next two calls of `send` or `flush` reads input. It answers pings and a Close,
 //! and stores the first text or binary message for `next`. It reads nothing after that message, since memory would be
 //! unbounded: call `next` too if a peer sends more than pings. The halves of a split behave the same: neither half
 //! depends on the other to make progress.
@@ -228,7 +231,7 @@
 //! | `recv_into` | none: call again with the same buffer, and it continues after the bytes already received. On compio, where the buffer is passed by value, the connection keeps the buffer of a dropped call, and the next call copies from it |
 //! | `MessageReader::next_chunk`, a read | none. A dropped reader skips the rest of its message |
 //! | `send`, `send_text`, `send_binary`, `send_vectored`, `feed` | the message is queued whole and leaves with the next call; or, if the call still waited for capacity, it is not sent at all |
-//! | [`Sender::send`] | the message is queued, or not at all; the position in the queue is lost |
+//! | [`Sender::send`] | the message is not queued, and is dropped with the future; the position in the queue is lost |
 //! | `flush` | the rest leaves with the next call |
 //! | `MessageWriter::write` | a chunk of up to 64 KiB is queued whole or not at all. Of a longer chunk, some of its 64 KiB fragments are queued |
 //! | `MessageWriter::finish` | if [`is_mid_message`](WebSocket::is_mid_message) returns `true`, the message is open, and a new [`writer`](WebSocket::writer) continues it. If it returns `false` after at least one chunk, the end is queued. For a message without chunks, `false` does not tell whether the empty message is queued: use the shutdown of the writer, which is cancel-safe |
@@ -275,10 +278,11 @@
 //! | [`Peer`](AtFault::Peer) | the peer violated the protocol or a limit, or was too slow; [`close_code`](Error::close_code) is the code sent to it |
 //! | [`Caller`](AtFault::Caller) | a ping over 125 bytes, a reason over 123, a message inside another, sending after your own Close |
 //! | [`Transport`](AtFault::Transport) | the network failed, or the peer's process ended |
-//! | [`Nobody`](AtFault::Nobody) | the peer closed the connection normally while you were sending |
+//! | [`Nobody`](AtFault::Nobody) | the peer sent a Close while you were sending, with any code. 1002, 1007 or 1009 may mean that this side is at fault: [`Closed`] has the code |
 //!
 //! Handshakes have their own errors. [`ConnectError`] has the phase and the peer that failed, and for a rejection the
-//! status, headers and body. [`AcceptError`] has the response to the client.
+//! status, headers and body. [`AcceptError::status`] is the status that the client got; with the feature `hyper`, `AcceptError::to_response` makes
+//! the response.
 //!
 //! # Memory and threads
 //!
@@ -298,7 +302,7 @@
 //!   `enable_io`; `#[tokio::main]` and `enable_all` have both.
 //! * **Unsafe** code is forbidden in this crate.
 //! * **Oldest compiler**: Rust 1.89. Raising it is a minor version, never a patch.
-//! * **Features** are additive, and the public API is compared with a list at each change.
+//! * **Features** are additive ([one exception](#features)), and the public API is compared with a list at each change.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -88,8 +88,13 @@ macro_rules! receive_methods {
 macro_rules! queue_methods {
     () => {
         /// Queues a message without waiting. If [`Config::max_outbound`](crate::Config::max_outbound) bytes are queued
-        /// already, [`Config::overflow`](crate::Config::overflow) applies: the message is dropped, or the connection
-        /// ends.
+        /// already, [`Config::overflow`](crate::Config::overflow) applies.
+        ///
+        /// Returns [`Sent::Dropped`](crate::Sent::Dropped) if that policy drops this message: check the value. Returns
+        /// [`Sent::Backpressure`](crate::Sent::Backpressure) if the message is queued, and more than
+        /// [`Config::high_water`](crate::Config::high_water) bytes are queued now. Under
+        /// [`Overflow::Close`](crate::Overflow::Close), the default, a full queue ends the connection, and the call
+        /// returns [`Error::Closed`](crate::Error::Closed) with [`Cause::Overflow`](crate::Cause::Overflow).
         ///
         /// # Errors
         /// See [`Error`](crate::Error).
@@ -101,8 +106,8 @@ macro_rules! queue_methods {
         }
 
         /// Queues a message that is framed once for many connections, without waiting, as
-        /// [`try_send`](Self::try_send). [`Overflow::DropOldest`](crate::Overflow::DropOldest) drops only such
-        /// messages for a slow consumer: the newest is always queued.
+        /// [`try_send`](Self::try_send). For a slow consumer, [`Overflow::DropOldest`](crate::Overflow::DropOldest)
+        /// drops older messages of this kind, and always queues the new one.
         ///
         /// # Errors
         /// See [`Error`](crate::Error).

@@ -22,6 +22,10 @@ use crate::message::Message;
 ///
 /// The messages of one handle leave in order. Dropping handles does not affect the connection. A connection that no
 /// task drives sends nothing.
+///
+/// When the owner closes the connection or its write half, queued messages leave before the Close, up to
+/// [`Config::max_outbound`](crate::Config::max_outbound) bytes; the others are dropped. A Close by the read half, by the
+/// peer or by an error drops all of them. So `Ok` of [`send`](Self::send) does not mean that a message has left.
 #[derive(Clone)]
 pub struct Sender {
     queue: mpsc::Sender<SenderMessage>,

@@ -18,8 +18,8 @@ settings! {
         }
 
         /// File with keys and their rights, one key a line: a name, the key or `sha256:` and its hash, and the rights
-        /// `publish`, `read`, `presence`, `keys`, `subscribe`, `disconnect` and `admin`. Patterns of topics restrict a
-        /// right: `publish:chat.>,news`. At most 64 keys.
+        /// `publish`, `read`, `presence`, `keys`, `subscribe`, `disconnect`, `refresh` and `admin`. Patterns of topics
+        /// restrict a right: `publish:chat.>,news`. At most 64 keys.
         keys_file: Option<PathBuf> { example: "/etc/sinews/api-keys", reloads: true }
     }
 }

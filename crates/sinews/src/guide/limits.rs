@@ -24,7 +24,7 @@
 //! | [`ping_rate`](crate::Config::ping_rate) | 64 a second, 256 at once | pings of the peer | 1008, [`PingFlood`](crate::PeerMisbehaved::PingFlood) |
 //! | [`ping_interval`](crate::Config::ping_interval) | 25 s | silence of the peer | a ping is sent |
 //! | [`pong_timeout`](crate::Config::pong_timeout) | 20 s | silence after that ping | 1011, [`Expired::Pong`](crate::Expired::Pong) |
-//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | time without a byte in either direction, if pings are off | 1001, [`Expired::Idle`](crate::Expired::Idle) |
+//! | [`idle_timeout`](crate::Config::idle_timeout) | 120 s | time without a byte of the peer and without a message to it, also while pings are on. It is meant for connections without pings: set it longer than `ping_interval` and `pong_timeout` together | 1001, [`Expired::Idle`](crate::Expired::Idle) |
 //! | [`high_water`](crate::Config::high_water) | 64 KiB | queued outbound bytes | `send`, `feed` and [`Sender`](crate::Sender) wait until the queue has fallen to half of it, or below `max_outbound` if that is less. A new pong replaces a queued one |
 //! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | queued outbound bytes | for [`try_send`](crate::WebSocket::try_send) and [`publish`](crate::WebSocket::publish), [`overflow`](crate::Config::overflow) applies: 1008, or a message is dropped. Other send methods wait |
 //! | [`write_timeout`](crate::Config::write_timeout) | 30 s | time during which the peer reads no output | dropped, [`Expired::Write`](crate::Expired::Write) |
@@ -68,7 +68,8 @@
 //! | `Accept::head_limits` | 16 KiB, 100 lines | the head of the request |
 //! | | 256 KiB, `close_timeout` | input read and dropped after a rejection, so that no reset overtakes it |
 //!
-//! With hyper and axum, hyper reads the head, and its limits apply.
+//! With hyper and axum, hyper reads the head, and its limits apply. It limits the time only if its builder has a timer,
+//! which `axum::serve` does not set.
 //!
 //! # Memory of a connection
 //!
@@ -77,7 +78,7 @@
 //! | idle | the struct, the session's state on the heap, a timer; no buffer, and no compression context, unless context takeover was negotiated |
 //! | part of a frame received | the received part, in memory of that size |
 //! | part of a message received | the received part, in memory that grows by doubling; never the declared length |
-//! | more received than you have read | the received bytes, 64 KiB at most: the connection receives no more until you have read them |
+//! | more received than you have read | memory of the size of the received bytes up to 2 KiB of them, beyond it a block of 64 KiB: the connection receives no more until you have read them |
 //! | the same, over HTTP/2 | also up to `stream_window`, and 256 bytes for each frame of HTTP/2 with less than 256 bytes. At 256 MiB of the latter the connection ends with ENHANCE_YOUR_CALM |
 //! | more sent than the peer reads | up to `high_water` plus one message; with `try_send` and `publish`, up to `max_outbound` plus one message. Meanwhile a waiting receive method reads input, and a waiting send method reads at most one message |
 //!
@@ -86,9 +87,10 @@
 //!
 //! # Memory of a thread
 //!
-//! Buffers belong to the thread, and its connections borrow them:
+//! Buffers belong to the thread, and its connections borrow them. The thread keeps unused ones for reuse, up to these
+//! limits, which do not bound the buffers in use:
 //!
-//! | | at most |
+//! | | kept for reuse, at most |
 //! |---|---|
 //! | blocks to receive into, 64 KiB each | 16 |
 //! | send buffers, up to 64 KiB each | 256 |

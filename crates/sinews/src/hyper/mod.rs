@@ -52,7 +52,9 @@
 //! # }
 //! ```
 //!
-//! hyper limits the time to receive a head ([`header_read_timeout`]), and its size.
+//! hyper limits the size of a head. It limits the time to receive one ([`header_read_timeout`], by default 30 s) only if
+//! the builder has a timer (`.timer(TokioTimer::new())` of `hyper-util`). `axum::serve` sets none, so a client may take
+//! any time for its head there. The timeout of [`accept`](crate::accept) does not apply here.
 //!
 //! # HTTP/2
 //!

@@ -99,7 +99,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     /// Sends a message in chunks: its length need not be known, and it need not fit into memory. Each write is a
-    /// fragment; pings, pongs and Close pass between fragments, other messages wait for the end of the message.
+    /// fragment; pings, pongs and Close pass between fragments. [Published](Self::publish) messages and those of a
+    /// [`Sender`](crate::Sender) wait for the end of the message; a Close before it drops them. `send`, `feed` and
+    /// `try_send` return [`Misuse::MessageOpen`](crate::Misuse::MessageOpen) until then.
     pub fn writer(&mut self, kind: Kind) -> MessageWriter<'_, Self> {
         MessageWriter::new(self, kind)
     }

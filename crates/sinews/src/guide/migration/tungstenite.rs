@@ -193,6 +193,7 @@
 //! * **Futures may be dropped.** `next` and `send` in a `select!` lose no data: see [the table](crate#cancel-safety).
 //! * **A normal close is not an error.** `None` follows `Message::Close`; [`closed`](crate::WebSocket::closed) has
 //!   code, reason and side.
-//! * **A handshake has a timeout**: 10 s for a server, 20 s for a client.
+//! * **A handshake has a timeout**: 10 s for [`accept`](crate::accept()), 20 s for [`connect`](crate::connect()). With
+//!   `sinews::hyper` and `sinews::axum`, that of hyper applies.
 //! * **Bytes after the handshake are kept**, so that a client may send at once.
 //! * **Compression**: `connect(url).deflate(…)`, `accept(stream).deflate(…)`.
