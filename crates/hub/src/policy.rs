@@ -85,8 +85,8 @@ impl fmt::Display for RejectedClaims {
 }
 
 impl RejectedClaims {
-    /// The end of a connection whose application has answered with these claims.
-    pub(crate) fn close(self) -> (CloseCode, &'static str) {
+    /// The code and the reason of the Close for a connection whose application has answered with these claims.
+    pub(crate) fn into_close(self) -> (CloseCode, &'static str) {
         match self {
             Self::Invalid(problem) => {
                 tracing::warn!("claims of a hook: {problem}");

@@ -508,7 +508,7 @@ impl JsonClient {
         cx: &Context<'_>,
     ) -> Result<Rights, (CloseCode, &'static str)> {
         let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
-        self.live.policy().rights_of_claims(claims, address).map_err(RejectedClaims::close)
+        self.live.policy().rights_of_claims(claims, address).map_err(RejectedClaims::into_close)
     }
 
     /// Checks that a token of the client may replace its rights.

@@ -160,7 +160,7 @@ impl TopicClient {
             match self.live.policy().rights_of_claims(claims, address) {
                 Ok(rights) => self.rights = rights,
                 Err(rejected) => {
-                    let (code, reason) = rejected.close();
+                    let (code, reason) = rejected.into_close();
                     return self.reject(code, reason, cx);
                 }
             }
