@@ -89,6 +89,11 @@ const BESIDE: [[&[&str]; 2]; 3] = [
     [&["soak", "reconnects", "browser"], &["deploy", "brokers"]],
 ];
 
+/// Seconds that the long steps take on two slow cores beside another step, for [`Options::within`]. The other
+/// steps take at most [`USUAL_SECONDS`].
+const LONG_STEPS: [(&str, u64); 0] = [];
+const USUAL_SECONDS: u64 = 60;
+
 /// Name of a step, and what it does.
 type Step = (&'static str, Run);
 
@@ -112,6 +117,10 @@ pub(crate) struct Options {
     /// Backend of the servers in the steps: what depends on it runs once for each
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
+    /// Skip the steps that would end later than this number of seconds after the start, by their usual duration on
+    /// a slow machine
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<u64>,
 }
 
 impl Options {
@@ -126,8 +135,26 @@ impl Options {
     }
 }
 
+/// How the steps of one run are carried out.
+#[derive(Clone, Copy)]
+struct Schedule {
+    backend: Choice,
+    deadline: Option<Instant>,
+}
+
+impl Schedule {
+    /// Whether a step that starts now ends before the deadline.
+    fn permits(self, name: &str) -> bool {
+        let found = LONG_STEPS.iter().find(|(step, _)| *step == name);
+        let usual = Duration::from_secs(found.map_or(USUAL_SECONDS, |(_, seconds)| *seconds));
+        self.deadline.is_none_or(|deadline| Instant::now() + usual <= deadline)
+    }
+}
+
 pub(crate) fn run(options: &Options) -> Outcome {
     let started = Instant::now();
+    let deadline = options.within.map(|seconds| started + Duration::from_secs(seconds));
+    let schedule = Schedule { backend: options.backend, deadline };
     own_program()?;
     let mut rows = Vec::new();
     let chosen = STEPS.into_iter().filter(|(name, lane, _)| options.wants(name, *lane));
@@ -136,8 +163,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let pair = group.first().and_then(|step| place(step.0));
         let is_second = |step: &Step| pair.is_some_and(|pair| BESIDE[pair][1].contains(&step.0));
         match group.split_at(group.iter().position(is_second).unwrap_or(group.len())) {
-            (one, []) | ([], one) => rows.extend(one.iter().map(|step| run_step(*step, options.backend))),
-            (first, second) => rows.extend(run_beside(first, second, options.backend)),
+            (one, []) | ([], one) => rows.extend(one.iter().map(|step| run_step(*step, schedule))),
+            (first, second) => rows.extend(run_beside(first, second, schedule)),
         }
     }
     println!("\n{:<12} {:>7} {:>7} {:>7} {:>8}", "step", "passed", "failed", "skipped", "seconds");
@@ -154,11 +181,11 @@ fn print_row(name: &str, count: Count, duration: Duration) {
     println!("{name:<12} {passed:>7} {failed:>7} {skipped:>7} {:>8.1}", duration.as_secs_f64());
 }
 
-fn run_step(step: Step, backend: Choice) -> Row {
+fn run_step(step: Step, schedule: Schedule) -> Row {
     print!("{:<12} ", step.0);
     // A line that appears late is only ugly.
     let _ = io::stdout().flush();
-    let (row, words) = carry_out(step, backend);
+    let (row, words) = carry_out(step, schedule);
     println!("{words}");
     row
 }
@@ -168,11 +195,11 @@ fn place(name: &str) -> Option<usize> {
     BESIDE.iter().position(|pair| pair.iter().any(|sequence| sequence.contains(&name)))
 }
 
-fn run_beside(first: &[Step], second: &[Step], backend: Choice) -> Vec<Row> {
+fn run_beside(first: &[Step], second: &[Step], schedule: Schedule) -> Vec<Row> {
     let names = |steps: &[Step]| steps.iter().map(|step| step.0).collect::<Vec<_>>().join(", ");
     println!("{} beside {}", names(first), names(second));
     let told = |step: &Step| {
-        let (row, words) = carry_out(*step, backend);
+        let (row, words) = carry_out(*step, schedule);
         println!("{:<12} {words}", step.0);
         row
     };
@@ -186,12 +213,16 @@ fn run_beside(first: &[Step], second: &[Step], backend: Choice) -> Vec<Row> {
 }
 
 /// Runs a step. What is said of it goes behind its name.
-fn carry_out((name, run): Step, backend: Choice) -> (Row, String) {
+fn carry_out((name, run): Step, schedule: Schedule) -> (Row, String) {
+    if !schedule.permits(name) {
+        let why = format!("skipped: no time is left for it (cargo xtask test --only {name})");
+        return ((name, Count::SKIPPED, Duration::ZERO), why);
+    }
     let log = process::target().join("xtask").join(format!("{name}.log"));
     // What is added to it must not be added to that of an earlier run.
     let _ = fs::remove_file(&log);
     let started = Instant::now();
-    let outcome = run(&log, backend);
+    let outcome = run(&log, schedule.backend);
     let duration = started.elapsed();
     let count = outcome.as_ref().map_or(Count::FAILED, |count| *count);
     let word = if count.failed > 0 { "FAILED" } else { "ok" };
@@ -489,6 +520,17 @@ mod tests_of_steps {
             let all = pair.concat();
             assert!(names.windows(all.len()).any(|window| window == all), "{all:?}");
         }
+    }
+
+    #[test]
+    fn step_without_time_left_is_skipped_with_its_command() {
+        let step: Step = ("no_std", |_, _| Ok(Count::PASSED));
+        let late = Schedule { backend: Choice::Both, deadline: Some(Instant::now()) };
+        let (row, words) = carry_out(step, late);
+        assert_eq!(row.1, Count::SKIPPED);
+        assert!(words.starts_with("skipped: ") && words.contains("--only no_std"), "{words}");
+        let unlimited = Schedule { backend: Choice::Both, deadline: None };
+        assert_eq!(carry_out(step, unlimited).0.1, Count::PASSED);
     }
 
     #[test]
