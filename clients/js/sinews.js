@@ -337,18 +337,18 @@ export class Client {
     } catch (error) {
       const reason = `cannot connect: ${describe(error)}`;
       // The URL is invalid, or the page may not connect to it (mixed content, CSP): later attempts fail, too.
-      const isForbidden = error?.name === "SecurityError";
-      if (error?.name === "SyntaxError" || (isForbidden && !this.#options.fallback)) return this.#end(0, reason);
+      const isForbidden = isNamed(error, "SecurityError");
+      if (isNamed(error, "SyntaxError") || (isForbidden && !this.#options.fallback)) return this.#end(0, reason);
       this.#failures = isForbidden ? FALLBACK_AFTER : this.#failures + 1;
       this.#wait(0, reason);
     }
   }
 
   #connect(protocols) {
-    const { WebSocket: Socket = WebSocket, fallback } = this.#options;
+    const { WebSocket: Socket = WebSocket, fallback, onmessage, responseTimeout } = this.#options;
     const usesHttp = fallback && this.#failures >= (this.#hasUsedHttp ? FALLBACK_AGAIN_AFTER : FALLBACK_AFTER);
     this.#transport = usesHttp ? "http" : "websocket";
-    const socket = usesHttp ? new HttpSocket(this.#url, protocols, Boolean(this.#options.onmessage)) : new Socket(this.#url, protocols);
+    const socket = usesHttp ? new HttpSocket(this.#url, protocols, Boolean(onmessage), responseTimeout) : new Socket(this.#url, protocols);
     let failure = "";
     socket.onmessage = (event) => {
       if (socket !== this.#socket) return;
@@ -366,7 +366,7 @@ export class Client {
     // React Native has no code.
     socket.onclose = (event) => this.#disconnected(socket, event?.code ?? ABNORMAL, event?.reason || failure);
     this.#socket = socket;
-    this.#welcome = setTimeout(() => this.#disconnected(socket, 0, "connect timeout"), this.#options.responseTimeout);
+    this.#welcome = setTimeout(() => this.#disconnected(socket, 0, "connect timeout"), responseTimeout);
   }
 
   /** The token of the application, which has `responseTimeout` to answer. */
@@ -703,6 +703,7 @@ class HttpSocket {
   onmessage = null;
   onclose = null;
   #url;
+  #responseTimeout;
   #headers = {};
   #abort = new AbortController();
   /** Requested subscriptions, which are combined. */
@@ -729,9 +730,10 @@ class HttpSocket {
   /** The response with the topics to which the server has subscribed this client, which its `onmessage` gets. */
   #assigned = { abort: new AbortController(), topics: new Map() };
 
-  constructor(url, protocols, assigned) {
+  constructor(url, protocols, assigned, responseTimeout) {
     this.#url = url.replace(/^ws/i, "http");
     this.#hasAssigned = assigned;
+    this.#responseTimeout = responseTimeout;
     const offer = protocols.find((protocol) => protocol.startsWith(BEARER));
     if (offer) this.#headers.Authorization = `Bearer ${offer.slice(BEARER.length)}`;
     this.#check(() => {
@@ -807,7 +809,7 @@ class HttpSocket {
       await this.#fetch("healthz");
       then();
     } catch (error) {
-      this.#end(ABNORMAL, error.message);
+      this.#end(ABNORMAL, describe(error));
     }
   }
 
@@ -1146,9 +1148,13 @@ class HttpSocket {
     }
     const isOwn = abort !== this.#abort;
     if (isOwn) this.#abort.signal.addEventListener("abort", () => abort.abort(), { once: true, signal: abort.signal });
-    const response = await fetch(url, { ...init, headers: { ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" });
+    const request = { ...init, headers: { ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" };
+    // Some proxies hold a response that does not end. A request may take its time.
+    const timeout = () => !abort.signal.aborted && this.#end(ABNORMAL, `no response in ${this.#responseTimeout} ms (responseTimeout)`);
+    const timer = isOwn && setTimeout(timeout, this.#responseTimeout);
+    const response = await guarded(() => fetch(url, request)).finally(() => clearTimeout(timer));
     if (response.ok) return response;
-    const text = await response.text();
+    const text = await guarded(() => response.text());
     // Removes the listener.
     if (isOwn) abort.abort();
     let { error = text, needs } = {};
@@ -1651,7 +1657,7 @@ function absolute(url) {
   } catch {
     throw new SinewsError("no-url", `${text} is no absolute URL; outside of a page, pass one: connect("wss://example.com/ws")`);
   }
-  return text.replace(/^http/i, "ws");
+  return text.replace(/^http(s?):/i, (_, secure) => `ws${secure.toLowerCase()}:`);
 }
 
 function isToken(token) {
@@ -1673,6 +1679,23 @@ function describe(error) {
     return String(error?.message || error?.name || error);
   } catch {
     return "unknown error";
+  }
+}
+
+function isNamed(error, name) {
+  try {
+    return error?.name === name;
+  } catch {
+    return false;
+  }
+}
+
+/** Runs code whose exceptions can be any value: those with a number as `code` are not of the server. */
+async function guarded(run) {
+  try {
+    return await run();
+  } catch (error) {
+    throw new Error(describe(error));
   }
 }
 
@@ -1705,7 +1728,7 @@ function positionText({ epoch, seq }) {
 async function* lines(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await guarded(() => reader.read());
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop();
