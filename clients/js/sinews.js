@@ -99,6 +99,7 @@ export class Client {
   #states = new Map();
   /** Joined topics: `{ member, resolve, reject }` of each. */
   #joined = new Map();
+  /** Timeout of the token, and then of the welcome. */
   #welcome = null;
   #renewal = 0;
   /** Time at which the token expires. */
@@ -316,7 +317,7 @@ export class Client {
     if (this.#status === "closed") return;
     let token;
     try {
-      token = await this.#fetchToken();
+      token = await this.#fetchTokenInTime();
     } catch (error) {
       if (this.#status !== "closed") this.#wait(0, `no token: ${describe(error)}`);
       return;
@@ -369,22 +370,22 @@ export class Client {
     this.#welcome = setTimeout(() => this.#disconnected(socket, 0, "connect timeout"), responseTimeout);
   }
 
-  /** The token of the application, which has `responseTimeout` to answer. */
-  #fetchToken() {
-    const { responseTimeout } = this.#options;
-    return new Promise((resolve, reject) => {
-      const timeout = () => reject(new Error(`the function \`token\` has not answered in ${responseTimeout} ms (responseTimeout)`));
-      this.#welcome = setTimeout(timeout, responseTimeout);
-      this.#callToken().then(resolve, reject);
-    }).finally(() => clearTimeout(this.#welcome));
-  }
-
-  async #callToken() {
+  async #fetchToken() {
     const { token } = this.#options;
     return typeof token === "function" ? token() : token;
   }
 
-  /** Once the present call of a request or of an event has ended. */
+  /** As `#fetchToken`, and rejects if the application does not answer. */
+  #fetchTokenInTime() {
+    const { responseTimeout } = this.#options;
+    return new Promise((resolve, reject) => {
+      const timeout = () => reject(new Error(`the function \`token\` has not answered in ${responseTimeout} ms (responseTimeout)`));
+      this.#welcome = setTimeout(timeout, responseTimeout);
+      this.#fetchToken().then(resolve, reject);
+    }).finally(() => clearTimeout(this.#welcome));
+  }
+
+  /** Ends a connection after the call in which it has failed: a caller may use it. */
   #disconnectLater(socket, reason) {
     setTimeout(() => this.#disconnected(socket, ABNORMAL, reason));
   }
@@ -549,7 +550,7 @@ export class Client {
     if (!socket) return;
     const left = this.#expiresAt - Date.now();
     this.#renewAfter(left > 0 ? Math.min(RENEWAL_RETRY, Math.max(RENEWAL_RETRY_MIN, left / 4)) : RENEWAL_RETRY);
-    const token = await this.#callToken().catch(() => null);
+    const token = await this.#fetchToken().catch(() => null);
     if (socket !== this.#socket || token === this.#token || !isToken(token)) return;
     this.#send({ op: "token", token }, ({ expires_in: expiresIn }) => {
       this.#token = token;
@@ -1701,7 +1702,7 @@ async function guarded(run) {
 
 /** Writes an error of the server that no callback and no promise passes on to the application. */
 function warn(name, { code, message }) {
-  console.warn(`sinews: ${name} has ended: ${code} ${message}`);
+  console.warn(`sinews: ${name}: ${message} (${code})`);
 }
 
 /** Calls a function of the application. Its exceptions and rejections are reported, and end nothing here. */
@@ -1716,8 +1717,12 @@ function notify(callback, ...parts) {
 
 /** Reports as an uncaught exception in browsers. In other runtimes, that may end the process. */
 function report(error) {
-  if (globalThis.reportError && !globalThis.process) globalThis.reportError(error);
-  else console.error(error);
+  try {
+    if (globalThis.reportError && !globalThis.process) globalThis.reportError(error);
+    else console.error(error);
+  } catch {
+    // It cannot be written.
+  }
 }
 
 function positionText({ epoch, seq }) {

@@ -292,10 +292,10 @@ test("a subscription or a membership that the server ends is written to the cons
   for (let count = 0; count < 3; count += 1) await reject();
   for (let count = 0; count < 2; count += 1) await acknowledge(socket);
   await assert.rejects(ready, { code: 403 });
-  assert.deepEqual([errors.size, await lines.next(), lines.size], [1, "sinews: silent has ended: 403 no", 0]);
+  assert.deepEqual([errors.size, await lines.next(), lines.size], [1, "sinews: silent: no (403)", 0]);
   socket = await reopen();
   for (let count = 0; count < 2; count += 1) await reject();
-  const ended = "sinews: later has ended: 403 no";
+  const ended = "sinews: later: no (403)";
   assert.deepEqual([await lines.next(), await lines.next(), lines.size], [ended, ended, 0]);
   // The application ends it.
   client.close();
