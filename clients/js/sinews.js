@@ -1639,7 +1639,8 @@ class Consumption extends Repeated {
         // Records that were delivered do not exist: the stream was deleted and created again.
         if (message.end < this.#next.get(partition)) this.#reset(partition, message.records[0]?.offset ?? message.next);
         for (const record of message.records) {
-          if (record.offset < (this.#next.get(partition) ?? 0)) continue;
+          // The application may stop in its callback.
+          if (this._hasEnded || record.offset < (this.#next.get(partition) ?? 0)) continue;
           this.#next.set(partition, record.offset + 1);
           notify(this.#onrecord, { partition, ...readable(record) });
         }

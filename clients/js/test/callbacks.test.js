@@ -296,6 +296,18 @@ test("data that is no JSON rejects its request alone, also if it was queued", li
   await Promise.all([subscription.ready, last]);
 });
 
+/** A client of a network that blocks WebSockets, and the changes of its status. */
+function overHttp(t, delay) {
+  class Blocked {
+    constructor() { queueMicrotask(() => this.onclose?.({ code: 1006, reason: "" })); }
+    close() {}
+  }
+  const changes = channel();
+  const client = connect("ws://host/ws", { WebSocket: Blocked, fallback: true, minDelay: delay, maxDelay: delay, responseTimeout: 50, onstatus: changes.push });
+  t.after(() => client.close());
+  return { client, changes };
+}
+
 const RESPONSES = {
   "never settles": [never, /^connect timeout$/],
   "throws": [() => { throw new Error("of the application"); }, /^of the application$/],
@@ -310,13 +322,7 @@ for (const [name, [fault, reason]] of Object.entries(RESPONSES)) {
   test(`a function fetch that ${name} ends in a status with a text, and a retry works`, limit, async (t) => {
     let isFaulty = true;
     t.mock.method(globalThis, "fetch", (...parts) => (isFaulty ? fault(...parts) : Promise.resolve(new Response("ok"))));
-    const changes = channel();
-    class Blocked {
-      constructor() { queueMicrotask(() => this.onclose?.({ code: 1006, reason: "" })); }
-      close() {}
-    }
-    const client = connect("ws://host/ws", { WebSocket: Blocked, fallback: true, minDelay: 100_000, maxDelay: 100_000, responseTimeout: 50, onstatus: changes.push });
-    t.after(() => client.close());
+    const { client, changes } = overHttp(t, 100_000);
     const next = async () => {
       const change = await ending(changes);
       client.retry();
@@ -332,13 +338,7 @@ for (const [name, [fault, reason]] of Object.entries(RESPONSES)) {
 
   test(`a function fetch that ${name} behind the beginning ends a request, or the connection, with a text`, limit, async (t) => {
     t.mock.method(globalThis, "fetch", (url, init) => (url.pathname === "/healthz" ? Promise.resolve(new Response("ok")) : fault(url, init)));
-    const changes = channel();
-    class Blocked {
-      constructor() { queueMicrotask(() => this.onclose?.({ code: 1006, reason: "" })); }
-      close() {}
-    }
-    const client = connect("ws://host/ws", { WebSocket: Blocked, fallback: true, minDelay: 1, maxDelay: 1, responseTimeout: 50, onstatus: changes.push });
-    t.after(() => client.close());
+    const { client, changes } = overHttp(t, 1);
     await changes.until(({ status }) => status === "open");
     const errors = channel();
     const all = [client.publish("a", 1), client.history("a"), client.members("a"), client.stream("a").read(0)];
@@ -354,13 +354,7 @@ for (const [name, [fault, reason]] of Object.entries(RESPONSES)) {
 
 test("a proxy that holds a response of a subscription ends the connection with a text", limit, async (t) => {
   t.mock.method(globalThis, "fetch", (url) => (url.pathname === "/healthz" ? Promise.resolve(new Response("ok")) : never()));
-  const changes = channel();
-  class Blocked {
-    constructor() { queueMicrotask(() => this.onclose?.({ code: 1006, reason: "" })); }
-    close() {}
-  }
-  const client = connect("ws://host/ws", { WebSocket: Blocked, fallback: true, minDelay: 1, maxDelay: 1, responseTimeout: 50, onstatus: changes.push });
-  t.after(() => client.close());
+  const { client, changes } = overHttp(t, 1);
   for (const follow of [() => client.subscribe("a", () => {}), () => client.state("a", () => {}), () => client.stream("a").consume(() => {})]) {
     const followed = follow();
     await changes.until(({ status }) => status === "open");

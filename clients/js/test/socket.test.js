@@ -205,3 +205,17 @@ test("a closed client has no timers of a renewal of the token, or of a retry", l
   client.close();
   assert.deepEqual(timers(), []);
 });
+
+test("a consumption that is stopped in its callback gets no further record", limit, async (t) => {
+  const { client, sockets } = overSockets(t);
+  const offsets = [];
+  const consumption = client.stream("orders").consume(({ offset }) => {
+    offsets.push(offset);
+    consumption.stop();
+  });
+  const socket = await sockets.next();
+  socket.line({ op: "welcome" });
+  socket.line({ op: "ack", id: (await socket.sent.next()).id, partitions: [{ partition: 0, offset: 0 }] });
+  socket.line({ op: "records", stream: "orders", partition: 0, records: [0, 1].map((offset) => ({ offset, at: 1, data: 1 })) });
+  assert.deepEqual(offsets, [0]);
+});
