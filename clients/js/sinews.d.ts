@@ -127,7 +127,7 @@ export interface SubscribeOptions {
    * every reconnect if the topic has no history, or is a pattern.
    */
   ongap?: (gap: Gap) => void;
-  /** Called if the server rejects the subscription, at first or after a reconnect. */
+  /** Called if the server rejects the subscription, at first or after a reconnect, or if the backend ends it. */
   onerror?: (error: SinewsError) => void;
 }
 
@@ -267,10 +267,10 @@ export interface Stream {
 /**
  * An error of the server with a number of the protocol as its code, or of this client: `lost` (the connection ended before
  * the answer), `full` (too many requests wait), `invalid` (no JSON), `closed`, `stopped` (by `unsubscribe` or `stop`),
- * `no-websocket` and `no-url` (thrown by `connect`), `duplicate` (thrown by `state`).
+ * `unsubscribed` (by the backend), `no-websocket` and `no-url` (thrown by `connect`), `duplicate` (thrown by `state`).
  */
 export class SinewsError extends Error {
-  readonly code: number | "lost" | "full" | "invalid" | "closed" | "stopped" | "no-websocket" | "no-url" | "duplicate";
+  readonly code: number | "lost" | "full" | "invalid" | "closed" | "stopped" | "unsubscribed" | "no-websocket" | "no-url" | "duplicate";
   /** The rights that a token would have to grant. */
   readonly needs?: { publish?: string[]; subscribe?: string[]; keys?: string[] };
 }

@@ -469,6 +469,8 @@ export class Client {
         return this.#reportGap({ topic: message.topic, reason: "dropped", messages: message.messages });
       case "reset":
         return this.#reportGap({ topic: message.topic, reason: "reset" });
+      case "unsubscribed":
+        return this.#endSubscriptions(message.topic);
       case "keys":
         return this.#states.get(message.topic)?._update(message);
       case "presence":
@@ -496,6 +498,15 @@ export class Client {
     let isOwn = false;
     for (const subscription of this.#subscriptions) isOwn = subscription._handleMessage(message) || isOwn;
     if (!isOwn) notify(this.#options.onmessage, message);
+  }
+
+  /** The backend has ended the subscriptions to a topic. */
+  #endSubscriptions(topic) {
+    for (const subscription of this.#subscriptions) {
+      if (subscription.topic !== topic) continue;
+      this.#subscriptions.delete(subscription);
+      subscription._reject(new SinewsError("unsubscribed", "the backend has ended the subscription"));
+    }
   }
 
   /** As `#deliver`. A gap without a topic belongs to all. */

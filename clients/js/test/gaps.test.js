@@ -302,6 +302,47 @@ test("a subscription or a membership that the server ends is written to the cons
   assert.equal(lines.size, 0);
 });
 
+test("a subscription that the backend ends is rejected, and not requested again", limit, async (t) => {
+  const key = "a-key-of-the-tests,-32-bytes-long";
+  const { port, http } = await serve(t, ["--api-key", key]);
+  const between = await proxy(t, port);
+  for (const transport of ["websocket", "http"]) {
+    between.blockWebSockets(transport === "http");
+    const { made } = client(t, between.url, { fallback: true });
+    const errors = channel();
+    const subscription = made.subscribe("orders", () => {}, { onerror: errors.push });
+    await Promise.all([subscription.ready, made.subscribe("other", () => {}).ready]);
+    assert.equal(made.transport, transport);
+    const body = JSON.stringify({ topic: "orders", connection: made.connections[0] });
+    const { results } = await (await fetch(`${http}/api/v1/unsubscribe`, { method: "POST", body, headers: { Authorization: `Bearer ${key}` } })).json();
+    if (results[0].code === 409) continue;
+    assert.equal((await errors.next()).code, "unsubscribed");
+    await made.publish("other", 1);
+    assert.equal((await made.publish("orders", 1)).reached, 0);
+    made.close();
+  }
+});
+
+test("a response that is no JSON ends the connection over HTTP with a text", limit, async (t) => {
+  const page = () => new Response("<html>\n");
+  t.mock.method(globalThis, "fetch", async () => page());
+  class Blocked {
+    constructor() { queueMicrotask(() => this.onclose?.({ code: 1006, reason: "" })); }
+    close() {}
+  }
+  for (const request of ["subscribe", "state", "consume", "publish", "join"]) {
+    const { made, changes, opens } = client(t, "ws://host/ws", { minDelay: 1, fallback: true, WebSocket: Blocked });
+    await opens();
+    if (request === "publish") made.publish("a", 1).catch(() => {});
+    else if (request === "join") made.join("a", { id: "anna" });
+    else if (request === "consume") made.stream("a").consume(() => {});
+    else made[request]("a", () => {});
+    const { code, reason } = await changes.until(({ status }) => status === "waiting");
+    assert.deepEqual([code, /JSON/.test(reason)], [1006, true], `${request}: ${reason}`);
+    made.close();
+  }
+});
+
 /** A client whose reconnects are short, and the changes of its status. */
 function client(t, url, options) {
   const changes = channel();
