@@ -553,7 +553,7 @@ export class Client {
   }
 
   /**
-   * Renews the token, and again until the server has a new one, whatever the application does. Without one, the connection is
+   * Renews the token, and again until the server has a new one, also if the application does not answer. Without another token, the connection is
    * closed when the token expires, and reconnects then.
    */
   async #renew() {
@@ -1703,7 +1703,7 @@ function isNamed(error, name) {
   }
 }
 
-/** Runs code whose exceptions can be any value: those with a number as `code` are not of the server. */
+/** Runs foreign code. Its exceptions can be any value, and a number as their `code` is no code of the server. */
 async function guarded(run) {
   try {
     return await run();

@@ -1,4 +1,4 @@
-// Recovery for pusher-js 8: after a reconnect, channels with a history receive the events that they have missed, and all others report a gap.
+// Recovery for pusher-js 8: after a reconnect, channels with a history receive the events that they have missed, and all other channels report a gap.
 
 const SUBSCRIBED = 'pusher_internal:subscription_succeeded';
 const USER = '#server-to-user-';
