@@ -553,8 +553,8 @@ export class Client {
   }
 
   /**
-   * Renews the token, and again until the server has a new one, also if the application does not answer. Without another token, the connection is
-   * closed when the token expires, and reconnects then.
+   * Renews the token, and again until the server has another one, also if the application does not answer. Without another
+   * token, the connection is closed when the token expires, and reconnects then.
    */
   async #renew() {
     const socket = this.#socket;
