@@ -308,7 +308,8 @@ export class Client {
   #online = () => {
     if (this.#status !== "waiting") return;
     clearTimeout(this.#timer);
-    this.#open();
+    // Not at once: an application that retries in `onstatus` may fail without a delay.
+    this.#timer = setTimeout(() => this.#open());
   };
 
   async #open() {

@@ -204,6 +204,23 @@ test("a WebSocket class that throws ends in a status with a text, and in no requ
   }
 });
 
+test("a retry for each failure leaves time for other tasks", limit, async (t) => {
+  const faults = [{ token: () => { throw new Error("no session"); } }, { WebSocket: class { constructor() { throw new Error("no network"); } } }];
+  for (const options of faults) {
+    let failures = 0;
+    const client = connect("ws://host/ws", { WebSocket: class {}, ...options, onstatus: ({ status }) => {
+      if (status !== "waiting") return;
+      failures += 1;
+      // Without time for other tasks, the test would not end.
+      if (failures < 10_000) client.retry();
+    } });
+    t.after(() => client.close());
+    while (failures < 3) await settled();
+    assert.ok(failures < 10_000, `${failures} failures in a turn`);
+    client.close();
+  }
+});
+
 test("a URL that no WebSocket can have ends the client with a text", limit, async (t) => {
   for (const url of ["ws://127.0.0.1:1/ws#top", "ftp://127.0.0.1/ws", new URL("ftp://127.0.0.1/ws"), "ws://"]) {
     const changes = channel();
