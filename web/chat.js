@@ -297,7 +297,7 @@ class Room {
       ...(from ? { from } : { last: LIMIT.history }),
       members: (members) => this.#listed(members),
       onsubscribed: (ack) => this.#opened(ack),
-      ongap: ({ messages }) => appendNotice(this, messages ? `${messages} messages were lost` : "some messages were lost"),
+      ongap: ({ messages }) => appendNotice(this, messages ? `${messages} messages were lost` : "some messages may be missing"),
       onerror: (error) => {
         if (error.code === "closed") return; // the connection says why
         this.#problem = `The server rejects this page: ${error.message}.${isMissingRight(error) ? ` ${NEW_TOKEN}` : ""}`;

@@ -126,7 +126,7 @@ const RUN = {
     const subscription = client.subscribe(topic, (message) => note(message.topic, textOf(message.data)), {
       ...(last && { last: Number(last) }),
       onerror: (error) => { finish(key); fault(topic, error); },
-      ongap: ({ reason, messages }) => note(topic, `messages are missing: ${reason}${messages ? `, ${messages}` : ""}`, true),
+      ongap: ({ reason, messages }) => note(topic, `messages may be missing: ${reason}${messages ? `, ${messages}` : ""}`, true),
     });
     subscription.ready.then(() => note(topic, "subscribed"), () => { /* onerror says why */ });
     begin(key, { text: topic, label: `Unsubscribe from ${topic}`, end: () => subscription.unsubscribe() });

@@ -22,20 +22,31 @@ export interface Position {
   seq: number;
 }
 
-/** Messages that a subscription has not received. */
+/** Messages that a subscription has not received, or may not have received. */
 export interface Gap {
   /** The topic; undefined if the messages belong to several topics. */
   topic?: string;
   /**
+   * `unretained`: the client has reconnected, and there is no history: a topic without one, a pattern, or topics of the backend.
    * `dropped`: the client reads too slowly, or the messages expired first. `history`: the topic no longer retains messages
    * since the last position, or the position is of another node, or of an earlier start of the server. `reset`: the topic's
    * stream was deleted, and its numbers start anew.
    */
-  reason: "dropped" | "history" | "reset";
+  reason: "unretained" | "dropped" | "history" | "reset";
   /** Number of dropped messages, for `dropped`. */
   messages?: number;
   /** Number of retained messages that follow, for `history`. The subscription may have received some of them before. */
   replayed?: number;
+}
+
+/** Changes of keys that a client has not received. The snapshot that follows has all present keys. */
+export interface KeyGap {
+  topic: string;
+  /**
+   * `reset`: the keys have begun anew, with the server, or at another node of the cluster: changes may be lost. `history`: the
+   * server no longer knows the changes since the client's position.
+   */
+  reason: "history" | "reset";
 }
 
 export type Status = "connecting" | "open" | "waiting" | "closed";
@@ -47,7 +58,8 @@ export interface StatusChange {
   /** Milliseconds until the next attempt, while waiting. */
   delay?: number;
   /**
-   * The close code and reason of the last connection; 0 if this client dropped it. "closed" with 4400, 4401, 4403 or 4404:
+   * The close code and reason of the last connection; 0 if this client dropped it, or could not begin it. "closed" with 0: the
+   * URL is invalid, or the page may not connect to it (mixed content, CSP). "closed" with 4400, 4401, 4403 or 4404:
    * the server rejects the path, the token, the origin or a missing right, and the reason says which. 1008: the client
    * exceeded a limit, or read too slowly.
    */
@@ -57,14 +69,15 @@ export interface StatusChange {
 
 export interface Options {
   /**
-   * The WebSocket class. Default: the global WebSocket. Runtimes without it, such as Node.js before 22, pass the class of
-   * the package `ws`.
+   * The WebSocket class, which gets the URL as a string. Default: the global WebSocket. Runtimes without it, such as Node.js
+   * before 22, pass the class of the package `ws`.
    */
-  WebSocket?: new (url: string | URL, protocols?: string | string[]) => unknown;
+  WebSocket?: new (url: string, protocols?: string[]) => unknown;
   /**
    * A token, or a function that returns a token. The function is called before each attempt, and before the current
    * token expires: the new token then replaces it without a reconnect. A rejected token is not sent again: with a
-   * constant token, or a function that returns the same token, the client ends ("closed", code 4401).
+   * constant token, or a function that returns the same token, the client ends ("closed", code 4401). A function that throws,
+   * does not answer within `responseTimeout`, or returns no token text, is called again after a delay ("waiting").
    */
   token?: string | (() => string | Promise<string>);
   /**
@@ -80,13 +93,15 @@ export interface Options {
    * by its token, as a personal topic, by the HTTP API or in the answer to a hook.
    */
   onmessage?: (message: Message) => void;
+  /** Called if messages for `onmessage` may be lost: after every reconnect, without a topic, and if messages were dropped. */
+  ongap?: (gap: Gap) => void;
   /** Milliseconds before the second attempt, doubled before each further attempt. Default 250. */
   minDelay?: number;
   /** Longest delay between attempts, in milliseconds. Default 30,000. */
   maxDelay?: number;
   /** Milliseconds without a message after which a ping is sent. Default 30,000. */
   heartbeatInterval?: number;
-  /** Timeout of the answer to a ping, and of the server's welcome, in milliseconds. Default 10,000. */
+  /** Timeout of the answer to a ping, of the server's welcome, and of the function `token`, in milliseconds. Default 10,000. */
   responseTimeout?: number;
 }
 
@@ -97,16 +112,22 @@ export interface SubscribeOptions {
   from?: Position;
   /** Called with the number of subscribers on each change. Not for patterns. */
   presence?: (subscribers: number) => void;
-  /** Called with the members of the topic, the info of each by its id, on each change. Not for patterns. */
+  /**
+   * Called with the members of the topic, the info of each by its id, on each change, and with all present members after a
+   * reconnect: a member that left and came back meanwhile is not reported. Not for patterns.
+   */
   members?: (members: Map<string, Json | undefined>) => void;
   /**
    * Called on each acknowledgement of the subscription: the first, and after each reconnect. `publish` is false if the
    * client may not publish to the topic.
    */
   onsubscribed?: (ack: { topic: string; publish?: false; subscribers?: number; members?: ListedMember[]; epoch?: number; seq?: number; replayed?: number; complete?: boolean }) => void;
-  /** Called if messages were lost: evicted from the history before a reconnect, or dropped for a slow client. */
+  /**
+   * Called if messages were lost, or may be: evicted from the history before a reconnect, dropped for a slow client, and after
+   * every reconnect if the topic has no history, or is a pattern.
+   */
   ongap?: (gap: Gap) => void;
-  /** Called if the server rejects the subscription, at first or after a reconnect. */
+  /** Called if the server rejects the subscription, at first or after a reconnect, or if the backend ends it. */
   onerror?: (error: SinewsError) => void;
 }
 
@@ -141,6 +162,8 @@ export interface StateOptions {
   interval?: number;
   /** Called on each acknowledgement: the first, and after each reconnect. */
   onsubscribed?: (ack: { topic: string; epoch: number; seq: number; recovered: boolean }) => void;
+  /** Called if changes were missed that the server does not know any more, before `onchange` gets the new snapshot. */
+  ongap?: (gap: KeyGap) => void;
   /** Called if the server rejects the subscription, at first or after a reconnect. */
   onerror?: (error: SinewsError) => void;
 }
@@ -204,7 +227,10 @@ export interface ConsumeOptions {
   partition?: number;
   /** Called with the partitions assigned to this member of a group. */
   onassigned?: (partitions: number[]) => void;
-  /** Called if the group's committed offset may be lost, or cannot be read from: reading starts at `offset`. */
+  /**
+   * Called if the group's committed offset may be lost, or cannot be read from, or if the stream has fewer records than were
+   * read, since it was deleted and created again: reading starts at `offset`.
+   */
   onreset?: (reset: { partition: number; offset: number }) => void;
   /** Called if records do not exist any more. */
   ongap?: (gap: { partition: number; from: number; to: number }) => void;
@@ -240,11 +266,11 @@ export interface Stream {
 
 /**
  * An error of the server with a number of the protocol as its code, or of this client: `lost` (the connection ended before
- * the answer), `full` (too many requests wait), `closed`, `stopped` (by `unsubscribe` or `stop`), `no-websocket` and
- * `no-url` (thrown by `connect`), `duplicate` (thrown by `state`).
+ * the answer), `full` (too many requests wait), `invalid` (no JSON), `closed`, `stopped` (by `unsubscribe` or `stop`),
+ * `unsubscribed` (by the backend), `no-websocket` and `no-url` (thrown by `connect`), `duplicate` (thrown by `state`).
  */
 export class SinewsError extends Error {
-  readonly code: number | "lost" | "full" | "closed" | "stopped" | "no-websocket" | "no-url" | "duplicate";
+  readonly code: number | "lost" | "full" | "invalid" | "closed" | "stopped" | "unsubscribed" | "no-websocket" | "no-url" | "duplicate";
   /** The rights that a token would have to grant. */
   readonly needs?: { publish?: string[]; subscribe?: string[]; keys?: string[] };
 }

@@ -3,7 +3,7 @@
  *
  *   import { connect } from "@sinews/client"; // or from "/sinews.js" of the server
  *   const client = connect("wss://example.com/ws"); // in a page of the server: connect()
- *   client.subscribe("chat.*", ({ topic, data }) => console.log(topic, data));
+ *   client.subscribe("chat.room", ({ topic, data }) => console.log(topic, data), { ongap: ({ reason }) => console.log("lost:", reason) });
  *   await client.publish("chat.room", { text: "hello" });
  *
  * One file without dependencies. Types: sinews.d.ts.
@@ -23,8 +23,9 @@ const IS_TOKEN = /^[\w!#$%&'*+.^`|~-]+$/;
 /** A token is renewed when this share of its lifetime is left, at most this many milliseconds before it expires. */
 const RENEWAL_SHARE = 0.2;
 const RENEWAL_MAX = 60_000;
-/** Milliseconds between renewal attempts. */
+/** Milliseconds between renewal attempts; less if the token expires soon. */
 const RENEWAL_RETRY = 5_000;
+const RENEWAL_RETRY_MIN = 250;
 /** A connection that lasted this many milliseconds resets the delay between attempts. */
 const STABLE = 5_000;
 /** Longest delay of a timer, in milliseconds. */
@@ -85,6 +86,8 @@ export class Client {
   #hasUsedHttp = false;
   /** Time of the welcome; 0 before it. */
   #openedAt = 0;
+  /** Whether there was an earlier connection, whose server-side subscriptions have ended. */
+  #hasOpened = false;
   /** Id of the WebSocket's connection. */
   #connection;
   #nextId = 1;
@@ -96,8 +99,11 @@ export class Client {
   #states = new Map();
   /** Joined topics: `{ member, resolve, reject }` of each. */
   #joined = new Map();
+  /** Timeout of the token, and then of the welcome. */
   #welcome = null;
   #renewal = 0;
+  /** Time at which the token expires. */
+  #expiresAt = 0;
   /** The connection's token, and the token that the server has rejected last. */
   #token;
   #rejectedToken = null;
@@ -111,9 +117,6 @@ export class Client {
         + "pass a class, for example connect(url, { WebSocket }) with the WebSocket of the package ws");
     }
     this.#url = absolute(url ?? "/ws");
-    if (this.#url.protocol.startsWith("http")) {
-      this.#url.protocol = this.#url.protocol.replace("http", "ws");
-    }
     this.#options = { minDelay: 250, maxDelay: 30_000, heartbeatInterval: 30_000, responseTimeout: 10_000, ...options };
     this.onstatus = options.onstatus ?? null;
     globalThis.addEventListener?.("online", this.#online);
@@ -146,7 +149,8 @@ export class Client {
 
   /**
    * Subscribes to a topic or a pattern, and again after every reconnect. A topic with a history resumes after the last
-   * received message, at first after the option `from`; `ongap` reports lost messages.
+   * received message, at first after the option `from`. `ongap` reports lost messages: without a history, and of a pattern, after
+   * every reconnect.
    */
   subscribe(topic, onmessage, options = {}) {
     const unsubscribe = () => this.#unsubscribe(subscription);
@@ -156,10 +160,11 @@ export class Client {
       return subscription;
     }
     const { presence, members, last, from } = options;
-    const asks = !this.#hasOther(subscription) || presence || members || last || from;
+    const other = this.#others(subscription).find(({ _isAcknowledged }) => _isAcknowledged);
     this.#subscriptions.add(subscription);
-    if (this.#status === "open" && asks) this.#sendSubscribe(subscription);
-    else if (this.#status === "open") subscription._acknowledge({ topic });
+    if (this.#status !== "open") return subscription;
+    if (!other || presence || members || last || from) this.#sendSubscribe(subscription);
+    else subscription._acknowledge({ topic, ...other.position });
     return subscription;
   }
 
@@ -303,17 +308,19 @@ export class Client {
   #online = () => {
     if (this.#status !== "waiting") return;
     clearTimeout(this.#timer);
-    this.#open();
+    // Not at once: an application that retries in `onstatus` may fail without a delay.
+    this.#timer = setTimeout(() => this.#open());
   };
 
   async #open() {
     if (this.#status === "closed") return;
     this.#setStatus("connecting");
+    if (this.#status === "closed") return;
     let token;
     try {
-      token = await this.#fetchToken();
+      token = await this.#fetchTokenInTime();
     } catch (error) {
-      if (this.#status !== "closed") this.#wait(0, `no token: ${error.message}`);
+      if (this.#status !== "closed") this.#wait(0, `no token: ${describe(error)}`);
       return;
     }
     if (this.#status === "closed") return;
@@ -321,23 +328,47 @@ export class Client {
       const { code, reason } = this.#rejectedToken;
       return this.#end(code, reason);
     }
-    if (token && !IS_TOKEN.test(token)) return this.#end(TOKEN_REJECTED, "the token is not a JWT");
+    if (token && !isToken(token)) {
+      const fault = `the token is ${typeof token === "string" ? "not a JWT" : `of the type ${typeof token}, and not a string`}`;
+      // A function may return another token.
+      return typeof this.#options.token === "function" ? this.#wait(TOKEN_REJECTED, fault) : this.#end(TOKEN_REJECTED, fault);
+    }
     this.#token = token;
-    const protocols = token ? ["sinews.v1", BEARER + token] : ["sinews.v1"];
-    const { WebSocket: Socket = WebSocket, fallback } = this.#options;
+    try {
+      this.#connect(token ? ["sinews.v1", BEARER + token] : ["sinews.v1"]);
+    } catch (error) {
+      const reason = `cannot connect: ${describe(error)}`;
+      // The URL is invalid, or the page may not connect to it (mixed content, CSP): later attempts fail, too.
+      const isForbidden = isNamed(error, "SecurityError");
+      if (isNamed(error, "SyntaxError") || (isForbidden && !this.#options.fallback)) return this.#end(0, reason);
+      this.#failures = isForbidden ? FALLBACK_AFTER : this.#failures + 1;
+      this.#wait(0, reason);
+    }
+  }
+
+  #connect(protocols) {
+    const { WebSocket: Socket = WebSocket, fallback, onmessage, responseTimeout } = this.#options;
     const usesHttp = fallback && this.#failures >= (this.#hasUsedHttp ? FALLBACK_AGAIN_AFTER : FALLBACK_AFTER);
     this.#transport = usesHttp ? "http" : "websocket";
-    const socket = usesHttp ? new HttpSocket(this.#url, protocols, Boolean(this.#options.onmessage)) : new Socket(this.#url, protocols);
-    this.#socket = socket;
-    this.#welcome = setTimeout(() => this.#disconnected(socket, 0, "connect timeout"), this.#options.responseTimeout);
-    socket.onmessage = (event) => socket === this.#socket && this.#handleMessage(event.data);
+    const socket = usesHttp ? new HttpSocket(this.#url, protocols, Boolean(onmessage), responseTimeout) : new Socket(this.#url, protocols);
     let failure = "";
-    // Runtimes other than browsers describe a failed handshake here. Node.js 20 reports no `close` after it.
-    socket.onerror = ({ message = "" }) => {
-      failure = message;
-      setTimeout(() => this.#disconnected(socket, ABNORMAL, failure));
+    socket.onmessage = (event) => {
+      if (socket !== this.#socket) return;
+      try {
+        this.#handleMessage(JSON.parse(event.data));
+      } catch (error) {
+        this.#disconnected(socket, 0, `invalid message: ${describe(error)}`);
+      }
     };
-    socket.onclose = (event) => this.#disconnected(socket, event.code, event.reason || failure);
+    // Runtimes other than browsers describe a failed handshake here. Node.js 20 reports no `close` after it.
+    socket.onerror = (event) => {
+      failure = event?.message ?? "";
+      this.#disconnectLater(socket, failure);
+    };
+    // React Native has no code.
+    socket.onclose = (event) => this.#disconnected(socket, event?.code ?? ABNORMAL, event?.reason || failure);
+    this.#socket = socket;
+    this.#welcome = setTimeout(() => this.#disconnected(socket, 0, "connect timeout"), responseTimeout);
   }
 
   async #fetchToken() {
@@ -345,11 +376,28 @@ export class Client {
     return typeof token === "function" ? token() : token;
   }
 
+  /** As `#fetchToken`, and rejects if the application does not answer. */
+  #fetchTokenInTime() {
+    const { responseTimeout } = this.#options;
+    return new Promise((resolve, reject) => {
+      const timeout = () => reject(new Error(`the function \`token\` has not answered in ${responseTimeout} ms (responseTimeout)`));
+      this.#welcome = setTimeout(timeout, responseTimeout);
+      this.#fetchToken().then(resolve, reject);
+    }).finally(() => clearTimeout(this.#welcome));
+  }
+
+  /** Ends a connection after the call in which it has failed: a caller may use it. */
+  #disconnectLater(socket, reason) {
+    setTimeout(() => this.#disconnected(socket, ABNORMAL, reason));
+  }
+
   #disconnected(socket, code, reason) {
     if (socket !== this.#socket) return;
     this.#socket = null;
     socket.onmessage = socket.onclose = null;
-    socket.close();
+    closeSocket(socket);
+    // Browsers do not tell why.
+    if (code === ABNORMAL) reason ||= this.#openedAt ? "the connection was lost" : "the connection has failed";
     // A server that accepts connections and drops them at once must not be flooded.
     if (this.#openedAt && Date.now() - this.#openedAt >= STABLE) this.#attempt = 0;
     this.#failures = this.#openedAt || this.#transport === "http" ? 0 : this.#failures + 1;
@@ -391,7 +439,7 @@ export class Client {
     this.#connection = undefined;
     const socket = this.#socket;
     this.#socket = null;
-    socket?.close(1000);
+    closeSocket(socket, 1000);
     const error = new SinewsError("closed", reason || "the client is closed");
     for (const { reject } of [...this.#pending.values(), ...this.#queue]) reject(error);
     for (const subscription of [...this.#subscriptions, ...this.#consumptions, ...this.#states.values()]) subscription._reject(error);
@@ -407,9 +455,8 @@ export class Client {
     notify(this.onstatus, { status, attempt: this.#attempt, ...more });
   }
 
-  #handleMessage(text) {
+  #handleMessage(message) {
     this.#receivedAt = Date.now();
-    const message = JSON.parse(text);
     switch (message.op) {
       case "welcome":
         return this.#handleWelcome(message);
@@ -423,6 +470,8 @@ export class Client {
         return this.#reportGap({ topic: message.topic, reason: "dropped", messages: message.messages });
       case "reset":
         return this.#reportGap({ topic: message.topic, reason: "reset" });
+      case "unsubscribed":
+        return this.#endSubscriptions(message.topic);
       case "keys":
         return this.#states.get(message.topic)?._update(message);
       case "presence":
@@ -452,8 +501,20 @@ export class Client {
     if (!isOwn) notify(this.#options.onmessage, message);
   }
 
+  /** The backend has ended the subscriptions to a topic. */
+  #endSubscriptions(topic) {
+    for (const subscription of this.#subscriptions) {
+      if (subscription.topic !== topic) continue;
+      this.#subscriptions.delete(subscription);
+      subscription._reject(new SinewsError("unsubscribed", "the backend has ended the subscription"));
+    }
+  }
+
+  /** As `#deliver`. A gap without a topic belongs to all. */
   #reportGap(gap) {
-    for (const subscription of this.#subscriptions) subscription._reportGap(gap);
+    let isOwn = false;
+    for (const subscription of this.#subscriptions) isOwn = subscription._reportGap(gap) || isOwn;
+    if (!isOwn || gap.topic === undefined) notify(this.#options.ongap, gap);
   }
 
   #handleWelcome({ connection, expires_in: expiresIn }) {
@@ -474,6 +535,8 @@ export class Client {
     for (const { message, resolve, reject } of queue) this.#send(message, resolve, reject);
     // Last: the application may make requests or close the client.
     this.#setStatus("open");
+    if (this.#hasOpened && this.#options.onmessage) notify(this.#options.ongap, { reason: "unretained" });
+    this.#hasOpened = true;
   }
 
   /** Requests the next token before the current token expires in `expiresIn` seconds. */
@@ -481,6 +544,7 @@ export class Client {
     clearTimeout(this.#renewal);
     if (expiresIn === undefined || typeof this.#options.token !== "function") return;
     const left = expiresIn * 1000;
+    this.#expiresAt = Date.now() + left;
     this.#renewAfter(left - Math.min(left * RENEWAL_SHARE, RENEWAL_MAX));
   }
 
@@ -489,23 +553,21 @@ export class Client {
     this.#renewal = setTimeout(() => (step < delay ? this.#renewAfter(delay - step) : this.#renew()), step);
   }
 
-  /** Renews the token. Without a new token, the connection is closed when the token expires, and reconnects then. */
+  /**
+   * Renews the token, and again until the server has another one, also if the application does not answer. Without another
+   * token, the connection is closed when the token expires, and reconnects then.
+   */
   async #renew() {
     const socket = this.#socket;
     if (!socket) return;
-    const retry = () => socket === this.#socket && this.#renewAfter(RENEWAL_RETRY);
-    let token;
-    try {
-      token = await this.#fetchToken();
-    } catch {
-      return retry();
-    }
-    if (socket !== this.#socket) return;
-    if (!token || token === this.#token) return retry();
+    const left = this.#expiresAt - Date.now();
+    this.#renewAfter(left > 0 ? Math.min(RENEWAL_RETRY, Math.max(RENEWAL_RETRY_MIN, left / 4)) : RENEWAL_RETRY);
+    const token = await this.#fetchToken().catch(() => null);
+    if (socket !== this.#socket || token === this.#token || !isToken(token)) return;
     this.#send({ op: "token", token }, ({ expires_in: expiresIn }) => {
       this.#token = token;
       this.#renewBefore(expiresIn);
-    }, retry);
+    }, () => {});
   }
 
   /** Sends a ping `heartbeatInterval` after the last message, and drops the connection if the answer times out. */
@@ -529,7 +591,9 @@ export class Client {
   #sendSubscribe(subscription) {
     const { topic } = subscription;
     const message = { op: "subscribe", topic, ...subscription._request() };
-    this.#send(message, (ack) => subscription._acknowledge(ack), (error) => {
+    // Of several subscriptions to a topic, the server tells the first the position.
+    const position = () => this.#others(subscription).find(({ _isAcknowledged, position }) => _isAcknowledged && position)?.position;
+    this.#send(message, (ack) => subscription._acknowledge("seq" in ack ? ack : { ...ack, ...position() }), (error) => {
       if (error.code === "lost") return;
       if (error.code === STORE) return this.#retryLater(() => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription));
       this.#subscriptions.delete(subscription);
@@ -546,9 +610,13 @@ export class Client {
   }
 
   #sendJoin(topic, joined) {
-    this.#send({ op: "join", topic, member: joined.member }, () => joined.resolve(), (error) => {
+    this.#send({ op: "join", topic, member: joined.member }, () => {
+      joined.hasJoined = true;
+      joined.resolve();
+    }, (error) => {
       if (error.code === "lost") return;
       if (this.#joined.get(topic) === joined) this.#joined.delete(topic);
+      if (joined.hasJoined) warn(topic, error);
       joined.reject(error);
     });
   }
@@ -596,14 +664,15 @@ export class Client {
     timer.unref?.();
   }
 
-  #hasOther(subscription) {
-    return [...this.#subscriptions].some((other) => other !== subscription && other.topic === subscription.topic);
+  /** The other subscriptions to the same topic. */
+  #others(subscription) {
+    return [...this.#subscriptions].filter((other) => other !== subscription && other.topic === subscription.topic);
   }
 
   #unsubscribe(subscription) {
     const was = this.#subscriptions.delete(subscription);
     subscription._end();
-    if (was && this.#status === "open" && !this.#hasOther(subscription)) {
+    if (was && this.#status === "open" && this.#others(subscription).length === 0) {
       this.#send({ op: "unsubscribe", topic: subscription.topic }, () => {}, () => {});
     }
   }
@@ -618,10 +687,23 @@ export class Client {
   }
 
   #send(message, resolve, reject) {
+    const socket = this.#socket;
+    // A callback of the application, or the request before, has ended the connection.
+    if (!socket) return reject(new SinewsError("lost", "the connection was lost before the request"));
     if (this.#pending.size >= PENDING_MAX) return reject(new SinewsError("full", "too many requests are pending (limit 4096)"));
     const id = this.#nextId++;
+    let text;
+    try {
+      text = JSON.stringify({ ...message, id });
+    } catch (error) {
+      return reject(new SinewsError("invalid", `the request cannot be JSON: ${describe(error)}`));
+    }
     this.#pending.set(id, { resolve, reject });
-    this.#socket.send(JSON.stringify({ ...message, id }));
+    try {
+      socket.send(text);
+    } catch (error) {
+      this.#disconnectLater(socket, describe(error));
+    }
     return id;
   }
 }
@@ -634,6 +716,7 @@ class HttpSocket {
   onmessage = null;
   onclose = null;
   #url;
+  #responseTimeout;
   #headers = {};
   #abort = new AbortController();
   /** Requested subscriptions, which are combined. */
@@ -660,10 +743,10 @@ class HttpSocket {
   /** The response with the topics to which the server has subscribed this client, which its `onmessage` gets. */
   #assigned = { abort: new AbortController(), topics: new Map() };
 
-  constructor(url, protocols, assigned) {
-    this.#url = new URL(url);
+  constructor(url, protocols, assigned, responseTimeout) {
+    this.#url = url.replace(/^ws/i, "http");
     this.#hasAssigned = assigned;
-    this.#url.protocol = this.#url.protocol.replace("ws", "http");
+    this.#responseTimeout = responseTimeout;
     const offer = protocols.find((protocol) => protocol.startsWith(BEARER));
     if (offer) this.#headers.Authorization = `Bearer ${offer.slice(BEARER.length)}`;
     this.#check(() => {
@@ -739,7 +822,7 @@ class HttpSocket {
       await this.#fetch("healthz");
       then();
     } catch (error) {
-      this.#end(ABNORMAL, error.message);
+      this.#end(ABNORMAL, describe(error));
     }
   }
 
@@ -1078,9 +1161,13 @@ class HttpSocket {
     }
     const isOwn = abort !== this.#abort;
     if (isOwn) this.#abort.signal.addEventListener("abort", () => abort.abort(), { once: true, signal: abort.signal });
-    const response = await fetch(url, { ...init, headers: { ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" });
+    const request = { ...init, headers: { ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" };
+    // Some proxies hold a response that does not end. A request may take its time.
+    const timeout = () => !abort.signal.aborted && this.#end(ABNORMAL, `no response in ${this.#responseTimeout} ms (responseTimeout)`);
+    const timer = isOwn && setTimeout(timeout, this.#responseTimeout);
+    const response = await guarded(() => fetch(url, request)).finally(() => clearTimeout(timer));
     if (response.ok) return response;
-    const text = await response.text();
+    const text = await guarded(() => response.text());
     // Removes the listener.
     if (isOwn) abort.abort();
     let { error = text, needs } = {};
@@ -1129,17 +1216,26 @@ function grouped(batch, detailOf) {
 
 /** A request that the client repeats after every reconnect, until the application ends it. */
 class Repeated {
+  #ready;
   #resolve;
   #reject;
   #onerror;
+  /** Whether an error of `ready` reaches the application: it has asked for it, and it is pending. */
+  #isAwaited = false;
+  #isReady = false;
   #hasEnded = false;
 
   constructor(onerror) {
     this.#onerror = onerror;
-    /** Resolves on the first acknowledgement; rejects on an error, or if the application ends the request before. */
-    this.ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    this.#ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
     // A caller that ignores it need not catch.
-    this.ready.catch(() => {});
+    this.#ready.catch(() => {});
+  }
+
+  /** Resolves on the first acknowledgement; rejects on an error, or if the application ends the request before. */
+  get ready() {
+    this.#isAwaited = true;
+    return this.#ready;
   }
 
   /** Whether the application has ended it; an answer may arrive later. */
@@ -1148,13 +1244,15 @@ class Repeated {
   }
 
   _resolve(value) {
+    this.#isReady = true;
     this.#resolve(value);
   }
 
   _reject(error) {
     if (this.#hasEnded) return;
     this.#reject(error);
-    notify(this.#onerror, error);
+    if (this.#onerror) notify(this.#onerror, error);
+    else if (error.code !== "closed" && (this.#isReady || !this.#isAwaited)) warn(this.topic ?? this.stream, error);
   }
 
   _end() {
@@ -1169,6 +1267,10 @@ class Subscription extends Repeated {
   #options;
   #matches;
   #position = null;
+  /** Whether the present request is acknowledged, whether one was before, and whether it continues after a position. */
+  #isAcknowledged = false;
+  #hasBegun = false;
+  #resumes = false;
   #changes = -1;
   /** With the option `members`. */
   #members = null;
@@ -1190,7 +1292,14 @@ class Subscription extends Repeated {
     return this.#position;
   }
 
+  /** Whether the server has acknowledged it on the present connection. */
+  get _isAcknowledged() {
+    return this.#isAcknowledged;
+  }
+
   _request() {
+    this.#isAcknowledged = false;
+    this.#resumes = Boolean(this.#position);
     const { presence, members, last } = this.#options;
     const wishes = members ? { members: true } : presence ? { presence: true } : {};
     if (this.#position) wishes.from = this.#position;
@@ -1211,10 +1320,12 @@ class Subscription extends Repeated {
     return true;
   }
 
+  /** Returns whether the gap is of this subscription. */
   _reportGap(gap) {
-    if (gap.topic !== undefined && !this.#matches(gap.topic)) return;
+    if (gap.topic !== undefined && !this.#matches(gap.topic)) return false;
     this.#members?.list();
     notify(this.#options.ongap, gap);
+    return true;
   }
 
   _end() {
@@ -1237,12 +1348,13 @@ class Subscription extends Repeated {
     this.#changes = -1;
     if ("subscribers" in ack) this._updatePresence(ack);
     if ("members" in ack) this.#members?.list(ack);
-    if (this.#position && ack.complete === false) {
-      notify(this.#options.ongap, { topic: this.topic, reason: "history", replayed: ack.replayed ?? 0 });
-    }
-    if ("seq" in ack) {
-      if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
-    }
+    const { topic } = this;
+    const isComplete = this.#resumes ? ack.complete !== false : !this.#hasBegun;
+    const isRetained = "seq" in ack || (this.#resumes && !this.#hasBegun);
+    this.#isAcknowledged = this.#hasBegun = true;
+    if (!("seq" in ack)) this.#position = null;
+    else if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
+    if (!isComplete) notify(this.#options.ongap, isRetained ? { topic, reason: "history", replayed: ack.replayed ?? 0 } : { topic, reason: "unretained" });
     this._resolve(ack);
     notify(this.#options.onsubscribed, ack);
   }
@@ -1302,7 +1414,10 @@ class State extends Repeated {
     if (part) this.#parts.push(...set);
     if (more) return;
     const changed = new Set(deleted);
+    const last = this.#position;
+    this.#position = { epoch, seq };
     if (part) {
+      if (last) notify(this.#options.ongap, { topic: this.topic, reason: epoch === last.epoch ? "history" : "reset" });
       for (const key of this.#keys.keys()) changed.add(key);
       this.#keys.clear();
       this.#versions.clear();
@@ -1318,7 +1433,6 @@ class State extends Repeated {
       this.#keys.delete(key);
       this.#versions.delete(key);
     }
-    this.#position = { epoch, seq };
     this._resolve(this);
     notify(this.#onchange, this.#keys, changed);
   }
@@ -1461,6 +1575,8 @@ class Consumption extends Repeated {
   #next = new Map();
   /** Set by the acknowledgement; earlier messages belong to a previous consumption. */
   #begun = false;
+  /** The offset of the last request. */
+  #requested;
 
   constructor(stream, onrecord, options, client) {
     super(options.onerror);
@@ -1489,16 +1605,29 @@ class Consumption extends Repeated {
     const message = { op: "consume", stream: this.stream, from, group, partition };
     // One offset for all partitions: duplicates of partitions that are further are skipped.
     if (!group && this.#next.size > 0) message.from = { offset: Math.min(...this.#next.values()) };
+    this.#requested = group ? undefined : message.from?.offset;
     return message;
   }
 
   _acknowledge(ack) {
     if (this._hasEnded) return;
     this.#begun = true;
+    const [isFirst, requested] = [this.#next.size === 0, this.#requested];
     for (const { partition, offset } of ack.partitions) {
-      if (!this.#next.has(partition)) this.#next.set(partition, offset);
+      const next = this.#next.get(partition) ?? requested ?? offset;
+      if (isFirst || offset > next) this.#next.set(partition, offset);
+      if (requested === undefined) continue;
+      // The application asks for 0 to begin with the first record; at a broker, its offset may be 1.
+      if (offset > next && !(isFirst && requested === 0)) notify(this.#options.ongap, { partition, from: next, to: offset });
+      // The server begins at the end: it has fewer records. An application may name one offset for several partitions.
+      else if (offset < requested && !(isFirst && ack.partitions.length > 1)) this.#reset(partition, offset);
     }
     this._resolve(ack);
+  }
+
+  #reset(partition, offset) {
+    this.#next.set(partition, offset);
+    notify(this.#options.onreset, { partition, offset });
   }
 
   _handleMessage(message) {
@@ -1507,8 +1636,8 @@ class Consumption extends Repeated {
     switch (message.op) {
       case "assigned":
         // Another member may have committed a later offset meanwhile.
-        this.#next = new Map(message.partitions.map(({ partition, offset }) =>
-          [partition, Math.max(offset, this.#next.get(partition) ?? 0)]));
+        this.#next = new Map(message.partitions.map(({ partition, offset, reset }) =>
+          [partition, reset ? offset : Math.max(offset, this.#next.get(partition) ?? 0)]));
         notify(this.#options.onassigned, [...this.#next.keys()]);
         for (const { partition, offset, reset } of message.partitions) {
           if (reset) notify(this.#options.onreset, { partition, offset });
@@ -1519,8 +1648,11 @@ class Consumption extends Repeated {
         notify(this.#options.ongap, { partition, from: message.from, to: message.to });
         return;
       default:
+        // Records that were delivered do not exist: the stream was deleted and created again.
+        if (message.end < this.#next.get(partition)) this.#reset(partition, message.records[0]?.offset ?? message.next);
         for (const record of message.records) {
-          if (record.offset < (this.#next.get(partition) ?? 0)) continue;
+          // The application may stop in its callback.
+          if (this._hasEnded || record.offset < (this.#next.get(partition) ?? 0)) continue;
           this.#next.set(partition, record.offset + 1);
           notify(this.#onrecord, { partition, ...readable(record) });
         }
@@ -1528,21 +1660,81 @@ class Consumption extends Repeated {
   }
 }
 
-/** The URL, relative to the page if there is one. */
+/**
+ * The URL of a WebSocket as text, relative to the page if there is one. Classes such as that of React Native take text only, and
+ * its `URL` adds a slash and has no setters.
+ */
 function absolute(url) {
+  let text = String(url).trim();
   try {
-    return new URL(url, globalThis.location?.href);
+    if (!/^[a-z][a-z\d+.-]*:/i.test(text)) text = new URL(text, globalThis.location.href).href;
   } catch {
-    throw new SinewsError("no-url", `${url} is no absolute URL; outside of a page, pass one: connect("wss://example.com/ws")`);
+    throw new SinewsError("no-url", `${text} is no absolute URL; outside of a page, pass one: connect("wss://example.com/ws")`);
+  }
+  return text.replace(/^http(s?):/i, (_, secure) => `ws${secure.toLowerCase()}:`);
+}
+
+function isToken(token) {
+  return typeof token === "string" && IS_TOKEN.test(token);
+}
+
+/** Closes a socket, of any class. */
+function closeSocket(socket, ...code) {
+  try {
+    socket?.close(...code);
+  } catch {
+    // It is of no use any more.
   }
 }
 
-/** Calls a function of the application. Its exceptions are reported like other uncaught exceptions, and end nothing here. */
+/** The text of an exception, which can be any value. */
+function describe(error) {
+  try {
+    return String(error?.message || error?.name || error);
+  } catch {
+    return "unknown error";
+  }
+}
+
+function isNamed(error, name) {
+  try {
+    return error?.name === name;
+  } catch {
+    return false;
+  }
+}
+
+/** Runs foreign code. Its exceptions can be any value, and a number as their `code` is no code of the server. */
+async function guarded(run) {
+  try {
+    return await run();
+  } catch (error) {
+    throw new Error(describe(error));
+  }
+}
+
+/** Writes an error of the server that no callback and no promise passes on to the application. */
+function warn(name, { code, message }) {
+  console.warn(`sinews: ${name}: ${message} (${code})`);
+}
+
+/** Calls a function of the application. Its exceptions and rejections are reported, and end nothing here. */
 function notify(callback, ...parts) {
   try {
-    callback?.(...parts);
+    const result = callback?.(...parts);
+    if (typeof result?.then === "function") Promise.resolve(result).catch(report);
   } catch (error) {
-    queueMicrotask(() => { throw error; });
+    report(error);
+  }
+}
+
+/** Reports as an uncaught exception in browsers. In other runtimes, that may end the process. */
+function report(error) {
+  try {
+    if (globalThis.reportError && !globalThis.process) globalThis.reportError(error);
+    else console.error(error);
+  } catch {
+    // It cannot be written.
   }
 }
 
@@ -1554,7 +1746,7 @@ function positionText({ epoch, seq }) {
 async function* lines(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await guarded(() => reader.read());
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop();

@@ -2,6 +2,7 @@
 export interface PusherClient {
   send_event(name: string, data: any, channel?: string): boolean;
   channel(name: string): { emit(name: string, data?: any): unknown } | undefined;
+  user?: { emit(name: string, data?: any): unknown };
   connection: {
     state: string;
     socket_id: string;
@@ -11,10 +12,16 @@ export interface PusherClient {
   };
 }
 
-/** Data of `sinews:recovered` and `sinews:gap`, which a channel emits after it is subscribed again. */
+/** Data of `sinews:recovered`, which a channel emits after it is subscribed again. */
 export interface RecoveryEvent {
-  /** The last event of the channel; missing if the channel has no history any more. */
+  /** The last event of the channel. */
   position?: string;
+}
+
+/** Data of `sinews:gap`, which a channel, or `pusher.user`, emits after it is subscribed again. */
+export interface GapEvent extends RecoveryEvent {
+  /** `history`: the history no longer has all missed events. `unretained`: there is no history, so events may be lost. */
+  reason: 'history' | 'unretained';
 }
 
 export interface Recovery {

@@ -79,13 +79,14 @@ test("JSON, text and bytes arrive at subscribers by name and by pattern", limit,
 test("an error of the application does not keep messages from other subscriptions", limit, async (t) => {
   const { url } = await serve(t);
   const { stdout } = await program(`
-    process.on("uncaughtException", (error) => console.log("uncaught", error.message));
+    console.error = ({ message }) => console.log("reported", message);
     const client = connect(${JSON.stringify(url)});
     client.subscribe("a", () => { throw new Error("of the application"); });
+    client.subscribe("a", async () => { throw new Error("of a promise"); });
     await client.subscribe("a", ({ data }) => console.log("message", data)).ready;
     await client.publish("a", 1);
     client.close();`);
-  assert.deepEqual(stdout.trim().split("\n").sort(), ["message 1", "uncaught of the application"]);
+  assert.deepEqual(stdout.trim().split("\n").sort(), ["message 1", "reported of a promise", "reported of the application"]);
 });
 
 test("rejections of the server have its code and text", limit, async (t) => {

@@ -2,59 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { connect } from "../sinews.js";
 import { channel } from "./server.js";
+import { overSockets, settled } from "./sockets.js";
 
 const limit = { timeout: 60_000 };
-
-/** Resolves once the client has done what it does without another answer. */
-const settled = () => new Promise((resolve) => setImmediate(resolve));
-
-/** A client whose connections wait in `sockets`: `{ sent, line, lose }`; `timers` are its timers that keep Node.js alive. */
-function overSockets(t, options) {
-  const sockets = channel();
-  const timers = new Set();
-  const { setTimeout, clearTimeout } = globalThis;
-  t.mock.method(globalThis, "setTimeout", (callback, delay) => {
-    const timer = setTimeout(() => {
-      timers.delete(timer);
-      callback();
-    }, delay);
-    timers.add(timer);
-    return timer;
-  });
-  t.mock.method(globalThis, "clearTimeout", (timer) => {
-    timers.delete(timer);
-    clearTimeout(timer);
-  });
-  class Scripted {
-    bufferedAmount = 0;
-    sent = channel();
-
-    constructor() {
-      sockets.push(this);
-    }
-
-    send(text) {
-      this.sent.push(JSON.parse(text));
-    }
-
-    close() {
-      this.isClosed = true;
-    }
-
-    line(message) {
-      this.onmessage?.({ data: JSON.stringify(message) });
-    }
-
-    lose(code = 1006) {
-      this.onclose?.({ code, reason: "" });
-    }
-  }
-  const client = connect("ws://localhost/ws", { WebSocket: Scripted, ...options });
-  t.after(() => client.close());
-  return { client, sockets, timers: () => [...timers].filter((timer) => timer.hasRef()) };
-}
 
 /** All requests of a client that have one answer. */
 function requests(client) {
@@ -253,4 +204,18 @@ test("a closed client has no timers of a renewal of the token, or of a retry", l
   assert.equal((await socket.sent.next()).op, "token");
   client.close();
   assert.deepEqual(timers(), []);
+});
+
+test("a consumption that is stopped in its callback gets no further record", limit, async (t) => {
+  const { client, sockets } = overSockets(t);
+  const offsets = [];
+  const consumption = client.stream("orders").consume(({ offset }) => {
+    offsets.push(offset);
+    consumption.stop();
+  });
+  const socket = await sockets.next();
+  socket.line({ op: "welcome" });
+  socket.line({ op: "ack", id: (await socket.sent.next()).id, partitions: [{ partition: 0, offset: 0 }] });
+  socket.line({ op: "records", stream: "orders", partition: 0, records: [0, 1].map((offset) => ({ offset, at: 1, data: 1 })) });
+  assert.deepEqual(offsets, [0]);
 });

@@ -17,12 +17,13 @@ const history = await client.history("chat.room", { from: { epoch: 1, seq: 2 } }
 console.log(history.length, (await client.history("chat.room", 5)).at(-1)?.data);
 const members: Member[] = await client.members("chat.room");
 await client.join("chat.room", members[0] ?? { id: "anna", info: { name: "Anna" } });
-const state = client.state<{ x: number }>("players", (keys, changed) => console.log(keys.get("anna")?.x, changed.has("anna")), { interval: 100 });
+const state = client.state<{ x: number }>("players", (keys, changed) => console.log(keys.get("anna")?.x, changed.has("anna")), { interval: 100, ongap: ({ topic, reason }) => console.log(topic, reason === "reset") });
 const { seq } = await client.set("players", "anna", { x: 1 }, { ttl: 1000, version: state.version("anna") });
 console.log(seq.toFixed(), (await state.ready).keys.size, (await client.delete("players", "anna", { ifExists: true })).changed);
 const { renamed } = await client.call<{ renamed: boolean }>("rename", { name: "Anna" }, { topic: "chat.room" });
 console.log(renamed, await client.call("ping"));
-connect("/ws", { onmessage: ({ topic, data }) => console.log(topic, data) }).close();
+connect("/ws", { onmessage: ({ topic, data }) => console.log(topic, data), ongap: ({ reason }) => console.log(reason === "unretained") }).close();
+connect("/ws", { WebSocket: class { constructor(readonly url: string) {} } }).close();
 const stream = client.stream("orders");
 const consumption = stream.consume((record: StreamRecord) => console.log(record.offset), { group: "billing", from: { offset: 5 } });
 await consumption.commit();

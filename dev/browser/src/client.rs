@@ -31,6 +31,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("publications are queued while offline, lost messages are reported", nothing_is_lost_unnoticed),
     ("a topic that is kept is resumed without loss or repetition", kept_topic_is_resumed),
     ("waits grow, and differ", waits_grow),
+    ("a URL that the browser rejects ends the client with a text", invalid_url_ends_client),
+    ("an exception of a callback is reported, and stops nothing", exception_is_reported),
     ("close is for good", close_is_final),
     ("the start page links to the other pages", start_leads_on),
     ("the console receives its own publications, and shows rejections", console_talks),
@@ -70,7 +72,9 @@ fn publishes_and_hears(w: &mut World<'_>) -> Result<(), Failure> {
          window.connect = connect;
          window.client = connect(undefined, { minDelay: 50, maxDelay: 200 });
          client.onstatus = ({ status }) => note('status ' + status);
-         client.subscribe('room', ({ data }) => note('heard ' + JSON.stringify(data)));
+         client.subscribe('room', ({ data }) => note('heard ' + JSON.stringify(data)), {
+             ongap: ({ reason }) => note('gap ' + reason),
+         });
          const { reached } = await client.publish('room', { a: [1, null] });
          note('reached ' + reached);",
     )?;
@@ -160,6 +164,7 @@ fn survives_a_crash(w: &mut World<'_>) -> Result<(), Failure> {
     w.until_noted("status waiting")?;
     w.server.restart()?;
     w.until_noted("status open")?;
+    w.until_noted("gap unretained")?;
     w.until_noted("present 1")?;
     w.server.publish(&w.server.url("topics/room"), "after the crash")?;
     w.until_noted("heard \"after the crash\"")
@@ -217,6 +222,38 @@ fn kept_topic_is_resumed(w: &mut World<'_>) -> Result<(), Failure> {
     w.until_noted("history 3,4")?;
     let gaps = w.notes()?.iter().filter(|note| *note == "a gap").count();
     if gaps == 0 { Ok(()) } else { Err(Failure::new("a gap was reported although no message was lost")) }
+}
+
+fn invalid_url_ends_client(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "notes.length = 0;
+         for (const url of [location.origin + '/ws#top', 'ftp://' + location.host + '/ws']) {
+             const invalid = connect(url, {
+                 onstatus: ({ status, code, reason }) => note([url.slice(0, 3), status, code, Boolean(reason)].join()),
+             });
+             invalid.publish('room', 1).catch(({ code }) => note(url.slice(0, 3) + ' publish ' + code));
+         }",
+    )?;
+    for scheme in ["htt", "ftp"] {
+        w.until_noted(&format!("{scheme},closed,0,true"))?;
+        w.until_noted(&format!("{scheme} publish closed"))?;
+    }
+    Ok(())
+}
+
+fn exception_is_reported(w: &mut World<'_>) -> Result<(), Failure> {
+    w.run(
+        "notes.length = 0;
+         addEventListener('error', (event) => {
+             event.preventDefault();
+             note(event.message);
+         });
+         const faulty = client.subscribe('room', () => { throw new Error('of the page'); });
+         await client.publish('room', 'behind the exception');
+         faulty.unsubscribe();",
+    )?;
+    w.until_noted("Uncaught Error: of the page")?;
+    w.until_noted("heard \"behind the exception\"")
 }
 
 fn waits_grow(w: &mut World<'_>) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ import { checkAll, expect } from './suite.mjs';
 
 const { hostname, port } = new URL(process.argv[2]);
 const [key, secret] = ['recovery-key', 'recovery-secret'];
+const [plainKey, plainSecret] = ['278d425bdf160c739803', '7ad3773142a6692b25b8'];
 const server = new Server({
   appId: '4', key, secret, host: hostname, port, useTLS: false,
   encryptionMasterKeyBase64: Buffer.alloc(32, 7).toString('base64'),
@@ -51,9 +52,10 @@ class Proxy {
 }
 
 const proxy = await Proxy.start();
-function connect(hasRecovery) {
-  const client = new Pusher(key, {
+function connect(hasRecovery, app = key) {
+  const client = new Pusher(app, {
     wsHost: '127.0.0.1', wsPort: proxy.port, forceTLS: false, enabledTransports: ['ws'], disableStats: true, cluster: '',
+    userAuthentication: { customHandler: ({ socketId }, done) => done(null, server.authenticateUser(socketId, { id: '1' })) },
     channelAuthorization: {
       customHandler({ socketId, channelName }, done) {
         const member = channelName.startsWith('presence-') ? { user_id: '1' } : undefined;
@@ -139,7 +141,9 @@ await checkAll({
     proxy.cut();
     for (let number = 0; number < 21; number += 1) await server.trigger(name, 'e', number);
     proxy.resume();
-    expect((await gap).position, recovery.position(name), 'the position');
+    const { position, reason } = await gap;
+    expect(position, recovery.position(name), 'the position');
+    expect(reason, 'history', 'the reason');
     expect(recovery.position(name) === start, false, 'whether the position stays');
     const recovered = event(channel, 'sinews:recovered');
     proxy.cut();
@@ -148,6 +152,50 @@ await checkAll({
     await recovered;
     if (!all.includes('end')) await event(channel, 'end');
     expect(all.join(), 'sinews:gap,sinews:recovered,end', 'the events');
+    client.disconnect();
+  },
+  async 'without a history, each reconnect is reported as a gap'() {
+    // The app without topics.
+    const [name, plain] = [fresh(''), new Server({ appId: '3', key: plainKey, secret: plainSecret, host: hostname, port, useTLS: false })];
+    const { client } = connect(true, plainKey);
+    const all = record(await subscribed(client, name));
+    for (const expected of ['sinews:gap,1', 'sinews:gap,1,sinews:gap,1']) {
+      const gap = event(client.channel(name), 'sinews:gap');
+      proxy.cut();
+      await plain.trigger(name, 'e', 'lost');
+      proxy.resume();
+      expect(JSON.stringify(await gap), '{"reason":"unretained"}', 'the gap');
+      const received = event(client.channel(name), 'e');
+      await plain.trigger(name, 'e', 1);
+      await received;
+      expect(all.join(), expected, 'the events');
+    }
+    // A later subscription begins anew, also if the connection was lost when the application unsubscribed.
+    const connected = event(client.connection, 'connected');
+    const lost = event(client.connection, 'connecting');
+    proxy.cut();
+    await lost;
+    client.unsubscribe(name);
+    const again = record(client.subscribe(name));
+    proxy.resume();
+    await connected;
+    const received = event(client.channel(name), 'e');
+    await subscribed(client, name);
+    await plain.trigger(name, 'e', 1);
+    await received;
+    expect(again.join(), '1', 'the events of the later subscription');
+    client.disconnect();
+  },
+  async 'the events of a user have no history, and each reconnect is reported as a gap'() {
+    const { client } = connect(true);
+    client.signin();
+    await client.user.signinDonePromise;
+    await new Promise((resolve) => client.connection.bind('message', ({ event: name, channel }) =>
+      name === 'pusher_internal:subscription_succeeded' && channel?.startsWith('#server-to-user-') && resolve()));
+    const gap = event(client.user, 'sinews:gap');
+    proxy.cut();
+    proxy.resume();
+    expect((await gap).reason, 'unretained', 'the reason');
     client.disconnect();
   },
   async 'own client events are not replayed'() {
