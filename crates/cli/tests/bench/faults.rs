@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::support::{Answer, http, json, server, websocket};
+use super::directory::Directory;
+use super::support::{Answer, http, json, run, server, websocket};
 
 /// The errors of a run against this URL.
 fn errors(arguments: &[&str]) -> serde_json::Value {
@@ -113,4 +114,20 @@ fn protocol_violations_are_counted() {
     ] {
         counts(&errors(&[&format!("http://{}/", http(answer)), "-c", "1", "-n", "2"]), kind);
     }
+}
+
+#[test]
+fn run_without_answers_shows_its_errors_and_no_figures() {
+    let missing = http(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    let url = format!("http://{missing}/");
+    let directory = Directory::new();
+    let report = directory.path("report.html");
+    let run = run(&[&url, "-c", "2", "-n", "4", "--warm-up", "0s", "-q", "--report", &report]);
+    assert!(!run.success, "{}", run.stdout);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert!(lines[1].contains("http_status"), "the reason is the first line: {}", run.stdout);
+    assert!(lines[2].contains("no figures") && lines.len() == 3, "{}", run.stdout);
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.contains("<tr><th>http_status</th>") && page.contains("no answer arrived"), "{page}");
+    assert!(!page.contains("<svg") && !page.contains("requests</th>"), "{page}");
 }
