@@ -12,10 +12,11 @@ use crate::interrupt::Interrupt;
 use crate::load;
 use crate::measure::verdict;
 use crate::output::{print, print_status};
-use crate::plan::LoadPlan;
+use crate::plan::{LoadMode, LoadPlan};
 use crate::process::pin;
 use crate::report::units::{count, nanos};
-use crate::statistics::{MedianInterval, ratio, spread};
+use crate::result::LoadResult;
+use crate::statistics::{MedianInterval, ROUNDS_MIN, RoundRatio, spread};
 use crate::url::shown_url;
 
 /// A server under comparison.
@@ -24,8 +25,6 @@ struct Contender {
     plan: Arc<LoadPlan>,
     command: Option<String>,
     rounds: Vec<ServerRound>,
-    /// Description of the first failure.
-    fault: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -46,8 +45,15 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
     for server in &args.servers {
         all.push(contender(server, &args.load)?);
     }
+    if !args.quiet && (args.rounds as usize) < ROUNDS_MIN {
+        print_status(&format!("{} rounds show no significant difference; {ROUNDS_MIN} can", args.rounds));
+    }
     for round in 0..args.rounds as usize {
-        let whole = run_round(&mut all, round, &args, interrupt)?;
+        let whole = run_round(&mut all, round, &args, interrupt).inspect_err(|reason| {
+            if args.json {
+                print(&format!("{:#}", json!({ "invalid": reason, "servers": [] })));
+            }
+        })?;
         if !whole && round == 0 {
             return Err("interrupted before the first round was complete".to_owned());
         }
@@ -63,13 +69,15 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
     } else {
         print(&table(&all));
     }
-    match all.iter().find_map(|one| Some((&one.name, one.fault.as_ref()?))) {
-        Some((name, fault)) => Err(format!("comparison is invalid: {name}: {fault}")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Measures each server once. Returns `false` if interrupted.
+///
+/// # Errors
+///
+/// Returns an error if a server cannot be measured, or has not answered every message correctly: the figures of such a
+/// server compare nothing.
 fn run_round(
     all: &mut [Contender],
     round: usize,
@@ -79,7 +87,7 @@ fn run_round(
     for step in 0..all.len() {
         // Rotate the order, so that each server is first equally often.
         let at = (round + step) % all.len();
-        let measured = measure(&mut all[at], args, interrupt);
+        let measured = measure(&all[at], args, interrupt);
         if interrupt.is_interrupted() {
             return Ok(false);
         }
@@ -107,17 +115,24 @@ fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
         return Err(format!("{text}: expected a URL, or NAME=URL=COMMAND"));
     }
     let plan = Arc::new(load_plan(url, load)?);
-    Ok(Contender { name: name.to_owned(), plan, command, rounds: Vec::new(), fault: None })
+    if plan.mode == LoadMode::Idle {
+        return Err(
+            "--mode idle has no messages to compare: `sinews bench idle` measures each server".to_owned()
+        );
+    }
+    Ok(Contender { name: name.to_owned(), plan, command, rounds: Vec::new() })
 }
 
-fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result<ServerRound, String> {
+fn measure(one: &Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result<ServerRound, String> {
     let started = match &one.command {
         Some(command) => Some(StartedServer::new(command, args.server_core.as_deref(), &one.plan)?),
         None => None,
     };
     let pids: Vec<u32> = started.iter().map(StartedServer::id).collect();
     let outcome = load::run(one.plan.clone(), (&pids, true), interrupt, |_| ())?;
-    one.fault = one.fault.take().or_else(|| verdict(&outcome.tally).err());
+    if !interrupt.is_interrupted() {
+        check(&outcome).map_err(|fault| format!("comparison is invalid: {}: {fault}", one.name))?;
+    }
     let at = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64;
     Ok(ServerRound {
         rate: outcome.rate(),
@@ -126,6 +141,15 @@ fn measure(one: &mut Contender, args: &CompareArgs, interrupt: &Interrupt) -> Re
         cpu_us: outcome.server_cpu_us(),
         limited: outcome.warnings(&one.plan).iter().any(|warning| warning.contains("bottleneck")),
     })
+}
+
+/// Rejects a round without figures.
+fn check(outcome: &LoadResult) -> Result<(), String> {
+    verdict(&outcome.tally)?;
+    match outcome.tally.messages {
+        0 => Err("no message was answered during the measurement; use a longer --duration".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 type CompareFigure = (&'static str, fn(&ServerRound) -> Option<f64>, fn(f64) -> String);
@@ -139,7 +163,8 @@ const FIGURES: [CompareFigure; 4] = [
 ];
 
 fn values(one: &Contender, figure: &CompareFigure) -> Option<Vec<f64>> {
-    one.rounds.iter().map(figure.1).collect()
+    // A ratio to zero is none: the CPU time of a short round may be below the kernel's resolution.
+    one.rounds.iter().map(|round| figure.1(round).filter(|value| *value > 0.0)).collect()
 }
 
 fn table(all: &[Contender]) -> String {
@@ -166,13 +191,16 @@ fn table(all: &[Contender]) -> String {
     lines.join("\n")
 }
 
-/// Formats a ratio, or states that no difference is significant.
+/// Formats a ratio, and states whether it is significant.
 fn comparison(first: &[f64], own: &[f64]) -> String {
-    let MedianInterval { median, low, high } = ratio(own, first);
-    if low <= 1.0 && high >= 1.0 {
-        return format!("× {median:.3} ({low:.3} to {high:.3}): no difference that this run can show");
+    let ratio = RoundRatio::new(own, first);
+    let MedianInterval { median, low, high } = ratio.interval;
+    let shown = format!("× {median:.3} ({low:.3} to {high:.3})");
+    match ratio.differs() {
+        Some(true) => shown,
+        Some(false) => format!("{shown}: no difference that this run can show"),
+        None => format!("{shown}: undecided with {} rounds, {ROUNDS_MIN} can decide", own.len()),
     }
-    format!("× {median:.3} ({low:.3} to {high:.3})")
 }
 
 fn to_json(all: &[Contender]) -> Value {
@@ -185,16 +213,17 @@ fn to_json(all: &[Contender]) -> Value {
             else {
                 continue;
             };
-            let (of_own, against) = (spread(&own), ratio(&own, &first));
+            let (of_own, ratio) = (spread(&own), RoundRatio::new(&own, &first));
+            let against = ratio.interval;
             let name = figure.0.replace([' ', '\''], "_");
             result[name] = json!({
                 "median": of_own.median, "low": of_own.low, "high": of_own.high,
                 "ratio": against.median, "ratio_low": against.low, "ratio_high": against.high,
-                "differs": against.low > 1.0 || against.high < 1.0,
+                "differs": ratio.differs(),
                 "all": own,
             });
         }
         result
     };
-    json!({ "servers": all.iter().map(one).collect::<Vec<_>>() })
+    json!({ "rounds_to_decide": ROUNDS_MIN, "servers": all.iter().map(one).collect::<Vec<_>>() })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::plan::LoadPlan;
+use super::plan::{LoadMode, LoadPlan};
 use super::tally::LoadFigures;
 
 #[derive(Debug)]
@@ -92,6 +92,11 @@ impl LoadResult {
         Some(more / self.open as f64)
     }
 
+    /// Whether a message was answered; idle connections have figures without messages.
+    pub(crate) fn has_figures(&self, plan: &LoadPlan) -> bool {
+        self.tally.messages > 0 || plan.mode == LoadMode::Idle
+    }
+
     /// Warnings that qualify the figures.
     pub(crate) fn warnings(&self, plan: &LoadPlan) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -112,7 +117,7 @@ impl LoadResult {
                 "the load generator missed its schedule: 1 % of the messages left {late:.1?} late or more"
             ));
         }
-        if self.tally.messages == 0 && plan.mode != super::plan::LoadMode::Idle {
+        if !self.has_figures(plan) {
             warnings.push("no answer arrived during the measurement".to_owned());
         }
         warnings

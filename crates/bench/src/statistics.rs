@@ -23,15 +23,27 @@ pub(crate) fn spread(values: &[f64]) -> MedianInterval {
     MedianInterval { median, low: sorted[skipped], high: sorted[count - 1 - skipped] }
 }
 
-/// Compares `own` with `first` by the ratios of their rounds, so that drift common to both cancels out. With fewer
-/// than eight rounds, the interval always contains 1.
-pub(crate) fn ratio(own: &[f64], first: &[f64]) -> MedianInterval {
-    let ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
-    let spread = spread(&ratios);
-    if ratios.len() < ROUNDS_MIN {
-        return MedianInterval { low: spread.low.min(1.0), high: spread.high.max(1.0), ..spread };
+/// A comparison with another server, by the ratios of the rounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundRatio {
+    /// With fewer than [`ROUNDS_MIN`] rounds, the range of all ratios.
+    pub(crate) interval: MedianInterval,
+    rounds: usize,
+}
+
+impl RoundRatio {
+    /// Compares `own` with `first` within each round, so that drift common to both cancels out.
+    pub(crate) fn new(own: &[f64], first: &[f64]) -> Self {
+        let ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
+        Self { interval: spread(&ratios), rounds: ratios.len() }
     }
-    spread
+
+    /// Whether the rounds show a difference with 99 % confidence. `None`: too few rounds to decide, however large the
+    /// difference is.
+    pub(crate) fn differs(&self) -> Option<bool> {
+        let MedianInterval { low, high, .. } = self.interval;
+        (self.rounds >= ROUNDS_MIN).then_some(low > 1.0 || high < 1.0)
+    }
 }
 
 /// Number of values outside the interval at each end, chosen so that the error stays below 0.5 % per side.
@@ -50,7 +62,7 @@ fn skipped(count: usize) -> usize {
 }
 
 /// Fewer rounds cannot tell a difference: 2 × 0.5⁷ is more than 1 %.
-const ROUNDS_MIN: usize = 8;
+pub(crate) const ROUNDS_MIN: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -70,18 +82,19 @@ mod tests {
     fn ratio_distinguishes_noise_from_a_difference() {
         let noise = [1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.0, 1.01];
         let other = [1.01, 1.0, 0.98, 1.02, 0.99, 1.01, 0.98, 1.02];
-        let same = ratio(&noise, &other);
-        assert!(same.low < 1.0 && same.high > 1.0, "{same:?}");
+        assert_eq!(RoundRatio::new(&noise, &other).differs(), Some(false));
         let half: Vec<f64> = noise.iter().map(|value| value / 2.0).collect();
-        assert!(ratio(&half, &other).high < 0.6);
-        assert!(ratio(&half[..7], &other[..7]).high >= 1.0, "seven rounds show nothing");
+        let halved = RoundRatio::new(&half, &other);
+        assert!(halved.differs() == Some(true) && halved.interval.high < 0.6, "{halved:?}");
+        let few = RoundRatio::new(&half[..7], &other[..7]);
+        assert!(few.differs().is_none() && few.interval.high < 0.6, "seven rounds decide nothing: {few:?}");
     }
 
     #[test]
     fn common_drift_cancels_out_of_the_ratio() {
         let first: Vec<f64> = (1..=8).map(f64::from).collect();
         let own: Vec<f64> = first.iter().map(|value| value * 1.1).collect();
-        let against = ratio(&own, &first);
+        let against = RoundRatio::new(&own, &first).interval;
         assert!(against.low > 1.09 && against.high < 1.11);
     }
 }

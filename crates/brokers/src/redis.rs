@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
@@ -129,7 +130,9 @@ fn client(address: &BrokerUrl, host: &str, database: u64) -> RedisResult<Client>
     if let Some(password) = &address.password {
         login = login.set_password(password);
     }
-    Client::open(connection_addr.into_connection_info()?.set_redis_settings(login))
+    // Appends follow each other before they are answered: with Nagle's algorithm each would wait for an acknowledgement.
+    let tcp = TcpSettings::default().set_nodelay(true);
+    Client::open(connection_addr.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp))
 }
 
 impl Redis {
@@ -568,4 +571,20 @@ fn is_missing_key(error: &RedisError) -> bool {
 /// The offset of an id of this bridge, at which a further record may follow.
 fn offset(id: &str) -> Option<u64> {
     id.strip_prefix("0-")?.parse().ok().filter(|offset| *offset < u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn connections_have_nodelay() {
+        for url in ["redis://localhost:6379", "rediss://localhost:6379"] {
+            let address = BrokerUrl::parse(url, &BTreeMap::new()).expect("a URL");
+            let client = client(&address, &address.hosts[0], 0).expect("a client");
+            assert!(client.get_connection_info().tcp_settings().nodelay(), "{url}");
+        }
+    }
 }

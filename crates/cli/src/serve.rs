@@ -77,7 +77,7 @@ fn serve(args: ServeArgs, predecessor: &mut Option<Predecessor>) -> Result<(), B
 }
 
 fn engine(settings: &ServeSettings) -> EngineConfig {
-    EngineConfig::default().with_backend(backend(settings.backend)).with_batching(settings.batching)
+    EngineConfig::default().with_backend(backend(settings.backend))
 }
 
 fn backend(backend: BackendSetting) -> BackendChoice {

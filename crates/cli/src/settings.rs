@@ -79,10 +79,6 @@ settings! {
         /// permits it, and logs the reason otherwise.
         backend: BackendSetting { default: "auto" }
 
-        /// Collect input of several connections before a thread wakes, at most 100 µs, while at least four connections send. This
-        /// saves CPU time; `false` saves latency. It has an effect with io_uring, on Linux 6.12 or later.
-        batching: bool { default: "true" }
-
         /// Maximum size of a message or request body, in bytes; `k`, `m` and `g` mean KiB, MiB and GiB.
         max_message: ByteSize { default: "16m" }
 

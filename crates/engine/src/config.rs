@@ -24,8 +24,6 @@ pub struct EngineConfig {
     pub(crate) ring_files: Option<u32>,
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "a ring's"))]
     pub(crate) ring_buffers: usize,
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "a ring's"))]
-    pub(crate) batching: bool,
     /// Off in tests only, to simulate an older kernel.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "a ring's"))]
     pub(crate) ring_incremental: bool,
@@ -42,7 +40,6 @@ impl Default for EngineConfig {
             mailbox: 65_536,
             ring_files: None,
             ring_buffers: 2,
-            batching: true,
             ring_incremental: true,
         }
     }
@@ -117,16 +114,6 @@ impl EngineConfig {
     pub fn with_mailbox(mut self, limit: usize) -> Result<Self, InvalidEngineConfig> {
         self.mailbox = check_range("mailbox", limit, 1, usize::MAX)?;
         Ok(self)
-    }
-
-    /// Whether a loop that goes to sleep lets input of several connections arrive before it wakes: with a ring, on Linux 6.12 or later,
-    /// while at least four connections send. Default: yes, since a wake for each message costs more than the message. A message
-    /// waits at most 100 µs, and some 50 µs more by the slack of the kernel's timers, and only if it arrives within that time after the
-    /// loop went to sleep. Choose no where this latency matters more than CPU time.
-    #[must_use]
-    pub fn with_batching(mut self, yes: bool) -> Self {
-        self.batching = yes;
-        self
     }
 
     /// Size of the loop's single receive buffer, with readiness.

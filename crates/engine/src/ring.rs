@@ -11,7 +11,6 @@
 
 mod accept;
 mod appends;
-mod batching;
 mod broadcast;
 mod buffers;
 mod calls;
@@ -40,7 +39,6 @@ use std::time::Duration;
 use slab::Slab;
 
 use self::accept::{Arrival, RingAcceptors, parse_peer};
-use self::batching::BatchSize;
 use self::broadcast::SharedSends;
 pub(crate) use self::calls::choose_port_at_connect;
 use self::kernel::{Completion, RingKernel};
@@ -70,7 +68,6 @@ impl<A: App, K: RingKernel> Backend<A> for Ring<A::Chain, K> {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.kernel.set_batch(self.batch_size.get());
         self.kernel.enter(timeout, &mut self.completed)
     }
 
@@ -193,16 +190,12 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
             rewatch_at: None,
             piece: config.ring_buffer(),
             batch: Vec::new(),
-            batch_size: BatchSize::default(),
         }
     }
 
     fn handle<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, completion: &Completion) {
         match completion.token.kind() {
-            Some(OpKind::Receive) => {
-                self.batch_size.note(completion.token.index());
-                self.received(app, io, completion);
-            }
+            Some(OpKind::Receive) => self.received(app, io, completion),
             Some(OpKind::Large) => self.received_large(app, io, completion),
             Some(OpKind::Watch) => self.handle_watch_event(io, completion),
             Some(OpKind::Accept) => self.acceptors.accepted(io, completion),

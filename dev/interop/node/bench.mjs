@@ -583,7 +583,7 @@ const checks = {
     within(early.server_s_CPU.median, 1, 1e6, 'processor time for a message');
     expect(ran.err.match(/round \d of 8: (early|late) /g).length, 16, 'lines');
     const same = await run(['compare', '--rounds', '3', '-c', '1', '-n', '20', '--quiet', url('echo'), url('echo')]);
-    has(same.out, 'no difference that this run can show');
+    has(same.out, 'undecided with 3 rounds, 8 can decide');
     expect(same.err, '', 'error output with --quiet');
   },
   'compare: --server-core, --load-core': async () => {

@@ -34,6 +34,9 @@ pub(crate) struct Options {
     /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "1s")]
     warm_up: String,
+    /// Messages per second at a fixed rate, instead of a closed loop; fan-out has a rate of its own
+    #[arg(long, value_name = "N")]
+    rate: Option<u32>,
     /// Processor of the servers
     #[arg(long, value_name = "N", default_value = "0")]
     server_core: String,
@@ -61,12 +64,18 @@ impl Options {
             rounds,
             duration: duration.to_owned(),
             warm_up: warm_up.to_owned(),
+            rate: None,
             server_core: "0".to_owned(),
             load_core: "1".to_owned(),
             profile: "release".to_owned(),
             json: true,
             list: false,
         }
+    }
+
+    /// The same at a fixed rate.
+    pub(crate) fn at_rate(&self, rate: u32) -> Self {
+        Self { rate: Some(rate), ..Self::for_figures(self.rounds, &self.duration, &self.warm_up) }
     }
 }
 
@@ -102,6 +111,18 @@ impl Load {
             Self::FanOut => &["-m", "fan-out", "-c", "201", "-s", "64", "--rate", "200"],
             Self::Http => &["-c", "64", "--expect", "Hello, world!"],
             Self::HttpPipelined => &["-c", "64", "--expect", "Hello, world!", "-i", "16"],
+        }
+    }
+
+    /// Messages per second at which latencies are measured: less than any server of the load reaches. `None`: the load has
+    /// a rate of its own.
+    pub(crate) const fn rate(self) -> Option<u32> {
+        match self {
+            Self::Echo | Self::Http => Some(20_000),
+            Self::Pipelined | Self::HttpPipelined => Some(50_000),
+            Self::Text | Self::Large => Some(10_000),
+            Self::Huge => Some(200),
+            Self::FanOut => None,
         }
     }
 
@@ -287,6 +308,9 @@ fn measurement(
     bench.args(["--warm-up", &options.warm_up]);
     bench.args(["--server-core", &options.server_core, "--load-core", &options.load_core]);
     bench.args(load.options());
+    if let Some(rate) = options.rate.filter(|_| load.rate().is_some()) {
+        bench.args(["--rate", &rate.to_string()]);
+    }
     if options.json {
         bench.args(["--json", "--quiet"]);
     }

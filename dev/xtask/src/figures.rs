@@ -76,6 +76,25 @@ impl Options {
 struct Measured {
     load: Load,
     servers: Vec<Value>,
+    /// The same servers at the load's fixed rate, if it has one: processor time says little without the latency that it
+    /// costs.
+    at_rate: Vec<Value>,
+}
+
+impl Measured {
+    fn of_load(load: Load, compared: &compare::Options, programs: &Programs) -> Result<Self, String> {
+        let servers = |options: &compare::Options| {
+            let mut figures = compare::figures(load, options, programs)?;
+            Ok::<_, String>(figures["servers"].as_array_mut().map(std::mem::take).unwrap_or_default())
+        };
+        let at_rate = load.rate().map(|rate| servers(&compared.at_rate(rate))).transpose()?;
+        Ok(Self { load, servers: servers(compared)?, at_rate: at_rate.unwrap_or_default() })
+    }
+
+    /// The figures of a server at the fixed rate.
+    fn at_rate(&self, server: &Value) -> Option<&Value> {
+        self.at_rate.iter().find(|other| other["name"] == server["name"])
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
@@ -95,11 +114,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let compared = compare::Options::for_figures(settings.rounds, settings.duration, settings.warm_up);
     let mut all = Vec::new();
     for load in Load::value_variants() {
-        match compare::figures(*load, &compared, &programs) {
-            Ok(mut figures) => {
+        match Measured::of_load(*load, &compared, &programs) {
+            Ok(measured) => {
                 println!("measured {} ({:.0} s)", compare::name(*load), started.elapsed().as_secs_f64());
-                let servers = figures["servers"].as_array_mut().map(std::mem::take).unwrap_or_default();
-                all.push(Measured { load: *load, servers });
+                all.push(measured);
                 count = count + Count::PASSED;
             }
             Err(why) => {
@@ -238,19 +256,24 @@ fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u
          | rounds | {rounds} for each server, {duration} each after {warm_up} of warm-up, in an order that changes |\n\
          | processors | the server on 0, with one thread; the load on 1 |\n\n\
          Figures are medians of the rounds. *CPU* is the processor time of the server for each message, request or delivery.\n\
-         Ratios are taken within rounds; a ratio is bold if its 99 % confidence interval does not contain 1.\n",
+         Ratios are taken within rounds; a ratio is bold if its 99 % confidence interval does not contain 1. A column with a\n\
+         rate is of an open loop (`--rate`) below saturation, in the same run.\n",
         date(*time)
     );
-    for Measured { load, servers } in all {
+    for measured in all {
+        let Measured { load, servers, .. } = measured;
         let first = servers.first().and_then(|first| first["name"].as_str()).unwrap_or_default();
+        let (rate_heads, rate_line) = load.rate().map_or_else(Default::default, |rate| {
+            (format!(" p50 at {rate}/s | p99 at {rate}/s | CPU at {rate}/s |"), "---|---|---|")
+        });
         text += &format!(
             "\n## {}\n\n`sinews bench compare --rounds {rounds} --duration {duration} --warm-up {warm_up} --server-core 0 \
-             --load-core 1 {}`\n\n| server | thousand/s | p50, µs | p99, µs | CPU, µs | CPU ÷ {first} |\n\
-             |---|---|---|---|---|---|\n",
+             --load-core 1 {}`\n\n| server | thousand/s | p50, µs | p99, µs | CPU, µs | CPU ÷ {first} |{rate_heads}\n\
+             |---|---|---|---|---|---|{rate_line}\n",
             compare::name(*load),
             load.options().join(" ")
         );
-        text.extend(servers.iter().map(row));
+        text.extend(servers.iter().map(|server| row(server, load.rate().map(|_| measured.at_rate(server)))));
     }
     if !idle.is_empty() {
         text += &format!(
@@ -262,51 +285,81 @@ fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u
     text
 }
 
-fn row(server: &Value) -> String {
-    let median = |name: &str, unit: f64, digits: usize| {
-        let value = server[name]["median"].as_f64();
-        value.map_or_else(|| "–".to_owned(), |value| format!("{:.digits$}", value / unit))
-    };
+/// The row of a server; with cells of a fixed rate, if the load has one.
+fn row(server: &Value, at_rate: Option<Option<&Value>>) -> String {
+    let median = |name: &str, unit: f64, digits: usize| median(Some(server), name, unit, digits);
     let cpu = &server["server_s_CPU"];
     let ratio = cpu["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
     let ratio = if cpu["differs"] == true { format!("**{ratio}**") } else { ratio };
     format!(
-        "| {} | {} | {} | {} | {} | {ratio} |\n",
+        "| {} | {} | {} | {} | {} | {ratio} |{}\n",
         server["name"].as_str().unwrap_or_default(),
         median("rate", 1e3, 1),
         median("median_latency", 1e3, 0),
         median("p99_latency", 1e3, 0),
         median("server_s_CPU", 1.0, 2),
+        at_rate.map(rate_cells).unwrap_or_default(),
     )
+}
+
+fn rate_cells(server: Option<&Value>) -> String {
+    let cells = [("median_latency", 1e3, 0), ("p99_latency", 1e3, 0), ("server_s_CPU", 1.0, 2)];
+    cells.map(|(name, unit, digits)| format!(" {} |", median(server, name, unit, digits))).concat()
+}
+
+fn median(server: Option<&Value>, name: &str, unit: f64, digits: usize) -> String {
+    let value = server.and_then(|server| server[name]["median"].as_f64());
+    value.map_or_else(|| "–".to_owned(), |value| format!("{:.digits$}", value / unit))
 }
 
 /// The README's table; `None` if a figure of it is missing.
 fn readme_table(all: &[Measured]) -> Option<String> {
-    let columns: Vec<_> = README_COLUMNS.iter().map(|(load, _)| ratios(all, *load)).collect::<Option<_>>()?;
-    let lowest = columns.iter().map(|column| column.iter().copied().fold(f64::INFINITY, f64::min));
+    let columns: Vec<_> = README_COLUMNS.iter().map(|(load, _)| column(all, *load)).collect::<Option<_>>()?;
+    let lowest = columns.iter().map(|column| column.ratios.iter().copied().fold(f64::INFINITY, f64::min));
     let lowest: Vec<String> = lowest.map(|ratio| format!("{ratio:.2}")).collect();
-    let heads = README_COLUMNS.map(|(_, name)| format!(" {name} |")).concat();
+    let heads = README_COLUMNS.map(|(load, name)| {
+        let rate = load.rate().map(|rate| format!(" (at {rate}/s)")).unwrap_or_default();
+        format!(" {name}{rate} |")
+    });
+    let heads = heads.concat();
     let mut text = format!("| |{heads}\n|---|{}\n", "---|".repeat(columns.len()));
     for (place, (_, name)) in README_ROWS.iter().enumerate() {
         text += &format!("| {name} |");
         for (column, lowest) in columns.iter().zip(&lowest) {
-            let ratio = format!("{:.2}", column[place]);
-            text += &if ratio == *lowest { format!(" **{ratio}** |") } else { format!(" {ratio} |") };
+            let Column { ratios, latencies } = column;
+            let ratio = format!("{:.2}", ratios[place]);
+            let ratio = if ratio == *lowest { format!("**{ratio}**") } else { ratio };
+            text += &format!(" {ratio} ({}) |", latencies[place]);
         }
         text.push('\n');
     }
     Some(text)
 }
 
-/// Processor time of the README's servers over that of the plain echo.
-fn ratios(all: &[Measured], load: Load) -> Option<Vec<f64>> {
-    let Measured { servers, .. } = all.iter().find(|measured| measured.load == load)?;
-    if servers.first()?["name"] != PLAIN_NAME {
+/// A column of the README's table, by the README's servers.
+struct Column {
+    /// Processor time over that of the plain echo.
+    ratios: Vec<f64>,
+    /// Median and 99th percentile at the load's fixed rate, in microseconds.
+    latencies: Vec<String>,
+}
+
+fn column(all: &[Measured], load: Load) -> Option<Column> {
+    let measured = all.iter().find(|measured| measured.load == load)?;
+    if measured.servers.first()?["name"] != PLAIN_NAME {
         return None;
     }
-    let ratio =
-        |name: &str| servers.iter().find(|server| server["name"] == name)?["server_s_CPU"]["ratio"].as_f64();
-    README_ROWS.iter().map(|(name, _)| ratio(name)).collect()
+    let find = |name: &str| measured.servers.iter().find(|server| server["name"] == name);
+    let ratio = |name: &str| find(name)?["server_s_CPU"]["ratio"].as_f64();
+    let latency = |name: &str| {
+        let server = measured.at_rate(find(name)?);
+        let [median, p99] = ["median_latency", "p99_latency"].map(|name| median(server, name, 1e3, 0));
+        Some(format!("{median}, {p99} µs"))
+    };
+    Some(Column {
+        ratios: README_ROWS.iter().map(|(name, _)| ratio(name)).collect::<Option<_>>()?,
+        latencies: README_ROWS.iter().map(|(name, _)| latency(name)).collect::<Option<_>>()?,
+    })
 }
 
 /// The list of pages with the entry of the page, at the end of its last part if it is new.
@@ -357,7 +410,12 @@ mod tests {
             |name: &str, ratio| json!({ "name": name, "rate": figure(1.0), "server_s_CPU": figure(ratio) });
         let own =
             README_ROWS.iter().zip(1..).map(|((name, _), place)| server(name, 1.0 + f64::from(place) / 4.0));
-        Measured { load, servers: std::iter::once(server(PLAIN_NAME, 1.0)).chain(own).collect() }
+        let servers: Vec<Value> = std::iter::once(server(PLAIN_NAME, 1.0)).chain(own).collect();
+        let at_rate = servers.iter().map(|server| {
+            json!({ "name": server["name"], "median_latency": { "median": 15e3 }, "p99_latency": { "median": 29e3 } })
+        });
+        let at_rate = if load.rate().is_some() { at_rate.collect() } else { Vec::new() };
+        Measured { load, servers, at_rate }
     }
 
     #[test]
@@ -376,9 +434,10 @@ mod tests {
             "| machine | 2 processors |",
             "2000-02-29",
             "--load-core 1 -c 64 -s 64 --binary`",
-            "| sinews | 0.0 | – | – | 2.00 | 1.25 |",
-            "| sinews-poll | 0.0 | – | – | 2.00 | 1.50 |",
-            "| fastwebsockets | 0.0 | – | – | 2.00 | **1.75** |",
+            "| CPU ÷ plain-echo | p50 at 20000/s | p99 at 20000/s | CPU at 20000/s |\n|---|---|---|---|---|---|---|---|---|",
+            "| sinews | 0.0 | – | – | 2.00 | 1.25 | 15 | 29 | – |",
+            "| sinews-poll | 0.0 | – | – | 2.00 | 1.50 | 15 | 29 | – |",
+            "| fastwebsockets | 0.0 | – | – | 2.00 | **1.75** | 15 | 29 | – |",
             "| poll | 450 |",
         ] {
             assert!(page.contains(part), "{part} in {page}");
@@ -402,8 +461,11 @@ mod tests {
     fn table_of_the_readme_is_replaced_whole_or_not_at_all() {
         let all = README_COLUMNS.map(|(load, _)| measured(load));
         let table = readme_table(&all).expect("all figures are there");
-        assert!(table.contains("| **sinews, io_uring** | **1.25** |"), "{table}");
-        assert!(table.contains("| axum | 2.50 |"), "{table}");
+        assert!(table.contains("| **sinews, io_uring** | **1.25** (15, 29 µs) |"), "{table}");
+        assert!(
+            table.contains("| axum | 2.50 (15, 29 µs) |") && table.contains("64 × 64 B (at 20000/s)"),
+            "{table}"
+        );
         assert_eq!(readme_table(&all[1..]), None);
         let text = format!("a {MARK}\n\n| old |\n| 1 |\n\nb\n");
         assert_eq!(replaced(&text, "| new |\n"), Some(format!("a {MARK}\n\n| new |\n\nb\n")));

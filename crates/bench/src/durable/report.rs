@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::actor::{ActorResult, DurablePhase};
 use crate::args::DurableArgs;
 use crate::report::units::{bytes, nanos};
-use crate::statistics::{MedianInterval, ratio};
+use crate::statistics::{MedianInterval, ROUNDS_MIN, RoundRatio};
 use crate::streams::{ProducerAck, StreamTransport};
 use crate::tally;
 
@@ -137,9 +137,9 @@ impl DurableReport {
         self.measured(phase, transport).map(figure.1).collect()
     }
 
-    fn ratio(&self, phase: DurablePhase, figure: &DurableFigure) -> Option<MedianInterval> {
+    fn ratio(&self, phase: DurablePhase, figure: &DurableFigure) -> Option<RoundRatio> {
         let [tcp, websocket] = StreamTransport::BOTH.map(|transport| self.values(phase, transport, figure));
-        Some(ratio(&websocket?, &tcp?))
+        Some(RoundRatio::new(&websocket?, &tcp?))
     }
 
     pub(super) fn table(&self) -> String {
@@ -158,14 +158,20 @@ impl DurableReport {
             ));
             lines.extend(StreamTransport::BOTH.map(|transport| self.row(phase, transport)));
             let ratios = FIGURES.iter().filter_map(|figure| {
-                let MedianInterval { median, low, high } = self.ratio(phase, figure)?;
+                let MedianInterval { median, low, high } = self.ratio(phase, figure)?.interval;
                 Some(format!("  {:<14} WebSocket ÷ TCP {median:.2} ({low:.2} to {high:.2})", figure.0))
             });
             lines.extend(ratios);
         }
-        lines.push(
-            "\nCPU is for each batch; ratios are medians of the rounds', with 99 % confidence.".to_owned(),
-        );
+        let ranges = match rounds {
+            ..ROUNDS_MIN => {
+                format!(
+                    "the range of {rounds} rounds: {ROUNDS_MIN} can decide whether a ratio differs from 1"
+                )
+            }
+            _ => "99 % confidence".to_owned(),
+        };
+        lines.push(format!("\nCPU is for each batch; ratios are medians of the rounds', with {ranges}."));
         lines.join("\n")
     }
 
@@ -199,8 +205,10 @@ impl DurableReport {
                 all[phase.name()][transport.name()] = self.figures(phase, transport);
             }
             for figure in &FIGURES {
-                let Some(MedianInterval { median, low, high }) = self.ratio(phase, figure) else { continue };
-                all[phase.name()]["websocket_to_tcp"][key(figure)] = json!([median, low, high]);
+                let Some(ratio) = self.ratio(phase, figure) else { continue };
+                let MedianInterval { median, low, high } = ratio.interval;
+                let bounds = ratio.differs().map(|_| (low, high)).unzip();
+                all[phase.name()]["websocket_to_tcp"][key(figure)] = json!([median, bounds.0, bounds.1]);
             }
         }
         all

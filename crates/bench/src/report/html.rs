@@ -13,6 +13,53 @@ use crate::url::shown_url;
 ///
 /// Returns an error if a chart cannot be drawn.
 pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> Result<String, String> {
+    let row =
+        |name: &str, value: &str| format!("<tr><th>{}</th><td>{}</td></tr>\n", escape(name), escape(value));
+    let mut table = String::new();
+    // Figures of a run with errors are read with their reason.
+    for (kind, number) in &outcome.tally.errors {
+        let example = outcome.tally.examples.get(kind).map_or("", String::as_str);
+        table.push_str(&row(kind.name(), &format!("{number}: {example}")));
+    }
+    let mut charts = String::new();
+    if outcome.has_figures(plan) {
+        add_figures(plan, outcome, row, &mut table);
+        charts = draw_charts(outcome)?;
+    }
+    let warnings = outcome.warnings(plan);
+    let warnings: String =
+        warnings.iter().map(|text| format!("<p class=warning>{}</p>\n", escape(text))).collect();
+    let (url, load) = (escape(&shown_url(&plan.target.url)), escape(&load(plan, outcome)));
+    let json = escape(&format!("{:#}", outcome.to_json(plan)));
+    Ok(format!(
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n\
+         <title>{url} – sinews bench</title>\n<style>{STYLE}</style>\n<h1>{url}</h1>\n<p>{load}</p>\n\
+         {warnings}<table>\n{table}</table>\n{charts}\
+         <details><summary>As JSON</summary><pre>{json}</pre></details>\n</html>\n"
+    ))
+}
+
+/// Adds the rows of the figures to the table.
+fn add_figures(
+    plan: &LoadPlan,
+    outcome: &LoadResult,
+    row: impl Fn(&str, &str) -> String,
+    table: &mut String,
+) {
+    table.extend(rows(plan, outcome).iter().map(|(name, value)| row(name, value)));
+    let histogram = &outcome.tally.latency;
+    if histogram.is_empty() {
+        return;
+    }
+    for (name, quantile) in PERCENTILES {
+        let name = format!("latency {}", name.replace('_', "."));
+        table.push_str(&row(&name, &nanos(histogram.value_at_quantile(quantile) as f64)));
+    }
+    table.push_str(&row("latency max", &nanos(histogram.max() as f64)));
+}
+
+/// Draws the charts that have points.
+fn draw_charts(outcome: &LoadResult) -> Result<String, String> {
     let mut charts = String::new();
     for (title, svg) in [
         ("Latency by percentile", latency(outcome)?),
@@ -26,31 +73,7 @@ pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> Result<String, Stri
             charts.push_str(&format!("<figure><figcaption>{title}</figcaption>{svg}</figure>\n"));
         }
     }
-    let row =
-        |name: &str, value: &str| format!("<tr><th>{}</th><td>{}</td></tr>\n", escape(name), escape(value));
-    let mut table: String = rows(plan, outcome).iter().map(|(name, value)| row(name, value)).collect();
-    let histogram = &outcome.tally.latency;
-    if !histogram.is_empty() {
-        for (name, quantile) in PERCENTILES {
-            let name = format!("latency {}", name.replace('_', "."));
-            table.push_str(&row(&name, &nanos(histogram.value_at_quantile(quantile) as f64)));
-        }
-        table.push_str(&row("latency max", &nanos(histogram.max() as f64)));
-    }
-    for (kind, number) in &outcome.tally.errors {
-        table.push_str(&row(kind.name(), &number.to_string()));
-    }
-    let warnings = outcome.warnings(plan);
-    let warnings: String =
-        warnings.iter().map(|text| format!("<p class=warning>{}</p>\n", escape(text))).collect();
-    let (url, load) = (escape(&shown_url(&plan.target.url)), escape(&load(plan, outcome)));
-    let json = escape(&format!("{:#}", outcome.to_json(plan)));
-    Ok(format!(
-        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n\
-         <title>{url} – sinews bench</title>\n<style>{STYLE}</style>\n<h1>{url}</h1>\n<p>{load}</p>\n\
-         {warnings}<table>\n{table}</table>\n{charts}\
-         <details><summary>As JSON</summary><pre>{json}</pre></details>\n</html>\n"
-    ))
+    Ok(charts)
 }
 
 /// Plots latency against the percentile, with equal width for each nine.

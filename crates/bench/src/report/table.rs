@@ -7,6 +7,15 @@ use crate::url::shown_url;
 
 pub(crate) fn summary(plan: &LoadPlan, outcome: &LoadResult) -> String {
     let mut lines = vec![format!("{} ({})", shown_url(&plan.target.url), load(plan, outcome))];
+    // Figures of a run with errors are read with their reason.
+    for (kind, number) in &outcome.tally.errors {
+        let example = outcome.tally.examples.get(kind).map_or("", String::as_str);
+        lines.push(format!("  {number} × {}: {example}", kind.name()));
+    }
+    if !outcome.has_figures(plan) {
+        lines.push("  no figures: no message was answered during the measurement".to_owned());
+        return lines.join("\n");
+    }
     lines.extend(rows(plan, outcome).into_iter().map(|(name, value)| format!("  {name:<22} {value}")));
     let histogram = &outcome.tally.latency;
     if !histogram.is_empty() {
@@ -22,10 +31,6 @@ pub(crate) fn summary(plan: &LoadPlan, outcome: &LoadResult) -> String {
         ));
         lines
             .push(format!("         {}", row(cells.iter().map(|(_, value)| nanos(*value as f64)).collect())));
-    }
-    for (kind, number) in &outcome.tally.errors {
-        let example = outcome.tally.examples.get(kind).map_or("", String::as_str);
-        lines.push(format!("  {number} × {}: {example}", kind.name()));
     }
     lines.join("\n")
 }

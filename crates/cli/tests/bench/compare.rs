@@ -1,11 +1,15 @@
 //! `sinews bench compare`.
 
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
 use super::directory::Directory;
 use super::ports::unused_address;
-use super::support::{ServeProcess, run};
+use super::support::{Answer, ServeProcess, http, run, websocket};
 
 #[test]
-fn servers_alternate_and_equal_servers_show_no_difference() {
+fn servers_alternate_and_three_rounds_decide_nothing() {
     let own = ServeProcess::start(&[]);
     let (one, two) = (format!("one={}", own.url("ws", "/echo")), format!("two={}", own.url("ws", "/echo")));
     let run = run(&[
@@ -32,23 +36,37 @@ fn servers_alternate_and_equal_servers_show_no_difference() {
     assert_eq!(servers.len(), 2);
     for server in servers {
         assert_eq!(server["rate"]["all"].as_array().unwrap().len(), 3);
-        assert_eq!(server["rate"]["differs"], false, "three rounds can show nothing: {server:#}");
+        assert!(server["rate"]["differs"].is_null(), "three rounds decide nothing: {server:#}");
     }
+    assert_eq!(result["rounds_to_decide"], 8);
+    assert!(run.stderr.contains("3 rounds show no significant difference; 8 can"), "{}", run.stderr);
     assert_eq!(servers[0]["rate"]["ratio"], 1.0);
 }
 
+/// However large a difference is, few rounds do not decide, and must not claim that there is none.
 #[test]
-fn table_states_that_no_difference_is_significant() {
+fn table_claims_equality_only_with_enough_rounds() {
     let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
-    let run =
-        run(&["compare", &url, &url, "--rounds", "3", "-c", "1", "-d", "400ms", "--warm-up", "0s", "-q"]);
-    assert!(
-        run.success && run.stdout.contains("no difference that this run can show"),
-        "{}{}",
-        run.stdout,
-        run.stderr
-    );
+    let (url, late) = (own.url("ws", "/echo"), format!("ws://{}/", late_echo()));
+    for (rounds, other, expected) in [
+        ("3", &url, "undecided with 3 rounds, 8 can decide"),
+        ("7", &late, "undecided with 7 rounds, 8 can decide"),
+        ("8", &late, ")\np99"),
+    ] {
+        let run = run(&["compare", &url, other, "--rounds", rounds, "-c", "1", "-n", "5", "-q"]);
+        assert!(run.success && run.stderr.is_empty(), "{}", run.stderr);
+        assert!(run.stdout.contains(expected), "{rounds} rounds: {}", run.stdout);
+        let latency = run.stdout.split("median latency").nth(1).unwrap().split("p99").next().unwrap();
+        assert!(!latency.contains("no difference"), "{rounds} rounds: {latency}");
+    }
+}
+
+/// The address of an echo that answers after 20 ms.
+fn late_echo() -> SocketAddr {
+    websocket(|_, bytes| {
+        thread::sleep(Duration::from_millis(20));
+        Answer::Echo(bytes)
+    })
 }
 
 #[test]
@@ -98,10 +116,10 @@ fn commands_run_for_one_round_each() {
     let lives = |pid: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
     };
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while pids.lines().any(lives) {
         assert!(std::time::Instant::now() < deadline, "the commands are still running");
-        std::thread::park_timeout(std::time::Duration::from_millis(5));
+        thread::park_timeout(Duration::from_millis(5));
     }
 }
 
@@ -130,6 +148,32 @@ fn failed_server_is_named() {
     let run = run(&[&["compare", &sound, &broken][..], &SHORT].concat());
     let message = "comparison is invalid: other: 2 errors: handshake_refused";
     assert!(!run.success && run.stderr.contains(message), "{}", run.stderr);
+    let result: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(result["invalid"].as_str().unwrap().starts_with(message), "{result:#}");
+    assert_eq!(result["servers"].as_array().unwrap().len(), 0, "{result:#}");
+}
+
+/// The first faulty round ends the comparison with its reason, in the place of figures.
+#[test]
+fn invalid_comparison_has_no_table() {
+    let own = ServeProcess::start(&[]);
+    let (url, page) = (own.url("ws", "/echo"), own.url("http", "/healthz"));
+    let missing = format!("http://{}/", http(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
+    let silent = format!("ws://{}/", websocket(|_, _| Answer::Raw(Vec::new())));
+    for (first, other, arguments, reason) in [
+        (&url, &own.url("ws", "/nowhere"), &["-n", "20"][..], "handshake_refused"),
+        (&page, &missing, &["-n", "20"], "http_status"),
+        (&missing, &page, &["-n", "20"], "http_status"),
+        (&url, &silent, &["-d", "50ms", "--timeout", "1s"], "no_answer"),
+        (&url, &"ws://127.0.0.1:1/".to_owned(), &["-n", "20"], "connection_refused"),
+        (&url, &url, &["-d", "1ms", "--warm-up", "0s", "--rate", "1"], "no message was answered"),
+        (&url, &url, &["--mode", "idle"], "sinews bench idle"),
+    ] {
+        let run = run(&[&["compare", first, other, "--rounds", "3", "-c", "2", "-q"], arguments].concat());
+        assert!(!run.success && run.stdout.is_empty(), "{reason}: {}", run.stdout);
+        assert!(run.stderr.contains(reason), "{reason}: {}", run.stderr);
+        assert_eq!(run.stderr.lines().count(), 1, "{reason}: {}", run.stderr);
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::support::{Answer, http, json, server, websocket};
+use super::directory::Directory;
+use super::support::{Answer, http, json, run, server, websocket};
 
 /// The errors of a run against this URL.
 fn errors(arguments: &[&str]) -> serde_json::Value {
@@ -113,4 +114,23 @@ fn protocol_violations_are_counted() {
     ] {
         counts(&errors(&[&format!("http://{}/", http(answer)), "-c", "1", "-n", "2"]), kind);
     }
+}
+
+#[test]
+fn errors_precede_figures_and_replace_missing_ones() {
+    let missing = http(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    let wrong = run(&[&format!("http://{missing}/"), "-c", "2", "-n", "4", "--warm-up", "0s", "-q"]);
+    let reason = wrong.stdout.lines().nth(1).unwrap_or_default();
+    assert!(!wrong.success && reason.contains("4 × http_status"), "{}", wrong.stdout);
+    let url = format!("ws://{missing}/");
+    let directory = Directory::new();
+    let report = directory.path("report.html");
+    let run = run(&[&url, "-c", "2", "-n", "4", "--warm-up", "0s", "-q", "--report", &report]);
+    assert!(!run.success, "{}", run.stdout);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert!(lines[1].contains("handshake_refused"), "the reason is the first line: {}", run.stdout);
+    assert!(lines[2].contains("no figures") && lines.len() == 3, "{}", run.stdout);
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.contains("<tr><th>handshake_refused</th>") && page.contains("no answer arrived"), "{page}");
+    assert!(!page.contains("<svg") && !page.contains("echoes, verified</th>"), "{page}");
 }

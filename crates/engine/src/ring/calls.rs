@@ -58,26 +58,16 @@ impl RingDescriptor {
         }
     }
 
-    /// Submits `count` operations, runs the kernel's deferred work, and waits for a number of completions, at most
-    /// `timeout`. If a time is given with that number, one completion is enough after it.
-    pub(super) fn enter(
-        &self,
-        count: u32,
-        (wait, batch): (u32, Duration),
-        timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    /// Submits `count` operations, runs the kernel's deferred work, and waits for `wait` completions, at
+    /// most `timeout`.
+    pub(super) fn enter(&self, count: u32, wait: u32, timeout: Option<Duration>) -> io::Result<()> {
         let (descriptor, by_number) = self.descriptor();
         let time = timeout.map(|timeout| Timespec {
             seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             nanoseconds: i64::from(timeout.subsec_nanos()),
         });
         let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-        let argument = EnterArgument {
-            signals: 0,
-            signals_size: 0,
-            batch_micros: u32::try_from(batch.as_micros()).unwrap_or(u32::MAX),
-            time: time as u64,
-        };
+        let argument = EnterArgument { signals: 0, signals_size: 0, reserved: 0, time: time as u64 };
         let flags = ENTER_GETEVENTS | ENTER_EXT_ARG | by_number;
         // SAFETY: the last two are the address and size of an `EnterArgument`, laid out as the kernel's
         // `io_uring_getevents_arg`; it and the time it points to live through the call, which writes neither.
@@ -151,8 +141,7 @@ struct RegisterUpdate {
 struct EnterArgument {
     signals: u64,
     signals_size: u32,
-    /// `min_wait_usec`, since Linux 6.12.
-    batch_micros: u32,
+    reserved: u32,
     time: u64,
 }
 

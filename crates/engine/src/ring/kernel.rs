@@ -124,10 +124,6 @@ pub(crate) trait RingKernel {
     /// Number of operations submitted so far, in queue order.
     fn consumed(&self) -> u64;
 
-    /// Sets the number of completions that [`enter`](Self::enter) waits for, at most
-    /// [`BATCH_WAIT`](super::batching::BATCH_WAIT); then one is enough. Default: always one.
-    fn set_batch(&mut self, _completions: u32) {}
-
     /// Submits queued operations and waits for a completion, at most `timeout` (`None`: without limit).
     /// Adds all completions to `out`.
     fn enter(&mut self, timeout: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()>;

@@ -34,8 +34,6 @@ fn try_sizes() -> Result<IoUring, RingUnavailable> {
     for entries in QUEUE_ENTRIES {
         for sq_array in [false, true] {
             let mut builder = IoUring::builder();
-            // The wait for a batch (`batching`) relies on DEFER_TASKRUN: input completes inside of the wait, and counts
-            // towards its number of completions. Otherwise the kernel interrupts the wait for each completion.
             builder
                 .setup_single_issuer()
                 .setup_defer_taskrun()
@@ -66,13 +64,6 @@ fn try_sizes() -> Result<IoUring, RingUnavailable> {
 pub(super) fn fills_in_order() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     version(&release).is_some_and(|version| version >= (6, 15))
-}
-
-/// Whether a wait may collect several completions for some time: `IORING_FEAT_MIN_TIMEOUT`, which the crate does not
-/// export.
-pub(super) fn waits_for_batches() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    version(&release).is_some_and(|version| version >= (6, 12))
 }
 
 /// Parses major and minor number of a kernel release.

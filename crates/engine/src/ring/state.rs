@@ -7,7 +7,6 @@ use std::time::Instant;
 use slab::Slab;
 
 use super::accept::RingAcceptors;
-use super::batching::BatchSize;
 use super::broadcast::SharedSends;
 use super::kernel::{Completion, RingKernel};
 use super::outgoing::OutgoingSocket;
@@ -51,8 +50,6 @@ pub(crate) struct Ring<C, K: RingKernel = Uring> {
     pub(super) piece: usize,
     /// Empty between turns: swapped with a list while that list is processed, to keep its memory.
     pub(super) batch: Vec<ConnId>,
-    /// Completions that the next wait collects.
-    pub(super) batch_size: BatchSize,
 }
 
 /// State of a connection in this backend.

@@ -14,7 +14,6 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode};
 
-use super::batching::BATCH_WAIT;
 use super::buffers::ENTRIES;
 use super::calls::RingDescriptor;
 use super::kernel::{Completion, RingKernel, SendMode};
@@ -40,9 +39,6 @@ pub(crate) struct Uring {
     in_flight: u64,
     enters: u64,
     files: usize,
-    /// Completions to wait for, at most [`BATCH_WAIT`]; one on a kernel that cannot wait so.
-    batch: u32,
-    batches: bool,
     /// The thread that runs the ring: the kernel accepts operations from one thread only.
     thread: Option<ThreadId>,
     /// The kernel rejected the submission for lack of resources.
@@ -101,8 +97,6 @@ impl Uring {
             in_flight: 0,
             enters: 0,
             files,
-            batch: 1,
-            batches: config.batching && setup::waits_for_batches(),
             thread: None,
             is_rejected: false,
             failed: None,
@@ -168,11 +162,8 @@ impl Uring {
         self.enters += 1;
         let count = self.ring.submission().len() as u32;
         let result = match mode {
-            EnterMode::Wait(timeout) if self.batch > 1 && timeout.is_none_or(|most| most > BATCH_WAIT) => {
-                self.descriptor.enter(count, (self.batch, BATCH_WAIT), Some(timeout.unwrap_or(WAIT_MAX)))
-            }
-            EnterMode::Wait(timeout) => self.descriptor.enter(count, (1, Duration::ZERO), timeout),
-            EnterMode::Collect => self.descriptor.enter(count, (0, Duration::ZERO), None),
+            EnterMode::Wait(timeout) => self.descriptor.enter(count, 1, timeout),
+            EnterMode::Collect => self.descriptor.enter(count, 0, None),
             EnterMode::Submit => self.descriptor.submit(count),
         };
         self.consumed = self.queued - self.overflow.len() as u64 - self.ring.submission().len() as u64;
@@ -425,10 +416,6 @@ impl RingKernel for Uring {
         self.consumed
     }
 
-    fn set_batch(&mut self, completions: u32) {
-        self.batch = if self.batches { completions } else { 1 };
-    }
-
     fn enter(&mut self, timeout: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()> {
         if let Some(code) = self.failed.take() {
             return Err(io::Error::from_raw_os_error(code));
@@ -516,10 +503,6 @@ const REJECTED_PAUSE: Duration = Duration::from_millis(1);
 const JOIN_TURNS: u32 = 100;
 const JOIN_WAIT: Duration = Duration::from_millis(20);
 
-/// The longest wait for a batch. Without a timeout the kernel ends a wait after the time of the batch, also without a
-/// completion.
-const WAIT_MAX: Duration = Duration::from_secs(3600);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -556,52 +539,6 @@ mod tests {
         }
         waker.wake().unwrap();
         is_woken(&mut uring);
-    }
-
-    /// Each wait would take ten seconds if it waited for the rest of the batch.
-    #[test]
-    fn incomplete_batch_ends_after_a_short_time() {
-        let Ok((mut uring, waker)) = Uring::new(&EngineConfig::default()) else {
-            return println!("skipped: io_uring is not available");
-        };
-        uring.start().unwrap();
-        uring.set_batch(16);
-        let begin = std::time::Instant::now();
-        let (mut out, mut woken) = (Vec::new(), 0);
-        while woken < 3 {
-            waker.wake().unwrap();
-            uring.enter(Some(Duration::from_secs(10)), &mut out).unwrap();
-            woken += out.drain(..).filter(|completion: &Completion| completion.token == Token::WAKE).count();
-        }
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    }
-
-    /// Without input, a wait that ended with the time of the batch would keep a processor busy.
-    #[test]
-    fn wait_without_timeout_ends_with_a_completion_only() {
-        let Ok((mut uring, waker)) = Uring::new(&EngineConfig::default()) else {
-            return println!("skipped: io_uring is not available");
-        };
-        uring.start().unwrap();
-        uring.set_batch(16);
-        let mut out = Vec::new();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(Duration::from_millis(20));
-                waker.wake().unwrap();
-            });
-            uring.enter(None, &mut out).unwrap();
-        });
-        assert!(!out.is_empty(), "no completion");
-    }
-
-    #[test]
-    fn ring_without_batching_waits_for_one_completion() {
-        let Ok((mut uring, _)) = Uring::new(&EngineConfig::default().with_batching(false)) else {
-            return println!("skipped: io_uring is not available");
-        };
-        uring.set_batch(16);
-        assert_eq!(uring.batch, 1);
     }
 
     #[test]

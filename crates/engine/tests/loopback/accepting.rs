@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rlimit::Resource;
 use sinews_engine::{BackendChoice, Engine, EngineConfig, Flow, ListenOptions, Listener};
+use socket2::SockRef;
 
 use crate::support::{Event, Host, Kind, PATIENCE, Probe, client, config, echo, read_exactly};
 
@@ -344,4 +345,13 @@ fn bind_beside_adds_listeners_to_unshared_port() {
     assert!(beside.iter().all(|listener| listener.local_addr().unwrap() == address));
     let error = Listener::from_fd(File::open("/dev/null").unwrap().into()).unwrap_err();
     assert!(error.raw_os_error().is_some(), "no socket: {error}");
+}
+
+/// A parent process, such as systemd, creates sockets without the option.
+#[test]
+fn adopted_listener_has_nodelay() {
+    let socket = std::net::TcpListener::bind(loopback(0)).unwrap();
+    assert!(!SockRef::from(&socket).tcp_nodelay().unwrap());
+    let listener = Listener::from_fd(socket.into()).unwrap();
+    assert!(SockRef::from(&listener).tcp_nodelay().unwrap());
 }

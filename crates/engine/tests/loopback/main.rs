@@ -13,6 +13,8 @@ mod receiving;
 #[cfg(target_os = "linux")]
 mod ring;
 mod sending;
+#[cfg(target_os = "linux")]
+mod sleeping;
 mod stress;
 mod support;
 mod timers;

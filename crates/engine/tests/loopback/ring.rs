@@ -79,7 +79,8 @@ fn child_counts_descriptors() {
 }
 
 /// Echoes, ignores its returned chains, and counts.
-struct Echo {
+#[derive(Default)]
+pub(crate) struct Echo {
     pending: Vec<Vec<u8>>,
     served: Arc<AtomicU64>,
 }
@@ -122,7 +123,7 @@ fn calls_of(talk: impl FnOnce(std::net::SocketAddr) + Send + 'static) -> (u64, u
     let talking = std::thread::spawn(move || talk(address));
     let mut engine = Engine::<Echo>::new(uring(), vec![listener]).unwrap();
     let served = Arc::new(AtomicU64::new(0));
-    engine.run(&mut Echo { pending: Vec::new(), served: Arc::clone(&served) }).unwrap();
+    engine.run(&mut Echo { served: Arc::clone(&served), ..Echo::default() }).unwrap();
     talking.join().unwrap();
     (engine.stats().enters, served.load(Ordering::Relaxed))
 }

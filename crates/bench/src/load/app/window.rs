@@ -125,7 +125,9 @@ impl LoadApp {
     /// Reports to the watching thread that all work is done.
     pub(super) fn report_done(&mut self) {
         let thread_state = &self.thread_state;
-        let spent = thread_state.stopped || thread_state.budget == Some(0) || self.all_senders_closed();
+        let spent = thread_state.stopped && !self.has_due()
+            || thread_state.budget == Some(0)
+            || self.all_senders_closed();
         let answered =
             thread_state.outstanding == 0 && (!thread_state.plan.bursts || thread_state.all_delivered());
         let done = thread_state.window().is_some() && spent && answered;
@@ -135,6 +137,13 @@ impl LoadApp {
         }
         thread_state.live.done.store(number, Ordering::Release);
         self.working &= !done;
+    }
+
+    /// Whether messages of the window are still to be sent at their fixed rate: a late thread may see the end of the window
+    /// before it has sent them.
+    fn has_due(&self) -> bool {
+        let until = self.thread_state.window().and_then(|window| window.until);
+        self.schedule.as_ref().is_some_and(|schedule| until.is_none_or(|until| schedule.next() < until))
     }
 
     /// Whether every connection has closed for good: none is open, opening or to be opened.
@@ -180,6 +189,26 @@ mod tests {
                     false
                 }
             });
+        }
+    }
+
+    #[test]
+    fn window_continues_while_messages_are_due() {
+        const MESSAGES: usize = 10;
+        let url = "tcp://127.0.0.1:1";
+        let args = BenchArgs::parse([url, "-c", "1", "--rate", "1000"]).unwrap();
+        let plan = Arc::new(load_plan(url, &args.load).unwrap());
+        let (live, epoch) = (Arc::new(LiveCounters::default()), Instant::now());
+        let mut load = LoadApp::new(plan, 0, live.clone(), epoch);
+        let until = epoch + Duration::from_millis(MESSAGES as u64);
+        load.thread_state.begin(RunWindow { begin: epoch, from: epoch, until: Some(until) }, epoch);
+        load.schedule = Some(SendSchedule::new(epoch, 1000.0));
+        // The thread was late, and receives an answer first.
+        load.thread_state.at(until + Duration::from_millis(1));
+        for sent in 0..=MESSAGES {
+            load.report_done();
+            assert_eq!(live.is_done(1), sent == MESSAGES, "{sent} of {MESSAGES} messages are sent");
+            load.schedule.as_mut().unwrap().take(until);
         }
     }
 
