@@ -16,7 +16,7 @@ use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use compio::net::UnixStream;
 use compio::runtime::{CancelToken, FutureExt as _, Runtime, RuntimeBuilder};
 use sinews::compio::{Transport, WebSocket};
-use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow};
+use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, Sent};
 use sinews_testkit::{Frame, negotiate};
 
 /// Runs on compio, with this many managed buffers; prints a note on machines without io_uring.
@@ -216,7 +216,7 @@ fn queued_messages_leave_when_the_reader_waits() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.feed("fed").await.unwrap();
-        client.try_send("tried").unwrap();
+        assert_eq!(client.try_send("tried").unwrap(), Sent::Queued);
         assert!(poll_once(client.next()).is_pending());
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("fed"));
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("tried"));
@@ -705,7 +705,7 @@ fn waiting_reader_completes_operations_of_the_writer() {
         });
         turn().await;
         writer.feed("one").await.unwrap();
-        writer.try_send("two").unwrap();
+        assert_eq!(writer.try_send("two").unwrap(), Sent::Queued);
         assert_eq!(client.next().await.unwrap().unwrap(), Message::text("one"));
         assert_eq!(client.next().await.unwrap().unwrap(), Message::text("two"));
         writer.start_close(CloseCode::GOING_AWAY, "bye").unwrap();

@@ -134,9 +134,13 @@
 mod accept;
 mod connect;
 mod driver;
+#[cfg(feature = "url-connect")]
+mod stream;
 mod wait;
 mod websocket;
 
 pub use self::accept::accept;
 pub use self::connect::{Blocking, connect};
+#[cfg(feature = "url-connect")]
+pub use self::stream::Stream;
 pub use self::websocket::WebSocket;

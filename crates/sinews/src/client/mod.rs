@@ -51,6 +51,10 @@ mod upgrade;
 
 pub use builder::{Connect, OverStream, Runtime};
 #[cfg(feature = "url-connect")]
+pub use builder::OverTls;
+#[cfg(feature = "url-connect")]
+pub(crate) use builder::over_tls;
+#[cfg(feature = "url-connect")]
 pub use error::RedirectError;
 pub use error::{ConnectError, ConnectPhase};
 #[cfg(feature = "url-connect")]
