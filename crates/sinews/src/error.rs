@@ -136,7 +136,10 @@ impl fmt::Display for Error {
             Self::Connect(error) => error.fmt(f),
             #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
             Self::Accept(error) => error.fmt(f),
-            #[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio", feature = "blocking")))]
+            #[cfg(all(
+                feature = "url-connect",
+                any(feature = "tokio", feature = "compio", feature = "blocking")
+            ))]
             Self::Tls(error) => error.fmt(f),
             Self::Utf8(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
@@ -158,7 +161,10 @@ impl std::error::Error for Error {
             Self::Connect(error) => error.source(),
             #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
             Self::Accept(error) => error.source(),
-            #[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio", feature = "blocking")))]
+            #[cfg(all(
+                feature = "url-connect",
+                any(feature = "tokio", feature = "compio", feature = "blocking")
+            ))]
             Self::Tls(error) => error.source(),
             _ => None,
         }
@@ -214,6 +220,10 @@ impl From<crate::SendError> for Error {
         if let Some(closed) = error.closed() {
             return Self::Closed(closed.clone());
         }
-        Self::Misuse(error.misuse().unwrap_or(if error.is_full() { Misuse::QueueFull } else { Misuse::Closing }))
+        Self::Misuse(error.misuse().unwrap_or(if error.is_full() {
+            Misuse::QueueFull
+        } else {
+            Misuse::Closing
+        }))
     }
 }

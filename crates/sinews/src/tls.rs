@@ -312,3 +312,30 @@ fn explain_rustls(error: &rustls::Error) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// Only with these features: with `tokio-rustls`, rustls is the default.
+#[cfg(test)]
+#[cfg(all(
+    feature = "tokio",
+    feature = "native-tls",
+    any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"),
+    not(feature = "tokio-rustls")
+))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_of_rustls_do_not_disable_native_tls_on_tokio() {
+        let is_native = |tls: Result<Tls, TlsError>| matches!(tls.expect("TLS").0, TlsLibrary::Native(_));
+        assert!(is_native(Tls::on_tokio(None)));
+        if let Ok(default) = Tls::new() {
+            assert!(is_native(Tls::on_tokio(Some(&default))));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().expect("versions");
+        let roots = rustls::RootCertStore::empty();
+        let own = Tls::from(builder.with_root_certificates(roots).with_no_client_auth());
+        assert!(!is_native(Tls::on_tokio(Some(&own))), "a configuration of the caller is not replaced");
+    }
+}

@@ -205,7 +205,9 @@ fn timeout_includes_the_tls_handshake() {
                 let (mut tcp, _) = listener.accept().expect("a client");
                 // The head of a handshake record of 16,000 bytes, and its content.
                 let record = [0x16, 3, 3, 0x3e, 0x80, 2, 0, 0x3e, 0x7c];
-                for byte in record.into_iter().chain(std::iter::repeat(0)).take(if drips { 10_000 } else { 0 }) {
+                for byte in
+                    record.into_iter().chain(std::iter::repeat(0)).take(if drips { 10_000 } else { 0 })
+                {
                     if tcp.write_all(&[byte]).is_err() {
                         return;
                     }

@@ -114,7 +114,8 @@ async fn raw_socket_is_a_websocket_without_a_handshake() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
     let (server, _) = listener.accept().await.expect("accepted");
-    let mut client = WebSocket::from_negotiated(client, Negotiated::websocket(Role::Client), Arc::default(), &[]);
+    let mut client =
+        WebSocket::from_negotiated(client, Negotiated::websocket(Role::Client), Arc::default(), &[]);
     let early = Frame::text("early").encode(Role::Client);
     let mut server =
         WebSocket::from_negotiated(server, Negotiated::websocket(Role::Server), Arc::default(), &early);

@@ -126,7 +126,8 @@ async fn tls_over_a_silent_socket_times_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let tcp = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
     let (_, certificate) = tls_server(&[]).await;
-    let connecting = connect("wss://localhost/").tls(trusting(certificate)).timeout(Duration::from_millis(50));
+    let connecting =
+        connect("wss://localhost/").tls(trusting(certificate)).timeout(Duration::from_millis(50));
     let error = connecting.over_tls(tcp).await.expect_err("no answer");
     assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Tls, .. }), "{error}");
 }

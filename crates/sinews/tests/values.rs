@@ -48,13 +48,7 @@ fn message_of_any_kind_reads_as_text() {
 #[test]
 fn each_kind_of_message_is_recognized() {
     let kinds = |message: Message| {
-        [
-            message.is_text(),
-            message.is_binary(),
-            message.is_ping(),
-            message.is_pong(),
-            message.is_close(),
-        ]
+        [message.is_text(), message.is_binary(), message.is_ping(), message.is_pong(), message.is_close()]
     };
     let messages = [
         Message::text("a"),

@@ -376,8 +376,8 @@ impl Link {
 fn message(kind: Kind, payload: Bytes) -> Message {
     match kind {
         Kind::Binary => Message::Binary(payload),
-        Kind::Text => {
-            Message::Text(Utf8Bytes::try_from(payload).expect("the protocol has validated the text on receipt"))
-        }
+        Kind::Text => Message::Text(
+            Utf8Bytes::try_from(payload).expect("the protocol has validated the text on receipt"),
+        ),
     }
 }
