@@ -21,7 +21,7 @@ use crate::{AcceptError, ConnectError, HandshakeError};
 ///
 /// ```
 /// # #[cfg(all(feature = "tokio", feature = "url-connect"))]
-/// async fn relay(stream: tokio::net::TcpStream) -> Result<(), sinews::Error> {
+/// async fn relay(stream: tokio::net::TcpStream) -> sinews::Result<()> {
 ///     let mut client = sinews::accept(stream).await?;
 ///     let mut server = sinews::connect("ws://localhost:9001/").await?;
 ///     while let Some(message) = client.next_data().await {
@@ -66,6 +66,9 @@ pub enum Error {
     #[cfg(feature = "deflate")]
     Deflate(InvalidDeflateConfig),
 }
+
+/// A result with the [`Error`] of this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The side that must act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

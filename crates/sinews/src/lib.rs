@@ -360,7 +360,7 @@ pub mod tokio;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub use self::server::{AcceptError, OriginPolicy};
 pub use bytes::Bytes;
-pub use error::{AtFault, Error};
+pub use error::{AtFault, Error, Result};
 /// The `http` crate (headers, URIs, status codes), in the version that this API uses.
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub use http;

@@ -747,3 +747,22 @@ fn waiting_writer_leaves_messages_to_the_reader() {
         reading.await.unwrap();
     });
 }
+
+#[test]
+fn end_at_close_does_not_wait_for_the_end_of_the_transport() {
+    for role in [Role::Server, Role::Client] {
+        run(move || async move {
+            let (mut raw, near) = sockets();
+            let config =
+                Config::default().with_close_timeout(Duration::from_secs(3600)).with_end_at_close(true);
+            let negotiated = Negotiated::websocket(role);
+            let mut ws = WebSocket::from_negotiated(near, negotiated, Arc::new(config), &[]);
+            let peer = if role == Role::Server { Role::Client } else { Role::Server };
+            raw.write_all(Frame::close(1000, "done").encode(peer)).await.unwrap();
+            assert!(ws.next().await.unwrap().unwrap().is_close());
+            assert!(ws.next().await.is_none(), "the raw peer is still open");
+            let (_, answer) = raw.read_exact([0; 2]).await.unwrap();
+            assert_eq!(answer[0], 0x88);
+        });
+    }
+}

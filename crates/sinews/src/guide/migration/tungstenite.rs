@@ -61,6 +61,7 @@
 //! | `accept_hdr_async(stream, callback)` | `accept(stream).on_request(callback)`, or `on_request_async` |
 //! | `WebSocketStream::from_raw_socket(stream, role, config)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated)`(stream, `[`Negotiated::websocket`](crate::Negotiated::websocket)`(role), config, &[])`, with an `Arc<Config>`: `Arc::default()` for the default |
 //! | `from_partially_read(stream, part, role, config)` | the same with `&part` |
+//! | `handshake::derive_accept_key(key)` | `sinews::hyper::upgrade`, which writes the response too; or [`server::accept_key`](crate::server::accept_key), which returns `None` for an invalid key |
 //! | `Request<'_>` and `Response` of a callback | [`server::Request`](crate::server::Request) without a lifetime; [`Reply`](crate::server::Reply), or [`Reject`](crate::server::Reject) |
 //!
 //! ```
@@ -165,7 +166,7 @@
 //!
 //! | tungstenite | here |
 //! |---|---|
-//! | `Error`, for `?` from each call | [`Error`](crate::Error). `connect` returns a [`ConnectError`](crate::ConnectError) and `accept` an [`AcceptError`](crate::AcceptError), which `?` converts into it |
+//! | `Error` and `Result`, for `?` from each call | [`Error`](crate::Error) and [`Result`](crate::Result). `connect` returns a [`ConnectError`](crate::ConnectError) and `accept` an [`AcceptError`](crate::AcceptError), which `?` converts into it |
 //! | `Error::ConnectionClosed \| Error::Protocol(_) \| Error::Utf8(_)` in one pattern | `Error::Closed(_)` |
 //! | `ConnectionClosed` | none: `next` returns `None`, `send` returns [`Error::Closed`](crate::Error::Closed) |
 //! | `AlreadyClosed` | `Error::Closed`; after your own Close [`Misuse::Closing`](crate::Misuse::Closing) |
