@@ -284,7 +284,7 @@
 //! | [`Transport`](AtFault::Transport) | the network failed, or the peer's process ended |
 //! | [`Nobody`](AtFault::Nobody) | the peer sent a Close while you were sending, with any code. 1002, 1007 or 1009 may mean that this side is at fault: [`Closed`] has the code |
 //!
-//! Handshakes have their own errors, which `?` converts into [`Error`], as it converts those of settings. [`ConnectError`] has the phase and the peer that failed, and for a rejection the
+//! Handshakes have their own errors, which `?` converts into [`Error`]. [`ConnectError`] has the phase and the peer that failed, and for a rejection the
 //! status, headers and body. [`AcceptError::status`] is the status that the client got; with the feature `hyper`, `AcceptError::to_response` makes
 //! the response.
 //!

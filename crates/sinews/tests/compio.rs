@@ -16,7 +16,9 @@ use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use compio::net::UnixStream;
 use compio::runtime::{CancelToken, FutureExt as _, Runtime, RuntimeBuilder};
 use sinews::compio::{Transport, WebSocket};
-use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, Sent};
+use sinews::{
+    AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Negotiated, Overflow, Role, Sent,
+};
 use sinews_testkit::{Frame, negotiate};
 
 /// Runs on compio, with this many managed buffers; prints a note on machines without io_uring.

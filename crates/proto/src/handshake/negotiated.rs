@@ -6,7 +6,7 @@ use crate::deflate::{DeflateParams, DeflateSetup};
 
 /// The result of a handshake, required to create a connection.
 ///
-/// Only a handshake creates it with extensions, so a connection cannot use one that was not negotiated.
+/// Only a handshake creates it with extensions, so a connection cannot use an extension that was not negotiated.
 /// [`websocket`](Self::websocket), [`prefixed`](Self::prefixed), [`tagged`](Self::tagged) and
 /// [`response_body`](Self::response_body) have no extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -49,6 +49,14 @@ pub struct Connect<R> {
 /// A runtime whose sockets connect to a URL.
 pub trait Runtime {}
 
+/// A transport that makes TLS if the URL is `wss`.
+pub trait UsesTls {}
+
+impl<R: Runtime> UsesTls for R {}
+
+#[cfg(feature = "url-connect")]
+impl<R, T> UsesTls for OverTls<R, T> {}
+
 /// A stream that is connected already, in place of the sockets of a runtime.
 #[derive(Debug)]
 pub struct OverStream<R, S> {
@@ -57,7 +65,7 @@ pub struct OverStream<R, S> {
     pub(crate) runtime: R,
 }
 
-/// A TCP connection of the caller, in place of one that the sockets of a runtime make.
+/// A TCP connection of the caller, in place of a connection that the runtime opens.
 #[cfg(feature = "url-connect")]
 #[derive(Debug)]
 pub struct OverTls<R, T> {
@@ -157,7 +165,7 @@ impl<R> Connect<R> {
 
 /// Settings for TLS.
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
-impl<R> Connect<R> {
+impl<R: UsesTls> Connect<R> {
     /// Sets the TLS configuration of `wss`: a configuration of rustls, a connector of native-tls, or
     /// [`Tls`](crate::Tls). Default: [`Tls::new`](crate::Tls::new).
     pub fn tls(mut self, tls: impl Into<crate::Tls>) -> Self {

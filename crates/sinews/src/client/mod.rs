@@ -53,7 +53,7 @@ mod upgrade;
 pub use builder::OverTls;
 #[cfg(feature = "url-connect")]
 pub(crate) use builder::over_tls;
-pub use builder::{Connect, OverStream, Runtime};
+pub use builder::{Connect, OverStream, Runtime, UsesTls};
 #[cfg(feature = "url-connect")]
 pub use error::RedirectError;
 pub use error::{ConnectError, ConnectPhase};

@@ -48,6 +48,7 @@
 //! # assert_eq!((config.high_water(), config.max_outbound()), (64 << 10, 1 << 20));
 //! # assert_eq!(config.write_timeout(), Duration::from_secs(30));
 //! # assert_eq!(config.close_timeout(), Duration::from_secs(5));
+//! # assert!(!config.end_at_close());
 //! // A proxy cuts the connection after 15 s of silence, and the client may be unreachable for a minute.
 //! let config = Config::default()
 //!     .with_ping_interval(Some(Duration::from_secs(10)))

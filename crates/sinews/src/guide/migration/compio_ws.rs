@@ -45,8 +45,8 @@
 //! | a message assembled from several buffers | `send_vectored(kind, (head, (payload,)))`, which returns the buffers |
 //! | a connection shared by two tasks | `split()` |
 //!
-//! compio-ws uses the messages and errors of tungstenite: see [those of messages](super::tungstenite#types) and
-//! [of errors](super::tungstenite#errors). `?` converts the errors of `connect` and `accept` into
+//! compio-ws uses the messages and errors of tungstenite: see [the table of messages](super::tungstenite#types)
+//! and [the table of errors](super::tungstenite#errors). `?` converts the errors of `connect` and `accept` into
 //! [`Error`](crate::Error).
 //! `sinews::compio` documents the required version of compio and the setup of the runtime.
 //!

@@ -31,8 +31,8 @@
 //!
 //! # One error for `?`
 //!
-//! `?` converts each error of the library into [`Error`](crate::Error), also those of `connect`, `accept` and the
-//! settings. In the other direction, `Error::Connect` contains the [`ConnectError`](crate::ConnectError), and
+//! `?` converts each error of the library into [`Error`](crate::Error), also the errors of `connect`, `accept`
+//! and the settings. In the other direction, `Error::Connect` contains the [`ConnectError`](crate::ConnectError), and
 //! `Error::Accept` the [`AcceptError`](crate::AcceptError).
 
 pub mod axum;

@@ -125,7 +125,7 @@
 //! | `ws.next().await` | the same |
 //! | `ws.send(msg).await` | the same, except for [when it leaves](crate#when-bytes-leave) |
 //! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` coalesces without them |
-//! | `ws.close(None).await` | `ws.close(CloseCode::NORMAL, "").await` |
+//! | `ws.close(None).await`, `sink.close().await` of `SinkExt` | `ws.close(CloseCode::NORMAL, "").await`, also of a half |
 //! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and returns how the connection ended; [`close_now`](crate::WebSocket::close_now) does not wait for the peer |
 //! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) without a lock per message over TCP, and with a lock over TLS. For your own streams: [`split_locked`](crate::WebSocket::split_locked). `StreamExt::split(ws)` works too |
 //! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
