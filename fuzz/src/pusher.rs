@@ -13,7 +13,7 @@ use md5::{Digest, Md5};
 use ring::hmac;
 use serde_json::{Value, json};
 use sinews::CloseCode;
-use sinews::blocking::{WebSocket, connect};
+use sinews::blocking::{Stream, WebSocket, connect};
 use sinews_hub::auth::{Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, PusherLimits};
 use sinews_server::{Router, Server};
@@ -50,7 +50,7 @@ struct Harness {
 }
 
 struct FuzzClient {
-    socket: WebSocket<TcpStream>,
+    socket: WebSocket<Stream>,
     socket_id: String,
 }
 
@@ -58,7 +58,7 @@ impl FuzzClient {
     fn new(address: SocketAddr) -> Self {
         let url = format!("ws://{address}/app/{KEY}?protocol=7");
         let (socket, _) = connect(url).open().expect("the server accepts connections");
-        socket.get_ref().set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        socket.get_ref().tcp().set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let mut client = Self { socket, socket_id: String::new() };
         let established: Value = serde_json::from_str(&client.receive()).expect("JSON");
         let data: Value = serde_json::from_str(established["data"].as_str().expect("a text")).expect("JSON");

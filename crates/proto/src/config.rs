@@ -17,6 +17,7 @@ pub struct Config {
     pub(crate) pong_timeout: Duration,
     pub(crate) write_timeout: Duration,
     pub(crate) close_timeout: Duration,
+    pub(crate) end_at_close: bool,
     pub(crate) high_water: usize,
     pub(crate) max_outbound: usize,
     pub(crate) overflow: Overflow,
@@ -62,6 +63,7 @@ impl Default for Config {
             pong_timeout: Duration::from_secs(20),
             write_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_secs(5),
+            end_at_close: false,
             high_water: 64 << 10,
             max_outbound: 1 << 20,
             overflow: Overflow::Close,
@@ -165,6 +167,14 @@ settings! {
     /// Maximum time for the peer to answer the local Close and to end the transport, once the Close is
     /// sent. Default 5 s; before that, [`write_timeout`](Self::write_timeout) applies.
     close_timeout / with_close_timeout: Duration;
+    /// Whether a connection of the library `sinews` ends once both Closes are exchanged, even if the peer
+    /// keeps the transport open. A server then ends its sending side at once; a client ends the transport
+    /// first, where RFC 6455 section 7.1.1 asks it to wait for the server, and holds the port of the connection
+    /// for some minutes (TIME_WAIT). Default no: a receive loop ends with the transport, at most
+    /// [`close_timeout`](Self::close_timeout) after the Close, so that no reset overtakes the Close where a
+    /// peer sends behind its own. The event loop of `sinews-server` ignores the setting: no code of the
+    /// application waits there.
+    end_at_close / with_end_at_close: bool;
     /// High-water mark: queued bytes above which senders get backpressure, and a server pauses reads. Default
     /// 64 KiB: a socket's send buffer holds about the same amount again.
     high_water / with_high_water: usize;

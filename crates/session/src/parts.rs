@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn send(session: &mut Session, text: &str, resources: &mut Resources) {
-        session.tx(resources, Time::ZERO).send_text(text).expect("open");
+        let _ = session.tx(resources, Time::ZERO).send_text(text).expect("open");
         session.after_tx(resources, Time::ZERO);
     }
 

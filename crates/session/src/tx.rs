@@ -13,6 +13,7 @@ use crate::resources::Resources;
 
 /// The result of queueing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a message may be dropped, and backpressure asks the sender to slow down"]
 #[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
 pub enum Sent {
     /// Queued. One send carries the whole burst.

@@ -148,7 +148,7 @@ fn own_messages_displace_counted_publications_only() {
     let mut resources = Resources::with_masks(|| [0; 4]);
     let mut tx = session.tx(&mut resources, Time::ZERO);
     for (payload, exempt) in [("spared", true), ("first", false), ("second", false)] {
-        tx.queue_prepared(&Prepared::text(payload), exempt).expect("it is open");
+        let _ = tx.queue_prepared(&Prepared::text(payload), exempt).expect("it is open");
     }
     assert_eq!(tx.send_binary(&[7; 98]), Ok(Sent::Queued));
     assert_eq!(tx.send_binary(&[8; 98]), Ok(Sent::Dropped), "the publications are too short");
@@ -165,7 +165,7 @@ fn drops_within_a_fragmented_message_do_not_pause_reads() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(100);
     let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
-    session
+    let _ = session
         .tx(&mut resources, Time::ZERO)
         .send_fragment(sinews_proto::Kind::Binary, b"a", false)
         .expect("it is open");
@@ -179,7 +179,7 @@ fn drops_within_a_fragmented_message_do_not_pause_reads() {
     assert!(session.start_send().is_none() && !session.is_congested());
     assert_eq!(session.take_dropped(), 2);
     let mut tx = session.tx(&mut resources, Time::ZERO);
-    tx.send_fragment(sinews_proto::Kind::Binary, b"b", true).expect("it is open");
+    let _ = tx.send_fragment(sinews_proto::Kind::Binary, b"b", true).expect("it is open");
     let chain = session.start_send().expect("the last fragment and a message");
     assert!(session.finish_send(chain, &mut resources, Time::ZERO), "the owner gets drain");
 }
@@ -189,10 +189,10 @@ fn message_queued_apart_follows_last_fragment() {
     let mut session = Session::new(server(), Arc::default(), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
     let mut tx = session.tx(&mut resources, Time::ZERO);
-    tx.send_fragment(sinews_proto::Kind::Binary, b"a", false).expect("it is open");
-    tx.queue_prepared(&Prepared::binary(&b"held"[..]), true).expect("it is open");
+    let _ = tx.send_fragment(sinews_proto::Kind::Binary, b"a", false).expect("it is open");
+    let _ = tx.queue_prepared(&Prepared::binary(&b"held"[..]), true).expect("it is open");
     assert_eq!((tx.buffered(), tx.waiting() > 7), (3, true));
-    tx.send_fragment(sinews_proto::Kind::Binary, b"b", true).expect("it is open");
+    let _ = tx.send_fragment(sinews_proto::Kind::Binary, b"b", true).expect("it is open");
     let chain = session.start_send().expect("all messages are queued");
     assert_eq!(chain.pieces().collect::<Vec<_>>().concat(), b"\x02\x01a\x80\x01b\x82\x04held");
 }

@@ -112,7 +112,7 @@ fn plain_stream_closes_at_end_of_transport() {
     let mut session = session(Negotiated::prefixed(Role::Server), Config::default());
     let mut resources = Resources::new();
     let mut tx = session.tx(&mut resources, Time::ZERO);
-    tx.send_text("last").expect("open");
+    let _ = tx.send_text("last").expect("open");
     assert_eq!(tx.send_fragment(Kind::Text, b"a", true), Err(Misuse::Prefixed));
     tx.close(sinews_proto::CloseCode::NORMAL, "enough").expect("open");
     session.after_tx(&mut resources, Time::ZERO);

@@ -41,7 +41,7 @@ impl End {
 
     fn send(&mut self, send: impl FnOnce(&mut Tx<'_>) -> Result<Sent, Misuse>) {
         let sent = send(&mut self.session.tx(&mut self.resources, Time::ZERO));
-        sent.expect("the connection is open");
+        let _ = sent.expect("the connection is open");
         self.session.after_tx(&mut self.resources, Time::ZERO);
     }
 

@@ -80,7 +80,7 @@ fn published_messages_share_their_payload() {
         for _ in 0..2 {
             let mut side = Side::new();
             let mut tx = side.session.tx(&mut side.resources, Time::ZERO);
-            tx.queue_prepared(&message, true).expect("an open session");
+            let _ = tx.queue_prepared(&message, true).expect("an open session");
             assert_eq!(tx.exempt(), 5 + len);
             let chain = side.session.start_send().expect("output");
             let pieces: Vec<&[u8]> = chain.pieces().collect();
@@ -96,9 +96,10 @@ fn published_messages_share_their_payload() {
 fn own_messages_have_kind_and_length() {
     let mut side = Side::new();
     let mut tx = side.session.tx(&mut side.resources, Time::ZERO);
-    tx.send_text("hi").expect("an open session");
-    tx.send_prepared(&Prepared::binary(&b"many"[..])).expect("an open session");
-    tx.send_pieces(Kind::Binary, &[bytes::Bytes::from_static(b"a"), bytes::Bytes::from_static(b"b")])
+    let _ = tx.send_text("hi").expect("an open session");
+    let _ = tx.send_prepared(&Prepared::binary(&b"many"[..])).expect("an open session");
+    let _ = tx
+        .send_pieces(Kind::Binary, &[bytes::Bytes::from_static(b"a"), bytes::Bytes::from_static(b"b")])
         .expect("an open session");
     assert_eq!(tx.send_fragment(Kind::Text, b"part", false), Err(Misuse::Prefixed));
     let sent = side.sent();

@@ -74,4 +74,4 @@ pub use kernels::{Isa, isa};
 pub use mask::{copy_mask, extend_masked, mask};
 #[cfg(feature = "bytes")]
 pub use text::Utf8Bytes;
-pub use utf8::{Utf8Error, Utf8Stream, validate_utf8};
+pub use utf8::{Utf8Error, Utf8Stream, from_utf8, validate_utf8};

@@ -1,5 +1,6 @@
 //! Text that is validated once and shared by reference count.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::borrow::Borrow;
@@ -148,6 +149,19 @@ impl From<Utf8Bytes> for Bytes {
 impl From<Utf8Bytes> for String {
     fn from(text: Utf8Bytes) -> Self {
         text.as_str().into()
+    }
+}
+
+/// Copies.
+impl From<Utf8Bytes> for Box<str> {
+    fn from(text: Utf8Bytes) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl From<Box<str>> for Utf8Bytes {
+    fn from(text: Box<str>) -> Self {
+        String::from(text).into()
     }
 }
 

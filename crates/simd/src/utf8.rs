@@ -34,6 +34,21 @@ pub fn validate_utf8(bytes: &[u8]) -> Result<(), Utf8Error> {
     }
 }
 
+/// Converts bytes to a `str`, as [`core::str::from_utf8`] does, with the validation of [`validate_utf8`].
+///
+/// # Errors
+///
+/// As [`validate_utf8`].
+///
+/// ```
+/// assert_eq!(sinews_simd::from_utf8(b"abc"), Ok("abc"));
+/// assert_eq!(sinews_simd::from_utf8(b"ab\xff").unwrap_err().valid_up_to(), 2);
+/// ```
+#[inline]
+pub fn from_utf8(bytes: &[u8]) -> Result<&str, Utf8Error> {
+    simdutf8::basic::from_utf8(bytes).map_err(|_| locate(bytes))
+}
+
 /// The position of the error in an invalid text.
 #[cold]
 #[inline(never)]

@@ -103,6 +103,37 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::hyper::{self as ours, HttpRequestView, Upgraded};
 use crate::server::{AcceptError, AcceptSettings, OriginPolicy, setters};
+/// The types of the library under the names of `axum::extract::ws`, so that a program changes only the path.
+pub use crate::{CloseCode, CloseFrame, Message, Utf8Bytes};
+
+/// The close codes under the names of `axum::extract::ws::close_code`. 1005 and 1006, which are `STATUS` and
+/// `ABNORMAL` there, never appear in a Close frame: a Close without a code is `Message::Close(None)`.
+pub mod close_code {
+    use crate::CloseCode;
+
+    /// 1000, [`CloseCode::NORMAL`].
+    pub const NORMAL: CloseCode = CloseCode::NORMAL;
+    /// 1001, [`CloseCode::GOING_AWAY`].
+    pub const AWAY: CloseCode = CloseCode::GOING_AWAY;
+    /// 1002, [`CloseCode::PROTOCOL`].
+    pub const PROTOCOL: CloseCode = CloseCode::PROTOCOL;
+    /// 1003, [`CloseCode::UNSUPPORTED`].
+    pub const UNSUPPORTED: CloseCode = CloseCode::UNSUPPORTED;
+    /// 1007, [`CloseCode::INVALID_DATA`].
+    pub const INVALID: CloseCode = CloseCode::INVALID_DATA;
+    /// 1008, [`CloseCode::POLICY`].
+    pub const POLICY: CloseCode = CloseCode::POLICY;
+    /// 1009, [`CloseCode::TOO_BIG`].
+    pub const SIZE: CloseCode = CloseCode::TOO_BIG;
+    /// 1010, [`CloseCode::MANDATORY_EXTENSION`].
+    pub const EXTENSION: CloseCode = CloseCode::MANDATORY_EXTENSION;
+    /// 1011, [`CloseCode::INTERNAL`].
+    pub const ERROR: CloseCode = CloseCode::INTERNAL;
+    /// 1012, [`CloseCode::SERVICE_RESTART`].
+    pub const RESTART: CloseCode = CloseCode::SERVICE_RESTART;
+    /// 1013, [`CloseCode::TRY_AGAIN_LATER`].
+    pub const AGAIN: CloseCode = CloseCode::TRY_AGAIN_LATER;
+}
 
 /// A WebSocket of axum.
 pub type WebSocket = crate::WebSocket<Upgraded>;

@@ -271,7 +271,12 @@ pub(crate) trait Driver {
                     return Poll::Ready(false);
                 }
                 NextStep::ReportEnd => return Poll::Ready(false),
-                NextStep::ShutDown if !blocked => self.poll_shut(cx),
+                NextStep::ShutDown if !blocked => {
+                    self.poll_shut(cx);
+                    if self.link().is_shut() {
+                        continue;
+                    }
+                }
                 NextStep::ShutDown | NextStep::Continue => {}
             }
             // Also while many bytes are queued: a peer that waits in the same way would read nothing either.

@@ -3,10 +3,10 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::{AcceptError, ConnectError};
+use crate::{AcceptError, AtFault, ConnectError};
 
 /// Error of an opening handshake on either side, for a function that both accepts and connects. `?` converts
-/// [`AcceptError`] and [`ConnectError`] into it.
+/// [`AcceptError`] and [`ConnectError`] into it, and it into [`Error`](crate::Error).
 ///
 /// It displays as the error that it contains, and has the same source.
 #[derive(Debug)]
@@ -25,6 +25,15 @@ impl HandshakeError {
         match self {
             Self::Accept(error) => error.status(),
             Self::Connect(error) => error.status().map(|status| status.as_u16()),
+        }
+    }
+
+    /// The side that must act.
+    #[must_use]
+    pub fn at_fault(&self) -> AtFault {
+        match self {
+            Self::Accept(error) => error.at_fault(),
+            Self::Connect(error) => error.at_fault(),
         }
     }
 

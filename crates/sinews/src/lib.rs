@@ -59,19 +59,20 @@
 //!
 //! Features are additive, with one exception: the default TLS of `wss://` (`Tls::new`). With `rustls-native-roots` or
 //! `rustls-webpki-roots` it is rustls, even if `native-tls` is enabled; with both, both sets of roots are trusted. On
-//! Tokio, rustls also needs `tokio-rustls`; without it, the connect fails with `TlsError::Unavailable`. Cargo unifies
-//! the features of a program: pass `Connect::tls` to fix the library and its roots.
+//! Tokio, rustls also needs `tokio-rustls`. Without it, `native-tls` serves `wss://`; without both, the connect fails
+//! with `TlsError::Unavailable`. Cargo unifies the features of a program: pass `Connect::tls` to fix the library and
+//! its roots.
 //!
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `tokio` | yes | [`WebSocket`] over anything that is `AsyncRead + AsyncWrite`, client and server |
 //! | `deflate` | yes | permessage-deflate (RFC 7692). Disabled until configured: for small messages it costs more time than it saves |
 //! | `url-connect` | yes | `connect(url)`: name resolution, TCP, proxies, redirects. Without it, connect over your own stream: `connect(url).over(stream)` |
-//! | `rustls` | | `wss://` by rustls, with your own configuration; on Tokio use `tokio-rustls` |
+//! | `rustls` | | `wss://` by rustls on compio and blocking, with your own configuration; on Tokio use `tokio-rustls` |
 //! | `tokio-rustls` | | `rustls` on Tokio: adds the `tokio-rustls` crate |
 //! | `rustls-native-roots` | | `rustls`, trusting the certificates of the operating system |
 //! | `rustls-webpki-roots` | | `rustls`, trusting Mozilla's certificates, compiled in |
-//! | `native-tls` | | `wss://` by the TLS library of the platform, on Tokio |
+//! | `native-tls` | | `wss://` by the TLS library of the platform, on Tokio and blocking |
 //! | `hyper` | | `sinews::hyper::upgrade` |
 //! | `http2` | | `hyper` with extended CONNECT over HTTP/2 (RFC 8441), also for axum |
 //! | `http2-client` | | `sinews::http2`: several client WebSockets on one connection of HTTP/2, on Tokio |
@@ -194,7 +195,7 @@
 //!             None => break,
 //!         },
 //!         price = news.recv() => match price {
-//!             Ok(price) => drop(ws.publish(&price)?),
+//!             Ok(price) => _ = ws.publish(&price)?, // backpressure: `overflow` decides
 //!             Err(RecvError::Lagged(_)) => {} // beyond the channel's capacity: continue with the oldest retained price
 //!             Err(RecvError::Closed) => {
 //!                 ws.close(sinews::CloseCode::GOING_AWAY, "no more prices").await?;
@@ -243,7 +244,7 @@
 //!
 //! | event | `next` returns | [`closed`](WebSocket::closed) has |
 //! |---|---|---|
-//! | the peer closes | [`Message::Close`], then `None` once the transport has ended | its code and reason, [`Cause::Peer`] |
+//! | the peer closes | [`Message::Close`], then `None` once the transport has ended, or at once with [`end_at_close`](Config::end_at_close) | its code and reason, [`Cause::Peer`] |
 //! | you close | messages that still arrive, the peer's `Message::Close`, then `None` | the peer's code and reason, [`Cause::Local`] |
 //! | the peer violates the protocol or a limit | [`Error::Closed`] once, then `None`. The peer gets a Close with the matching code | [`Cause::Fault`] |
 //! | a timeout expires: no input, no pong, no write progress, or no end of the transport | [`Error::Closed`] once, then `None` | [`Cause::Expired`] |
@@ -265,6 +266,9 @@
 //! * Receive until `None`, also after a `Message::Close`: the closing handshake includes the end of the transport (RFC
 //!   6455 section 7.1.1). A socket that is closed while the peer still sends is reset, and a reset can overtake the
 //!   Close.
+//! * A peer that keeps the transport open delays that `None` for up to [`close_timeout`](Config::close_timeout), and so the
+//!   code behind a receive loop. [`Config::with_end_at_close`] ends the connection once both Closes are exchanged; or
+//!   leave the loop at `Message::Close`, whose reply has left by then.
 //! * Dropping a [`WebSocket`] drops the transport; queued bytes that have not left are lost, and the peer sees 1006.
 //!
 //! # Errors
@@ -280,7 +284,7 @@
 //! | [`Transport`](AtFault::Transport) | the network failed, or the peer's process ended |
 //! | [`Nobody`](AtFault::Nobody) | the peer sent a Close while you were sending, with any code. 1002, 1007 or 1009 may mean that this side is at fault: [`Closed`] has the code |
 //!
-//! Handshakes have their own errors. [`ConnectError`] has the phase and the peer that failed, and for a rejection the
+//! Handshakes have their own errors, which `?` converts into [`Error`]. [`ConnectError`] has the phase and the peer that failed, and for a rejection the
 //! status, headers and body. [`AcceptError::status`] is the status that the client got; with the feature `hyper`, `AcceptError::to_response` makes
 //! the response.
 //!
@@ -336,10 +340,6 @@ mod sender;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub mod server;
 #[cfg(all(feature = "url-connect", any(feature = "tokio", feature = "compio", feature = "blocking")))]
-#[cfg_attr(
-    not(any(feature = "tokio", feature = "compio")),
-    allow(dead_code, reason = "`blocking` opens no TLS streams")
-)]
 mod tls;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod tls_info;
@@ -360,7 +360,7 @@ pub mod tokio;
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub use self::server::{AcceptError, OriginPolicy};
 pub use bytes::Bytes;
-pub use error::{AtFault, Error};
+pub use error::{AtFault, Error, Result};
 /// The `http` crate (headers, URIs, status codes), in the version that this API uses.
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]
 pub use http;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use sinews_proto::{CloseCode, Kind};
-use sinews_simd::Utf8Bytes;
+use sinews_simd::{Utf8Bytes, Utf8Error};
 
 /// A message (RFC 6455 section 5.6), or a control frame as `WebSocket::next` returns it. Clones share the payload.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,7 +39,8 @@ pub enum Message {
 pub struct CloseFrame {
     /// The close code.
     pub code: CloseCode,
-    /// The reason as text: at most 123 bytes, possibly empty. Boxed, so that a [`Message`] stays small.
+    /// The reason as text: at most 123 bytes, possibly empty. Boxed, so that a [`Message`] stays small; `into`
+    /// converts `&str`, `String` and [`Utf8Bytes`].
     pub reason: Box<str>,
 }
 
@@ -141,6 +142,39 @@ impl Message {
         }
     }
 
+    /// The payload as text: a text message, the reason of a Close, or any other payload that is UTF-8. The name of
+    /// tungstenite and axum; [`as_text`](Self::as_text) returns only text messages.
+    ///
+    /// ```
+    /// use sinews::{CloseCode, CloseFrame, Message};
+    ///
+    /// assert_eq!(Message::text("Grüße").to_text()?, "Grüße");
+    /// assert_eq!(Message::binary("bytes").to_text()?, "bytes");
+    /// assert_eq!(Message::from(CloseFrame::new(CloseCode::NORMAL, "done")).to_text()?, "done");
+    /// assert!(Message::binary(vec![0xff]).to_text().is_err());
+    /// # Ok::<(), sinews::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The payload is not UTF-8.
+    pub fn to_text(&self) -> Result<&str, Utf8Error> {
+        match self {
+            Self::Text(text) => Ok(text),
+            Self::Binary(bytes) | Self::Ping(bytes) | Self::Pong(bytes) => sinews_simd::from_utf8(bytes),
+            Self::Close(frame) => Ok(frame.as_ref().map_or("", CloseFrame::reason)),
+        }
+    }
+
+    /// The payload of any message, and the reason of a Close, which is copied. The name of tungstenite and axum;
+    /// [`into_bytes`](Self::into_bytes) never copies.
+    #[must_use]
+    pub fn into_data(self) -> Bytes {
+        match self {
+            Self::Close(Some(frame)) => String::from(frame.reason).into(),
+            other => other.into_bytes(),
+        }
+    }
+
     /// Length of the payload in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -171,10 +205,33 @@ impl Message {
         matches!(self, Self::Text(_) | Self::Binary(_))
     }
 
+    /// Whether this is a ping.
+    #[must_use]
+    pub const fn is_ping(&self) -> bool {
+        matches!(self, Self::Ping(_))
+    }
+
+    /// Whether this is a pong.
+    #[must_use]
+    pub const fn is_pong(&self) -> bool {
+        matches!(self, Self::Pong(_))
+    }
+
     /// Whether this is a Close.
     #[must_use]
     pub const fn is_close(&self) -> bool {
         matches!(self, Self::Close(_))
+    }
+}
+
+/// Writes the text of [`to_text`](Message::to_text), or the length of a payload that is not text. A peer chooses the
+/// text, control characters included: use [`Debug`](fmt::Debug) for a log or a terminal.
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_text() {
+            Ok(text) => f.pad(text),
+            Err(_) => write!(f, "{} bytes", self.len()),
+        }
     }
 }
 

@@ -311,7 +311,8 @@ impl BufferFill {
             last: true,
         };
         let reading = self.reading.get_or_insert_with(|| Box::new(begin()));
-        let buffered = reading.buffered.get(reading.read..reading.read + reading.left).unwrap_or_default();
+        // `finish` has buffered a message that continues, and its other bytes are none.
+        let buffered = &reading.buffered[reading.read..reading.read + reading.left];
         reading.buffered = [rest, buffered].concat();
         (reading.at, reading.read, reading.left) = (None, 0, reading.buffered.len());
     }

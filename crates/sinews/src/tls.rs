@@ -13,7 +13,7 @@ pub struct Tls(pub(crate) TlsLibrary);
 pub(crate) enum TlsLibrary {
     #[cfg(feature = "rustls")]
     #[cfg_attr(
-        not(any(feature = "tokio-rustls", feature = "compio")),
+        not(any(feature = "tokio-rustls", feature = "compio", feature = "blocking")),
         allow(dead_code, reason = "on Tokio, the feature tokio-rustls makes TLS")
     )]
     Rustls(Arc<rustls::ClientConfig>),
@@ -21,7 +21,10 @@ pub(crate) enum TlsLibrary {
     #[cfg(all(feature = "http2-client", feature = "tokio-rustls"))]
     Http2(Arc<rustls::ClientConfig>),
     #[cfg(feature = "native-tls")]
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "on compio, TLS uses rustls"))]
+    #[cfg_attr(
+        not(any(feature = "tokio", feature = "blocking")),
+        allow(dead_code, reason = "on compio, TLS uses rustls")
+    )]
     Native(native_tls::TlsConnector),
 }
 
@@ -52,7 +55,8 @@ pub enum TlsError {
 impl Tls {
     /// The default of the enabled features: rustls with the certificates of the system (`rustls-native-roots`), of
     /// Mozilla (`rustls-webpki-roots`), or of both if both are enabled; without them the library of the platform
-    /// (`native-tls`). rustls uses its provider `ring`, and is configured once for the process.
+    /// (`native-tls`). rustls uses its provider `ring`, and is configured once for the process. Connections on Tokio use
+    /// the library of the platform in place of this default where `tokio-rustls` is not enabled and `native-tls` is.
     ///
     /// # Errors
     /// [`TlsError::Unavailable`], [`TlsError::NoRoots`], [`TlsError::Setup`].
@@ -79,6 +83,30 @@ impl Tls {
         let connector =
             native_tls::TlsConnector::new().map_err(|error| TlsError::Setup(error.to_string()))?;
         Ok(Self(TlsLibrary::Native(connector)))
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Tls {
+    /// The setting or the default of a connection on Tokio, where rustls needs the feature `tokio-rustls`. Without it,
+    /// the library of the platform replaces the default configuration of rustls, so that a feature for roots does not
+    /// disable `native-tls`.
+    pub(crate) fn on_tokio(setting: Option<&Self>) -> Result<Self, TlsError> {
+        #[cfg(all(feature = "native-tls", not(feature = "tokio-rustls")))]
+        if setting.is_none_or(Self::is_default_rustls) {
+            return Self::native();
+        }
+        setting.cloned().map_or_else(Self::new, Ok)
+    }
+
+    /// Whether [`Tls::new`] has made this configuration of rustls.
+    #[cfg(all(feature = "native-tls", not(feature = "tokio-rustls")))]
+    fn is_default_rustls(&self) -> bool {
+        match &self.0 {
+            #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
+            TlsLibrary::Rustls(config) => DEFAULT.get().is_some_and(|default| Arc::ptr_eq(default, config)),
+            _ => false,
+        }
     }
 }
 
@@ -127,9 +155,11 @@ impl From<native_tls::TlsConnector> for Tls {
 
 /// Cached: reading the roots of a system takes milliseconds, and sessions resume only within one configuration.
 #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
+static DEFAULT: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
+
+#[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
 fn default_rustls() -> Result<Arc<rustls::ClientConfig>, TlsError> {
-    static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
-    if let Some(config) = CONFIG.get() {
+    if let Some(config) = DEFAULT.get() {
         return Ok(config.clone());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -138,7 +168,7 @@ fn default_rustls() -> Result<Arc<rustls::ClientConfig>, TlsError> {
         .map_err(|error| TlsError::Setup(error.to_string()))?;
     let mut config = builder.with_root_certificates(roots()?).with_no_client_auth();
     config.alpn_protocols = vec![HTTP11.to_vec()];
-    Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
+    Ok(DEFAULT.get_or_init(|| Arc::new(config)).clone())
 }
 
 #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
@@ -158,7 +188,7 @@ fn roots() -> Result<rustls::RootCertStore, TlsError> {
 /// The name of HTTP/1.1 in ALPN.
 #[cfg(feature = "rustls")]
 #[cfg_attr(
-    not(any(feature = "tokio-rustls", feature = "compio")),
+    not(any(feature = "tokio-rustls", feature = "compio", feature = "blocking")),
     allow(dead_code, reason = "on Tokio, the feature tokio-rustls makes TLS")
 )]
 pub(crate) const HTTP11: &[u8] = b"http/1.1";
@@ -188,13 +218,25 @@ pub(crate) fn http2_error(error: io::Error) -> TlsError {
 /// Whether ALPN selected HTTP/1.1, or no protocol.
 #[cfg(feature = "rustls")]
 #[cfg_attr(
-    not(any(feature = "tokio-rustls", feature = "compio")),
+    not(any(feature = "tokio-rustls", feature = "compio", feature = "blocking")),
     allow(dead_code, reason = "on Tokio, the feature tokio-rustls makes TLS")
 )]
 pub(crate) fn check_alpn(chosen: Option<&[u8]>) -> Result<(), TlsError> {
     match chosen {
         Some(other) if other != HTTP11 => Err(TlsError::Alpn(String::from_utf8_lossy(other).into_owned())),
         _ => Ok(()),
+    }
+}
+
+impl TlsError {
+    /// Whether the server selected another protocol than the client needs.
+    pub(crate) const fn is_of_server(&self) -> bool {
+        match self {
+            Self::Alpn(_) => true,
+            #[cfg(feature = "http2-client")]
+            Self::Http2 => true,
+            _ => false,
+        }
     }
 }
 
@@ -268,5 +310,32 @@ fn explain_rustls(error: &rustls::Error) -> Option<&'static str> {
             Some(CA_AS_SERVER)
         }
         _ => None,
+    }
+}
+
+/// Only with these features: with `tokio-rustls`, rustls is the default.
+#[cfg(test)]
+#[cfg(all(
+    feature = "tokio",
+    feature = "native-tls",
+    any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"),
+    not(feature = "tokio-rustls")
+))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_of_rustls_do_not_disable_native_tls_on_tokio() {
+        let is_native = |tls: Result<Tls, TlsError>| matches!(tls.expect("TLS").0, TlsLibrary::Native(_));
+        assert!(is_native(Tls::on_tokio(None)));
+        if let Ok(default) = Tls::new() {
+            assert!(is_native(Tls::on_tokio(Some(&default))));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().expect("versions");
+        let roots = rustls::RootCertStore::empty();
+        let own = Tls::from(builder.with_root_certificates(roots).with_no_client_auth());
+        assert!(!is_native(Tls::on_tokio(Some(&own))), "a configuration of the caller is not replaced");
     }
 }

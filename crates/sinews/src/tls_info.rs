@@ -18,7 +18,7 @@ pub struct TlsInfo {
 
 /// A transport that may be encrypted, as required by `tls_info` of a WebSocket.
 ///
-/// Implemented for the streams of tokio-rustls and tokio-native-tls, for [`rustls::StreamOwned`] and for the
+/// Implemented for the streams of tokio-rustls, tokio-native-tls and native-tls, for [`rustls::StreamOwned`] and for the
 /// transport of `connect`. Implement it for your own stream that contains one of these.
 pub trait TlsTransport {
     /// The result of the TLS handshake; `None`: the transport is not encrypted.
@@ -82,9 +82,29 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
     fn tls_info(&self) -> Option<TlsInfo> {
-        let certificate = self.get_ref().peer_certificate().ok().flatten();
+        self.get_ref().tls_info()
+    }
+}
+
+#[cfg(feature = "native-tls")]
+impl<S: std::io::Read + std::io::Write> TlsTransport for native_tls::TlsStream<S> {
+    fn tls_info(&self) -> Option<TlsInfo> {
+        let certificate = self.peer_certificate().ok().flatten();
         let certificate = certificate.and_then(|certificate| certificate.to_der().ok());
         Some(TlsInfo { peer_certificates: certificate.into_iter().collect(), ..TlsInfo::default() })
+    }
+}
+
+#[cfg(all(feature = "blocking", feature = "url-connect"))]
+impl TlsTransport for crate::blocking::Stream {
+    fn tls_info(&self) -> Option<TlsInfo> {
+        match self {
+            Self::Plain(_) => None,
+            #[cfg(feature = "rustls")]
+            Self::Rustls(tls) => tls.tls_info(),
+            #[cfg(feature = "native-tls")]
+            Self::NativeTls(tls) => tls.tls_info(),
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use sinews::blocking::{WebSocket, accept, connect};
 use sinews::client::ConnectPhase;
 use sinews::server::{Reject, Reply};
 use sinews::{
-    AcceptError, Cause, CloseCode, Config, ConnectError, Error, Expired, Message, Misuse, PeerMisbehaved,
-    Role,
+    AcceptError, Cause, CloseCode, Config, ConnectError, Error, Expired, Message, Misuse, Negotiated,
+    PeerMisbehaved, Role, Sent,
 };
 use sinews_testkit::{Frame, Reader, Reply as SentFrame, Rng, negotiate};
 
@@ -248,7 +248,7 @@ fn incomplete_message_does_not_delay_replies() {
 fn queued_bytes_leave_before_a_read() {
     let (mut client, _, from) = against_bytes(Role::Client, &Config::default());
     client.feed("fed").unwrap();
-    client.try_send("tried").unwrap();
+    assert_eq!(client.try_send("tried").unwrap(), Sent::Queued);
     assert_eq!(from.borrow().writes, 0);
     assert!(waits(&mut client));
     assert_eq!(from.borrow().writes, 1);
@@ -535,7 +535,7 @@ fn deadlines_are_executed_when_reads_time_out() {
     // Bytes are not accepted.
     let config = Config::default().with_write_timeout(moment).with_idle_timeout(Some(long));
     let (mut client, mut server) = pair(&config, 5, None);
-    client.try_send("more than fits").expect("queued");
+    assert_eq!(client.try_send("more than fits").expect("queued"), Sent::Queued);
     let stalled = insist(|| Some(client.flush())).expect("returned");
     assert!(
         matches!(stalled, Err(Error::Closed(closed)) if closed.cause() == Cause::Expired(Expired::Write))
@@ -819,18 +819,36 @@ fn rejected_client_that_keeps_sending_reads_the_response() {
 fn connect_opens_a_socket_for_a_url() {
     let (port, serving) = serve(|tcp| tcp, None);
     let (mut ws, _) = connect(format!("ws://localhost:{port}/")).open().expect("opened");
-    assert_eq!(ws.get_ref().read_timeout().expect("a socket"), None);
+    assert_eq!(ws.get_ref().tcp().read_timeout().expect("a socket"), None);
     echoes(&mut ws);
     ws.close(CloseCode::NORMAL, "").expect("in order");
     serving.join().expect("no panic");
 
     let error = connect("ws://127.0.0.1:1/").open().expect_err("no listener");
     assert!(matches!(error, ConnectError::Tcp { .. }), "{error:?}");
-    let error = connect("wss://localhost/").open().expect_err("no TLS");
-    assert_eq!(
-        error.to_string(),
-        "TLS with localhost: settings: sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over"
-    );
+}
+
+#[test]
+fn end_at_close_does_not_wait_for_the_end_of_tcp() {
+    let config = Config::default().with_end_at_close(true);
+    for role in [Role::Server, Role::Client] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut raw = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+        let (stream, _) = listener.accept().expect("a client");
+        // A read that waits for the end of TCP is an error.
+        bounded(&stream);
+        bounded(&raw);
+        let mut ws =
+            WebSocket::from_negotiated(stream, Negotiated::websocket(role), Arc::new(config.clone()), &[])
+                .with_shutdown(|tcp| tcp.shutdown(Shutdown::Write));
+        let peer = if role == Role::Server { Role::Client } else { Role::Server };
+        raw.write_all(&Frame::close(1000, "done").encode(peer)).expect("written");
+        assert!(ws.next().expect("a Close").expect("sound").is_close());
+        assert!(ws.next().is_none());
+        let mut answer = Vec::new();
+        raw.read_to_end(&mut answer).expect("no reset");
+        assert_eq!(answer[0], 0x88);
+    }
 }
 
 #[test]

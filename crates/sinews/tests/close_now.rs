@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sinews::{Cause, CloseCode, Config, Error};
+use sinews::{Cause, CloseCode, Config, Error, Sent};
 use sinews_testkit::negotiate;
 
 /// The Close frame of a server, code 1001 and no reason.
@@ -102,7 +102,7 @@ mod tokio_runtime {
             let (_raw, io) = tokio::io::duplex(1000);
             let (mut write, mut read) = socket(io).split();
             let began = Instant::now();
-            write.try_send(vec![0; 2000]).unwrap();
+            assert_eq!(write.try_send(vec![0; 2000]).unwrap(), Sent::Queued);
             // Half of it has left, the rest waits.
             assert!(tokio::time::timeout(Duration::ZERO, write.flush()).await.is_err());
             let closed = match by_writer {
@@ -139,7 +139,7 @@ mod tokio_runtime {
         let (_raw, io) = tokio::io::duplex(1000);
         let mut socket = socket(io);
         let began = Instant::now();
-        socket.try_send(vec![0; 2000]).unwrap();
+        assert_eq!(socket.try_send(vec![0; 2000]).unwrap(), Sent::Queued);
         let error = socket.close_now(CloseCode::GOING_AWAY, "").await.unwrap_err();
         assert!(
             matches!(&error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut),

@@ -16,7 +16,9 @@ use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use compio::net::UnixStream;
 use compio::runtime::{CancelToken, FutureExt as _, Runtime, RuntimeBuilder};
 use sinews::compio::{Transport, WebSocket};
-use sinews::{AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow};
+use sinews::{
+    AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Negotiated, Overflow, Role, Sent,
+};
 use sinews_testkit::{Frame, negotiate};
 
 /// Runs on compio, with this many managed buffers; prints a note on machines without io_uring.
@@ -216,7 +218,7 @@ fn queued_messages_leave_when_the_reader_waits() {
     run(|| async {
         let (mut client, mut server) = pair();
         client.feed("fed").await.unwrap();
-        client.try_send("tried").unwrap();
+        assert_eq!(client.try_send("tried").unwrap(), Sent::Queued);
         assert!(poll_once(client.next()).is_pending());
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("fed"));
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("tried"));
@@ -705,7 +707,7 @@ fn waiting_reader_completes_operations_of_the_writer() {
         });
         turn().await;
         writer.feed("one").await.unwrap();
-        writer.try_send("two").unwrap();
+        assert_eq!(writer.try_send("two").unwrap(), Sent::Queued);
         assert_eq!(client.next().await.unwrap().unwrap(), Message::text("one"));
         assert_eq!(client.next().await.unwrap().unwrap(), Message::text("two"));
         writer.start_close(CloseCode::GOING_AWAY, "bye").unwrap();
@@ -746,4 +748,23 @@ fn waiting_writer_leaves_messages_to_the_reader() {
         drop(writing.await.unwrap());
         reading.await.unwrap();
     });
+}
+
+#[test]
+fn end_at_close_does_not_wait_for_the_end_of_the_transport() {
+    for role in [Role::Server, Role::Client] {
+        run(move || async move {
+            let (mut raw, near) = sockets();
+            let config =
+                Config::default().with_close_timeout(Duration::from_secs(3600)).with_end_at_close(true);
+            let negotiated = Negotiated::websocket(role);
+            let mut ws = WebSocket::from_negotiated(near, negotiated, Arc::new(config), &[]);
+            let peer = if role == Role::Server { Role::Client } else { Role::Server };
+            raw.write_all(Frame::close(1000, "done").encode(peer)).await.unwrap();
+            assert!(ws.next().await.unwrap().unwrap().is_close());
+            assert!(ws.next().await.is_none(), "the raw peer is still open");
+            let (_, answer) = raw.read_exact([0; 2]).await.unwrap();
+            assert_eq!(answer[0], 0x88);
+        });
+    }
 }

@@ -108,7 +108,7 @@ fn silent_peers_time_out() {
 
 #[cfg(feature = "url-connect")]
 mod by_url {
-    use compio::net::TcpListener;
+    use compio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -223,7 +223,9 @@ mod by_url {
             client.close(CloseCode::NORMAL, "").await.unwrap();
 
             let url = format!("wss://localhost:{}/", address.port());
-            let client = connect(url).tls(other_client).no_proxy().await.unwrap();
+            let tcp = TcpStream::connect(address).await.unwrap();
+            let client: WebSocket<Stream> = connect(url).tls(other_client).over_tls(tcp).await.unwrap();
+            assert_eq!(client.tls_info().unwrap().version, Some("TLSv1.3"));
             assert_halves_move(client).await;
         });
     }

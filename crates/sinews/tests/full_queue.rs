@@ -147,7 +147,7 @@ async fn ends_that_both_wait_for_messages_receive_more_than_the_high_water_mark(
                 0 => end.feed(Rng::new(seed).bytes(20_000)).await.unwrap(),
                 _ => {
                     for number in 0..20u8 {
-                        end.publish(&Prepared::binary(vec![number; 1000])).unwrap();
+                        let _ = end.publish(&Prepared::binary(vec![number; 1000])).unwrap();
                     }
                 }
             }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sinews::{Bytes, Cause, CloseCode, Closed, Kind, Message, Prepared, Role};
+use sinews::{Bytes, Cause, CloseCode, Closed, Kind, Message, Prepared, Role, Sent};
 use sinews_testkit::negotiate;
 
 /// Calls each send method and each receive method, and closes.
@@ -15,8 +15,8 @@ macro_rules! exercise {
         write.send_text("send_text").await.unwrap();
         write.send_binary(b"send_binary").await.unwrap();
         write.feed("feed").await.unwrap();
-        write.try_send("try_send").unwrap();
-        write.publish(&Prepared::text("publish")).unwrap();
+        assert_eq!(write.try_send("try_send").unwrap(), Sent::Queued);
+        assert_eq!(write.publish(&Prepared::text("publish")).unwrap(), Sent::Queued);
         write.flush().await.unwrap();
         let mut writer = write.writer(Kind::Text);
         writer.write(b"wri").await.unwrap();

@@ -336,3 +336,11 @@ async fn extended_connect_becomes_a_websocket() {
     stream.read_exact(&mut frames).await.expect("echo and Close");
     assert_eq!(&frames, b"\x81\x05hello\x88\x00");
 }
+
+#[test]
+fn header_values_beyond_ascii_reach_the_client() {
+    let rejected = sinews::server::Refusal::new(403).expect("a status");
+    let rejected = rejected.with_header("X-Reason", "größer").expect("a value");
+    let response: Response<Full<Bytes>> = AcceptError::Rejected(rejected).to_response();
+    assert_eq!(response.headers()["x-reason"].as_bytes(), "größer".as_bytes());
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{poll_once, server_and_raw};
 use sinews::tokio::WebSocket;
-use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role};
+use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role, Sent};
 use sinews_testkit::{Frame, negotiate, split_frames};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
@@ -146,7 +146,7 @@ async fn timer_set_at_the_end_of_the_task_budget_fires() {
 async fn received_input_is_readable_after_a_failed_congested_transport() {
     let frames: Vec<Frame> = (0..100).map(|n| Frame::text(format!("message {n}"))).collect();
     let (mut server, output) = one_sided(&frames, false, WAITS);
-    server.try_send(vec![0; 1 << 20]).unwrap();
+    assert_eq!(server.try_send(vec![0; 1 << 20]).unwrap(), Sent::Backpressure);
     assert!(poll_once(server.flush()).is_pending());
     output.store(FAILS, Ordering::Relaxed);
     for n in 0..100 {
@@ -160,7 +160,7 @@ async fn reunited_connection_does_not_wait_for_discarded_bytes() {
     let (mut raw, server) = tokio::io::duplex(1 << 10);
     let server = WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::default(), &[]);
     let (mut write, mut read) = server.split();
-    write.try_send(vec![0; 1 << 20]).unwrap();
+    assert_eq!(write.try_send(vec![0; 1 << 20]).unwrap(), Sent::Backpressure);
     assert!(poll_once(read.close(CloseCode::NORMAL, "")).is_pending());
     let mut close = [0; 4];
     raw.read_exact(&mut close).await.unwrap();

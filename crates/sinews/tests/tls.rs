@@ -97,6 +97,42 @@ async fn rustls_carries_messages_of_all_sizes() {
 }
 
 #[tokio::test]
+async fn tls_is_made_over_a_socket_of_the_caller() {
+    let (address, certificate) = tls_server(&["http/1.1"]).await;
+    let tcp = TcpStream::connect(address).await.expect("connected");
+    // The URL names the certificate and the request; no name is resolved.
+    let connecting = connect("wss://localhost/").tls(trusting(certificate.clone())).over_tls(tcp);
+    let mut ws: WebSocket<Stream> = connecting.await.expect("connected");
+    assert!(matches!(ws.get_ref(), Stream::Rustls(_)));
+    assert_echoes(&mut ws).await;
+    drop(ws);
+
+    // Settings may follow, and the error of the handshake is that of a connection to the URL.
+    let tcp = TcpStream::connect(address).await.expect("connected");
+    let connecting = connect("wss://example.com/").over_tls(tcp).tls(trusting(certificate));
+    let error = connecting.await.expect_err("another name");
+    assert!(matches!(fault(error), TlsError::Handshake(_)));
+
+    // Without TLS, the transport has the same type.
+    let plain = serve(|tcp| async move { drop(echo(tcp).await) }).await;
+    let tcp = TcpStream::connect(plain).await.expect("connected");
+    let mut ws: WebSocket<Stream> = connect("ws://localhost/").over_tls(tcp).await.expect("connected");
+    assert!(matches!(ws.get_ref(), Stream::Plain(_)));
+    assert_echoes(&mut ws).await;
+}
+
+#[tokio::test]
+async fn tls_over_a_silent_socket_times_out() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let tcp = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
+    let (_, certificate) = tls_server(&[]).await;
+    let connecting =
+        connect("wss://localhost/").tls(trusting(certificate)).timeout(Duration::from_millis(50));
+    let error = connecting.over_tls(tcp).await.expect_err("no answer");
+    assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Tls, .. }), "{error}");
+}
+
+#[tokio::test]
 async fn untrusted_certificate_is_rejected() {
     let (address, _) = tls_server(&[]).await;
     let (_, other) = tls_server(&[]).await;

@@ -15,6 +15,54 @@ fn close_frame_is_constructed_and_matched_by_its_fields() {
 }
 
 #[test]
+fn close_reason_converts_from_and_into_shared_text() {
+    let text = sinews::Utf8Bytes::from("restart");
+    let frame = CloseFrame { code: CloseCode::GOING_AWAY, reason: text.clone().into() };
+    assert_eq!(frame, CloseFrame::new(CloseCode::GOING_AWAY, text.clone()));
+    assert_eq!(sinews::Utf8Bytes::from(frame.reason), text);
+}
+
+#[test]
+fn message_of_any_kind_reads_as_text() {
+    let close = Message::from(CloseFrame::new(CloseCode::NORMAL, "done"));
+    let cases = [
+        (Message::text("Grüße"), Some("Grüße")),
+        (Message::binary("Grüße"), Some("Grüße")),
+        (Message::Ping("ping".into()), Some("ping")),
+        (Message::Pong("pong".into()), Some("pong")),
+        (close, Some("done")),
+        (Message::Close(None), Some("")),
+        (Message::binary(vec![b'a', 0xff]), None),
+        (Message::Ping(vec![0xff].into()), None),
+    ];
+    for (message, text) in cases {
+        assert_eq!(message.to_text().ok(), text, "{message:?}");
+        assert_eq!(message.to_string(), text.map_or(format!("{} bytes", message.len()), str::to_owned));
+        let data = text.map_or_else(|| message.as_bytes().to_vec(), |text| text.as_bytes().to_vec());
+        assert_eq!(message.into_data(), data);
+    }
+    assert_eq!(Message::binary(vec![b'a', 0xff]).to_text().expect_err("not UTF-8").valid_up_to(), 1);
+    assert_eq!(format!("[{:>6}]", Message::text("abc")), "[   abc]");
+}
+
+#[test]
+fn each_kind_of_message_is_recognized() {
+    let kinds = |message: Message| {
+        [message.is_text(), message.is_binary(), message.is_ping(), message.is_pong(), message.is_close()]
+    };
+    let messages = [
+        Message::text("a"),
+        Message::binary("a"),
+        Message::Ping("a".into()),
+        Message::Pong("a".into()),
+        Message::Close(None),
+    ];
+    for (at, message) in messages.into_iter().enumerate() {
+        assert_eq!(kinds(message), std::array::from_fn(|kind| kind == at));
+    }
+}
+
+#[test]
 fn close_code_converts_into_its_number() {
     assert_eq!(u16::from(CloseCode::POLICY), 1008);
     let number: u16 = CloseCode::new(4001).expect("an application's code").into();
@@ -59,7 +107,7 @@ mod memory {
     use std::cell::RefCell;
     use std::sync::Arc;
 
-    use sinews::{Message, WebSocket};
+    use sinews::{Message, Sent, WebSocket};
     use sinews_testkit::negotiate;
     use tokio::io::DuplexStream;
     use tokio::sync::Mutex;
@@ -94,7 +142,8 @@ mod memory {
 
     impl Drop for Credit {
         fn drop(&mut self) {
-            self.1.try_lock().unwrap().try_send("the buffer is free").unwrap();
+            let sent = self.1.try_lock().unwrap().try_send("the buffer is free");
+            assert_eq!(sent.unwrap(), Sent::Queued);
         }
     }
 

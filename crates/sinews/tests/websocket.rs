@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{ChoppyStream, echo, pair, pair_with, poll_once, server_and_raw};
 use sinews::{
     AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, PeerMisbehaved, Prepared,
-    WebSocket,
+    Sent, WebSocket,
 };
 use sinews_testkit::{Frame, split_frames};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -126,7 +126,7 @@ async fn several_replies_to_one_message_are_not_delayed() {
 async fn queued_messages_leave_when_the_reader_waits() {
     let (mut client, mut server) = pair();
     client.feed("fed").await.unwrap();
-    client.try_send("tried").unwrap();
+    assert_eq!(client.try_send("tried").unwrap(), Sent::Queued);
     assert!(poll_once(client.next()).is_pending());
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("fed"));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("tried"));
@@ -458,7 +458,7 @@ async fn publish_frames_once_and_drops_the_oldest() {
     let (mut client, mut server) = pair_with(&small, 1 << 20, None);
     let news: Vec<Prepared> = (0..10).map(|n| Prepared::text(format!("{n}{}", "x".repeat(999)))).collect();
     for message in &news {
-        server.publish(message).unwrap();
+        let _ = server.publish(message).unwrap();
     }
     server.flush().await.unwrap();
     let mut heard = Vec::new();

@@ -200,7 +200,7 @@ fn pongs_without_room_are_reduced_to_the_newest() {
 fn no_pong_or_ping_is_queued_above_the_high_water_mark() {
     let app = App::script(|heard, tx| {
         if *heard == Heard::Ping(b"fill".to_vec()) {
-            tx.send_binary(&[0; 2000]).expect("open");
+            let _ = tx.send_binary(&[0; 2000]).expect("open");
         }
     });
     let config = Config::default().with_high_water(1000);
@@ -329,8 +329,8 @@ fn own_messages_are_not_dropped_by_the_overflow_policy() {
     let published = Prepared::binary(Bytes::from(vec![9; 1000]));
     for number in 0..20_u8 {
         end.act(Time::ZERO, |tx| {
-            tx.send_binary(&[number; 10]).expect("open");
-            tx.send_prepared(&published).expect("open");
+            let _ = tx.send_binary(&[number; 10]).expect("open");
+            let _ = tx.send_prepared(&published).expect("open");
         });
     }
     let (firsts, _) = drained(end);
@@ -522,9 +522,9 @@ fn windows_stay_in_step_with_plain_and_published_messages_between() {
             };
             let now = pair.now;
             let send = |tx: &mut Tx<'_>| {
-                tx.send_text(&text).expect("open");
+                let _ = tx.send_text(&text).expect("open");
                 if number % 4 == 0 {
-                    tx.send_prepared(&published).expect("open");
+                    let _ = tx.send_prepared(&published).expect("open");
                 }
                 if number % 5 == 0 {
                     tx.send_fragment(Text, b"in two ", false).expect("open");
@@ -607,7 +607,7 @@ fn nothing_is_sent_behind_our_close() {
         let mut probe = Probe::session(negotiate_plain(role), Config::default());
         let now = probe.now;
         probe.machine.act(now, |tx| {
-            tx.send_text("before").expect("open");
+            let _ = tx.send_text("before").expect("open");
             tx.close(CloseCode::GOING_AWAY, "").expect("open");
             assert_eq!(tx.send_text("behind"), Err(Misuse::Closing));
             assert_eq!(tx.send_ping(b"behind"), Err(Misuse::Closing));

@@ -105,12 +105,12 @@ fn sending_and_publishing_inside_any_callback_keep_their_order() {
             if matches!(heard, Heard::Fragment { last: false, .. }) {
                 return;
             }
-            tx.send_text("copied").expect("open");
+            let _ = tx.send_text("copied").expect("open");
             tx.send_bytes(large.clone()).expect("open");
-            tx.send_prepared(&published).expect("open");
+            let _ = tx.send_prepared(&published).expect("open");
             tx.send_fragment(Binary, b"in ", false).expect("open");
             assert_eq!(tx.send_text("inside a message"), Err(Misuse::MessageOpen));
-            tx.send_prepared(&published).expect("held until the message has ended");
+            let _ = tx.send_prepared(&published).expect("held until the message has ended");
             assert_eq!(tx.send_fragment(Text, b"", true), Err(Misuse::MessageOpen));
             tx.send_ping(b"between").expect("open");
             tx.send_fragment(Binary, b"pieces", true).expect("open");
@@ -142,7 +142,7 @@ fn sending_and_publishing_inside_any_callback_keep_their_order() {
 fn messages_behind_our_close_are_delivered_until_the_peer_closes() {
     let script = |heard: &Heard, tx: &mut Tx<'_>| {
         if *heard == Heard::Message(Text, b"first".to_vec()) {
-            tx.send_text("answer").expect("open");
+            let _ = tx.send_text("answer").expect("open");
             tx.close(CloseCode::NORMAL, "").expect("open");
         }
     };
@@ -182,7 +182,7 @@ fn a_callback_may_fill_the_output() {
     let config = quiet().with_high_water(1000).with_max_outbound(100_000);
     let script = |heard: &Heard, tx: &mut Tx<'_>| {
         if matches!(heard, Heard::Message(..)) {
-            tx.send_binary(&[1; 5000]).expect("open");
+            let _ = tx.send_binary(&[1; 5000]).expect("open");
         }
     };
     let negotiated = negotiate(None, None).server;

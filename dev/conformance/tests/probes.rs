@@ -396,7 +396,7 @@ fn each_frame_of_a_client_has_a_key_of_its_own() {
     let mut resources = Resources::new();
     let mut tx = session.tx(&mut resources, Time::ZERO);
     for _ in 0..500 {
-        tx.send_text("same").expect("open");
+        let _ = tx.send_text("same").expect("open");
     }
     let chain = session.start_send().expect("frames wait");
     let mut slices = [std::io::IoSlice::new(&[]); 4];

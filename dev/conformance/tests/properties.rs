@@ -278,9 +278,9 @@ fn a_send_may_stop_at_every_byte() {
         let negotiated = negotiate(None, None).of(role);
         let queue = |end: &mut SessionEnd| {
             end.act(Time::ZERO, |tx| {
-                tx.send_text("small").expect("open");
+                let _ = tx.send_text("small").expect("open");
                 tx.send_bytes(vec![b'L'; 5000].into()).expect("open");
-                tx.send_binary(&[1; 130]).expect("open");
+                let _ = tx.send_binary(&[1; 130]).expect("open");
                 tx.send_ping(b"ping").expect("open");
                 tx.send_bytes(vec![b'M'; 4096].into()).expect("open");
             });

@@ -195,7 +195,7 @@ mod tests {
         for chunks in Chunks::USUAL {
             let mut pair =
                 Pair::sessions(None, quiet(), App::listener(), App::echo()).with_link(chunks, chunks);
-            pair.client.act(pair.now, |tx| tx.send_text("hello").expect("open"));
+            let _ = pair.client.act(pair.now, |tx| tx.send_text("hello").expect("open"));
             pair.settle();
             assert_eq!(pair.client.take_heard(), [Heard::Message(Kind::Text, b"hello".to_vec())]);
             pair.client.act(pair.now, |tx| tx.close(CloseCode::NORMAL, "bye").expect("open"));

@@ -1,13 +1,13 @@
 //! Publications of a thread beside the workers, while a worker is busy.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sinews::blocking::{WebSocket, connect};
+use sinews::blocking::{Stream, WebSocket, connect};
 use sinews_server::{
     BackendChoice, Context, EngineConfig, Handler, Payload, Position, Prepared, StopHandle, WebSocketRoute,
 };
@@ -35,12 +35,12 @@ impl Handler for BusyHandler {
     }
 }
 
-struct TestClient(WebSocket<TcpStream>);
+struct TestClient(WebSocket<Stream>);
 
 impl TestClient {
     fn connect(address: SocketAddr, path: &str) -> Self {
         let (socket, _) = connect(format!("ws://{address}{path}")).open().unwrap();
-        socket.get_ref().set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.get_ref().tcp().set_read_timeout(Some(TIMEOUT)).unwrap();
         Self(socket)
     }
 

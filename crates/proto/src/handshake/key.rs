@@ -1,5 +1,7 @@
 //! `Sec-WebSocket-Key` and `Sec-WebSocket-Accept` (RFC 6455 sections 4.1 and 4.2.2).
 
+use alloc::string::String;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest as _, Sha1};
@@ -27,6 +29,23 @@ pub(super) fn valid_key(value: &[u8]) -> Option<&KeyText> {
     let mut key = [0; 18];
     let len = STANDARD.decode_slice(text, &mut key).ok()?;
     (len == 16).then_some(text)
+}
+
+/// Returns the value of `Sec-WebSocket-Accept` for that of `Sec-WebSocket-Key` (RFC 6455 section 4.2.2), for a
+/// server whose own HTTP stack writes the response. [`Negotiated::websocket`](crate::Negotiated::websocket) then
+/// makes the connection. `None`: the key does not encode 16 bytes, and the request is to be rejected with 400.
+///
+/// ```
+/// use sinews_proto::handshake::accept_key;
+///
+/// let accept = accept_key(b"dGhlIHNhbXBsZSBub25jZQ==");
+/// assert_eq!(accept.as_deref(), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+/// assert_eq!(accept_key(b"short"), None);
+/// ```
+#[must_use]
+pub fn accept_key(key: &[u8]) -> Option<String> {
+    let text = accept_text(valid_key(key)?);
+    Some(str::from_utf8(&text).expect("base64 is ASCII").into())
 }
 
 /// The proof that the key was read: base64 of SHA-1 over key and GUID.

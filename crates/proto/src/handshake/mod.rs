@@ -44,6 +44,7 @@ mod subprotocol;
 
 pub use client::{ClientError, ClientHandshake, ClientRequest, ClientStep, Established, Rejection};
 pub use extended_connect::ExtendedConnect;
+pub use key::accept_key;
 pub use misuse::HandshakeMisuse;
 pub use negotiated::Negotiated;
 pub(crate) use negotiated::WireFormat;

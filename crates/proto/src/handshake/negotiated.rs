@@ -6,9 +6,9 @@ use crate::deflate::{DeflateParams, DeflateSetup};
 
 /// The result of a handshake, required to create a connection.
 ///
-/// Only a handshake creates it, so a connection cannot use an extension that was not negotiated; or
-/// [`prefixed`](Self::prefixed), [`tagged`](Self::tagged) and [`response_body`](Self::response_body), which
-/// have no extensions.
+/// Only a handshake creates it with extensions, so a connection cannot use an extension that was not negotiated.
+/// [`websocket`](Self::websocket), [`prefixed`](Self::prefixed), [`tagged`](Self::tagged) and
+/// [`response_body`](Self::response_body) have no extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     pub(crate) role: Role,
@@ -33,6 +33,29 @@ pub(crate) enum WireFormat {
 impl Negotiated {
     pub(crate) const fn new(role: Role, deflate: Option<DeflateSetup>) -> Self {
         Self { role, deflate, framing: WireFormat::WebSocket, body: None }
+    }
+
+    /// A WebSocket after a handshake that another program or library has made, without extensions: frames
+    /// begin with the next byte. `role` is that of this end: a client masks what it sends, and a server
+    /// requires masks (RFC 6455 section 5.1).
+    ///
+    /// The peer must not have an extension either: permessage-deflate that another handshake has accepted is
+    /// [`PeerMisbehaved::ReservedBits`](crate::PeerMisbehaved::ReservedBits) with the first compressed message.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use sinews_proto::{Config, Connection, Event, Kind, Negotiated, PayloadLocation, PerThread, Role, Time};
+    ///
+    /// let mut connection = Connection::new(Negotiated::websocket(Role::Client), Arc::new(Config::default()), Time::ZERO);
+    /// let mut shared = PerThread::new(|| [0; 4]); // unpredictable, really
+    /// let mut input = *b"\x81\x05hello";
+    /// let received = connection.receive(&mut input, &mut Vec::new(), &mut shared, Time::ZERO)?;
+    /// assert_eq!(received.event, Event::Message { kind: Kind::Text, at: PayloadLocation::Input(2..7) });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn websocket(role: Role) -> Self {
+        Self::new(role, None)
     }
 
     /// Without a handshake and without WebSocket: messages over a plain stream, each after its length in

@@ -54,7 +54,7 @@ fn member(config: Config) -> (WebSocketRoute, EventReceiver) {
     let (route, events) = scripted(|event, cx| {
         if let HandlerEvent::Message(Kind::Text, text) = event {
             let answer = execute(std::str::from_utf8(text).unwrap(), cx);
-            cx.send_text(&answer).unwrap();
+            let _ = cx.send_text(&answer).unwrap();
         }
     });
     (route.with_config(config), events)
@@ -237,7 +237,7 @@ fn topic_without_a_rule_has_no_history() {
             assert_eq!(cx.publish("kept.a", &Prepared::text("x")), Ok(0));
             assert!(cx.topics().history("other", ReplayFrom::Last(1)).is_empty());
             assert_eq!(cx.topics().position("kept.a").map(|position| position.sequence), Some(1));
-            cx.send_text("done").unwrap();
+            let _ = cx.send_text("done").unwrap();
         }
     });
     let rule = TopicRule::new("kept.*").with_history(HistoryPolicy::new(1));
@@ -314,7 +314,7 @@ fn publisher_gets_its_own_message_once_unless_excluded() {
                 Some(b'+') => cx.publish("kept.a", &message),
                 _ => cx.publish_to_others("kept.a", &message),
             };
-            cx.send_text(&format!("to {}", reached.unwrap())).unwrap();
+            let _ = cx.send_text(&format!("to {}", reached.unwrap())).unwrap();
         }
         _ => {}
     });

@@ -66,7 +66,7 @@ fn server(threads: usize) -> (Server, EventReceiver) {
             }
             _ => panic!("{words:?}"),
         };
-        cx.send_text(&format!("= {}", result.unwrap_or_else(|error| error.to_string()))).unwrap();
+        let _ = cx.send_text(&format!("= {}", result.unwrap_or_else(|error| error.to_string()))).unwrap();
     });
     let router = Router::new().websocket("/", route.with_config(for_slow_peers()));
     (Server::new(router).threads(threads).keyed_topics(encode), events)

@@ -324,7 +324,7 @@ impl Handler for Lease {
         self.left -= 1;
         if self.left > 0 {
             self.until = Instant::now() + Duration::from_millis(5);
-            cx.send_text("renewed").unwrap();
+            let _ = cx.send_text("renewed").unwrap();
         } else {
             // The deadline stays in the past, and is not evaluated again.
             cx.close(CloseCode::new(4000).unwrap(), "over").unwrap();

@@ -288,7 +288,7 @@ fn subscribed(limits: Limits) -> (Running, Monitor, Publisher) {
         if let HandlerEvent::Message(_, message) = event {
             let _ = cx.publish("all", &Prepared::binary(message.clone()));
             let _ = cx.publish("all", &Prepared::text("news"));
-            cx.send_text("done").unwrap();
+            let _ = cx.send_text("done").unwrap();
         }
     });
     let routes = Router::new().websocket("/", route).websocket("/publish", publish);

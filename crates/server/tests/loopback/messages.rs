@@ -25,13 +25,13 @@ impl Handler for MessageHandler {
             b"close" => cx.close(sinews_server::CloseCode::NORMAL, "enough").unwrap(),
             b"fragment" => {
                 assert_eq!(cx.send_fragment(Kind::Binary, b"a", false), Err(Misuse::Prefixed));
-                cx.send_ping(b"nothing leaves").unwrap();
-                cx.send_text("refused").unwrap();
+                let _ = cx.send_ping(b"nothing leaves").unwrap();
+                let _ = cx.send_text("refused").unwrap();
             }
             b"pieces" => {
                 let large = Bytes::from(vec![b'x'; 100_000]);
                 let pieces = [Bytes::from_static(b"head"), large.clone(), Bytes::from_static(b"-"), large];
-                cx.send_pieces(Kind::Binary, &pieces).unwrap();
+                let _ = cx.send_pieces(Kind::Binary, &pieces).unwrap();
             }
             // After a Close the send fails.
             _ => drop(cx.send_payload(payload)),

@@ -25,7 +25,7 @@ fn member() -> WebSocketRoute {
                 .publish_to_others(name, &message)
                 .map_or_else(|error| error.to_string(), |to| format!("to {to}")),
         };
-        cx.send_text(&answer).unwrap();
+        let _ = cx.send_text(&answer).unwrap();
     });
     route
 }

@@ -52,7 +52,7 @@ fn server(threads: usize) -> (Server, EventReceiver) {
                 joined.map(|count| format!("{} {}", count.members, count.connections))
             }
         };
-        cx.send_text(&format!("= {}", result.unwrap_or_else(|error| error.to_string()))).unwrap();
+        let _ = cx.send_text(&format!("= {}", result.unwrap_or_else(|error| error.to_string()))).unwrap();
     });
     let router = Router::new().websocket("/", route).post("/subscribers/{topic}", |request| {
         Response::text({
@@ -372,11 +372,11 @@ fn presence_beyond_a_full_mailbox_is_delivered_later_and_in_order() {
         let HandlerEvent::Message(_, payload) = event else { return };
         match std::str::from_utf8(payload).unwrap().split_once(' ').unwrap() {
             ("thread", _) => {
-                cx.send_text(&format!("{:?}", std::thread::current().id())).unwrap();
+                let _ = cx.send_text(&format!("{:?}", std::thread::current().id())).unwrap();
             }
             ("watch", _) => {
                 (0..TOPICS).for_each(|topic| _ = cx.watch_presence(&format!("t{topic}")).unwrap());
-                cx.send_text("watching").unwrap();
+                let _ = cx.send_text("watching").unwrap();
             }
             ("stand", _) => {
                 standing.send(()).unwrap();
@@ -387,7 +387,7 @@ fn presence_beyond_a_full_mailbox_is_delivered_later_and_in_order() {
                     let topic = format!("t{topic}");
                     _ = cx.join(&topic, Member::new(id)).unwrap();
                 }
-                cx.send_text("done").unwrap();
+                let _ = cx.send_text("done").unwrap();
             }
         }
     });

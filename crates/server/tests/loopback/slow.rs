@@ -192,7 +192,7 @@ fn slow_publisher_gets_its_own_messages_in_order() {
                 if number % 3 == 0 {
                     let mut own = vec![0; 16];
                     own[..8].copy_from_slice(&(2 * number + 1).to_be_bytes());
-                    cx.send_binary(&own).unwrap();
+                    let _ = cx.send_binary(&own).unwrap();
                 }
             }
             cx.publish("own", &Prepared::text("end")).unwrap();

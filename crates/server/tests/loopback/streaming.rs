@@ -31,11 +31,11 @@ impl Handler for Subscriber {
                 let joined = cx.subscribe_from(&self.topic, start).unwrap();
                 let text =
                     format!("{} {} {}", joined.position.epoch, joined.position.sequence, joined.complete);
-                cx.send_text(&text).unwrap();
+                let _ = cx.send_text(&text).unwrap();
             }
             None => {
                 cx.subscribe(&self.topic).unwrap();
-                cx.send_text("subscribed").unwrap();
+                let _ = cx.send_text("subscribed").unwrap();
             }
         }
         if self.ends {

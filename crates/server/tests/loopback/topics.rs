@@ -19,7 +19,7 @@ fn member() -> WebSocketRoute {
     let (route, _events) = scripted(|event, cx| match event {
         HandlerEvent::Open => {
             cx.subscribe("all").unwrap();
-            cx.send_text(std::thread::current().name().unwrap()).unwrap();
+            let _ = cx.send_text(std::thread::current().name().unwrap()).unwrap();
         }
         HandlerEvent::Message(kind, payload) => {
             let message = Prepared::new(*kind, payload.clone().into());
@@ -28,7 +28,7 @@ fn member() -> WebSocketRoute {
                 _ => cx.publish_to_others("all", &message),
             };
             let reached = reached.unwrap();
-            cx.send_text(&format!("reached {reached}")).unwrap();
+            let _ = cx.send_text(&format!("reached {reached}")).unwrap();
         }
         _ => {}
     });
@@ -153,7 +153,7 @@ fn excluded_subscribers_of_all_threads_receive_the_other_messages_in_order() {
         if let HandlerEvent::Open = event {
             known.lock().unwrap().push(cx.subscriber_id());
             TOPICS.iter().for_each(|topic| cx.subscribe(topic).unwrap());
-            cx.send_text(std::thread::current().name().unwrap()).unwrap();
+            let _ = cx.send_text(std::thread::current().name().unwrap()).unwrap();
         }
     });
     let publish = move |request: &mut Request<'_>| {

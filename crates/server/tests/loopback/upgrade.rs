@@ -165,7 +165,7 @@ struct TextOnOpen(String);
 
 impl Handler for TextOnOpen {
     fn open(&mut self, cx: &mut Context<'_>) {
-        cx.send_text(&self.0).unwrap();
+        let _ = cx.send_text(&self.0).unwrap();
     }
 
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}

@@ -230,12 +230,12 @@ struct Pongs;
 
 impl Handler for Pongs {
     fn message(&mut self, _: Payload<'_>, cx: &mut Context<'_>) {
-        cx.send_ping(b"ours").unwrap();
+        let _ = cx.send_ping(b"ours").unwrap();
     }
 
     fn pong(&mut self, payload: &[u8], round_trip: Option<Duration>, cx: &mut Context<'_>) {
         assert_eq!(round_trip, None, "no ping of the keepalive");
-        cx.send_binary(payload).unwrap();
+        let _ = cx.send_binary(payload).unwrap();
     }
 }
 

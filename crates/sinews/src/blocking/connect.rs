@@ -12,7 +12,7 @@ use super::wait::{read_into, unbounded, within};
 use super::websocket::WebSocket;
 use crate::client::deadline::{CompletedHandshake, ConnectDeadline};
 use crate::client::exchange::{ExchangeIo, RECEIVE_MAX, WaitError};
-use crate::client::{Connect, ConnectError, OverStream, Response};
+use crate::client::{Connect, ConnectError, OverStream, Response, UsesTls};
 
 #[cfg(feature = "url-connect")]
 mod dial;
@@ -21,6 +21,8 @@ mod dial;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Blocking;
+
+impl UsesTls for Blocking {}
 
 /// Connects to a server when opened: to its URL with the feature `url-connect`, or over your own stream.
 ///

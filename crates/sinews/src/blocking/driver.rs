@@ -113,8 +113,15 @@ impl<S: Read + Write> BlockingDriver<S> {
                     self.shut();
                     return Ok(false);
                 }
-                // A stream without a way to end one side is ended by dropping it.
-                NextStep::ShutDown if blocked.is_none() && !self.shut() => return Ok(false),
+                NextStep::ShutDown if blocked.is_none() => {
+                    // A stream without a way to end one side is ended by dropping it.
+                    if !self.shut() {
+                        return Ok(false);
+                    }
+                    if self.shut {
+                        continue;
+                    }
+                }
                 NextStep::ReportEnd => return Ok(false),
                 NextStep::ShutDown | NextStep::Continue => {}
             }

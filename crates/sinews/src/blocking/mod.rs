@@ -35,7 +35,7 @@
 //! # }
 //! ```
 //!
-//! With the feature `url-connect`, [`connect`] opens the socket of a `ws` URL itself.
+//! With the feature `url-connect`, [`connect`] opens the socket of a URL itself; for `wss` see [TLS](#tls).
 //!
 //! # When queued bytes leave
 //!
@@ -102,27 +102,44 @@
 //!
 //! # TLS
 //!
-//! For `wss`, make the TLS stream and pass it to [`over`](crate::Connect); rustls, for instance:
+//! With the feature `rustls-native-roots` or `rustls-webpki-roots`, or with `native-tls`, [`connect`] opens `wss` URLs
+//! too. The WebSocket has the same type for `ws` and `wss`: `WebSocket<Stream>`.
 //!
 //! ```no_run
+//! # #[cfg(feature = "url-connect")]
+//! # fn main() -> Result<(), sinews::Error> {
 //! // Needs a server with a certificate, so this example is not run.
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::io::Write as _;
-//! use std::net::TcpStream;
-//! use std::sync::Arc;
+//! use std::time::Duration;
 //!
-//! use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+//! use sinews::blocking::{Stream, WebSocket, connect};
+//!
+//! let (mut ws, _): (WebSocket<Stream>, _) = connect("wss://example.com/feed").open()?;
+//! ws.get_ref().tcp().set_read_timeout(Some(Duration::from_secs(1)))?;
+//! ws.send("hello")?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "url-connect"))]
+//! # fn main() {}
+//! ```
+//!
+//! `Connect::tls` takes your own configuration of rustls (feature `rustls`) or connector of native-tls. `over_tls` makes
+//! TLS over a `TcpStream` of your own. A server, and a client with another TLS library, passes its TLS stream to
+//! [`accept`] or [`over`](crate::Connect), and tells [`with_shutdown`](WebSocket::with_shutdown) how to end it:
+//!
+//! ```no_run
+//! // Needs a certificate, so this example is not run.
+//! # #[cfg(feature = "rustls")]
+//! # fn serve(config: std::sync::Arc<rustls::ServerConfig>, tcp: std::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
+//! use std::io::Write as _;
+//!
+//! use rustls::{ServerConnection, StreamOwned};
 //! use sinews::blocking;
 //!
-//! let roots = RootCertStore::empty(); // Fill it: with `rustls-native-certs`, or `webpki-roots`.
-//! let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-//! let tls = ClientConnection::new(Arc::new(config), "example.com".try_into()?)?;
-//! let stream = StreamOwned::new(tls, TcpStream::connect("example.com:443")?);
-//! let (ws, _) = blocking::connect("wss://example.com/feed").over(stream).open()?;
-//! let mut ws = ws.with_shutdown(|stream| {
-//!     stream.conn.send_close_notify();
-//!     stream.flush()
-//! });
+//! let stream = StreamOwned::new(ServerConnection::new(config)?, tcp);
+//! let (mut ws, _) = blocking::accept(stream).open_with_shutdown(|tls| {
+//!     tls.conn.send_close_notify();
+//!     tls.flush()
+//! })?;
 //! ws.send("hello")?;
 //! # Ok(())
 //! # }
@@ -134,9 +151,13 @@
 mod accept;
 mod connect;
 mod driver;
+#[cfg(feature = "url-connect")]
+mod stream;
 mod wait;
 mod websocket;
 
 pub use self::accept::accept;
 pub use self::connect::{Blocking, connect};
+#[cfg(feature = "url-connect")]
+pub use self::stream::Stream;
 pub use self::websocket::WebSocket;

@@ -49,6 +49,14 @@ pub struct Connect<R> {
 /// A runtime whose sockets connect to a URL.
 pub trait Runtime {}
 
+/// A transport that makes TLS if the URL is `wss`.
+pub trait UsesTls {}
+
+impl<R: Runtime> UsesTls for R {}
+
+#[cfg(feature = "url-connect")]
+impl<R, T> UsesTls for OverTls<R, T> {}
+
 /// A stream that is connected already, in place of the sockets of a runtime.
 #[derive(Debug)]
 pub struct OverStream<R, S> {
@@ -56,6 +64,35 @@ pub struct OverStream<R, S> {
     #[allow(dead_code, reason = "names the runtime of the stream")]
     pub(crate) runtime: R,
 }
+
+/// A TCP connection of the caller, in place of a connection that the runtime opens.
+#[cfg(feature = "url-connect")]
+#[derive(Debug)]
+pub struct OverTls<R, T> {
+    pub(crate) tcp: T,
+    #[allow(dead_code, reason = "names the runtime of the socket")]
+    pub(crate) runtime: R,
+}
+
+/// Defines `over_tls` of a runtime, for its own sockets.
+#[cfg(feature = "url-connect")]
+macro_rules! over_tls {
+    ($runtime:ty, $tcp:ty) => {
+        impl Connect<$runtime> {
+            /// Makes TLS, if the URL is `wss`, and the handshake over a TCP connection that is connected already: to the
+            /// server, or through a proxy of your own. The transport has the same type as that of a connection to a URL.
+            /// `tls` and `server_name` apply; other settings for the path to the server (proxy, redirects, local
+            /// address, `TCP_NODELAY`) are ignored. For TLS that is made already use [`over`](Self::over).
+            pub fn over_tls(self, tcp: $tcp) -> Connect<$crate::client::OverTls<$runtime, $tcp>> {
+                let runtime = $crate::client::OverTls { tcp, runtime: self.runtime };
+                Connect { settings: self.settings, network: self.network, runtime }
+            }
+        }
+    };
+}
+
+#[cfg(feature = "url-connect")]
+pub(crate) use over_tls;
 
 impl<R> Connect<R> {
     pub(crate) fn new(url: String, runtime: R) -> Self {
@@ -122,6 +159,24 @@ impl<R> Connect<R> {
     /// JSON object fits. 0 reads none.
     pub fn rejection_body_max(mut self, bytes: usize) -> Self {
         self.settings.body_max = bytes;
+        self
+    }
+}
+
+/// Settings for TLS.
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+impl<R: UsesTls> Connect<R> {
+    /// Sets the TLS configuration of `wss`: a configuration of rustls, a connector of native-tls, or
+    /// [`Tls`](crate::Tls). Default: [`Tls::new`](crate::Tls::new).
+    pub fn tls(mut self, tls: impl Into<crate::Tls>) -> Self {
+        self.network.tls = Some(tls.into());
+        self
+    }
+
+    /// Sets the server name for TLS (SNI) and certificate verification, in place of the URL's host. Default: the
+    /// URL's host. A redirect to another origin ends the setting: the name is that of the redirect's host.
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.network.server_name = Some(name.into());
         self
     }
 }
@@ -220,22 +275,6 @@ impl<R: Runtime> Connect<R> {
     /// which delays small packets by up to 40 ms.
     pub fn nodelay(mut self, nodelay: bool) -> Self {
         self.network.nodelay = nodelay;
-        self
-    }
-
-    /// Sets the TLS configuration of `wss`: a configuration of rustls, a connector of native-tls, or
-    /// [`Tls`](crate::Tls). Default: [`Tls::new`](crate::Tls::new).
-    #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    pub fn tls(mut self, tls: impl Into<crate::Tls>) -> Self {
-        self.network.tls = Some(tls.into());
-        self
-    }
-
-    /// Sets the server name for TLS (SNI) and certificate verification, in place of the URL's host. Default: the
-    /// URL's host. A redirect to another origin ends the setting: the name is that of the redirect's host.
-    #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    pub fn server_name(mut self, name: impl Into<String>) -> Self {
-        self.network.server_name = Some(name.into());
         self
     }
 }

@@ -11,7 +11,7 @@ use super::attempt::ConnectAttempt;
 use super::deadline::{CompletedHandshake, ConnectDeadline};
 use super::error::{ConnectError, ConnectPhase};
 use super::exchange::{ExchangeIo, WaitError};
-use super::proxy::{Proxy, ProxyKind};
+use super::proxy::{Proxy, ProxyChoice, ProxyKind};
 use super::proxy_error::ProxyError;
 use super::race::order;
 use super::settings::{ConnectSettings, NetworkSettings};
@@ -110,28 +110,61 @@ pub(crate) async fn dial<N: Network>(
     transport::<N>(&ConnectAttempt::new(settings, network)?, &deadline).await
 }
 
+/// Makes TLS, if the URL requires it, and the opening handshake over a TCP connection of the caller.
+pub(crate) async fn open_over<N: Network>(
+    settings: ConnectSettings,
+    network: NetworkSettings,
+    tcp: N::Tcp,
+) -> Result<OpenedTransport<N::StreamIo>, ConnectError> {
+    let deadline = ConnectDeadline::new(settings.timeout, N::StreamIo::now());
+    let network = NetworkSettings { proxy: ProxyChoice::None, ..network };
+    let attempt = ConnectAttempt::new(settings, network)?;
+    let upgrade = attempt.upgrade()?;
+    let tls = tls::<N>(&attempt)?;
+    let mut io = N::stream_io(secure::<N>(tls, tcp, &attempt, &deadline).await?);
+    let handshake = deadline.handshake(&mut io, upgrade, &attempt.target).await?;
+    Ok(OpenedTransport { io, handshake, config: attempt.settings().config.clone() })
+}
+
 /// A transport to the server.
 async fn transport<N: Network>(
     attempt: &ConnectAttempt,
     deadline: &ConnectDeadline,
 ) -> Result<N::Stream, ConnectError> {
-    let ConnectAttempt { target, network, .. } = attempt;
-    let name = attempt.server_name();
-    let tls_error = |error| ConnectError::Tls { host: name.to_owned(), error };
     // Before anything is sent: a missing feature is an error without connecting.
-    let tls = if target.secure { Some(N::tls(network).map_err(tls_error)?) } else { None };
+    let tls = tls::<N>(attempt)?;
     let tcp = match &attempt.proxy {
         None => {
             let (host, port) = attempt.destination();
-            tcp::<N>(host, port, network, deadline).await?
+            tcp::<N>(host, port, &attempt.network, deadline).await?
         }
         Some(proxy) => tunnel::<N>(proxy, attempt, deadline).await?,
     };
+    secure::<N>(tls, tcp, attempt, deadline).await
+}
+
+/// The TLS settings; `None`: the URL is `ws`.
+fn tls<N: Network>(attempt: &ConnectAttempt) -> Result<Option<Tls>, ConnectError> {
+    let tls = attempt.target.secure.then(|| N::tls(&attempt.network));
+    tls.transpose().map_err(|error| tls_error(attempt, error))
+}
+
+/// The transport over a TCP connection: TLS, or none.
+async fn secure<N: Network>(
+    tls: Option<Tls>,
+    tcp: N::Tcp,
+    attempt: &ConnectAttempt,
+    deadline: &ConnectDeadline,
+) -> Result<N::Stream, ConnectError> {
     let Some(tls) = tls else { return Ok(N::plain(tcp)) };
-    match N::secure(tls, tcp, name, deadline.at).await {
-        Ok(secured) => secured.map_err(tls_error),
-        Err(_) => Err(deadline.timed_out(ConnectPhase::Tls, &target.authority())),
+    match N::secure(tls, tcp, attempt.server_name(), deadline.at).await {
+        Ok(secured) => secured.map_err(|error| tls_error(attempt, error)),
+        Err(_) => Err(deadline.timed_out(ConnectPhase::Tls, &attempt.target.authority())),
     }
+}
+
+fn tls_error(attempt: &ConnectAttempt, error: TlsError) -> ConnectError {
+    ConnectError::Tls { host: attempt.server_name().to_owned(), error }
 }
 
 /// A connection to the server through a proxy.

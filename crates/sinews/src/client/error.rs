@@ -10,6 +10,7 @@ use sinews_proto::handshake::{ClientError, HandshakeMisuse};
 use super::proxy_error::ProxyError;
 use super::response::{Response, fmt_line};
 use super::target::UrlError;
+use crate::AtFault;
 #[cfg(feature = "url-connect")]
 use crate::tls::TlsError;
 
@@ -174,6 +175,32 @@ impl ConnectError {
         let Self::Rejected(response) = self else { return None };
         let seconds = response.headers().get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
         Some(Duration::from_secs(seconds))
+    }
+
+    /// The side that must act. [`AtFault::Transport`] includes the path: names, addresses, proxies and timeouts.
+    #[must_use]
+    pub fn at_fault(&self) -> AtFault {
+        match self {
+            Self::Url { .. } | Self::Request(_) | Self::Config(_) => AtFault::Caller,
+            Self::Rejected(_) | Self::Handshake(_) => AtFault::Peer,
+            #[cfg(feature = "http2-client")]
+            Self::NoExtendedConnect { .. } => AtFault::Peer,
+            #[cfg(feature = "url-connect")]
+            Self::Redirect { .. } => AtFault::Peer,
+            #[cfg(feature = "url-connect")]
+            Self::Proxy { error: ProxyError::Url(_) | ProxyError::Scheme, .. } => AtFault::Caller,
+            #[cfg(feature = "url-connect")]
+            Self::Tls { error: TlsError::Handshake(error), .. } if !is_of_transport(error) => AtFault::Peer,
+            #[cfg(feature = "url-connect")]
+            Self::Tls { error: TlsError::Handshake(_), .. } => AtFault::Transport,
+            #[cfg(feature = "url-connect")]
+            Self::Tls { error, .. } if error.is_of_server() => AtFault::Peer,
+            #[cfg(feature = "url-connect")]
+            Self::Tls { .. } => AtFault::Caller,
+            #[cfg(feature = "url-connect")]
+            Self::Resolve { .. } | Self::Tcp { .. } | Self::Proxy { .. } => AtFault::Transport,
+            Self::Transport { .. } | Self::TimedOut { .. } => AtFault::Transport,
+        }
     }
 
     /// Whether the timeout expired.

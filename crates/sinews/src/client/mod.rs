@@ -49,7 +49,11 @@ pub(crate) mod target;
 mod tunnel;
 mod upgrade;
 
-pub use builder::{Connect, OverStream, Runtime};
+#[cfg(feature = "url-connect")]
+pub use builder::OverTls;
+#[cfg(feature = "url-connect")]
+pub(crate) use builder::over_tls;
+pub use builder::{Connect, OverStream, Runtime, UsesTls};
 #[cfg(feature = "url-connect")]
 pub use error::RedirectError;
 pub use error::{ConnectError, ConnectPhase};

@@ -25,8 +25,7 @@ impl Response {
                 map.append(name, value);
             }
         }
-        // A parsed head has a status of three digits.
-        let status = StatusCode::from_u16(status).unwrap_or_default();
+        let status = StatusCode::from_u16(status).expect("a parsed head has a status of 100 to 999");
         Self { status, headers: map, subprotocol: None, body: Vec::new(), is_http2: false }
     }
 

@@ -78,12 +78,9 @@ impl Exchange for HandshakeExchange {
 
 fn upgraded(established: &Established, heads: &[u8], limits: &HeadLimits) -> HandshakeResult {
     let mut slots = HeaderSlots::new();
-    let response = match ResponseHead::parse(last_head(heads, limits), limits, &mut slots) {
-        Ok(head) => Response::of_head(&head),
-        // The handshake has parsed the same bytes already.
-        Err(_) => Response::new(101, std::iter::empty()),
-    };
-    let response = response.with_subprotocol(established.subprotocol());
+    let head = ResponseHead::parse(last_head(heads, limits), limits, &mut slots);
+    let head = head.expect("the handshake has parsed the same bytes with the same limits");
+    let response = Response::of_head(&head).with_subprotocol(established.subprotocol());
     HandshakeResult { negotiated: established.negotiated(), response }
 }
 

@@ -37,7 +37,8 @@ impl AppBuffer {
     }
 
     pub(super) fn filled(&self, len: usize) -> &[u8] {
-        let bytes = self.memory.as_ref().map_or(&[][..], |memory| (**memory).bytes());
+        let memory = self.memory.as_ref().expect("the kernel has returned the memory");
+        let bytes = (**memory).bytes();
         &bytes[..len.min(bytes.len())]
     }
 }
@@ -49,7 +50,9 @@ impl ReceiveTarget for Box<AppBuffer> {
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
         if !bytes.is_empty() {
-            self.memory = self.memory.take().map(|memory| memory.put(at, bytes));
+            // While the kernel has the memory, no other receive is in flight, so that no other bytes arrive.
+            let memory = self.memory.take().expect("the kernel has returned the memory");
+            self.memory = Some(memory.put(at, bytes));
         }
     }
 

@@ -79,7 +79,7 @@ impl<S: Transport> WebSocket<S> {
                 (app_buffer.at, app_buffer.started) = (at, true);
                 driver.app_buffer = Some(std::mem::take(app_buffer));
                 let polled = driver.poll_step(cx);
-                *app_buffer = driver.app_buffer.take().unwrap_or_default();
+                *app_buffer = driver.app_buffer.take().expect("a step leaves the buffer with the driver");
                 polled
             },
         );

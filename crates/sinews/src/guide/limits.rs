@@ -29,6 +29,7 @@
 //! | [`max_outbound`](crate::Config::max_outbound) | 1 MiB | queued outbound bytes | for [`try_send`](crate::WebSocket::try_send) and [`publish`](crate::WebSocket::publish), [`overflow`](crate::Config::overflow) applies: 1008, or a message is dropped. Other send methods wait |
 //! | [`write_timeout`](crate::Config::write_timeout) | 30 s | time during which the peer reads no output | dropped, [`Expired::Write`](crate::Expired::Write) |
 //! | [`close_timeout`](crate::Config::close_timeout) | 5 s | time until the peer's Close and the end of the transport, once our Close has left | dropped, [`Expired::Close`](crate::Expired::Close) |
+//! | [`end_at_close`](crate::Config::end_at_close) | no | the wait for the end of the transport, once both Closes are exchanged: yes ends it at once | none |
 //!
 //! A number in the last column is the code of the Close; *dropped* means that the transport is closed without a Close.
 //! Timeouts expire only while a method of the connection is awaited. Before a timeout takes effect, all input that the
@@ -47,6 +48,7 @@
 //! # assert_eq!((config.high_water(), config.max_outbound()), (64 << 10, 1 << 20));
 //! # assert_eq!(config.write_timeout(), Duration::from_secs(30));
 //! # assert_eq!(config.close_timeout(), Duration::from_secs(5));
+//! # assert!(!config.end_at_close());
 //! // A proxy cuts the connection after 15 s of silence, and the client may be unreachable for a minute.
 //! let config = Config::default()
 //!     .with_ping_interval(Some(Duration::from_secs(10)))

@@ -372,11 +372,12 @@ impl Link {
     }
 }
 
-/// The text was checked on receipt, so that this check cannot fail.
 #[inline(always)]
 fn message(kind: Kind, payload: Bytes) -> Message {
     match kind {
         Kind::Binary => Message::Binary(payload),
-        Kind::Text => Message::Text(Utf8Bytes::try_from(payload).unwrap_or_default()),
+        Kind::Text => Message::Text(
+            Utf8Bytes::try_from(payload).expect("the protocol has validated the text on receipt"),
+        ),
     }
 }

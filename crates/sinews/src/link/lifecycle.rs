@@ -43,8 +43,17 @@ impl Link {
             TransportAction::Finish if !self.lifecycle.shut && !self.lifecycle.send_ended => {
                 NextStep::ShutDown
             }
+            TransportAction::AwaitEnd | TransportAction::Finish if self.ends_at_close() => NextStep::Ended,
             TransportAction::Open | TransportAction::AwaitEnd | TransportAction::Finish => NextStep::Continue,
         }
+    }
+
+    /// Whether the connection ends with the Closes that are exchanged. After a violation the peer may still send, so
+    /// that a reset could overtake the Close.
+    fn ends_at_close(&self) -> bool {
+        let is_orderly = self.closed().is_some_and(Closed::is_orderly);
+        let is_sent = !self.wants_send() && !self.half.as_ref().is_some_and(|half| half.pair.is_waiting());
+        self.config().end_at_close() && is_orderly && is_sent
     }
 
     /// Whether waiting for the peer is pointless.

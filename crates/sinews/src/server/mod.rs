@@ -69,7 +69,9 @@ pub use request::Request;
 pub(crate) use settings::default_config;
 #[cfg(feature = "hyper")]
 pub(crate) use settings::{AcceptSettings, setters};
-pub use sinews_proto::handshake::{HandshakeMisuse, OriginPolicy, Refusal, ServerOptions, same_origin};
+pub use sinews_proto::handshake::{
+    HandshakeMisuse, OriginPolicy, Refusal, ServerOptions, accept_key, same_origin,
+};
 pub use sinews_proto::http::{HeadError, HeadLimits};
 
 /// Bytes that are read and dropped after a rejection: more than a client can have sent before it reads the response.

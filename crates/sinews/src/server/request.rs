@@ -119,9 +119,8 @@ impl Request {
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let starts = std::iter::once(0).chain(self.0.ends.iter().map(|&(_, end)| end));
         starts.zip(&self.0.ends).map(|(start, &(name_end, end))| {
-            // The parser accepts only tokens as names.
-            let name = std::str::from_utf8(&self.0.text[start..name_end]).unwrap_or_default();
-            (name, &self.0.text[name_end..end])
+            let name = std::str::from_utf8(&self.0.text[start..name_end]);
+            (name.expect("a parsed name is a token, which is ASCII"), &self.0.text[name_end..end])
         })
     }
 

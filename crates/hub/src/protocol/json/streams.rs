@@ -405,12 +405,12 @@ fn history_text(at: &ReplyContext<'_, JsonRequest>, epoch: u64, fetched: &Fetche
 struct JsonReplies;
 
 impl JsonReplies {
-    fn send_json(mut message: Value, request: &JsonRequest, cx: &mut Context<'_>) -> Sent {
+    fn send_json(mut message: Value, request: &JsonRequest, cx: &mut Context<'_>) {
         if let Some(id) = &request.id {
             message["id"] = id.clone();
         }
         // After a Close, the message is dropped.
-        cx.send_text(&message.to_string()).unwrap_or(Sent::Dropped)
+        let _ = cx.send_text(&message.to_string());
     }
 }
 
@@ -490,7 +490,7 @@ impl Replies for JsonReplies {
     fn gap(&self, at: &ReplyContext<'_, JsonRequest>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent {
         let message =
             json!({ "op": "gap", "stream": at.stream, "partition": at.partition, "from": from, "to": to });
-        Self::send_json(message, &JsonRequest::default(), cx)
+        cx.send_text(&message.to_string()).unwrap_or(Sent::Dropped)
     }
 
     fn assigned(&self, _: &JsonRequest, stream: &str, assigned: &[AssignedPartition], cx: &mut Context<'_>) {

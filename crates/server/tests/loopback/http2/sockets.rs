@@ -542,7 +542,7 @@ struct News;
 impl Handler for News {
     fn open(&mut self, cx: &mut Context<'_>) {
         cx.subscribe("news").unwrap();
-        cx.send_text("begin").unwrap();
+        let _ = cx.send_text("begin").unwrap();
     }
 
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
@@ -621,7 +621,7 @@ fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
         if matches!(event, HandlerEvent::Message(..)) {
             let message = Prepared::binary(vec![7; 100_000]);
             for _ in 0..80 {
-                cx.send_prepared(&message).unwrap();
+                let _ = cx.send_prepared(&message).unwrap();
             }
         }
     });

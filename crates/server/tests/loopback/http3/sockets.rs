@@ -249,7 +249,7 @@ fn paused_reads_resume() {
             self.until = Some(Instant::now() + Duration::from_millis(100));
         }
         fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-            cx.send_text(&payload.len().to_string()).unwrap();
+            let _ = cx.send_text(&payload.len().to_string()).unwrap();
             cx.pause_reads();
         }
         fn deadline(&self) -> Option<Instant> {
@@ -278,7 +278,7 @@ fn streaming_responses_share_the_connection() {
     impl Handler for News {
         fn open(&mut self, cx: &mut Context<'_>) {
             cx.subscribe("news").unwrap();
-            cx.send_text("first").unwrap();
+            let _ = cx.send_text("first").unwrap();
         }
         fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
     }

@@ -1,50 +1,92 @@
 //! Connecting to a URL with the sockets of the standard library.
 
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 use super::{Blocking, BlockingIo, run_ready, websocket};
+use crate::blocking::stream::{Stream, bound, secure};
 use crate::blocking::websocket::WebSocket;
 use crate::client::dial::{self, AddressesError, Network, OpenedTransport};
 use crate::client::exchange::WaitError;
 use crate::client::proxy::ProxyChoice;
 use crate::client::settings::NetworkSettings;
-use crate::client::{Connect, ConnectError, ConnectPhase, Response};
+use crate::client::{Connect, ConnectError, ConnectPhase, OverTls, Response, over_tls};
 use crate::tls::{Tls, TlsError};
 
 /// Minimum time for each of several addresses, while that much is left: TCP retries after a second.
 const ADDRESS_MIN: Duration = Duration::from_secs(2);
 
 impl Connect<Blocking> {
-    /// Connects to a `ws` URL, and returns the WebSocket and the server's response. The socket has `TCP_NODELAY` and
-    /// no timeouts: [set timeouts](crate::blocking#time).
+    /// Connects to a `ws` or `wss` URL, and returns the WebSocket and the server's response. The socket has
+    /// `TCP_NODELAY` and no timeouts: [set timeouts](crate::blocking#time).
     ///
     /// The addresses of a name are tried in order, each for its share of [`Connect::timeout`]. Name resolution takes
     /// as long as the system needs. Proxies and redirects are not supported.
     ///
     /// # Errors
-    /// See [`ConnectError`]. [`ConnectError::Tls`] for a `wss` URL: connect a TLS stream, and pass it to `over`.
-    pub fn open(self) -> Result<(WebSocket<TcpStream>, Response), ConnectError> {
-        let target = self.settings.target()?;
+    /// See [`ConnectError`].
+    pub fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
+        let peer = self.settings.target()?.authority();
         let network = NetworkSettings { proxy: ProxyChoice::None, ..self.network };
-        let OpenedTransport { mut io, handshake, config } =
-            run_ready(dial::open::<Blocking>(self.settings, network))?;
-        bound(&mut io.io, None).map_err(|error| ConnectError::Transport {
-            phase: ConnectPhase::Handshake,
-            peer: target.authority(),
-            error,
-        })?;
-        let (ws, response) = websocket(io.io, handshake, config);
-        Ok((ws.with_shutdown(|tcp| tcp.shutdown(Shutdown::Write)), response))
+        opened(run_ready(dial::open::<Blocking>(self.settings, network))?, &peer, SocketTimeouts::default())
     }
+}
+
+over_tls!(Blocking, TcpStream);
+
+impl Connect<OverTls<Blocking, TcpStream>> {
+    /// Completes TLS and the handshake, and returns the WebSocket and the server's response.
+    /// [`Connect::timeout`] applies to both; the socket then has its own timeouts again.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]. The socket is then dropped.
+    pub fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
+        let peer = self.settings.target()?.authority();
+        let OverTls { tcp, .. } = self.runtime;
+        let timeouts = SocketTimeouts::of(&tcp).map_err(|error| transport_error(&peer, error))?;
+        opened(run_ready(dial::open_over::<Blocking>(self.settings, self.network, tcp))?, &peer, timeouts)
+    }
+}
+
+/// The timeouts of a socket outside of the handshake.
+#[derive(Default)]
+struct SocketTimeouts {
+    read: Option<Duration>,
+    write: Option<Duration>,
+}
+
+impl SocketTimeouts {
+    fn of(tcp: &TcpStream) -> io::Result<Self> {
+        Ok(Self { read: tcp.read_timeout()?, write: tcp.write_timeout()? })
+    }
+
+    fn set(&self, tcp: &TcpStream) -> io::Result<()> {
+        tcp.set_read_timeout(self.read)?;
+        tcp.set_write_timeout(self.write)
+    }
+}
+
+fn opened(
+    transport: OpenedTransport<BlockingIo<Stream>>,
+    peer: &str,
+    timeouts: SocketTimeouts,
+) -> Result<(WebSocket<Stream>, Response), ConnectError> {
+    let OpenedTransport { io, handshake, config } = transport;
+    timeouts.set(io.io.tcp()).map_err(|error| transport_error(peer, error))?;
+    let (ws, response) = websocket(io.io, handshake, config);
+    Ok((ws.with_shutdown(Stream::shutdown), response))
+}
+
+fn transport_error(peer: &str, error: io::Error) -> ConnectError {
+    ConnectError::Transport { phase: ConnectPhase::Handshake, peer: peer.to_owned(), error }
 }
 
 impl Network for Blocking {
     type Tcp = TcpStream;
-    type Stream = TcpStream;
+    type Stream = Stream;
     type TcpIo = BlockingIo<TcpStream>;
-    type StreamIo = BlockingIo<TcpStream>;
+    type StreamIo = BlockingIo<Stream>;
 
     async fn resolve(host: &str, port: u16, _: Option<Instant>) -> Result<Vec<SocketAddr>, WaitError> {
         (host, port).to_socket_addrs().map(Iterator::collect).map_err(WaitError::Io)
@@ -77,34 +119,28 @@ impl Network for Blocking {
     }
 
     fn tcp_io(io: TcpStream) -> BlockingIo<TcpStream> {
-        BlockingIo { io, bound }
+        BlockingIo { io, bound: |tcp, left| bound(&mut &*tcp, left) }
     }
 
     fn into_tcp(io: BlockingIo<TcpStream>) -> Option<TcpStream> {
         Some(io.io)
     }
 
-    fn stream_io(io: TcpStream) -> BlockingIo<TcpStream> {
-        BlockingIo { io, bound }
+    fn stream_io(io: Stream) -> BlockingIo<Stream> {
+        BlockingIo { io, bound: Stream::bound }
     }
 
-    fn plain(tcp: TcpStream) -> TcpStream {
-        tcp
+    fn plain(tcp: TcpStream) -> Stream {
+        Stream::Plain(tcp)
     }
 
-    fn tls(_: &NetworkSettings) -> Result<Tls, TlsError> {
-        let why = "sinews::blocking does not open TLS streams: pass a TLS stream to Connect::over";
-        Err(TlsError::Setup(why.to_owned()))
-    }
-
-    /// Not called, since [`tls`](Self::tls) returns an error.
     async fn secure(
-        _: Tls,
-        _: TcpStream,
-        _: &str,
-        _: Option<Instant>,
-    ) -> Result<Result<TcpStream, TlsError>, WaitError> {
-        Ok(Err(TlsError::Unavailable))
+        tls: Tls,
+        tcp: TcpStream,
+        host: &str,
+        until: Option<Instant>,
+    ) -> Result<Result<Stream, TlsError>, WaitError> {
+        secure(tls, tcp, host, until)
     }
 }
 
@@ -113,12 +149,6 @@ fn share(until: Instant, addresses: usize) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     let addresses = u32::try_from(addresses).unwrap_or(u32::MAX).max(1);
     (left / addresses).max(ADDRESS_MIN).min(left)
-}
-
-/// Bounds the next read or write.
-fn bound(tcp: &mut TcpStream, left: Option<Duration>) -> io::Result<()> {
-    tcp.set_read_timeout(left)?;
-    tcp.set_write_timeout(left)
 }
 
 #[cfg(test)]

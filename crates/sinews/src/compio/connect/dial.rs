@@ -13,7 +13,7 @@ use super::{Compio, websocket, within};
 use crate::client::dial::{self, AddressesError, Network, OpenedTransport};
 use crate::client::exchange::WaitError;
 use crate::client::race::{STAGGER, race};
-use crate::client::{Connect, ConnectError, Response};
+use crate::client::{Connect, ConnectError, OverTls, Response, over_tls};
 use crate::compio::stream::Stream;
 use crate::compio::transport::SocketTransport as _;
 use crate::compio::transport_io::TransportIo;
@@ -35,6 +35,31 @@ impl Connect<Compio> {
         let OpenedTransport { io, handshake, config } =
             dial::open::<Compio>(self.settings, self.network).await?;
         Ok(websocket(io, handshake, config))
+    }
+}
+
+over_tls!(Compio, TcpStream);
+
+impl Connect<OverTls<Compio, TcpStream>> {
+    /// Completes TLS and the handshake, and also returns the server's response. TLS uses rustls.
+    ///
+    /// A dropped future drops the socket.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
+        let OpenedTransport { io, handshake, config } =
+            dial::open_over::<Compio>(self.settings, self.network, self.runtime.tcp).await?;
+        Ok(websocket(io, handshake, config))
+    }
+}
+
+impl IntoFuture for Connect<OverTls<Compio, TcpStream>> {
+    type Output = Result<WebSocket<Stream>, ConnectError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.open().await.map(|(ws, _)| ws) })
     }
 }
 

@@ -1,4 +1,4 @@
-//! From `axum::extract::ws`: change the import.
+//! From `axum::extract::ws`: change the import. `sinews::axum` has its types and `close_code` under the same names.
 //!
 //! **Keepalive is the main difference.** `axum::extract::ws` has no keepalive; here it is on. The connection sends a
 //! ping after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
@@ -16,8 +16,7 @@
 //! # mod app {
 //! // Was: use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 //! use axum::response::Response;
-//! use sinews::Message;
-//! use sinews::axum::{WebSocket, WebSocketUpgrade};
+//! use sinews::axum::{Message, WebSocket, WebSocketUpgrade};
 //!
 //! async fn handler(upgrade: WebSocketUpgrade) -> Response {
 //!     upgrade.protocols(["v1.chat"]).on_upgrade(handle)
@@ -49,10 +48,15 @@
 //! | | `deflate(…)`, `origin(…)`, `options(…)` |
 //! | `socket.recv().await` | [`next().await`](crate::WebSocket::next) |
 //! | `socket.send(message).await` | the same; replies to messages received together leave together |
-//! | `Message::Text(Utf8Bytes)`, …, `Message::Close(Option<CloseFrame>)` | the same variants; [`CloseFrame { code, reason }`](crate::CloseFrame) with a `CloseCode` and a `Box<str>` |
+//! | `Message::Text(Utf8Bytes)`, …, `Message::Close(Option<CloseFrame>)` | the same variants; [`CloseFrame { code, reason }`](crate::CloseFrame) with a `CloseCode` and a `Box<str>`, which `"text".into()` and `utf8_bytes.into()` make |
+//! | `close_code::NORMAL`, and the others | `sinews::axum::close_code::NORMAL`, or [`CloseCode::NORMAL`](crate::CloseCode::NORMAL). For `STATUS` (1005) send `Message::Close(None)`; `ABNORMAL` (1006) is never sent |
+//! | `CloseCode`, a `u16` | [`CloseCode`](crate::CloseCode), a type of its own: `CloseCode::new(4000)` returns an `Option`, `CloseCode::try_from(4000)?` an error, `u16::from(code)` the number |
+//! | `message.into_data()`, `to_text()?` | the same. `into_text()` is for text messages: any other message is the error |
 //! | `let (sink, stream) = socket.split()` of `futures_util` | `let (write, read) = socket.split()`, also over TLS and HTTP/2 |
 //! | `socket.protocol()` | [`subprotocol()`](crate::WebSocket::subprotocol) |
-//! | `axum::Error` | [`Error`](crate::Error) |
+//! | `use futures_util::{SinkExt, StreamExt}` | not needed; the compiler names unused imports |
+//! | `axum::Error`, with `?` | [`Error`](crate::Error); `?` also converts [`ConnectError`](crate::ConnectError) and [`AcceptError`](crate::AcceptError) into it |
+//! | the loop ends with the Close | it ends with the transport, at most [`close_timeout`](crate::Config::close_timeout) later: see [the end of a receive loop](super#the-end-of-a-receive-loop) |
 //!
 //! Layers and other extractors work as before. The documentation of `sinews::axum` lists the differences in the
 //! handshake: origins are checked, and requests are validated strictly.

@@ -32,7 +32,7 @@
 //! |---|---|
 //! | `accept_async(stream)`, `accept_hdr_async(stream, callback)` | `accept(stream)`, `accept(stream).on_request(callback)` |
 //! | `connect_async(url)`, `client_async(request, stream)` | `connect(url)`, `connect(url).over(stream)` |
-//! | `client_async_tls(request, stream)` | `connect(url)`; TLS uses rustls |
+//! | `client_async_tls(request, tcp)` | `connect(url).over_tls(tcp)`, or `connect(url)`; TLS uses rustls |
 //! | `WebSocketStream<S>` | `WebSocket<S>` |
 //! | `read().await`, which ends with `Error::ConnectionClosed` | `next().await`, which ends with `None` |
 //! | `send`, `flush` | the same, except for [when it leaves](crate#when-bytes-leave) |
@@ -45,7 +45,9 @@
 //! | a message assembled from several buffers | `send_vectored(kind, (head, (payload,)))`, which returns the buffers |
 //! | a connection shared by two tasks | `split()` |
 //!
-//! compio-ws uses the messages and errors of tungstenite: see [that table](super::tungstenite#types).
+//! compio-ws uses the messages and errors of tungstenite: see [the table of messages](super::tungstenite#types)
+//! and [the table of errors](super::tungstenite#errors). `?` converts the errors of `connect` and `accept` into
+//! [`Error`](crate::Error).
 //! `sinews::compio` documents the required version of compio and the setup of the runtime.
 //!
 //! For another synchronous library on compio there is `sinews::compio::SyncBridge`.

@@ -26,9 +26,9 @@
 //! | `upgrade::upgrade(&mut request)` | `sinews::hyper::upgrade(&mut request)` |
 //! | `upgrade::IncomingUpgrade` | `sinews::axum::WebSocketUpgrade` |
 //! | `handshake::client(executor, request, stream)` | [`connect(url)`](crate::connect)`.over(stream)`; no executor, no hyper |
-//! | `WebSocket::after_handshake(stream, role)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) |
+//! | `WebSocket::after_handshake(stream, role)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated)`(stream, `[`Negotiated::websocket`](crate::Negotiated::websocket)`(role), Arc::default(), &[])` |
 //! | `ws.split(..)` and a callback that sends control frames | [`split`](crate::WebSocket::split) without a callback: the connection sends pongs and Close |
-//! | `WebSocketError` | [`Error`](crate::Error) |
+//! | `WebSocketError`, with `?` | [`Error`](crate::Error); `?` also converts the errors of `connect` and `accept` into it |
 //!
 //! ```
 //! # #[cfg(feature = "tokio")]

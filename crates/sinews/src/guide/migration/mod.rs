@@ -1,6 +1,7 @@
 //! Migration from another library: corresponding names, and differences in behavior.
 //!
 //! * [`tungstenite`]: tokio-tungstenite 0.30
+//! * [`tungstenite_blocking`]: tungstenite 0.30 without a runtime
 //! * [`sockudo`]: sockudo-ws 3.1
 //! * [`fastwebsockets`]: fastwebsockets 0.10
 //! * [`axum`]: `axum::extract::ws` of axum 0.8
@@ -17,9 +18,26 @@
 //!   other than browsers send no origin, and are accepted.
 //! * **Messages are limited to 16 MiB** by default.
 //! * **Receive calls answer a Close and end the transport**: receive until `None`.
+//!
+//! # The end of a receive loop
+//!
+//! `None` follows the `Message::Close` once the transport has ended, which the peer may delay: a phone that sleeps, or a
+//! client that drops only its sending half. Code behind the loop, which leaves a room or frees a name, then runs up to
+//! [`Config::close_timeout`](crate::Config::close_timeout) (5 s) after the Close. Two ways to run it at once:
+//!
+//! * `Config::default().with_end_at_close(true)` ends the loop once both Closes are exchanged
+//!   ([`end_at_close`](crate::Config::end_at_close)). In tungstenite a server ends so, and a client waits for TCP;
+//! * leave the loop at `Message::Close`: the reply has left by then. Then drop the connection.
+//!
+//! # One error for `?`
+//!
+//! `?` converts each error of the library into [`Error`](crate::Error), also the errors of `connect`, `accept`
+//! and the settings. In the other direction, `Error::Connect` contains the [`ConnectError`](crate::ConnectError), and
+//! `Error::Accept` the [`AcceptError`](crate::AcceptError).
 
 pub mod axum;
 pub mod compio_ws;
 pub mod fastwebsockets;
 pub mod sockudo;
 pub mod tungstenite;
+pub mod tungstenite_blocking;

@@ -11,12 +11,12 @@
 //!
 //! | sockudo-ws | here |
 //! |---|---|
-//! | `WebSocketStream::server(stream, config)` after your own handshake | [`accept(stream)`](crate::accept) does the handshake, with timeout and origin check |
+//! | `WebSocketStream::server(stream, config)` after your own handshake | [`accept(stream)`](crate::accept) does the handshake, with timeout and origin check. Without it: [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) with [`Negotiated::websocket(role)`](crate::Negotiated::websocket) |
 //! | `WebSocketServer::<Http1>::new(config).accept(stream)` | `accept(stream).config(config)` |
 //! | `WebSocketServer::protocols(names)` | `accept(stream).subprotocols(names)` |
 //! | `WebSocketServer::<Http2>::serve` | `sinews::hyper::upgrade` with the feature `http2` |
 //! | `WebSocketClient::<Http1>::connect_to_url(url, protocol)` | [`connect(url)`](crate::connect)`.subprotocol(name)`, also through proxies and with redirects |
-//! | `WebSocketClient::connect(stream, ..)` | `connect(url).over(stream)` |
+//! | `WebSocketClient::connect(stream, ..)` | `connect(url).over(stream)`, and `over_tls(tcp)` for TLS over a `TcpStream` |
 //! | `axum_integration::WebSocketUpgrade` | `sinews::axum::WebSocketUpgrade` |
 //! | `CompressedWebSocketStream`, its own type | the same [`WebSocket`](crate::WebSocket); `.deflate(DeflateConfig::new())` before the handshake |
 //! | `Message::Text(Bytes)` | [`Message::Text(Utf8Bytes)`](crate::Message::Text): valid UTF-8, `as_str` is free |
@@ -63,7 +63,7 @@
 //! | `ConnectionClosed`, `Closed(reason)` | `None` from `next`; [`closed`](crate::WebSocket::closed) has code, reason and side |
 //! | `HeartbeatTimeout`, `IdleTimeout` | [`Cause::Expired`](crate::Cause::Expired) |
 //! | `BufferFull` | [`Overflow`](crate::Overflow), or `send` waits |
-//! | `InvalidHttp`, `HandshakeFailed` | [`AcceptError`](crate::AcceptError), [`ConnectError`](crate::ConnectError) |
+//! | `InvalidHttp`, `HandshakeFailed` | [`AcceptError`](crate::AcceptError), [`ConnectError`](crate::ConnectError); `?` converts both into [`Error`](crate::Error) |
 //!
 //! # Differences in behavior
 //!

@@ -55,11 +55,14 @@
 //! | `connect_async_with_config(url, config, disable_nagle)` | `connect(url).config(config)`; `TCP_NODELAY` is on, `nodelay(false)` turns it off |
 //! | `connect_async_tls_with_config(.., connector)` | `connect(url).tls(config)` |
 //! | `client_async(request, stream)` | `connect(url).over(stream)` |
-//! | `client_async_tls(request, tcp)` | `connect(url)`, or create the TLS stream and pass it to `over` |
+//! | `client_async_tls(request, tcp)`, `client_async_tls_with_config` | `connect(url).over_tls(tcp)`: TLS if the URL is `wss`. For a TLS stream of your own: `over(stream)` |
 //! | `accept_async(stream)` | [`accept(stream).await`](crate::accept) |
 //! | `accept_async_with_config` | `accept(stream).config(config)` |
 //! | `accept_hdr_async(stream, callback)` | `accept(stream).on_request(callback)`, or `on_request_async` |
-//! | `WebSocketStream::from_raw_socket`, `from_partially_read` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated) with the result of a handshake of [`sinews_proto::handshake`] |
+//! | `WebSocketStream::from_raw_socket(stream, role, config)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated)`(stream, `[`Negotiated::websocket`](crate::Negotiated::websocket)`(role), config, &[])`, with an `Arc<Config>`: `Arc::default()` for the default |
+//! | `from_partially_read(stream, part, role, config)` | the same with `&part` |
+//! | `handshake::derive_accept_key(key)` | `sinews::hyper::upgrade`, which writes the response too; or [`server::accept_key`](crate::server::accept_key), which returns `None` for an invalid key |
+//! | `Request<'_>` and `Response` of a callback | [`server::Request`](crate::server::Request) without a lifetime; [`Reply`](crate::server::Reply), or [`Reject`](crate::server::Reject) |
 //!
 //! ```
 //! use sinews::server::{Reject, Reply};
@@ -87,11 +90,12 @@
 //! | `WebSocketStream<TcpStream>` | [`WebSocket<TcpStream>`](crate::WebSocket) |
 //! | `Message::Text(Utf8Bytes)`, `Binary(Bytes)`, `Ping(Bytes)`, `Pong(Bytes)`, `Close(Option<CloseFrame>)` | the same variants of [`Message`](crate::Message) |
 //! | `Message::Frame(frame)` | none: [`writer`](crate::WebSocket::writer) sends fragments, [`next_reader`](crate::WebSocket::next_reader) receives them |
-//! | `msg.to_text()?`, `into_text()?` | [`as_text()`](crate::Message::as_text) of a text message; `str::from_utf8(msg.as_bytes())` of any other |
-//! | `msg.into_data()` | [`into_bytes()`](crate::Message::into_bytes) |
+//! | `msg.to_text()?`, `msg.into_data()`, `msg.is_ping()`, `msg.to_string()` | the same. [`as_text()`](crate::Message::as_text) is for text messages only, [`into_bytes()`](crate::Message::into_bytes) never copies |
+//! | `msg.into_text()?` | [`into_text()`](crate::Message::into_text) of a text message; any other message is the error |
 //! | `Utf8Bytes` | [`Utf8Bytes`](crate::Utf8Bytes) |
-//! | `CloseFrame { code, reason }` | [`CloseFrame`](crate::CloseFrame), or `CloseFrame::new(code, reason)`; the reason is a `Box<str>` |
-//! | `CloseCode::Normal`, `Away`, `Policy`, `Library(4000)` | [`CloseCode::NORMAL`](crate::CloseCode::NORMAL), `GOING_AWAY`, `POLICY`, `CloseCode::new(4000)`; `u16::from(code)` is the number; invalid codes cannot be constructed |
+//! | `CloseFrame { code, reason }` | [`CloseFrame`](crate::CloseFrame), or `CloseFrame::new(code, reason)`; the reason is a `Box<str>`, which `"text".into()` and `utf8_bytes.into()` make |
+//! | `CloseCode::from(4000)` | [`CloseCode::new`](crate::CloseCode::new)`(4000)` returns an `Option`, `CloseCode::try_from(4000)?` an error: not each number is a code |
+//! | `CloseCode::Normal`, `Away`, `Policy`, `Library(4000)` | [`CloseCode::NORMAL`](crate::CloseCode::NORMAL), `GOING_AWAY`, `POLICY`, `CloseCode::new(4000)`; `u16::from(code)` is the number |
 //! | `WebSocketConfig` | [`Config`](crate::Config) |
 //! | `Role` | [`Role`](crate::Role) |
 //!
@@ -121,6 +125,7 @@
 //! | `ws.next().await` | the same |
 //! | `ws.send(msg).await` | the same, except for [when it leaves](crate#when-bytes-leave) |
 //! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` coalesces without them |
+//! | `ws.close(None).await`, `sink.close().await` of `SinkExt` | `ws.close(CloseCode::NORMAL, "").await`, also of a half |
 //! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and returns how the connection ended; [`close_now`](crate::WebSocket::close_now) does not wait for the peer |
 //! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) without a lock per message over TCP, and with a lock over TLS. For your own streams: [`split_locked`](crate::WebSocket::split_locked). `StreamExt::split(ws)` works too |
 //! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
@@ -161,6 +166,8 @@
 //!
 //! | tungstenite | here |
 //! |---|---|
+//! | `Error` and `Result`, for `?` from each call | [`Error`](crate::Error) and [`Result`](crate::Result). `connect` returns a [`ConnectError`](crate::ConnectError) and `accept` an [`AcceptError`](crate::AcceptError), which `?` converts into it |
+//! | `Error::ConnectionClosed \| Error::Protocol(_) \| Error::Utf8(_)` in one pattern | `Error::Closed(_)` |
 //! | `ConnectionClosed` | none: `next` returns `None`, `send` returns [`Error::Closed`](crate::Error::Closed) |
 //! | `AlreadyClosed` | `Error::Closed`; after your own Close [`Misuse::Closing`](crate::Misuse::Closing) |
 //! | `Io` | [`Error::Io`](crate::Error::Io) |
@@ -168,7 +175,7 @@
 //! | `Protocol(ResetWithoutClosingHandshake)` | `Error::Closed` with [`Cause::Ended`](crate::Cause::Ended) |
 //! | `Capacity` | `Cause::Fault` with [`MessageTooBig`](crate::PeerMisbehaved::MessageTooBig) or [`FrameTooBig`](crate::PeerMisbehaved::FrameTooBig) |
 //! | `WriteBufferFull(msg)` | `send` waits instead; for [`try_send`](crate::WebSocket::try_send) the [`Overflow`](crate::Overflow) policy applies |
-//! | `Url`, `Tls`, `Http(response)`, `HttpFormat` | [`ConnectError`](crate::ConnectError), with `status()`; [`AcceptError`](crate::AcceptError) of a server |
+//! | `Url`, `Tls`, `Http(response)`, `HttpFormat` | [`Error::Connect`](crate::Error::Connect) with a [`ConnectError`](crate::ConnectError), which has `status()`; [`Error::Accept`](crate::Error::Accept) of a server |
 //!
 //! ```
 //! use sinews::{AtFault, Error};
@@ -193,6 +200,8 @@
 //! * **Futures may be dropped.** `next` and `send` in a `select!` lose no data: see [the table](crate#cancel-safety).
 //! * **A normal close is not an error.** `None` follows `Message::Close`; [`closed`](crate::WebSocket::closed) has
 //!   code, reason and side.
+//! * **A peer that keeps TCP open delays `None`** by up to 5 s: see [the end of a receive
+//!   loop](super#the-end-of-a-receive-loop).
 //! * **A handshake has a timeout**: 10 s for [`accept`](crate::accept()), 20 s for [`connect`](crate::connect()). With
 //!   `sinews::hyper` and `sinews::axum`, that of hyper applies.
 //! * **Bytes after the handshake are kept**, so that a client may send at once.

@@ -13,7 +13,8 @@ use super::{Tokio, TokioIo, websocket, within};
 use crate::client::dial::{self, AddressesError, Network, OpenedTransport};
 use crate::client::exchange::WaitError;
 use crate::client::race::{STAGGER, race};
-use crate::client::{Connect, ConnectError, Response};
+use crate::client::settings::NetworkSettings;
+use crate::client::{Connect, ConnectError, OverTls, Response, over_tls};
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 use crate::tls::TlsLibrary;
 use crate::tls::{Tls, TlsError};
@@ -42,6 +43,31 @@ impl Connect<Tokio> {
     /// See [`ConnectError`].
     pub async fn dial(self) -> Result<Stream, ConnectError> {
         dial::dial::<Tokio>(self.settings, self.network).await
+    }
+}
+
+over_tls!(Tokio, TcpStream);
+
+impl Connect<OverTls<Tokio, TcpStream>> {
+    /// Completes TLS and the handshake, and also returns the server's response.
+    ///
+    /// A dropped future drops the socket.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
+        let OpenedTransport { io, handshake, config } =
+            dial::open_over::<Tokio>(self.settings, self.network, self.runtime.tcp).await?;
+        Ok(websocket(io, handshake, config))
+    }
+}
+
+impl IntoFuture for Connect<OverTls<Tokio, TcpStream>> {
+    type Output = Result<WebSocket<Stream>, ConnectError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.open().await.map(|(ws, _)| ws) })
     }
 }
 
@@ -93,6 +119,10 @@ impl Network for Tokio {
 
     fn plain(tcp: TcpStream) -> Stream {
         Stream::Plain(tcp)
+    }
+
+    fn tls(network: &NetworkSettings) -> Result<Tls, TlsError> {
+        Tls::on_tokio(network.tls.as_ref())
     }
 
     async fn secure(
