@@ -107,6 +107,12 @@ impl H2Conn {
         self.table.exchanges.retain(|exchange| exchange.is_received);
     }
 
+    /// Drops all requests and answers of a connection that closes.
+    pub(crate) fn drop_answers(&mut self) {
+        self.table.drop_answers();
+        self.buffer = BytesMut::new();
+    }
+
     /// Starts a graceful stop: GOAWAY, then the open streams are finished.
     pub(crate) fn stop(&mut self) {
         self.machine.shut_down();
@@ -120,6 +126,7 @@ impl H2Conn {
             && !self.is_finished()
             && !self.outbound.has_pending()
             && !self.machine.wants_write()
+            && !self.table.has_waiting
             && !self.sockets.has_ready()
             && self.sockets.moved.is_empty()
             && !self.table.exchanges.iter().any(is_sending)

@@ -13,7 +13,7 @@ use super::Worker;
 use super::conn::ConnProtocol;
 use super::quic_routing::DatagramOwner;
 use crate::framing::h3::{H3Conn, H3Streams, SocketInput};
-use crate::framing::streams::RequestStreams as _;
+use crate::framing::streams::WaitingRequests as _;
 use crate::mail::{Mail, MailedDatagram};
 use crate::metrics::{ConnMemory, ConnectionEnd};
 use crate::shared::WorkerShared;
@@ -199,13 +199,12 @@ impl Worker {
         }
         loop {
             let Some((http3, shared)) = self.lend_http3(conn) else { return };
-            if !std::mem::take(&mut http3.is_woken) {
+            if !std::mem::take(&mut http3.is_woken) && !http3.table.has_waiting {
                 break;
             }
-            if let Some(opened) = (H3Streams { conn: http3, exchanges }).poll_answers(shared) {
-                http3.is_woken = true;
-                self.open_socket(io, conn, *opened);
-            }
+            let Some(opened) = (H3Streams { conn: http3, exchanges }).poll_answers(shared) else { break };
+            http3.is_woken = true;
+            self.open_socket(io, conn, *opened);
         }
         self.close_replaced(io, conn);
         self.time_sockets(io, conn);
@@ -405,6 +404,7 @@ impl Worker {
     /// Closes a connection that holds too much memory.
     pub(super) fn shed_http3(&mut self, conn: ConnId) {
         if let Some((http3, _)) = self.lend_http3(conn) {
+            http3.table.drop_answers();
             http3.close(H3Code::H3_EXCESSIVE_LOAD, "limit of memory");
             self.mark_http3(conn);
         }

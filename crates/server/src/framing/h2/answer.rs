@@ -7,7 +7,7 @@ use sinews_session::{Chain, Resources};
 use super::{H2Conn, QUEUED_MAX};
 use crate::fixed::BODY_COPY_MAX;
 use crate::framing::streams::{
-    ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, read_piece,
+    ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage,
 };
 use crate::shared::WorkerShared;
 
@@ -99,6 +99,10 @@ impl RequestStreams for H2Conn {
         &mut self.sockets
     }
 
+    fn queued_answers(&mut self) -> usize {
+        self.table.outgoing()
+    }
+
     fn has_capacity(&self) -> bool {
         self.outbound.len() < QUEUED_MAX
     }
@@ -130,18 +134,23 @@ impl RequestStreams for H2Conn {
 
 impl H2Conn {
     fn send_piece(&mut self, at: usize, shared: &mut WorkerShared) -> SentPiece {
-        let Self { machine, outbound, table, last_progress, last_data, .. } = self;
+        let Self { machine, outbound, table, last_progress, last_data, ended, .. } = self;
         let exchange = &mut table.exchanges[at];
         let StreamStage::Sending(outgoing) = &mut exchange.stage else { return SentPiece::None };
         let body = &mut outgoing.body;
         let max = machine.window(exchange.stream).min(PIECE);
+        if max == 0 && *ended {
+            // The peer has closed its side: no window opens any more.
+            machine.reset(exchange.stream, ErrorCode::CANCEL);
+            return SentPiece::Last;
+        }
         if max == 0 {
             return SentPiece::None;
         }
-        let piece = match read_piece(body, max) {
+        let piece = match body.read(max) {
             Ok(piece) => piece,
             Err(error) => {
-                tracing::error!(%error, "failed to read file; the response is incomplete");
+                tracing::error!(%error, "failed to read the body; the response is incomplete");
                 machine.reset(exchange.stream, ErrorCode::INTERNAL_ERROR);
                 return SentPiece::Last;
             }
