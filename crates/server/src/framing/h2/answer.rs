@@ -100,7 +100,7 @@ impl RequestStreams for H2Conn {
     }
 
     fn queued_answers(&mut self) -> usize {
-        self.table.outgoing()
+        self.table.outgoing() + self.sockets.responses()
     }
 
     fn has_capacity(&self) -> bool {

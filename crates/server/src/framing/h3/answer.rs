@@ -63,11 +63,11 @@ impl RequestStreams for H3Streams<'_, '_> {
     }
 
     fn queued_answers(&mut self) -> usize {
-        // QUIC has pieces of them. Sockets, which have limits of their own, are not counted.
+        // QUIC has pieces of them.
         let sending = self.conn.table.exchanges.iter();
         let sending = sending.filter(|exchange| matches!(exchange.stage, StreamStage::Sending(_)));
         let queued: usize = sending.map(|exchange| self.exchanges.queued_on(exchange.stream)).sum();
-        self.conn.table.outgoing() + queued
+        self.conn.table.outgoing() + self.conn.sockets.responses() + queued
     }
 
     /// The windows are the limit.

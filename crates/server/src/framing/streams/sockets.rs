@@ -30,6 +30,8 @@ struct SocketStream<I> {
     ready: bool,
     /// A window is closed.
     blocked: bool,
+    /// Queued bytes of a streaming response.
+    response: usize,
 }
 
 /// Output of a socket that has moved to its connection.
@@ -76,7 +78,7 @@ impl<I: Copy + Ord> SocketTable<I> {
     /// Adds a socket. Its stream is mostly the latest; an upload may have delayed its answer.
     pub(crate) fn add(&mut self, stream: I, socket: ConnId) {
         let at = self.sockets.partition_point(|known| known.stream < stream);
-        self.sockets.insert(at, SocketStream { stream, socket, ready: false, blocked: false });
+        self.sockets.insert(at, SocketStream { stream, socket, ready: false, blocked: false, response: 0 });
     }
 
     pub(crate) fn remove(&mut self, stream: I) {
@@ -85,6 +87,16 @@ impl<I: Copy + Ord> SocketTable<I> {
         if self.sockets.is_empty() {
             (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
         }
+    }
+
+    /// Notes the queued bytes of a streaming response. Returns whether they have become fewer.
+    pub(crate) fn note_response(&mut self, stream: I, bytes: usize) -> bool {
+        self.position(stream).is_some_and(|at| mem::replace(&mut self.sockets[at].response, bytes) > bytes)
+    }
+
+    /// Returns the queued bytes of all streaming responses.
+    pub(crate) fn responses(&self) -> usize {
+        self.sockets.iter().map(|socket| socket.response).sum()
     }
 
     /// Notes that a socket has output, or has to end its stream.

@@ -2,8 +2,8 @@
 //!
 //! An answer is built when its request is executed, and the client decides when it takes the answer. So a connection whose
 //! queued answers exceed [`max_queued_answers`](crate::HttpConfig::with_max_queued_answers) executes no further request, in the
-//! order of streams, until some of them have left. Opening handshakes do not wait: sockets have limits of their own. Files count
-//! nothing: they are read as windows open.
+//! order of streams, until some of them have left. Opening handshakes do not wait: WebSockets have limits of their own. Files count
+//! nothing: they are read as windows open. A streaming response counts with its queue.
 
 use std::mem;
 use std::rc::Rc;

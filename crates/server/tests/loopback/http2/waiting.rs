@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use sinews_server::{BodySource, Limits};
-use sinews_testkit::Frame as WsFrame;
 
 use super::sockets::Sockets;
 use super::*;
@@ -159,8 +158,9 @@ fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_ord
     let streams: Vec<u32> = (1..REQUESTS).filter(|number| *number != 7).map(stream).collect();
     let answers = client.answers(&streams);
     for stream in streams {
-        let (status, body, ends) = &answers[&stream];
-        assert_eq!((*status, body.len(), *ends), (OK, ANSWER, true), "stream {stream}");
+        // The first heads were read before.
+        let (_, body, ends) = &answers[&stream];
+        assert_eq!((body.len(), *ends), (ANSWER, true), "stream {stream}");
     }
     let expected: Vec<String> = numbers(REQUESTS).into_iter().filter(|number| number != "7").collect();
     assert_eq!(server.executed(), expected);
@@ -179,7 +179,8 @@ fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
     assert_eq!(server.executed(), numbers(2));
     open_windows(&mut client);
     let streams: Vec<u32> = (0..10).map(stream).collect();
-    assert!(client.answers(&streams).values().all(|(_, body, _)| body.len() == ANSWER));
+    let answers = client.answers(&streams);
+    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
     assert_eq!(server.executed(), numbers(10));
 }
 
@@ -199,7 +200,8 @@ fn pending_answers_are_not_polled_while_queued_answers_exceed_their_limit() {
     assert_eq!(server.executed().len(), 2);
     open_windows(&mut client);
     let streams: Vec<u32> = (0..20).map(stream).collect();
-    assert!(client.answers(&streams).values().all(|(_, body, _)| body.len() == ANSWER));
+    let answers = client.answers(&streams);
+    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
     assert_eq!(server.executed(), numbers(20));
 }
 
@@ -221,7 +223,6 @@ fn sockets_open_and_echo_while_requests_wait() {
     // A handshake does not wait: a socket has limits of its own.
     assert_eq!(sockets.connect(next, "/echo", &[]), 200);
     sockets.http2.frame(WINDOW_UPDATE, 0, next, &[0, 0x10, 0, 0]);
-    sockets.send(next, &WsFrame::text("one"));
     sockets.sync(next);
     sockets.sync(first);
     assert_eq!(server.executed(), numbers(2));
