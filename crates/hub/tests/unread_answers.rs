@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use quinn_proto::TransportConfig;
 use serde_json::Value;
-use sinews_hub::{Hub, StreamOptions, key_value_of_json};
 use sinews_http::h3::RequestTarget;
-use sinews_server::{Certificates, HttpConfig, KeyWrite, Monitor, Router, Server, TlsConfig};
+use sinews_hub::{Hub, StreamOptions, key_value_of_json};
+use sinews_server::{Certificates, Config, HttpConfig, KeyWrite, Monitor, Router, Server, TlsConfig};
 use sinews_testkit::{CountingAllocator, exclude_this_thread, idle_live_bytes, live_bytes};
 
 use self::quic_client::QuicClient;
@@ -191,11 +191,13 @@ fn client_that_takes_no_answer_holds_at_most_4_mib() {
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(made.cert.der().clone()).unwrap();
-    let hub = Hub::builder().streams(StreamOptions::in_directory(directory.path())).without_pages();
-    let hub = hub.build().unwrap();
-    let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1).engine(backend::engine());
     // No timeout ends an answer.
     let long = Duration::from_secs(3_600);
+    let websocket =
+        Config::default().with_ping_interval(None).with_idle_timeout(None).with_write_timeout(long);
+    let hub = Hub::builder().streams(StreamOptions::in_directory(directory.path())).websocket(websocket);
+    let hub = hub.without_pages().build().unwrap();
+    let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1).engine(backend::engine());
     let http = HttpConfig::default().with_http2_clear_text(true).with_http3(true);
     let server = server.http(http.with_write_timeout(long).with_http2_ping_interval(None));
     let server = server.listen(([127, 0, 0, 1], 0).into());

@@ -253,10 +253,7 @@ fn connection_errors_are_found_in_frames_of_streams_that_we_reset() {
             (frame(HEADERS, PADDED | END_HEADERS, id, &[]), ErrorCode::FRAME_SIZE_ERROR),
             (frame(HEADERS, WITH_PRIORITY | END_HEADERS, id, &[0; 4]), ErrorCode::FRAME_SIZE_ERROR),
             (frame(HEADERS, END_HEADERS, id, &[0xff; 9]), ErrorCode::COMPRESSION_ERROR),
-            (
-                [frame(HEADERS, 0, id, &[]), frame(PING, 0, 0, &[0; 8])].concat(),
-                ErrorCode::PROTOCOL_ERROR,
-            ),
+            ([frame(HEADERS, 0, id, &[]), frame(PING, 0, 0, &[0; 8])].concat(), ErrorCode::PROTOCOL_ERROR),
             (frame(RST_STREAM, 0, id, &[0; 3]), ErrorCode::FRAME_SIZE_ERROR),
             (frame(WINDOW_UPDATE, 0, id, &[0; 3]), ErrorCode::FRAME_SIZE_ERROR),
             (frame(PRIORITY, 0, id, &[0; 6]), ErrorCode::FRAME_SIZE_ERROR),

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use serde_json::json;
 use sinews_server::{
-    BodySource, KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position, Prepared,
+    BodySource, KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position,
+    Prepared,
 };
 
 use super::MessageContent;

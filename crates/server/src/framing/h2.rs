@@ -43,6 +43,8 @@ pub(crate) struct H2Conn {
     closing: bool,
     /// The peer sends no further request.
     ended: bool,
+    /// The peer has ended its side, and the windows stop an answer for ever.
+    is_stuck: bool,
     started: Time,
     /// The incomplete header block, and when it began, or when reads resumed.
     block_since: Option<(u32, Time)>,
@@ -72,6 +74,7 @@ impl H2Conn {
             paused: false,
             closing: false,
             ended: false,
+            is_stuck: false,
             started: now,
             block_since: None,
             keepalive: PingState::new(now),
@@ -105,6 +108,26 @@ impl H2Conn {
     pub(crate) fn end(&mut self) {
         self.ended = true;
         self.table.exchanges.retain(|exchange| exchange.is_received);
+    }
+
+    /// Resets the requests that wait, once an answer is stuck: the client does not take theirs either.
+    fn drop_stuck_requests(&mut self) {
+        if !mem::take(&mut self.is_stuck) {
+            return;
+        }
+        let Self { machine, table, .. } = self;
+        table.exchanges.retain(|exchange| {
+            let waits = matches!(exchange.stage, StreamStage::Waiting(_));
+            if waits {
+                machine.reset(exchange.stream, ErrorCode::CANCEL);
+            }
+            !waits
+        });
+    }
+
+    /// Takes the sockets that cannot send their output any more: the peer has closed its side, so that no window opens.
+    pub(crate) fn take_stuck_sockets(&mut self) -> Vec<ConnId> {
+        if self.ended { self.sockets.take_blocked() } else { Vec::new() }
     }
 
     /// Drops all requests and answers of a connection that closes.

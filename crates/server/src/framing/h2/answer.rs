@@ -63,6 +63,7 @@ impl RequestStreams for H2Conn {
         }
         // Sockets with output take turns with bodies when the send begins.
         while !self.sockets.has_ready() && self.has_capacity() && self.send_next_body(shared) {}
+        self.drop_stuck_requests();
     }
 
     fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool {
@@ -134,14 +135,15 @@ impl RequestStreams for H2Conn {
 
 impl H2Conn {
     fn send_piece(&mut self, at: usize, shared: &mut WorkerShared) -> SentPiece {
-        let Self { machine, outbound, table, last_progress, last_data, ended, .. } = self;
+        let Self { machine, outbound, table, last_progress, last_data, .. } = self;
         let exchange = &mut table.exchanges[at];
         let StreamStage::Sending(outgoing) = &mut exchange.stage else { return SentPiece::None };
         let body = &mut outgoing.body;
         let max = machine.window(exchange.stream).min(PIECE);
-        if max == 0 && *ended {
+        if max == 0 && self.ended {
             // The peer has closed its side: no window opens any more.
             machine.reset(exchange.stream, ErrorCode::CANCEL);
+            self.is_stuck = true;
             return SentPiece::Last;
         }
         if max == 0 {

@@ -311,7 +311,9 @@ pub(crate) trait RequestStreams: Sized {
         let StreamStage::Pending(pending) = &mut self.table().exchanges[at].stage else { return };
         match pending.poll() {
             Poll::Ready(LaterAnswer::Response(response)) => self.finish_answer(stream, response, shared),
-            Poll::Ready(LaterAnswer::Streaming(streaming)) => self.finish_streaming(stream, streaming, shared),
+            Poll::Ready(LaterAnswer::Streaming(streaming)) => {
+                self.finish_streaming(stream, streaming, shared)
+            }
             Poll::Pending => {}
         }
     }

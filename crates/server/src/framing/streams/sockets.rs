@@ -66,6 +66,15 @@ impl<I: Copy + Ord> SocketTable<I> {
         sockets
     }
 
+    /// Takes the sockets whose windows are closed.
+    pub(crate) fn take_blocked(&mut self) -> Vec<ConnId> {
+        let blocked = self
+            .sockets
+            .iter_mut()
+            .filter_map(|socket| mem::take(&mut socket.blocked).then_some(socket.socket));
+        blocked.collect()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.sockets.is_empty()
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sinews_server::{BodySource, Limits};
 
-use super::sockets::Sockets;
+use super::sockets::{Sockets, VERSION, connect_block};
 use super::*;
 use crate::support::echo;
 
@@ -256,7 +256,22 @@ fn answers_are_dropped_when_the_client_ends_the_connection() {
     // The other side of the connection stays open.
     wait("the end of the connection", || server.monitor.metrics().queued_bytes == 0);
     while client.read().is_some() {}
-    assert_eq!(server.executed(), numbers(20));
+    assert_eq!(server.executed(), numbers(2), "requests that waited are not executed");
+}
+
+/// The output of a socket waits for a window that cannot open any more.
+#[test]
+fn sockets_without_a_window_end_with_the_connection_of_their_client() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    client.frame(HEADERS, END_HEADERS, 1, &connect_block("websocket", "/echo", &[VERSION]));
+    let message = [&[0x82, 0xfe, 0x27, 0x10, 0, 0, 0, 0][..], &[7; 10_000]].concat();
+    client.frame(DATA, 0, 1, &message);
+    sync(&mut client);
+    wait("an echo", || server.monitor.metrics().queued_bytes >= 10_000);
+    client.client.stream.shutdown(Shutdown::Write).unwrap();
+    wait("the end of the socket", || server.monitor.metrics().queued_bytes == 0);
+    while client.read().is_some() {}
 }
 
 /// A client that ends its side after its request, with open windows, gets its answers.

@@ -23,9 +23,8 @@ fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_ord
         asked.lock().unwrap().push(request.param("number").unwrap().parse().unwrap());
         Response::text(vec![b'x'; ANSWER])
     });
-    let server = Http3Server::with(patient(), router, |server| {
-        server.limits(Limits::default().without_max_memory())
-    });
+    let server =
+        Http3Server::with(patient(), router, |server| server.limits(Limits::default().without_max_memory()));
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(1000_u32.into());
     let (address, roots) = (server.running.address, server.roots.clone());
