@@ -20,6 +20,8 @@ pub(crate) struct SocketTable<I> {
     pub(crate) moved: Vec<ConnId>,
     /// No later than the first deadline of a socket.
     pub(crate) due: Time,
+    /// Queued bytes of all streaming responses.
+    responses: usize,
 }
 
 /// A stream of a socket.
@@ -43,7 +45,7 @@ pub(crate) struct SentFrame {
 
 impl<I: Copy + Ord> SocketTable<I> {
     pub(crate) const fn new() -> Self {
-        Self { sockets: Vec::new(), ready: VecDeque::new(), moved: Vec::new(), due: NEVER }
+        Self { sockets: Vec::new(), ready: VecDeque::new(), moved: Vec::new(), due: NEVER, responses: 0 }
     }
 
     fn position(&self, stream: I) -> Option<usize> {
@@ -63,6 +65,7 @@ impl<I: Copy + Ord> SocketTable<I> {
     pub(crate) fn take(&mut self) -> Vec<ConnId> {
         let sockets = self.list();
         (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
+        self.responses = 0;
         sockets
     }
 
@@ -92,7 +95,7 @@ impl<I: Copy + Ord> SocketTable<I> {
 
     pub(crate) fn remove(&mut self, stream: I) {
         let Some(at) = self.position(stream) else { return };
-        self.sockets.remove(at);
+        self.responses -= self.sockets.remove(at).response;
         if self.sockets.is_empty() {
             (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
         }
@@ -100,12 +103,15 @@ impl<I: Copy + Ord> SocketTable<I> {
 
     /// Notes the queued bytes of a streaming response. Returns whether they have become fewer.
     pub(crate) fn note_response(&mut self, stream: I, bytes: usize) -> bool {
-        self.position(stream).is_some_and(|at| mem::replace(&mut self.sockets[at].response, bytes) > bytes)
+        let Some(at) = self.position(stream) else { return false };
+        let before = mem::replace(&mut self.sockets[at].response, bytes);
+        self.responses = self.responses - before + bytes;
+        bytes < before
     }
 
     /// Returns the queued bytes of all streaming responses.
-    pub(crate) fn responses(&self) -> usize {
-        self.sockets.iter().map(|socket| socket.response).sum()
+    pub(crate) const fn responses(&self) -> usize {
+        self.responses
     }
 
     /// Notes that a socket has output, or has to end its stream.

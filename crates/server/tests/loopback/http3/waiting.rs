@@ -1,10 +1,10 @@
 //! Requests of a client that does not take the answers to earlier ones.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quinn_proto::{StreamId, TransportConfig, VarInt};
-use sinews_server::{Limits, Response, Router};
+use sinews_server::{HttpConfig, Limits, Response, Router};
 
 use super::quic_client::QuicClient;
 use super::sockets::Http3Sockets;
@@ -14,9 +14,8 @@ use crate::support::{echo, patient};
 /// Two exceed the limit of 1 MiB.
 const ANSWER: usize = 1_000_000;
 
-#[test]
-fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_order() {
-    const REQUESTS: usize = 60;
+/// A server, the numbers of its requests in the order of their execution, and a client whose streams have small windows.
+fn start(http: HttpConfig) -> (Http3Server, Arc<Mutex<Vec<usize>>>, Http3Client) {
     let executed = Arc::<Mutex<Vec<usize>>>::default();
     let asked = Arc::clone(&executed);
     let router = Router::new().websocket("/echo", echo()).get("/made/{number}", move |request| {
@@ -24,13 +23,30 @@ fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_ord
         Response::text(vec![b'x'; ANSWER])
     });
     let server =
-        Http3Server::with(patient(), router, |server| server.limits(Limits::default().without_max_memory()));
+        Http3Server::with(http, router, |server| server.limits(Limits::default().without_max_memory()));
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(1000_u32.into());
     let (address, roots) = (server.running.address, server.roots.clone());
     let quic = QuicClient::connect_with(address, roots, "h3", transport, Instant::now());
     let mut client = Http3Client::with_quic(quic, address);
     client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    (server, executed, client)
+}
+
+#[test]
+fn requests_that_wait_are_executed_when_earlier_answers_time_out() {
+    let (_server, executed, mut client) = start(patient().with_write_timeout(Duration::from_millis(300)));
+    for number in 0..5 {
+        let stream = client.ask("GET", &format!("/made/{number}"), b"");
+        client.quic.unread.insert(stream);
+    }
+    client.run("all requests", |_| *executed.lock().unwrap() == [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_order() {
+    const REQUESTS: usize = 60;
+    let (server, executed, client) = start(patient());
     let mut sockets = Http3Sockets::new(client);
     let socket = sockets.open("/echo");
     let client = &mut sockets.client;
