@@ -63,6 +63,8 @@ pub(crate) enum StreamReset {
     /// The client need not send the rest of its request.
     Unneeded,
     Cancelled,
+    /// The request was not executed: the client may repeat it.
+    Refused,
     Internal,
 }
 
@@ -188,6 +190,15 @@ impl<I: Copy + Ord> ExchangeTable<I> {
             _ => 0,
         });
         bodies.sum()
+    }
+
+    /// Returns the bytes of requests that wait.
+    fn waiting(&self) -> usize {
+        let waiting = self.exchanges.iter().map(|exchange| match &exchange.stage {
+            StreamStage::Waiting(request) => request.request.len() + request.body.capacity(),
+            _ => 0,
+        });
+        waiting.sum()
     }
 
     /// Returns the bytes of incomplete requests.

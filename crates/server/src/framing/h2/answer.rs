@@ -192,6 +192,7 @@ impl From<StreamReset> for ErrorCode {
         match reset {
             StreamReset::Unneeded => Self::NO_ERROR,
             StreamReset::Cancelled => Self::CANCEL,
+            StreamReset::Refused => Self::REFUSED_STREAM,
             StreamReset::Internal => Self::INTERNAL_ERROR,
         }
     }

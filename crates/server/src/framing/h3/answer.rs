@@ -175,6 +175,7 @@ impl From<StreamReset> for H3Code {
         match reset {
             StreamReset::Unneeded => Self::H3_NO_ERROR,
             StreamReset::Cancelled => Self::H3_REQUEST_CANCELLED,
+            StreamReset::Refused => Self::H3_REQUEST_REJECTED,
             StreamReset::Internal => Self::H3_INTERNAL_ERROR,
         }
     }

@@ -212,7 +212,7 @@ pub(crate) trait RequestStreams: Sized {
             Some(response) => self.with_request(stream, &upload, shared, |this, exchange, shared| {
                 this.answer(stream, exchange, response, shared);
             }),
-            None if self.must_wait(shared) => self.wait(stream, upload),
+            None if self.must_wait(shared) => self.wait(stream, upload, shared),
             None => self.respond_to_upload(stream, &upload, shared),
         }
         self.open_windows(shared.services.http.max_body);

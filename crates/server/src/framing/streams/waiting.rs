@@ -8,7 +8,7 @@
 use std::mem;
 use std::rc::Rc;
 
-use super::{OpenedSocket, RequestStreams, StreamExchange, StreamStage, StreamUpload};
+use super::{OpenedSocket, RequestStreams, StreamExchange, StreamReset, StreamStage, StreamUpload};
 use crate::exchange::HttpExchange;
 use crate::shared::WorkerShared;
 
@@ -24,8 +24,11 @@ pub(crate) trait WaitingRequests: RequestStreams {
         self.table().has_waiting || self.is_full(shared)
     }
 
-    /// Lets a complete request wait.
-    fn wait(&mut self, stream: Self::Id, request: Box<StreamUpload>) {
+    /// Lets a complete request wait. If the requests that wait exceed the limit of queued answers too, it is refused.
+    fn wait(&mut self, stream: Self::Id, request: Box<StreamUpload>, shared: &WorkerShared) {
+        if self.table().waiting() > shared.services.http.max_queued_answers {
+            return self.cancel(stream, StreamReset::Refused, shared);
+        }
         if let Some(at) = self.table().position(stream) {
             self.table().exchanges[at].stage = StreamStage::Waiting(request);
             self.table().has_waiting = true;
@@ -38,7 +41,7 @@ pub(crate) trait WaitingRequests: RequestStreams {
             return self.respond(stream, exchange, shared);
         }
         let request = StreamUpload { request: exchange.retain(), body: Vec::new(), held: 0 };
-        self.wait(stream, Box::new(request));
+        self.wait(stream, Box::new(request), shared);
     }
 
     /// Answers a request whose body is complete.

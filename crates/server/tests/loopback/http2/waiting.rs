@@ -184,6 +184,42 @@ fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
     assert_eq!(server.executed(), numbers(10));
 }
 
+/// A client may repeat a request that is refused.
+#[test]
+fn requests_are_refused_when_those_that_wait_exceed_the_limit_too() {
+    const REQUESTS: usize = 60;
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    let body = vec![b'7'; 40_000];
+    for number in 0..REQUESTS {
+        client.frame(HEADERS, END_HEADERS, stream(number), &block(METHOD_POST, "/posted", &[]));
+        for (at, piece) in body.chunks(16_000).enumerate() {
+            client.frame(DATA, if at == 2 { END_STREAM } else { 0 }, stream(number), piece);
+        }
+    }
+    let (mut waiting, mut refused) = ((0..REQUESTS).map(stream).collect::<Vec<_>>(), 0);
+    client.frame(PING, 0, 0, &[3; 8]);
+    loop {
+        let frame = client.read().expect("an open connection");
+        if frame.kind == RST_STREAM {
+            assert_eq!(frame.payload, [0, 0, 0, 7], "REFUSED_STREAM");
+            waiting.retain(|stream| *stream != frame.stream);
+            refused += 1;
+        } else if frame.kind == PING {
+            break;
+        }
+    }
+    assert!((20..40).contains(&refused), "{refused} requests are refused");
+    let incomplete = server.monitor.metrics().incomplete_bytes;
+    assert!(incomplete < 2 << 20, "{incomplete} bytes");
+    open_windows(&mut client);
+    let answers = client.answers(&waiting);
+    assert!(waiting.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    let executed = server.executed();
+    assert_eq!(executed.len() + refused, REQUESTS);
+    assert!(executed.iter().all(|executed| executed.as_bytes() == body));
+}
+
 /// All futures are woken at once.
 #[test]
 fn pending_answers_are_not_polled_while_queued_answers_exceed_their_limit() {
