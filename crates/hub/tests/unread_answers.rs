@@ -182,6 +182,22 @@ fn fill(address: SocketAddr, publisher: &sinews_server::Publisher) {
     }
 }
 
+/// Checks the answers that a client takes.
+fn check_content(clear: SocketAddr) {
+    let page: Value = serde_json::from_str(&ask(clear, "GET /topics/large/keys", "")).unwrap();
+    let keys = page["keys"].as_array().unwrap();
+    assert_eq!((keys.len(), page["more"].as_bool()), (200, Some(false)));
+    assert!(keys.iter().all(|key| key["data"].as_str().unwrap().len() == 60_000));
+    let empty: Value = serde_json::from_str(&ask(clear, "GET /topics/none/keys", "")).unwrap();
+    assert_eq!(empty["keys"], Value::Array(Vec::new()));
+    let lines = ask(clear, "GET /streams/large?max=10000", "");
+    let offsets = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["offset"].as_u64());
+    assert_eq!(offsets.collect::<Vec<_>>(), (0..100).map(Some).collect::<Vec<_>>());
+    let lines = ask(clear, "GET /streams/large?from=7&max=3", "");
+    let offsets = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["offset"].as_u64());
+    assert_eq!(offsets.collect::<Vec<_>>(), [Some(7), Some(8), Some(9)]);
+}
+
 #[test]
 fn client_that_takes_no_answer_holds_at_most_4_mib() {
     exclude_this_thread();
@@ -209,19 +225,7 @@ fn client_that_takes_no_answer_holds_at_most_4_mib() {
     let running = thread::spawn(|| server.run());
     fill(clear, &publisher);
 
-    let page: Value = serde_json::from_str(&ask(clear, "GET /topics/large/keys", "")).unwrap();
-    let keys = page["keys"].as_array().unwrap();
-    assert_eq!((keys.len(), page["more"].as_bool()), (200, Some(false)));
-    assert!(keys.iter().all(|key| key["data"].as_str().unwrap().len() == 60_000));
-    let empty: Value = serde_json::from_str(&ask(clear, "GET /topics/none/keys", "")).unwrap();
-    assert_eq!(empty["keys"], Value::Array(Vec::new()));
-    let lines = ask(clear, "GET /streams/large?max=10000", "");
-    let offsets = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["offset"].as_u64());
-    assert_eq!(offsets.collect::<Vec<_>>(), (0..100).map(Some).collect::<Vec<_>>());
-    let lines = ask(clear, "GET /streams/large?from=7&max=3", "");
-    let offsets = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["offset"].as_u64());
-    assert_eq!(offsets.collect::<Vec<_>>(), [Some(7), Some(8), Some(9)]);
-
+    check_content(clear);
     for (path, accept) in CASES {
         for window in [0, 1] {
             let base = idle_live_bytes();

@@ -209,7 +209,8 @@ fn requests_are_refused_when_those_that_wait_exceed_the_limit_too() {
             break;
         }
     }
-    assert!((20..40).contains(&refused), "{refused} requests are refused");
+    // Buffers of bodies double.
+    assert!((20..50).contains(&refused), "{refused} requests are refused");
     let incomplete = server.monitor.metrics().incomplete_bytes;
     assert!(incomplete < 2 << 20, "{incomplete} bytes");
     open_windows(&mut client);
