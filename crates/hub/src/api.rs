@@ -3,6 +3,7 @@
 pub(crate) mod keys;
 pub(crate) mod members;
 mod read_topic;
+mod record_lines;
 pub(crate) mod rpc;
 pub(crate) mod streams;
 pub(crate) mod topics;

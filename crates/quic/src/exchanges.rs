@@ -269,6 +269,13 @@ impl Exchanges<'_> {
         self.streams.outgoing_bytes
     }
 
+    /// Bytes that wait for windows of the peer, on a stream.
+    #[must_use]
+    pub fn queued_on(&self, stream: QuicStreamId) -> usize {
+        let queue = self.streams.outgoing.get(&quic_id(stream));
+        queue.map_or(0, |queue| queue.chunks.iter().map(Bytes::len).sum())
+    }
+
     /// Whether bytes of a stream wait for a window of the peer. Send more after [`handle_writable`](crate::Http3App::handle_writable).
     #[must_use]
     pub fn is_blocked(&self, stream: QuicStreamId) -> bool {

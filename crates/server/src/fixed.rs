@@ -53,7 +53,7 @@ impl PreparedResponse {
         let body = match &response.body {
             _ if !response.may_have_body() => Some(&[][..]),
             ResponseBody::Bytes(bytes) => (bytes.len() <= BODY_COPY_MAX).then_some(&bytes[..]),
-            ResponseBody::File(_) => None,
+            ResponseBody::File(_) | ResponseBody::Source(_) => None,
         };
         let encoded = body.map(|body| {
             EncodedResponse::new(response.status, &response.headers, response.content_length(), body)

@@ -22,6 +22,7 @@ pub struct HttpConfig {
     pub(crate) write_timeout: Duration,
     pub(crate) handler_timeout: Duration,
     pub(crate) high_water: usize,
+    pub(crate) max_queued_answers: usize,
     pub(crate) http2: bool,
     pub(crate) http2_clear_text: bool,
     pub(crate) http3: bool,
@@ -45,6 +46,7 @@ impl Default for HttpConfig {
             write_timeout: Duration::from_secs(30),
             handler_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
+            max_queued_answers: 1 << 20,
             http2: true,
             http2_clear_text: false,
             http3: false,
@@ -112,6 +114,18 @@ impl HttpConfig {
     #[must_use]
     pub fn with_high_water(mut self, bytes: usize) -> Self {
         self.high_water = bytes;
+        self
+    }
+
+    /// Maximum of the bytes of answers that a connection of HTTP/2 or HTTP/3 has queued for the windows of its client. Above it,
+    /// further requests of the connection wait in order, opening handshakes excepted, until the client takes answers or resets
+    /// their streams, or until [`write_timeout`](Self::with_write_timeout) ends them. Each answer counts with its unsent bytes,
+    /// a streaming response with its queue, a file with none. If the requests that wait have as many bytes, further ones are refused
+    /// with REFUSED_STREAM or H3_REQUEST_REJECTED. Default 1 MiB: a fast download stays busy, and a client that opens no window holds about one answer.
+    /// Pipelined requests of HTTP/1.1 wait for [`high_water`](Self::with_high_water).
+    #[must_use]
+    pub fn with_max_queued_answers(mut self, bytes: usize) -> Self {
+        self.max_queued_answers = bytes;
         self
     }
 

@@ -109,7 +109,7 @@ pub use metrics::{
     ReasonCounts, WebSocketEnd,
 };
 pub use pool::{BlockingConfig, BlockingPool, JobRejected};
-pub use request::{OwnedRequest, Request, Response};
+pub use request::{BodySource, OwnedRequest, Request, Response};
 pub use router::{Router, WebSocketRoute};
 pub use server::{BindError, BoundServer, Server, StopHandle};
 pub use sinews_engine::{BackendChoice, EngineConfig, Stats};

@@ -1,6 +1,7 @@
 //! HTTP requests and responses.
 
 mod owned;
+mod source;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -15,6 +16,8 @@ use sinews_http::{HeaderMap, RequestHead};
 use sinews_proto::handshake::Refusal;
 
 pub use self::owned::OwnedRequest;
+pub use self::source::BodySource;
+pub(crate) use self::source::SourcePart;
 use crate::client::TrustedProxies;
 use crate::pool::BlockingPool;
 use crate::topics::{Publisher, Topics};
@@ -268,6 +271,7 @@ pub struct Response {
 pub(crate) enum ResponseBody {
     Bytes(Bytes),
     File(FilePart),
+    Source(SourcePart),
 }
 
 /// Part of an open file.
@@ -306,6 +310,16 @@ impl ResponseBody {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::File(part) => part.len,
+            Self::Source(part) => part.len(),
+        }
+    }
+
+    /// Cuts up to `max` bytes off the body.
+    pub(crate) fn read(&mut self, max: usize) -> io::Result<Bytes> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.split_to(bytes.len().min(max))),
+            Self::File(part) => part.read(max).map(Option::unwrap_or_default),
+            Self::Source(part) => part.read(max),
         }
     }
 }
@@ -366,6 +380,14 @@ impl Response {
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = ResponseBody::Bytes(body.into());
+        self
+    }
+
+    /// Sets a body that is encoded piece by piece as the client takes it, as [`with_body`](Self::with_body) does. It is not
+    /// [compressed](crate::Compression).
+    #[must_use]
+    pub fn with_source(mut self, source: impl BodySource + 'static) -> Self {
+        self.body = ResponseBody::Source(SourcePart::new(source));
         self
     }
 

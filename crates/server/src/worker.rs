@@ -208,7 +208,7 @@ impl Worker {
         {
             end_body(&mut found.protocol, conn, &mut self.shared);
         }
-        let mut has_failed = false;
+        let (mut has_failed, mut stuck) = (false, Vec::new());
         let memory = match &mut found.protocol {
             _ if found.id != conn => return,
             ConnProtocol::WebSocket(websocket) => {
@@ -236,6 +236,7 @@ impl Worker {
                 }
                 settle_http2(http2, io, conn, found.reads_paused, &mut self.shared);
                 has_failed = http2.has_failed() && !http2.sockets.is_empty();
+                stuck = http2.take_stuck_sockets();
                 ConnMemory::new(http2.queued(), http2.incomplete())
             }
             ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
@@ -248,6 +249,8 @@ impl Worker {
         self.update_memory(io, conn, before, memory);
         if has_failed {
             self.end_failed(io, conn);
+        } else if !stuck.is_empty() {
+            self.remove_sockets(io, stuck);
         }
     }
 

@@ -30,6 +30,10 @@ settings! {
         /// the client gets 503; the record may have been stored.
         handler_timeout: PositiveDuration { default: "30s" }
 
+        /// Maximum bytes of answers that a connection of HTTP/2 or HTTP/3 has queued for a client that does not take them. Above it,
+        /// further requests of the connection wait, in order. Opening handshakes of WebSockets do not wait.
+        max_queued_answers: ByteSize { default: "1m" }
+
         /// Serve HTTP/2 over TLS too, to clients that choose it by ALPN, such as browsers. Requests, WebSockets (RFC 8441) and
         /// Server-Sent Events share its connections.
         http2: bool { default: "true" }
@@ -107,6 +111,7 @@ impl HttpSettings {
             .with_keep_alive_timeout(self.keep_alive_timeout)
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
             .with_handler_timeout(self.handler_timeout)
+            .with_max_queued_answers(self.max_queued_answers)
             .with_http2(self.http2)
             .with_http2_clear_text(self.http2_clear_text)
             .with_http3(self.http3)
@@ -277,7 +282,7 @@ mod tests {
 
     #[test]
     fn settings_reach_the_connection_config() {
-        let file = "[http]\nmax_body = 1\nhttp2 = false\nhttp2_clear_text = true\nhttp3 = true\nhttp2_max_streams = 200\n\
+        let file = "[http]\nmax_body = 1\nmax_queued_answers = \"9k\"\nhttp2 = false\nhttp2_clear_text = true\nhttp3 = true\nhttp2_max_streams = 200\n\
                     http3_max_streams = 201\nhttp3_max_sessions = 202\nhttp3_stream_window = \"2k\"\nhttp3_receive_window = \"3k\"\nhttp3_send_window = \"4k\"\n\
                     http3_idle_timeout = \"205s\"\nhttp3_ping_interval = \"106s\"\nhttp3_max_handshakes = 207\n\
                     http3_max_handshakes_per_address = 208\nhttp3_retry_handshakes = 0\nhttp3_announced_port = 443\nhttp2_ping_interval = \"off\"\nhead_timeout = \"2s\"\nkeep_alive_timeout = \"3s\"\n[websocket]\n\
@@ -296,11 +301,12 @@ mod tests {
         ]
         .concat();
         let without_tls = settings(&flags, file).unwrap_err();
-        assert_eq!(without_tls, "sinews.toml:5: http.http3 requires tls.certificate: QUIC includes TLS");
+        assert_eq!(without_tls, "sinews.toml:6: http.http3 requires tls.certificate: QUIC includes TLS");
         let file = format!("{file}\n[tls]\ncertificate = \"a\"\nkey = \"b\"");
         let settings = settings(&flags, &file).unwrap();
         let http = HttpConfig::default()
             .with_max_body(1)
+            .with_max_queued_answers(9 << 10)
             .with_http2(false)
             .with_http2_clear_text(true)
             .with_http3(true)

@@ -408,6 +408,11 @@ impl H2Connection {
             let _ = self.receive.credit(increment);
             self.queue_window_update(0, increment);
         }
+        if frame.has(PADDED) {
+            // Invalid padding is an error of the connection (RFC 9113 section 6.1), also if the stream is closed: a frame whose
+            // content is ignored passes its padding on the way.
+            self.incoming.stage = Stage::PadLength;
+        }
         let Some(stream) = self.streams.get(frame.stream) else {
             self.charge_control_frame(now)?;
             return match self.streams.closed(frame.stream) {
@@ -431,7 +436,6 @@ impl H2Connection {
             return self.reset_for_violation(frame.stream, ErrorCode::FLOW_CONTROL_ERROR, reason, now);
         }
         if frame.has(PADDED) {
-            self.incoming.stage = Stage::PadLength;
             return Ok(None);
         }
         self.begin_content(frame.len, 0, 0, now)
@@ -442,7 +446,7 @@ impl H2Connection {
         let FrameHeader { stream: id, .. } = self.incoming.frame;
         let ends = self.incoming.frame.has(END_STREAM);
         self.incoming.stage = Stage::Skip { left: len + padding };
-        // The application may have reset the stream inside of the frame.
+        // The stream was closed before the frame, or by it, or by the application inside of it.
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         if let Some(left) = &mut stream.content_left {
             let rest = left.checked_sub(u64::from(len)).filter(|rest| *rest == 0 || !ends);

@@ -192,6 +192,111 @@ fn frames_that_cross_our_reset_are_ignored_and_counted_for_flow_control() {
     );
 }
 
+/// Servers that have reset a stream for each reason, and the stream.
+const RESETS: [(fn() -> Server, u32); 6] = [
+    (reset_by_application, 1),
+    (reset_for_violation, 1),
+    (reset_as_malformed, 1),
+    (reset_as_refused, 5),
+    (ignored_after_go_away, 3),
+    (reset_long_ago, 1),
+];
+
+fn reset_by_application() -> Server {
+    let mut server = Server::new();
+    let stream = server.open(1);
+    server.connection.reset(stream, ErrorCode::NO_ERROR);
+    server
+}
+
+fn reset_for_violation() -> Server {
+    let mut server = Server::new();
+    server.open(1);
+    server.resets(&window_update(1, 0), 1, ErrorCode::PROTOCOL_ERROR);
+    server
+}
+
+fn reset_as_malformed() -> Server {
+    let mut server = Server::new();
+    server.rejects(&headers(1, 0, &[(":method", "POST")]), 1, ErrorCode::PROTOCOL_ERROR);
+    server
+}
+
+fn reset_as_refused() -> Server {
+    let mut server = Server::with(Config::new().with_max_streams(1));
+    server.open(3);
+    server.rejects(&post(5), 5, ErrorCode::REFUSED_STREAM);
+    server
+}
+
+fn ignored_after_go_away() -> Server {
+    let mut server = Server::new();
+    server.open(1);
+    server.connection.shut_down_now(ErrorCode::NO_ERROR);
+    server.silent(&post(3));
+    server
+}
+
+fn reset_long_ago() -> Server {
+    let mut server = Server::new();
+    for id in (1..6 * Config::CLOSED_STREAMS_MAX as u32).step_by(2) {
+        let stream = server.open(id);
+        server.connection.reset(stream, ErrorCode::NO_ERROR);
+        server.sent();
+    }
+    server
+}
+
+/// RFC 9113 sections 4.2, 4.3, 5.1, 6.1, 6.2, 6.4 and 6.9: the content of frames on a stream that we reset is ignored, and errors
+/// of the connection in them are not.
+#[test]
+fn connection_errors_are_found_in_frames_of_streams_that_we_reset() {
+    for (reset, id) in RESETS {
+        let interrupted = [frame(HEADERS, 0, id, &[]), frame(PING, 0, 0, &[0; 8])].concat();
+        for (late, code) in [
+            (frame(DATA, PADDED, id, &[1]), ErrorCode::PROTOCOL_ERROR),
+            (frame(DATA, PADDED | END_STREAM, id, &[5, 0, 0, 0, 0]), ErrorCode::PROTOCOL_ERROR),
+            (frame(DATA, PADDED, id, &[255; 200]), ErrorCode::PROTOCOL_ERROR),
+            (frame(DATA, PADDED, id, &[]), ErrorCode::FRAME_SIZE_ERROR),
+            (frame(HEADERS, PADDED | END_HEADERS, id, &[2, 0x82]), ErrorCode::PROTOCOL_ERROR),
+            (frame(HEADERS, PADDED | END_HEADERS, id, &[]), ErrorCode::FRAME_SIZE_ERROR),
+            (frame(HEADERS, WITH_PRIORITY | END_HEADERS, id, &[0; 4]), ErrorCode::FRAME_SIZE_ERROR),
+            (frame(HEADERS, END_HEADERS, id, &[0xff; 9]), ErrorCode::COMPRESSION_ERROR),
+            (interrupted, ErrorCode::PROTOCOL_ERROR),
+            (frame(RST_STREAM, 0, id, &[0; 3]), ErrorCode::FRAME_SIZE_ERROR),
+            (frame(WINDOW_UPDATE, 0, id, &[0; 3]), ErrorCode::FRAME_SIZE_ERROR),
+            (frame(PRIORITY, 0, id, &[0; 6]), ErrorCode::FRAME_SIZE_ERROR),
+        ] {
+            reset().fails(&late, code);
+            // The frame arrives in pieces.
+            let mut server = reset();
+            let (last, rest) = late.split_last().expect("a frame");
+            let early = rest.iter().map(|byte| server.receive(&[*byte])).find(Result::is_err);
+            match early {
+                Some(failed) => assert_eq!(failed.expect_err("an error").code(), code),
+                None => server.fails(&[*last], code),
+            }
+        }
+    }
+    // The frame itself resets the stream.
+    let mut server = Server::new();
+    server.ask(1);
+    server.fails(&frame(DATA, PADDED, 1, &[9; 9]), ErrorCode::PROTOCOL_ERROR);
+}
+
+/// RFC 9113 section 6.1.
+#[test]
+fn valid_padding_on_streams_that_we_reset_is_passed_over() {
+    for (reset, id) in RESETS {
+        let mut server = reset();
+        server.sent();
+        server.silent(&frame(DATA, PADDED | END_STREAM, id, &[3, b'h', b'i', 0, 0, 0]));
+        server.silent(&[frame(DATA, PADDED, id, &[0]), frame(DATA, PADDED, id, &[2, 0, 0])].concat());
+        server.silent(&[window_update(id, 0), frame(PING, 0, 0, &[7; 8])].concat());
+        assert_eq!(server.sent().last().map(|sent| sent.frame_type), Some(PING), "stream {id}");
+    }
+}
+
 /// A proxy may send the rest of a body long after our reset: neither streams that ended since then nor further resets matter.
 #[test]
 fn frames_that_cross_our_reset_are_ignored_however_many_streams_close_after_it() {

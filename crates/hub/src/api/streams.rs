@@ -6,10 +6,11 @@ use bytes::Bytes;
 use futures_util::future::{self, Either};
 use serde_json::json;
 use serde_json::value::RawValue;
-use sinews_server::{Answer, Request, Response};
+use sinews_server::{Answer, BodySource as _, Request, Response};
 use sinews_stream::record::{RecordBuilder, Records, ValueKind};
 use sinews_stream::{Durability, Pending, StartPosition, Stream};
 
+use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
 use crate::http::{failure, media_type, stream_name_of};
@@ -17,9 +18,8 @@ use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::{FetchedRecords, READ_BYTES, fetch, read_once};
-use crate::streams::json::{described, read_text, write_record};
+use crate::streams::json::{described, read_text};
 use crate::streams::listing::STREAMS_MAX;
-use crate::streams::records_from::records_from;
 use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
 use crate::streams::service::StreamService;
 use crate::streams::store::ReadFailure;
@@ -30,7 +30,7 @@ const RECORDS: usize = 100;
 const RECORDS_MAX: usize = 10_000;
 
 /// Approximate bytes of one answer to GET.
-const BYTES_MAX: usize = 4 << 20;
+const BYTES_MAX: u64 = 4 << 20;
 
 /// `Retry-After` in seconds, for a full queue or a failed store.
 const RETRY_AFTER: &str = "1";
@@ -379,14 +379,14 @@ fn try_read(
         match lines(&store, read_request).await {
             Ok(lines) => {
                 let response = Response::new(200).with_header("Content-Type", "application/x-ndjson");
-                response.with_header("Cache-Control", "no-store").with_body(lines)
+                response.with_header("Cache-Control", "no-store").with_source(lines)
             }
             Err(problem) => error_response(&problem),
         }
     }))
 }
 
-async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result<String, Problem> {
+async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result<RecordLines, Problem> {
     let StreamReadRequest { name, rights, start, max: mut left, choice } = read_request;
     if let Some(opening) = store.opening(&name, Action::Subscribe, &rights) {
         opening.await?;
@@ -399,22 +399,14 @@ async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result
         }
         PartitionChoice::Any => 0..stream.partitions(),
     };
-    let mut lines = String::new();
+    let mut lines = RecordLines::default();
     for number in partitions {
         let mut next = store.seek(&stream, number, start)?;
         let mut source = store.source(&stream, number)?;
-        let prefix = format!("\"partition\":{number},");
         while left > 0 && lines.len() < BYTES_MAX {
             match read_once(store, &stream, number, &mut source, (next, READ_BYTES)).await {
                 Ok((Some(read), _)) => {
-                    for record in records_from(&read.batches, next).take(left) {
-                        if lines.len() >= BYTES_MAX {
-                            break;
-                        }
-                        write_record(&record, &prefix, &mut lines);
-                        lines.push('\n');
-                        left -= 1;
-                    }
+                    left -= lines.push(number, read.batches, next, left, BYTES_MAX);
                     next = read.next;
                 }
                 Ok((None, _)) => break,

@@ -143,7 +143,7 @@ pub(crate) fn end_records(next: u64, end: u64, mut message: String) -> String {
 }
 
 /// A record as JSON, without the fields that all records of a partition share.
-pub(crate) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) {
+pub(crate) fn write_record(record: &Record<'_>, prefix: &str, out: &mut impl Write) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{{{prefix}\"offset\":{},\"at\":{}", record.offset, record.timestamp);
     let _ = match std::str::from_utf8(record.key) {
@@ -153,7 +153,7 @@ pub(crate) fn write_record(record: &Record<'_>, prefix: &str, out: &mut String) 
     };
     // The declared kind was not checked.
     if record.kind == ValueKind::Tombstone {
-        out.push_str(",\"deleted\":true}");
+        let _ = out.write_str(",\"deleted\":true}");
         return;
     }
     let _ = match (record.kind, std::str::from_utf8(record.value).ok()) {

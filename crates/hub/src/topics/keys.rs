@@ -8,10 +8,12 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use serde_json::json;
 use sinews_server::{
-    KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position, Prepared,
+    BodySource, KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position,
+    Prepared,
 };
 
 use super::MessageContent;
+use crate::http::TextLen;
 use crate::problem::{Problem, code, problem};
 
 impl MessageContent {
@@ -120,26 +122,59 @@ fn write_list<'a>(
 }
 
 /// Writes a key with its version and value.
-fn write_entry(text: &mut String, change: &KeyChange) {
+fn write_entry(text: &mut impl std::fmt::Write, change: &KeyChange) {
     let _ = write!(text, "{{\"key\":{},\"version\":{}", json!(change.key()), change.version());
     if let Some(value) = change.value().and_then(|value| std::str::from_utf8(value).ok()) {
         let _ = write!(text, ",{value}");
     }
-    text.push('}');
+    let _ = text.write_char('}');
 }
 
-/// Encodes a page of keys.
-pub(crate) fn page_json(topic: &str, page: &KeyPage) -> String {
-    let Position { epoch, sequence } = page.position;
-    let mut text = format!("{{\"topic\":{},\"epoch\":{epoch},\"seq\":{sequence},\"keys\":[", json!(topic));
-    for (at, key) in page.keys.iter().enumerate() {
-        if at > 0 {
-            text.push(',');
-        }
-        write_entry(&mut text, key);
+/// A page of keys as JSON, which is encoded as the client takes it.
+pub(crate) struct KeyPageJson {
+    head: String,
+    keys: Vec<KeyChange>,
+    tail: String,
+    len: u64,
+    /// Writes may replace the values before the client takes them.
+    memory: usize,
+}
+
+impl KeyPageJson {
+    pub(crate) fn new(topic: &str, page: KeyPage) -> Self {
+        let Position { epoch, sequence } = page.position;
+        let head = format!("{{\"topic\":{},\"epoch\":{epoch},\"seq\":{sequence},\"keys\":[", json!(topic));
+        let tail = format!("],\"more\":{}}}\n", page.more);
+        let mut len = TextLen::default();
+        page.keys.iter().for_each(|key| write_entry(&mut len, key));
+        let commas = page.keys.len().saturating_sub(1);
+        let len = (head.len() + len.bytes() + commas + tail.len()) as u64;
+        let memory = page.keys.iter().map(|key| size_of::<KeyChange>() + size(key)).sum();
+        Self { head, keys: page.keys, tail, len, memory }
     }
-    let _ = writeln!(text, "],\"more\":{}}}", page.more);
-    text
+}
+
+impl BodySource for KeyPageJson {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// A piece is a key.
+    fn write_piece(&self, number: usize, out: &mut Vec<u8>) {
+        let mut text = String::new();
+        text.push_str(if number == 0 { &self.head } else { "," });
+        if let Some(key) = self.keys.get(number) {
+            write_entry(&mut text, key);
+        }
+        if number + 1 >= self.keys.len() {
+            text.push_str(&self.tail);
+        }
+        out.extend_from_slice(text.as_bytes());
+    }
 }
 
 /// Encodes a key alone.

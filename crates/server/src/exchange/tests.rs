@@ -171,6 +171,7 @@ fn send(sent: &mut Vec<(u32, u16, String, Vec<u8>)>, number: u32, response: &Res
                 body.extend_from_slice(&piece);
             }
         }
+        ResponseBody::Source(part) => body.extend_from_slice(&part.clone().read(usize::MAX).unwrap()),
     }
     let after = response.header("x-after").next().unwrap_or_default().to_owned();
     sent.push((number, response.status(), after, body));

@@ -19,7 +19,7 @@ use self::answer::AnswerContext;
 use self::receive::{RequestStep, Upload};
 use crate::exchange::{PendingAnswer, RetainedRequest};
 use crate::http::HttpConfig;
-use crate::request::FilePart;
+use crate::request::ResponseBody;
 use crate::shared::WorkerShared;
 use crate::socket::AcceptedUpgrade;
 use crate::timer::NEVER;
@@ -65,8 +65,8 @@ enum HttpStage {
     DiscardBody { left: usize, whole: usize },
     /// None: the answer is pending.
     PendingAnswer(Box<PendingAnswer>, AnswerContext),
-    /// None: the rest of a file is queued.
-    Sending(Box<FilePart>),
+    /// None: the rest of a file, or of a body that is encoded in pieces, is queued.
+    Sending(Box<ResponseBody>),
     /// None: the connection becomes the body of a response.
     Streaming(Box<AcceptedUpgrade>),
 }

@@ -43,6 +43,8 @@ pub(crate) struct H2Conn {
     closing: bool,
     /// The peer sends no further request.
     ended: bool,
+    /// The peer has ended its side, and the windows stop an answer for ever.
+    is_stuck: bool,
     started: Time,
     /// The incomplete header block, and when it began, or when reads resumed.
     block_since: Option<(u32, Time)>,
@@ -72,6 +74,7 @@ impl H2Conn {
             paused: false,
             closing: false,
             ended: false,
+            is_stuck: false,
             started: now,
             block_since: None,
             keepalive: PingState::new(now),
@@ -107,6 +110,32 @@ impl H2Conn {
         self.table.exchanges.retain(|exchange| exchange.is_received);
     }
 
+    /// Resets the requests that wait, once an answer is stuck: the client does not take theirs either.
+    fn drop_stuck_requests(&mut self) {
+        if !mem::take(&mut self.is_stuck) {
+            return;
+        }
+        let Self { machine, table, .. } = self;
+        table.exchanges.retain(|exchange| {
+            let waits = matches!(exchange.stage, StreamStage::Waiting(_));
+            if waits {
+                machine.reset(exchange.stream, ErrorCode::CANCEL);
+            }
+            !waits
+        });
+    }
+
+    /// Takes the sockets that cannot send their output any more: the peer has closed its side, so that no window opens.
+    pub(crate) fn take_stuck_sockets(&mut self) -> Vec<ConnId> {
+        if self.ended { self.sockets.take_blocked() } else { Vec::new() }
+    }
+
+    /// Drops all requests and answers of a connection that closes.
+    pub(crate) fn drop_answers(&mut self) {
+        self.table.drop_answers();
+        self.buffer = BytesMut::new();
+    }
+
     /// Starts a graceful stop: GOAWAY, then the open streams are finished.
     pub(crate) fn stop(&mut self) {
         self.machine.shut_down();
@@ -120,6 +149,7 @@ impl H2Conn {
             && !self.is_finished()
             && !self.outbound.has_pending()
             && !self.machine.wants_write()
+            && !self.table.has_waiting
             && !self.sockets.has_ready()
             && self.sockets.moved.is_empty()
             && !self.table.exchanges.iter().any(is_sending)

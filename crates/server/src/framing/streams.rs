@@ -4,9 +4,12 @@
 //!   events ─▶ RequestStreams ─┬▶ StreamExchange: Upload ─▶ Pending ─▶ Sending ─▶ the framing
 //!                             └▶ OpenedSocket: Session and Handler, of the worker ─▶ the framing
 //! ```
+//!
+//! While the queued answers of a connection exceed `max_queued_answers`, complete requests wait before `Pending`.
 
 mod requests;
 mod sockets;
+mod waiting;
 
 use std::net::SocketAddr;
 
@@ -18,6 +21,7 @@ use sinews_proto::Time;
 
 pub(crate) use self::requests::RequestStreams;
 pub(crate) use self::sockets::{SentFrame, SocketTable};
+pub(crate) use self::waiting::WaitingRequests;
 use crate::exchange::{PendingAnswer, RetainedRequest};
 use crate::http::HttpConfig;
 use crate::request::ResponseBody;
@@ -59,6 +63,8 @@ pub(crate) enum StreamReset {
     /// The client need not send the rest of its request.
     Unneeded,
     Cancelled,
+    /// The request was not executed: the client may repeat it.
+    Refused,
     Internal,
 }
 
@@ -73,6 +79,8 @@ pub(crate) struct ExchangeTable<I> {
     /// A socket whose answer is queued.
     pub(super) opened: Option<Box<OpenedSocket>>,
     pub(super) has_request: bool,
+    /// A complete request, or an answer that is ready, waits for the queued answers to leave.
+    pub(crate) has_waiting: bool,
     /// A socket has the slot of the connection among the limits.
     pub(crate) is_slot_taken: bool,
     /// When the last exchange or socket ended.
@@ -115,6 +123,8 @@ pub(super) enum StreamStage {
     /// The request is being answered.
     Answering,
     Upload(Box<StreamUpload>),
+    /// The request is complete, and waits for the queued answers to leave.
+    Waiting(Box<StreamUpload>),
     Pending(Box<PendingAnswer>),
     Sending(OutgoingBody),
 }
@@ -122,12 +132,12 @@ pub(super) enum StreamStage {
 /// The rest of the body of an answer.
 pub(super) struct OutgoingBody {
     pub(super) body: ResponseBody,
-    /// Bytes of memory that the answer holds until its end; 0 for a file, and for bytes that others hold too.
-    pub(super) memory: usize,
+    /// Bytes that the answer alone has in memory, until its end.
+    len: usize,
 }
 
 /// A request with the received part of its body.
-pub(super) struct StreamUpload {
+pub(crate) struct StreamUpload {
     pub(super) request: Box<RetainedRequest>,
     pub(super) body: Vec<u8>,
     /// Bytes of the body that are not returned to the window of the stream.
@@ -143,6 +153,7 @@ impl<I: Copy + Ord> ExchangeTable<I> {
             next: 0,
             opened: None,
             has_request: false,
+            has_waiting: false,
             is_slot_taken: false,
             idle_since: now,
         }
@@ -167,19 +178,35 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         self.idle_since = now;
     }
 
+    /// Drops all requests and answers of a connection that closes.
+    pub(crate) fn drop_answers(&mut self) {
+        (self.exchanges, self.has_waiting) = (Vec::new(), false);
+    }
+
     /// Returns the bytes of memory of bodies that are being sent. A client with closed windows holds them.
     pub(super) fn outgoing(&self) -> usize {
         let bodies = self.exchanges.iter().map(|exchange| match &exchange.stage {
-            StreamStage::Sending(outgoing) => outgoing.memory,
+            StreamStage::Sending(outgoing) => outgoing.memory(),
             _ => 0,
         });
         bodies.sum()
     }
 
+    /// Returns the bytes of requests that wait.
+    fn waiting(&self) -> usize {
+        let waiting = self.exchanges.iter().map(|exchange| match &exchange.stage {
+            StreamStage::Waiting(request) => request.request.len() + request.body.capacity(),
+            _ => 0,
+        });
+        waiting.sum()
+    }
+
     /// Returns the bytes of incomplete requests.
     pub(super) fn incomplete(&self) -> usize {
         let uploads = self.exchanges.iter().map(|exchange| match &exchange.stage {
-            StreamStage::Upload(upload) => upload.request.len() + upload.body.capacity(),
+            StreamStage::Upload(upload) | StreamStage::Waiting(upload) => {
+                upload.request.len() + upload.body.capacity()
+            }
             _ => 0,
         });
         uploads.sum()
@@ -201,7 +228,8 @@ impl<I: Copy + Ord> ExchangeTable<I> {
 impl<I: Copy> StreamExchange<I> {
     fn deadline(&self, config: &HttpConfig, shared: impl Fn(I) -> Time) -> Time {
         match &self.stage {
-            StreamStage::Answering => NEVER,
+            // A waiting request ends with the answers before it, which have deadlines.
+            StreamStage::Answering | StreamStage::Waiting(_) => NEVER,
             StreamStage::Pending(pending) => pending.since + config.handler_timeout,
             StreamStage::Sending(_) => self.progress.max(shared(self.stream)) + config.write_timeout,
             StreamStage::Upload(upload) => {
@@ -215,24 +243,30 @@ impl<I: Copy> StreamExchange<I> {
 
 impl OutgoingBody {
     fn new(body: ResponseBody) -> Self {
-        let memory = match &body {
-            ResponseBody::Bytes(bytes) if bytes.is_unique() => bytes.len(),
-            ResponseBody::Bytes(_) | ResponseBody::File(_) => 0,
+        let (is_unique, len) = match &body {
+            ResponseBody::Bytes(bytes) => (bytes.is_unique(), bytes.len()),
+            ResponseBody::File(_) | ResponseBody::Source(_) => (false, 0),
         };
-        Self { body, memory }
+        Self { body, len: if is_unique { len } else { 0 } }
     }
 
     /// A body of which all is sent.
     pub(super) const fn empty() -> Self {
-        Self { body: ResponseBody::Bytes(Bytes::new()), memory: 0 }
+        Self { body: ResponseBody::Bytes(Bytes::new()), len: 0 }
     }
-}
 
-/// Cuts up to `max` bytes off the body.
-pub(super) fn read_piece(body: &mut ResponseBody, max: usize) -> std::io::Result<Bytes> {
-    match body {
-        ResponseBody::Bytes(bytes) => Ok(bytes.split_to(bytes.len().min(max))),
-        ResponseBody::File(part) => part.read(max).map(Option::unwrap_or_default),
+    /// Returns the bytes of memory that the answer holds: all of its own bytes until its end, and what a source refers to. 0
+    /// for a file, and for bytes that others hold too.
+    pub(super) fn memory(&self) -> usize {
+        match &self.body {
+            ResponseBody::Source(part) => part.memory(),
+            ResponseBody::Bytes(_) | ResponseBody::File(_) => self.len,
+        }
+    }
+
+    /// Returns whether pieces of the body hold more memory than their bytes.
+    pub(super) fn has_large_pieces(&self) -> bool {
+        self.memory() > 0
     }
 }
 

@@ -391,9 +391,15 @@ impl Worker {
                 }
             }
             Some((ConnProtocol::Http(_), _)) => return self.poll_http(io, conn),
-            Some((ConnProtocol::Http2(_), _)) => return self.poll_http2(io, conn),
+            Some((ConnProtocol::Http2(_), shared)) => {
+                shared.services.tasks.acknowledge_wakeup(conn);
+                return self.poll_http2(io, conn);
+            }
             // The connection is lent at the end of the turn.
-            Some((ConnProtocol::Http3(http3), _)) => http3.is_woken = true,
+            Some((ConnProtocol::Http3(http3), shared)) => {
+                shared.services.tasks.acknowledge_wakeup(conn);
+                http3.is_woken = true;
+            }
             // The connection has closed.
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => return,
         }

@@ -6,7 +6,7 @@ use sinews_session::{Chain, Flow};
 use super::Worker;
 use super::conn::ConnProtocol;
 use crate::framing::h2::{H2Conn, SocketEvent};
-use crate::framing::streams::RequestStreams as _;
+use crate::framing::streams::{RequestStreams as _, WaitingRequests as _};
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
 
@@ -70,8 +70,26 @@ impl Worker {
                 None => break,
             }
         }
+        self.answer_waiting(io, conn);
         self.end_failed(io, conn);
         at
+    }
+
+    /// Executes requests that waited, if the client has taken earlier answers.
+    fn answer_waiting(&mut self, io: &mut Io, conn: ConnId) {
+        if self.lend_http2(conn).is_some_and(|(http2, _)| http2.table.has_waiting) {
+            self.poll_answers_http2(io, conn);
+        }
+    }
+
+    fn poll_answers_http2(&mut self, io: &mut Io, conn: ConnId) {
+        loop {
+            let Some((http2, shared)) = self.lend_http2(conn) else { return };
+            match http2.poll_answers(shared) {
+                Some(opened) => self.open_socket(io, conn, *opened),
+                None => return,
+            }
+        }
     }
 
     /// Ends the sockets of a connection that ends without its streams.
@@ -105,18 +123,13 @@ impl Worker {
 
     pub(super) fn poll_http2(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
-        loop {
-            let Some((http2, shared)) = self.lend_http2(conn) else { return };
-            match http2.poll_answers(shared) {
-                Some(opened) => self.open_socket(io, conn, *opened),
-                None => break,
-            }
-        }
+        self.poll_answers_http2(io, conn);
         self.continue_http2(io, conn);
     }
 
     /// Handles waiting input, unless reads are paused.
     fn continue_http2(&mut self, io: &mut Io, conn: ConnId) {
+        self.answer_waiting(io, conn);
         let reads_paused = self.conn_mut(conn).is_some_and(|found| found.reads_paused);
         match self.lend_http2(conn) {
             Some((http2, _)) if http2.paused && !reads_paused => self.resume_http2(io, conn),
@@ -139,10 +152,13 @@ impl Worker {
 
     /// Handles the end of the peer's side: no stream gets more input.
     pub(super) fn end_http2(&mut self, io: &mut Io, conn: ConnId) {
-        let Some((http2, _)) = self.lend_http2(conn) else { return };
+        let Some((http2, shared)) = self.lend_http2(conn) else { return };
         http2.end();
+        // Bodies whose windows are closed end.
+        http2.send_pieces(shared);
         let sockets = http2.sockets.list();
         self.end_sockets(io, sockets);
+        self.answer_waiting(io, conn);
     }
 
     pub(super) fn http2_timer(&mut self, io: &mut Io, conn: ConnId) {

@@ -13,7 +13,7 @@ use super::Worker;
 use super::conn::ConnProtocol;
 use super::quic_routing::DatagramOwner;
 use crate::framing::h3::{H3Conn, H3Streams, SocketInput};
-use crate::framing::streams::RequestStreams as _;
+use crate::framing::streams::WaitingRequests as _;
 use crate::mail::{Mail, MailedDatagram};
 use crate::metrics::{ConnMemory, ConnectionEnd};
 use crate::shared::WorkerShared;
@@ -189,6 +189,19 @@ impl Worker {
         }
     }
 
+    /// Polls answers that were woken, and executes requests that wait.
+    fn poll_answers_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
+        loop {
+            let Some((http3, shared)) = self.lend_http3(conn) else { return };
+            if !std::mem::take(&mut http3.is_woken) && !http3.table.has_waiting {
+                return;
+            }
+            let Some(opened) = (H3Streams { conn: http3, exchanges }).poll_answers(shared) else { return };
+            http3.is_woken = true;
+            self.open_socket(io, conn, *opened);
+        }
+    }
+
     /// Applies the state of a connection while it is lent: answers, timeouts, output of sockets and bodies.
     fn settle_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
         let now = self.time(io);
@@ -197,21 +210,14 @@ impl Worker {
         if let Some((http3, _)) = self.lend_http3(conn) {
             http3.note_reads(reads_paused, now);
         }
-        loop {
-            let Some((http3, shared)) = self.lend_http3(conn) else { return };
-            if !std::mem::take(&mut http3.is_woken) {
-                break;
-            }
-            if let Some(opened) = (H3Streams { conn: http3, exchanges }).poll_answers(shared) {
-                http3.is_woken = true;
-                self.open_socket(io, conn, *opened);
-            }
-        }
+        self.poll_answers_http3(io, conn, exchanges);
         self.close_replaced(io, conn);
         self.time_sockets(io, conn);
         if let Some((http3, shared)) = self.lend_http3(conn) {
             H3Streams { conn: http3, exchanges }.expire(shared);
         }
+        // An answer that has timed out makes room for requests that wait.
+        self.poll_answers_http3(io, conn, exchanges);
         while self.fill_http3(io, conn, exchanges) {}
         // All of its changes are applied.
         let is_listed = self.quic.changed.pop_if(|last| *last == conn).is_some();
@@ -405,6 +411,7 @@ impl Worker {
     /// Closes a connection that holds too much memory.
     pub(super) fn shed_http3(&mut self, conn: ConnId) {
         if let Some((http3, _)) = self.lend_http3(conn) {
+            http3.table.drop_answers();
             http3.close(H3Code::H3_EXCESSIVE_LOAD, "limit of memory");
             self.mark_http3(conn);
         }

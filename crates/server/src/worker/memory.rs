@@ -100,6 +100,10 @@ impl Worker {
         } else if conn.stream_slot().is_some() {
             self.remove_sockets(io, vec![conn]);
         } else {
+            // The connection closes at the end of the turn; others use its memory before.
+            if let Some((ConnProtocol::Http2(http2), _)) = self.lend(conn) {
+                http2.drop_answers();
+            }
             io.close(conn);
         }
     }

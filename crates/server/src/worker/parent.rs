@@ -56,6 +56,27 @@ impl<'a> SocketParent<'a> {
         on_stream!(self, stream, h2, h3, id => h2.sockets.mark_ready(id), h3.sockets.mark_ready(id));
     }
 
+    /// Notes the queued bytes of a streaming response. Returns whether a request of the connection waits for them.
+    pub(super) fn note_response(&mut self, stream: StreamKey, bytes: usize) -> bool {
+        match (self, stream) {
+            (Self::Http2(http2), StreamKey::Http2(id)) => {
+                http2.sockets.note_response(id, bytes) && http2.table.has_waiting
+            }
+            (Self::Http3(http3), StreamKey::Http3(id)) => {
+                http3.sockets.note_response(id, bytes) && http3.table.has_waiting
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether a request of the connection waits for queued answers.
+    pub(super) fn has_waiting(&self) -> bool {
+        match self {
+            Self::Http2(http2) => http2.table.has_waiting,
+            Self::Http3(http3) => http3.table.has_waiting,
+        }
+    }
+
     /// Returns consumed bytes to the window of a stream. QUIC does so by itself, unless the stream was
     /// [held](Self::hold).
     pub(super) fn release(&mut self, stream: StreamKey, bytes: usize, was_held: bool) {

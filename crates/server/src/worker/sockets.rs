@@ -7,6 +7,8 @@
 //!   DATA ─▶ Session ─▶ Handler ─▶ Session: chain ─▶ ready ─▶ DATA frames, in turns ─▶ sends of the connection
 //! ```
 
+use std::task::Wake as _;
+
 use bytes::BytesMut;
 use sinews_engine::{ConnId, Io};
 use sinews_session::{Chain, Flow, Outbound, TransportAction};
@@ -329,6 +331,9 @@ impl Worker {
         let action = websocket.session.transport_action();
         let is_body = websocket.is_body();
         let memory = ConnMemory::new(websocket.buffered(), websocket.session.incomplete());
+        if is_body && parent.note_response(stream, websocket.buffered()) {
+            shared.services.tasks.waker_of(parent_id).wake();
+        }
         let due = parent.due();
         *due = (*due).min(websocket.armed);
         if found.has_output() {
@@ -413,6 +418,9 @@ impl Worker {
                 parent.end_stream(removed.stream, shared);
             }
             parent.remove_socket(removed.stream, reset, now);
+            if is_body && parent.has_waiting() {
+                shared.services.tasks.waker_of(removed.parent).wake();
+            }
         }
         // The connection may have waited for its last stream.
         self.settle_one(io, removed.parent);

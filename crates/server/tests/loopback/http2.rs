@@ -4,6 +4,7 @@ mod content;
 mod limits;
 mod socket_attacks;
 mod sockets;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::io::Read;

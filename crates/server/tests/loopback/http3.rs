@@ -11,6 +11,7 @@ mod rules;
 mod sessions;
 mod sockets;
 mod tamper;
+mod waiting;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};

@@ -20,7 +20,7 @@ use crate::json::present;
 use crate::problem::{Problem, code, problem};
 use crate::streams::follow;
 use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
-use crate::topics::keys::{key_json, key_problem, page_json};
+use crate::topics::keys::{KeyPageJson, key_json, key_problem};
 use crate::topics::list::{TopicScan, TopicUse, TopicsInUse};
 use crate::topics::presence;
 
@@ -253,7 +253,7 @@ pub(super) fn keys(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
     let limit = limit_of(request, Topics::KEYS_MAX)?;
     let page =
         request.topics().keys(&topic, after.as_deref(), filter.as_deref(), limit).map_err(key_problem)?;
-    Ok(text_success(page_json(&topic, &page)).into())
+    Ok(text_success(String::new()).with_source(KeyPageJson::new(&topic, page)).into())
 }
 
 /// `GET /topics/{topic}/keys/{key}`.

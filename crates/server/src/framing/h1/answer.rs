@@ -190,8 +190,8 @@ impl H1Conn {
             Some(ResponseBody::Bytes(bytes)) if bytes.len() > BODY_COPY_MAX => {
                 chain.push_bytes(bytes.clone())
             }
-            Some(ResponseBody::File(part)) => {
-                self.stage = HttpStage::Sending(Box::new(part.clone()));
+            Some(body @ (ResponseBody::File(_) | ResponseBody::Source(_))) => {
+                self.stage = HttpStage::Sending(Box::new(body.clone()));
                 self.send_pieces(shared);
             }
             _ => {}
@@ -241,20 +241,20 @@ impl H1Conn {
         }
     }
 
-    /// Queues more of a file, up to the high-water mark.
+    /// Queues more of a file, or of a body that is encoded in pieces, up to the high-water mark.
     pub(crate) fn send_pieces(&mut self, shared: &mut WorkerShared) {
-        while let HttpStage::Sending(part) = &mut self.stage
+        while let HttpStage::Sending(body) = &mut self.stage
             && self.outbound.len() < PIECE
         {
-            match part.read(PIECE) {
-                Ok(Some(piece)) => {
+            match body.read(PIECE) {
+                Ok(piece) if piece.is_empty() => self.stage = HttpStage::Head,
+                Ok(piece) => {
                     self.last_progress = shared.services.now;
                     self.outbound.pending_chain(&mut shared.resources).push_bytes(piece);
                 }
-                Ok(None) => self.stage = HttpStage::Head,
                 // The close of the connection tells the peer that the body is incomplete.
                 Err(error) => {
-                    tracing::error!(%error, "failed to read file; the response is incomplete");
+                    tracing::error!(%error, "failed to read the body; the response is incomplete");
                     (self.stage, self.closing) = (HttpStage::Head, true);
                 }
             }

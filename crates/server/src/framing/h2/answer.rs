@@ -7,7 +7,7 @@ use sinews_session::{Chain, Resources};
 use super::{H2Conn, QUEUED_MAX};
 use crate::fixed::BODY_COPY_MAX;
 use crate::framing::streams::{
-    ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage, read_piece,
+    ExchangeTable, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage,
 };
 use crate::shared::WorkerShared;
 
@@ -63,6 +63,7 @@ impl RequestStreams for H2Conn {
         }
         // Sockets with output take turns with bodies when the send begins.
         while !self.sockets.has_ready() && self.has_capacity() && self.send_next_body(shared) {}
+        self.drop_stuck_requests();
     }
 
     fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool {
@@ -97,6 +98,10 @@ impl RequestStreams for H2Conn {
 
     fn sockets(&mut self) -> &mut SocketTable<StreamId> {
         &mut self.sockets
+    }
+
+    fn queued_answers(&mut self) -> usize {
+        self.table.outgoing() + self.sockets.responses()
     }
 
     fn has_capacity(&self) -> bool {
@@ -135,13 +140,19 @@ impl H2Conn {
         let StreamStage::Sending(outgoing) = &mut exchange.stage else { return SentPiece::None };
         let body = &mut outgoing.body;
         let max = machine.window(exchange.stream).min(PIECE);
+        if max == 0 && self.ended {
+            // The peer has closed its side: no window opens any more.
+            machine.reset(exchange.stream, ErrorCode::CANCEL);
+            self.is_stuck = true;
+            return SentPiece::Last;
+        }
         if max == 0 {
             return SentPiece::None;
         }
-        let piece = match read_piece(body, max) {
+        let piece = match body.read(max) {
             Ok(piece) => piece,
             Err(error) => {
-                tracing::error!(%error, "failed to read file; the response is incomplete");
+                tracing::error!(%error, "failed to read the body; the response is incomplete");
                 machine.reset(exchange.stream, ErrorCode::INTERNAL_ERROR);
                 return SentPiece::Last;
             }
@@ -181,6 +192,7 @@ impl From<StreamReset> for ErrorCode {
         match reset {
             StreamReset::Unneeded => Self::NO_ERROR,
             StreamReset::Cancelled => Self::CANCEL,
+            StreamReset::Refused => Self::REFUSED_STREAM,
             StreamReset::Internal => Self::INTERNAL_ERROR,
         }
     }

@@ -12,7 +12,6 @@ use super::H3Streams;
 use crate::exchange::RetainedRequest;
 use crate::framing::streams::{
     ExchangeTable, OutgoingBody, PIECE, RequestStreams, SentFrame, SocketTable, StreamReset, StreamStage,
-    read_piece,
 };
 use crate::shared::WorkerShared;
 
@@ -61,6 +60,14 @@ impl RequestStreams for H3Streams<'_, '_> {
 
     fn sockets(&mut self) -> &mut SocketTable<QuicStreamId> {
         &mut self.conn.sockets
+    }
+
+    fn queued_answers(&mut self) -> usize {
+        // QUIC has pieces of them.
+        let sending = self.conn.table.exchanges.iter();
+        let sending = sending.filter(|exchange| matches!(exchange.stage, StreamStage::Sending(_)));
+        let queued: usize = sending.map(|exchange| self.exchanges.queued_on(exchange.stream)).sum();
+        self.conn.table.outgoing() + self.conn.sockets.responses() + queued
     }
 
     /// The windows are the limit.
@@ -128,6 +135,7 @@ impl H3Streams<'_, '_> {
         let exchange = &mut conn.table.exchanges[at];
         let stream = exchange.stream;
         let StreamStage::Sending(outgoing) = &mut exchange.stage else { return None };
+        let is_part = outgoing.has_large_pieces();
         let body = &mut outgoing.body;
         if exchanges.is_blocked(stream) {
             return None;
@@ -135,12 +143,12 @@ impl H3Streams<'_, '_> {
         if body.len() == 0 {
             return Some(true);
         }
-        let piece: Bytes = match read_piece(body, PIECE) {
+        let piece: Bytes = match body.read(PIECE) {
             // QUIC may hold a piece for long, and a part of a body holds all of it.
-            Ok(piece) if outgoing.memory > 0 => Bytes::copy_from_slice(&piece),
+            Ok(piece) if is_part => Bytes::copy_from_slice(&piece),
             Ok(piece) => piece,
             Err(error) => {
-                tracing::error!(%error, "failed to read file; the response is incomplete");
+                tracing::error!(%error, "failed to read the body; the response is incomplete");
                 exchanges.reset(stream, H3Code::H3_INTERNAL_ERROR);
                 return Some(true);
             }
@@ -167,6 +175,7 @@ impl From<StreamReset> for H3Code {
         match reset {
             StreamReset::Unneeded => Self::H3_NO_ERROR,
             StreamReset::Cancelled => Self::H3_REQUEST_CANCELLED,
+            StreamReset::Refused => Self::H3_REQUEST_REJECTED,
             StreamReset::Internal => Self::H3_INTERNAL_ERROR,
         }
     }

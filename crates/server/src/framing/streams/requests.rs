@@ -11,7 +11,7 @@ use sinews_session::{Chain, Resources};
 
 use super::{
     ExchangeTable, OpenedSocket, OutgoingBody, SentFrame, SocketSlot, SocketTable, StreamKey, StreamReset,
-    StreamStage, StreamUpload,
+    StreamStage, StreamUpload, WaitingRequests as _,
 };
 use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, Outcome, RetainedRequest, SocketHandshake, admit};
@@ -59,6 +59,9 @@ pub(crate) trait RequestStreams: Sized {
     }
 
     fn sockets(&mut self) -> &mut SocketTable<Self::Id>;
+
+    /// Returns the bytes of memory of answers whose streams have not taken them.
+    fn queued_answers(&mut self) -> usize;
 
     /// Returns whether more bytes of sockets and bodies may be queued.
     fn has_capacity(&self) -> bool;
@@ -133,7 +136,7 @@ pub(crate) trait RequestStreams: Sized {
             return self.answer(stream, &exchange, too_large(max_body), shared);
         }
         if ends || exchange.responder().is_none() {
-            return self.respond(stream, &exchange, shared);
+            return self.respond_in_turn(stream, &exchange, shared);
         }
         if head.expects_continue() {
             // The stream was opened by the same event.
@@ -169,7 +172,7 @@ pub(crate) trait RequestStreams: Sized {
     /// Returns consumed bytes to the windows of uploads, within the memory of one connection.
     fn open_windows(&mut self, max_body: usize) {
         let uploads = self.table().exchanges.iter().filter_map(|exchange| match &exchange.stage {
-            StreamStage::Upload(upload) => Some(upload.body.len()),
+            StreamStage::Upload(upload) | StreamStage::Waiting(upload) => Some(upload.body.len()),
             _ => None,
         });
         let is_full = uploads.sum::<usize>() > max_body.saturating_mul(UPLOADS_MAX);
@@ -192,7 +195,7 @@ pub(crate) trait RequestStreams: Sized {
     fn remove_reset(&mut self, stream: Self::Id, shared: &WorkerShared) {
         let table = self.table();
         let Some(at) = table.position(stream) else { return };
-        let is_upload = matches!(table.exchanges[at].stage, StreamStage::Upload(_));
+        let is_upload = matches!(table.exchanges[at].stage, StreamStage::Upload(_) | StreamStage::Waiting(_));
         table.remove(at, shared.services.now);
         if is_upload {
             self.open_windows(shared.services.http.max_body);
@@ -203,15 +206,15 @@ pub(crate) trait RequestStreams: Sized {
     fn end_upload(&mut self, stream: Self::Id, rejection: Option<Response>, shared: &mut WorkerShared) {
         let table = self.table();
         let Some(at) = table.position(stream) else { return };
-        let (peer, exchange) = (table.peer, &mut table.exchanges[at]);
-        let StreamStage::Upload(upload) = mem::replace(&mut exchange.stage, StreamStage::Answering) else {
-            return;
-        };
-        let (router, started) = (Rc::clone(&shared.router), Some(exchange.started));
-        upload.request.with_exchange(&upload.body, peer, started, &router, |exchange| match rejection {
-            Some(response) => self.answer(stream, exchange, response, shared),
-            None => self.respond(stream, exchange, shared),
-        });
+        let stage = mem::replace(&mut table.exchanges[at].stage, StreamStage::Answering);
+        let StreamStage::Upload(upload) = stage else { return };
+        match rejection {
+            Some(response) => self.with_request(stream, &upload, shared, |this, exchange, shared| {
+                this.answer(stream, exchange, response, shared);
+            }),
+            None if self.must_wait(shared) => self.wait(stream, upload, shared),
+            None => self.respond_to_upload(stream, &upload, shared),
+        }
         self.open_windows(shared.services.http.max_body);
     }
 
@@ -302,29 +305,17 @@ pub(crate) trait RequestStreams: Sized {
         self.queue_head(stream, response.status, own.chain(added), ends, resources, now)
     }
 
-    /// Polls the answers whose futures were woken, until one of them opens a socket.
-    fn poll_answers(&mut self, shared: &mut WorkerShared) -> Option<Box<OpenedSocket>> {
-        let mut at = 0;
-        while let Some(exchange) = self.table().exchanges.get_mut(at) {
-            let stream = exchange.stream;
-            if let StreamStage::Pending(pending) = &mut exchange.stage
-                && pending.is_woken()
-                && let Poll::Ready(answer) = pending.poll()
-            {
-                match answer {
-                    LaterAnswer::Response(response) => self.finish_answer(stream, response, shared),
-                    LaterAnswer::Streaming(streaming) => self.finish_streaming(stream, streaming, shared),
-                }
-                if let Some(opened) = self.table().opened.take() {
-                    return Some(opened);
-                }
+    /// Polls the pending answer of a stream.
+    fn poll_answer(&mut self, stream: Self::Id, shared: &mut WorkerShared) {
+        let Some(at) = self.table().position(stream) else { return };
+        let StreamStage::Pending(pending) = &mut self.table().exchanges[at].stage else { return };
+        match pending.poll() {
+            Poll::Ready(LaterAnswer::Response(response)) => self.finish_answer(stream, response, shared),
+            Poll::Ready(LaterAnswer::Streaming(streaming)) => {
+                self.finish_streaming(stream, streaming, shared)
             }
-            // An exchange that ended is no longer there.
-            let exchanges = &self.table().exchanges;
-            at += usize::from(exchanges.get(at).is_some_and(|exchange| exchange.stream == stream));
+            Poll::Pending => {}
         }
-        self.send_pieces(shared);
-        None
     }
 
     fn finish_answer(&mut self, stream: Self::Id, mut response: Response, shared: &mut WorkerShared) {
@@ -390,7 +381,8 @@ pub(crate) trait RequestStreams: Sized {
                     let response = Response::text("request timeout\n").with_status(408);
                     self.end_upload(stream, Some(response), shared);
                 }
-                StreamStage::Sending(_) | StreamStage::Answering => {
+                // Waiting requests have no deadline.
+                StreamStage::Sending(_) | StreamStage::Answering | StreamStage::Waiting(_) => {
                     self.cancel(stream, StreamReset::Cancelled, shared);
                 }
             }

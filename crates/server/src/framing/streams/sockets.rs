@@ -20,6 +20,8 @@ pub(crate) struct SocketTable<I> {
     pub(crate) moved: Vec<ConnId>,
     /// No later than the first deadline of a socket.
     pub(crate) due: Time,
+    /// Queued bytes of all streaming responses.
+    responses: usize,
 }
 
 /// A stream of a socket.
@@ -30,6 +32,8 @@ struct SocketStream<I> {
     ready: bool,
     /// A window is closed.
     blocked: bool,
+    /// Queued bytes of a streaming response.
+    response: usize,
 }
 
 /// Output of a socket that has moved to its connection.
@@ -41,7 +45,7 @@ pub(crate) struct SentFrame {
 
 impl<I: Copy + Ord> SocketTable<I> {
     pub(crate) const fn new() -> Self {
-        Self { sockets: Vec::new(), ready: VecDeque::new(), moved: Vec::new(), due: NEVER }
+        Self { sockets: Vec::new(), ready: VecDeque::new(), moved: Vec::new(), due: NEVER, responses: 0 }
     }
 
     fn position(&self, stream: I) -> Option<usize> {
@@ -61,7 +65,17 @@ impl<I: Copy + Ord> SocketTable<I> {
     pub(crate) fn take(&mut self) -> Vec<ConnId> {
         let sockets = self.list();
         (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
+        self.responses = 0;
         sockets
+    }
+
+    /// Takes the sockets whose windows are closed.
+    pub(crate) fn take_blocked(&mut self) -> Vec<ConnId> {
+        let blocked = self
+            .sockets
+            .iter_mut()
+            .filter_map(|socket| mem::take(&mut socket.blocked).then_some(socket.socket));
+        blocked.collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -76,15 +90,28 @@ impl<I: Copy + Ord> SocketTable<I> {
     /// Adds a socket. Its stream is mostly the latest; an upload may have delayed its answer.
     pub(crate) fn add(&mut self, stream: I, socket: ConnId) {
         let at = self.sockets.partition_point(|known| known.stream < stream);
-        self.sockets.insert(at, SocketStream { stream, socket, ready: false, blocked: false });
+        self.sockets.insert(at, SocketStream { stream, socket, ready: false, blocked: false, response: 0 });
     }
 
     pub(crate) fn remove(&mut self, stream: I) {
         let Some(at) = self.position(stream) else { return };
-        self.sockets.remove(at);
+        self.responses -= self.sockets.remove(at).response;
         if self.sockets.is_empty() {
             (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
         }
+    }
+
+    /// Notes the queued bytes of a streaming response. Returns whether they have become fewer.
+    pub(crate) fn note_response(&mut self, stream: I, bytes: usize) -> bool {
+        let Some(at) = self.position(stream) else { return false };
+        let before = mem::replace(&mut self.sockets[at].response, bytes);
+        self.responses = self.responses - before + bytes;
+        bytes < before
+    }
+
+    /// Returns the queued bytes of all streaming responses.
+    pub(crate) const fn responses(&self) -> usize {
+        self.responses
     }
 
     /// Notes that a socket has output, or has to end its stream.

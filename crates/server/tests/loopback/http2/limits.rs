@@ -88,7 +88,7 @@ fn answers_to_closed_windows_count_as_memory() {
         move |_| Response::text(body.clone())
     });
     let limits = Limits::default().with_max_memory(20 * ANSWER).with_when_full(WhenFull::Close);
-    let http = patient().with_http2_clear_text(true);
+    let http = patient().with_http2_clear_text(true).with_max_queued_answers(usize::MAX);
     let monitor = router.monitor();
     let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
     let connect = || {

@@ -73,7 +73,8 @@ fn answers_to_closed_windows_count_as_memory() {
     const ANSWER: usize = 1 << 20;
     let router = Router::new().get("/made", |_| Response::text(vec![b'x'; ANSWER]));
     let limits = Limits::default().with_max_memory(20 * ANSWER).with_when_full(WhenFull::Close);
-    let server = Http3Server::with(patient(), router, |server| server.limits(limits));
+    let http = patient().with_max_queued_answers(usize::MAX);
+    let server = Http3Server::with(http, router, |server| server.limits(limits));
     let mut other = server.connect();
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(1000_u32.into());

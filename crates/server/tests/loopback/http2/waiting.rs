@@ -1,0 +1,360 @@
+//! Requests of a client that does not take the answers to earlier ones.
+
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use sinews_server::{BodySource, Limits};
+
+use super::sockets::{Sockets, VERSION, connect_block};
+use super::*;
+use crate::support::echo;
+
+const ANSWER: usize = 1 << 20;
+
+/// A server whose answers are counted, in order.
+struct CountingServer {
+    running: Running,
+    monitor: Monitor,
+    executed: Arc<Mutex<Vec<String>>>,
+    wakers: Arc<Mutex<Vec<Waker>>>,
+    /// Pieces that a source has encoded.
+    pieces: Arc<AtomicUsize>,
+}
+
+/// A body of 64 pieces of 16 KiB.
+struct Pieces(Arc<AtomicUsize>);
+
+impl BodySource for Pieces {
+    fn len(&self) -> u64 {
+        ANSWER as u64
+    }
+
+    fn memory(&self) -> usize {
+        0
+    }
+
+    fn write_piece(&self, number: usize, out: &mut Vec<u8>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        out.resize(out.len() + (16 << 10), number as u8);
+    }
+}
+
+fn large() -> Response {
+    Response::text(vec![b'x'; ANSWER])
+}
+
+impl CountingServer {
+    fn new(http: HttpConfig) -> Self {
+        let executed = Arc::<Mutex<Vec<String>>>::default();
+        let wakers = Arc::<Mutex<Vec<Waker>>>::default();
+        let pieces = Arc::<AtomicUsize>::default();
+        let (asked, waiting, counted) = (Arc::clone(&executed), Arc::clone(&wakers), Arc::clone(&pieces));
+        let [made, posted, woken] = [(); 3].map(|()| Arc::clone(&asked));
+        let router = Router::new()
+            .websocket("/echo", echo())
+            .get("/", |_| Response::text("hello\n"))
+            .get("/made/{number}", move |request| {
+                made.lock().unwrap().push(request.param("number").unwrap().into_owned());
+                large()
+            })
+            .post("/posted", move |request| {
+                posted.lock().unwrap().push(String::from_utf8(request.body().to_vec()).unwrap());
+                large()
+            })
+            .get("/pieces", move |_| Response::new(200).with_source(Pieces(Arc::clone(&counted))))
+            .get("/later/{number}", move |request| {
+                let (waiting, woken, mut is_listed) = (Arc::clone(&waiting), Arc::clone(&woken), false);
+                let number = request.param("number").unwrap().into_owned();
+                Answer::later(std::future::poll_fn(move |cx| {
+                    if !std::mem::replace(&mut is_listed, true) {
+                        waiting.lock().unwrap().push(cx.waker().clone());
+                        return Poll::Pending;
+                    }
+                    woken.lock().unwrap().push(number.clone());
+                    Poll::Ready(large())
+                }))
+            });
+        let http = http.with_http2_clear_text(true);
+        let server = Server::new(router).threads(1).http(http).limits(Limits::default().without_max_memory());
+        let bound = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+        let monitor = bound.monitor();
+        Self { running: Running::bound(bound), monitor, executed, wakers, pieces }
+    }
+
+    /// Connects a client whose streams have no window.
+    fn connect(&self) -> Http2Client {
+        let mut client = Http2Client { client: self.running.connect() };
+        client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        client.frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        client
+    }
+
+    fn executed(&self) -> Vec<String> {
+        self.executed.lock().unwrap().clone()
+    }
+
+    /// Waits until this number of requests is executed.
+    fn await_executed(&self, count: usize) {
+        wait("executed requests", || self.executed().len() == count);
+    }
+}
+
+fn wait(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::park_timeout(Duration::from_micros(100));
+    }
+}
+
+/// Waits until the server has handled all frames so far.
+fn sync(client: &mut Http2Client) {
+    client.frame(PING, 0, 0, &[3; 8]);
+    while client.until(PING).flags & 1 == 0 {}
+}
+
+fn numbers(count: usize) -> Vec<String> {
+    (0..count).map(|number| number.to_string()).collect()
+}
+
+fn stream(number: usize) -> u32 {
+    2 * number as u32 + 1
+}
+
+/// Opens all windows.
+fn open_windows(client: &mut Http2Client) {
+    client.frame(SETTINGS, 0, 0, &[0, 4, 0x3f, 0, 0, 0]);
+    client.frame(WINDOW_UPDATE, 0, 0, &[0x3f, 0, 0, 0]);
+}
+
+#[test]
+fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_order() {
+    const REQUESTS: usize = 100;
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    let requests = (0..REQUESTS).map(|number| {
+        let path = format!("/made/{number}");
+        frame(HEADERS, END_STREAM | END_HEADERS, stream(number), &block(METHOD_GET, &path, &[]))
+    });
+    client.send(&requests.collect::<Vec<_>>().concat());
+    sync(&mut client);
+    // The first is within the limit, the second exceeds it.
+    assert_eq!(server.executed(), numbers(2));
+    let queued = server.monitor.metrics().queued_bytes;
+    assert!((ANSWER as u64..=3 * ANSWER as u64).contains(&queued), "{queued} bytes");
+    // Another connection is served.
+    let mut other = server.connect();
+    open_windows(&mut other);
+    other.get(1, "/");
+    assert_eq!(other.answers(&[1])[&1].1, b"hello\n");
+    // The client resets two streams: each frees its answer.
+    client.frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]);
+    sync(&mut client);
+    assert_eq!(server.executed(), numbers(3));
+    // One that waits is reset, too.
+    client.frame(RST_STREAM, 0, stream(7), &[0, 0, 0, 8]);
+    open_windows(&mut client);
+    let streams: Vec<u32> = (1..REQUESTS).filter(|number| *number != 7).map(stream).collect();
+    let answers = client.answers(&streams);
+    for stream in streams {
+        // The first heads were read before.
+        let (_, body, ends) = &answers[&stream];
+        assert_eq!((body.len(), *ends), (ANSWER, true), "stream {stream}");
+    }
+    let expected: Vec<String> = numbers(REQUESTS).into_iter().filter(|number| number != "7").collect();
+    assert_eq!(server.executed(), expected);
+    assert_eq!(server.monitor.metrics().queued_bytes, 0);
+}
+
+#[test]
+fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    for number in 0..10 {
+        client.frame(HEADERS, END_HEADERS, stream(number), &block(METHOD_POST, "/posted", &[]));
+        client.frame(DATA, END_STREAM, stream(number), number.to_string().as_bytes());
+    }
+    sync(&mut client);
+    assert_eq!(server.executed(), numbers(2));
+    open_windows(&mut client);
+    let streams: Vec<u32> = (0..10).map(stream).collect();
+    let answers = client.answers(&streams);
+    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    assert_eq!(server.executed(), numbers(10));
+}
+
+/// A client may repeat a request that is refused.
+#[test]
+fn requests_are_refused_when_those_that_wait_exceed_the_limit_too() {
+    const REQUESTS: usize = 60;
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    let body = vec![b'7'; 40_000];
+    for number in 0..REQUESTS {
+        client.frame(HEADERS, END_HEADERS, stream(number), &block(METHOD_POST, "/posted", &[]));
+        for (at, piece) in body.chunks(16_000).enumerate() {
+            client.frame(DATA, if at == 2 { END_STREAM } else { 0 }, stream(number), piece);
+        }
+    }
+    let (mut waiting, mut refused) = ((0..REQUESTS).map(stream).collect::<Vec<_>>(), 0);
+    client.frame(PING, 0, 0, &[3; 8]);
+    loop {
+        let frame = client.read().expect("an open connection");
+        if frame.kind == RST_STREAM {
+            assert_eq!(frame.payload, [0, 0, 0, 7], "REFUSED_STREAM");
+            waiting.retain(|stream| *stream != frame.stream);
+            refused += 1;
+        } else if frame.kind == PING {
+            break;
+        }
+    }
+    // Buffers of bodies double.
+    assert!((20..50).contains(&refused), "{refused} requests are refused");
+    let incomplete = server.monitor.metrics().incomplete_bytes;
+    assert!(incomplete < 2 << 20, "{incomplete} bytes");
+    open_windows(&mut client);
+    let answers = client.answers(&waiting);
+    assert!(waiting.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    let executed = server.executed();
+    assert_eq!(executed.len() + refused, REQUESTS);
+    assert!(executed.iter().all(|executed| executed.as_bytes() == body));
+}
+
+/// All futures are woken at once.
+#[test]
+fn pending_answers_are_not_polled_while_queued_answers_exceed_their_limit() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    for number in 0..20 {
+        client.get(stream(number), &format!("/later/{number}"));
+    }
+    sync(&mut client);
+    assert_eq!(server.wakers.lock().unwrap().len(), 20);
+    server.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+    server.await_executed(2);
+    sync(&mut client);
+    assert_eq!(server.executed().len(), 2);
+    open_windows(&mut client);
+    let streams: Vec<u32> = (0..20).map(stream).collect();
+    let answers = client.answers(&streams);
+    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    assert_eq!(server.executed(), numbers(20));
+}
+
+#[test]
+fn sockets_open_and_echo_while_requests_wait() {
+    let server = CountingServer::new(patient());
+    let mut sockets = Sockets::new(&server.running);
+    assert_eq!(sockets.connect(1, "/echo", &[]), 200);
+    sockets.http2.frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let requests = (0..20).map(|number| {
+        let head = block(METHOD_GET, &format!("/made/{number}"), &[]);
+        frame(HEADERS, END_STREAM | END_HEADERS, stream(number + 1), &head)
+    });
+    sockets.http2.send(&requests.collect::<Vec<_>>().concat());
+    server.await_executed(2);
+    let (first, next) = (1, stream(30));
+    sockets.http2.frame(WINDOW_UPDATE, 0, first, &[0, 0x10, 0, 0]);
+    sockets.sync(first);
+    // A handshake does not wait: a socket has limits of its own.
+    assert_eq!(sockets.connect(next, "/echo", &[]), 200);
+    sockets.http2.frame(WINDOW_UPDATE, 0, next, &[0, 0x10, 0, 0]);
+    sockets.sync(next);
+    sockets.sync(first);
+    assert_eq!(server.executed(), numbers(2));
+}
+
+#[test]
+fn requests_that_wait_are_executed_when_earlier_answers_time_out() {
+    let server = CountingServer::new(patient().with_write_timeout(Duration::from_millis(300)));
+    let mut client = server.connect();
+    for number in 0..4 {
+        client.get(stream(number), &format!("/made/{number}"));
+    }
+    for _ in 0..4 {
+        let reset = client.until(RST_STREAM);
+        assert_eq!(reset.payload, [0, 0, 0, 8], "{reset:?}");
+    }
+    assert_eq!(server.executed(), numbers(4));
+}
+
+/// After its end no window opens any more, so that the answers are dropped long before the write timeout.
+#[test]
+fn answers_are_dropped_when_the_client_ends_the_connection() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    for number in 0..20 {
+        client.get(stream(number), &format!("/made/{number}"));
+    }
+    sync(&mut client);
+    assert!(server.monitor.metrics().queued_bytes >= ANSWER as u64);
+    client.client.stream.shutdown(Shutdown::Write).unwrap();
+    // The other side of the connection stays open.
+    wait("the end of the connection", || server.monitor.metrics().queued_bytes == 0);
+    while client.read().is_some() {}
+    assert_eq!(server.executed(), numbers(2), "requests that waited are not executed");
+}
+
+/// The output of a socket waits for a window that cannot open any more.
+#[test]
+fn sockets_without_a_window_end_with_the_connection_of_their_client() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    client.frame(HEADERS, END_HEADERS, 1, &connect_block("websocket", "/echo", &[VERSION]));
+    let message = [&[0x82, 0xfe, 0x27, 0x10, 0, 0, 0, 0][..], &[7; 10_000]].concat();
+    client.frame(DATA, 0, 1, &message);
+    sync(&mut client);
+    wait("an echo", || server.monitor.metrics().queued_bytes >= 10_000);
+    client.client.stream.shutdown(Shutdown::Write).unwrap();
+    wait("the end of the socket", || server.monitor.metrics().queued_bytes == 0);
+    while client.read().is_some() {}
+}
+
+/// A client that ends its side after its request, with open windows, gets its answers.
+#[test]
+fn answers_within_open_windows_survive_the_end_of_the_client() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    open_windows(&mut client);
+    sync(&mut client);
+    for number in 0..5 {
+        client.get(stream(number), &format!("/made/{number}"));
+    }
+    client.client.stream.shutdown(Shutdown::Write).unwrap();
+    let mut received = 0;
+    while let Some(frame) = client.read() {
+        received += if frame.kind == DATA { frame.payload.len() } else { 0 };
+    }
+    assert_eq!(received, 5 * ANSWER);
+}
+
+#[test]
+fn sources_encode_only_the_pieces_that_windows_take() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    client.get(1, "/pieces");
+    sync(&mut client);
+    assert_eq!(server.pieces.load(Ordering::SeqCst), 0);
+    client.frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]);
+    assert_eq!(client.until(DATA).payload, [0]);
+    client.frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0x40, 0]);
+    let mut rest = client.until(DATA).payload;
+    while rest.len() < 16 << 10 {
+        rest.extend(client.until(DATA).payload);
+    }
+    assert_eq!((rest[0], rest[(16 << 10) - 2], rest[(16 << 10) - 1]), (0, 0, 1));
+    assert_eq!(server.pieces.load(Ordering::SeqCst), 2);
+    open_windows(&mut client);
+    let body = &client.answers(&[1])[&1].1;
+    assert_eq!(body.len(), ANSWER - (16 << 10) - 1);
+    assert!(body.iter().enumerate().all(|(at, byte)| usize::from(*byte) == (at + (16 << 10) + 1) >> 14));
+
+    // HTTP/1.1 sends them with their length.
+    let mut client = server.running.connect();
+    client.send(b"GET /pieces HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let answer = client.answer();
+    assert_eq!(answer.header("content-length"), Some(&*ANSWER.to_string()));
+    assert!(answer.body.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at >> 14));
+    assert_eq!(client.answer().body, b"hello\n");
+}
