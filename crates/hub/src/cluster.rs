@@ -72,6 +72,7 @@ const SYNC_ANSWERS: usize = 3;
 pub(crate) struct Cluster {
     options: ClusterOptions,
     node: NodeId,
+    has_predecessor: bool,
     name: String,
     begin: Instant,
     outbox: Arc<Outbox>,
@@ -173,6 +174,7 @@ impl Cluster {
         Ok(Self {
             options,
             node,
+            has_predecessor: inherited.is_some(),
             name,
             begin,
             outbox,

@@ -12,6 +12,7 @@ mod claim;
 mod durable;
 mod ownership;
 mod replicator;
+mod settling;
 mod shared;
 mod transfer;
 mod wire;

@@ -111,11 +111,13 @@ impl ClusterLink {
         let poll = Poll::new()?;
         cluster.outbox.set_waker(Waker::new(poll.registry(), WAKER)?);
         let now = Instant::now();
+        let mut keys = KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys));
+        keys.set_predecessor(cluster.has_predecessor);
         let receiver = Receiver {
             cluster: Arc::clone(cluster),
             hub,
             live,
-            keys: KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys)),
+            keys,
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
@@ -257,7 +259,7 @@ impl ClusterLink {
         self.report(now);
         self.expire_nodes(now);
         if cluster.outbox.is_open() {
-            let keys = self.receiver.keys_heartbeat(now);
+            let keys = self.receiver.keys.heartbeat(now);
             let counts = self.receiver.hub.connections().counts();
             let revoked = self.receiver.live.policy().revocations().digest();
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));

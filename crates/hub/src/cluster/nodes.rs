@@ -56,6 +56,15 @@ pub(crate) struct KeysHeartbeat {
     /// The id of its directory with durable keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<u64>,
+    /// Digest of the nodes that share keys, as this node sees them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nodes: Option<u64>,
+    /// Number of topics without an owner, except for durable topics.
+    #[serde(default)]
+    pub(crate) orphans: u64,
+    /// It does not know all owners yet, and claims no new topics.
+    #[serde(default)]
+    pub(crate) joining: bool,
 }
 
 /// The other nodes.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::Value;
@@ -184,21 +184,14 @@ impl Receiver {
 
     pub(super) fn note_keys(&mut self, node: NodeId, keys: Option<KeysHeartbeat>, now: Instant) {
         self.update_key_nodes(now);
-        if let Some(KeysHeartbeat { number, connected, store }) = keys {
-            let connected = Duration::from_millis(connected);
-            self.keys.beat(node, (number, connected, store), &*self.cluster, now);
+        if let Some(heartbeat) = keys {
+            self.keys.beat(node, &heartbeat, &*self.cluster, now);
         }
     }
 
     pub(super) fn update_key_nodes(&mut self, now: Instant) {
         let nodes = self.cluster.lock_nodes().key_nodes(self.cluster.node.id);
         self.keys.set_nodes(nodes, now);
-    }
-
-    pub(super) fn keys_heartbeat(&self, now: Instant) -> KeysHeartbeat {
-        let connected = self.keys.connected_for(now).as_millis();
-        let connected = u64::try_from(connected).unwrap_or(u64::MAX);
-        KeysHeartbeat { number: self.keys.number(), connected, store: self.keys.store_id() }
     }
 
     pub(super) fn run_keys(&mut self, now: Instant) {

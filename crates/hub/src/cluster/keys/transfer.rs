@@ -15,6 +15,7 @@ use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
 use super::shared::LoadFailure;
 use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
+use crate::cluster::nodes::KeysHeartbeat;
 use crate::cluster::times::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
 
@@ -192,12 +193,11 @@ impl Transfers {
 }
 
 impl KeyReplicator {
-    /// Handles the heartbeat of a node: the number of its last message with changes, how long it is connected, and the id
-    /// of its directory.
+    /// Handles the heartbeat of a node.
     pub(crate) fn beat(
         &mut self,
         node: NodeId,
-        (number, connected, store): (u64, Duration, Option<u64>),
+        heartbeat: &KeysHeartbeat,
         sender: &dyn KeySender,
         now: Instant,
     ) {
@@ -205,7 +205,9 @@ impl KeyReplicator {
             return;
         }
         self.now = now;
-        if let Some(store) = store {
+        self.settling.note(node, heartbeat, now);
+        let connected = Duration::from_millis(heartbeat.connected);
+        if let Some(store) = heartbeat.store {
             self.has_new_nodes |= self.stores.insert(node.id, store) != Some(store);
         }
         // The broker was reachable for the other nodes: no owner is about to return.
@@ -215,7 +217,7 @@ impl KeyReplicator {
             self.absence = None;
             self.discard();
         }
-        self.remotes.entry(node).or_default().compare(number);
+        self.remotes.entry(node).or_default().compare(heartbeat.number);
         self.request_catalogue(node, sender, now);
     }
 
