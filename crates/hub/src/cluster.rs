@@ -16,6 +16,7 @@ mod direct;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod link;
+mod log_limit;
 mod lost_nodes;
 mod members;
 mod message;
@@ -29,6 +30,7 @@ mod pending;
 mod protocol;
 mod receiver;
 mod redis;
+mod rejections;
 mod revocations;
 mod subject;
 mod times;
@@ -47,15 +49,18 @@ use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
 use self::interest::Interest;
 use self::keys::{ClusterKeys, KeySender, KeyTarget};
+use self::log_limit::LogLimit;
 use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
 use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
+use self::rejections::{ALL_NODES, THIS_NODE};
 use self::subject::Subjects;
 use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
 use crate::auth::Revocation;
+use crate::brief::brief;
 use crate::connections::{ConnectionCounts, ConnectionId};
 use crate::topics::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
@@ -96,6 +101,17 @@ pub(crate) struct Cluster {
     /// The next heartbeat is due at once.
     beats_now: AtomicBool,
     cached_events: CachedEventRequests,
+    log_limits: LogLimits,
+}
+
+/// Limits of the lines that nodes cause, by kind.
+#[derive(Debug, Default)]
+struct LogLimits {
+    joined: LogLimit,
+    left: LogLimit,
+    dead: LogLimit,
+    excess: LogLimit,
+    rejected: LogLimit,
 }
 
 /// State of the connection to the broker.
@@ -192,6 +208,7 @@ impl Cluster {
             role: Mutex::default(),
             beats_now: AtomicBool::new(false),
             cached_events: CachedEventRequests::default(),
+            log_limits: LogLimits::default(),
         })
     }
 
@@ -243,6 +260,11 @@ impl Cluster {
 
     pub(crate) fn counters(&self) -> &LinkCounters {
         &self.outbox.counters
+    }
+
+    /// Number of subscriptions that the broker rejects.
+    pub(crate) fn rejected_subscriptions(&self) -> usize {
+        self.interest.rejected()
     }
 
     /// Number of nodes, including this one.
@@ -348,7 +370,7 @@ impl Cluster {
         self.lock_nodes().renew(now + RETURN_TIME.saturating_sub(NODE_TIMEOUT));
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
-        self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
+        self.interest.resume(max_payload, &[(&all, ALL_NODES), (&own, THIS_NODE)]);
         let all = self.outbox.subjects.all();
         self.send_command(&all, 0, NodeCommand::Sync);
         self.send_missed(revocations);
@@ -359,7 +381,7 @@ impl Cluster {
     fn ping(&self) {
         // An answer to an earlier ping must not count for a ping that follows this line.
         self.lock_status().pings += 1;
-        self.outbox.command(|kind, out| kind.ping(out));
+        self.outbox.ping();
     }
 
     /// Waits until this node receives the messages of the others; returns whether it does.
@@ -447,19 +469,32 @@ impl Cluster {
         self.outbox.send(&self.outbox.subjects.all(), MessageKind::Leave, &[]);
     }
 
-    fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat) {
+    fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat, now: Instant) {
         let name = heartbeat.name.clone();
-        if self.lock_nodes().beat(node, heartbeat) {
+        // A node that has just connected knows no node yet.
+        let is_new_here = now.saturating_duration_since(self.lock_status().since) < NODE_TIMEOUT;
+        if self.lock_nodes().beat(node, heartbeat, is_new_here, now) {
             self.lost.joined(node, &name);
             self.cached_events.forget_all();
-            tracing::info!(%node, name, "a node has joined the cluster");
+            if let Some(omitted) = self.log_limits.joined.permit(now) {
+                tracing::info!(%node, name = brief(&name), omitted, "a node has joined the cluster");
+            }
         }
     }
 
     fn left(&self, node: NodeId) {
         self.lost.left(node);
-        if self.lock_nodes().remove(node) {
-            tracing::info!(%node, "a node has left the cluster");
+        let was_known = self.lock_nodes().remove(node);
+        if was_known && let Some(omitted) = self.log_limits.left.permit(Instant::now()) {
+            tracing::info!(%node, omitted, "a node has left the cluster");
+        }
+    }
+
+    /// Logs a node beyond the limit of nodes.
+    fn log_excess(&self, node: NodeId, now: Instant) {
+        if let Some(omitted) = self.log_limits.excess.permit(now) {
+            let limit = nodes::NODES_MAX;
+            tracing::warn!(%node, limit, omitted, "the cluster has more other nodes than its limit: one is ignored");
         }
     }
 
@@ -482,7 +517,9 @@ impl Cluster {
         noted.drain(..excess);
         drop(noted);
         for node in &dead {
-            tracing::warn!(%node, "a node of the cluster is dead: no heartbeat for {:?}", NODE_TIMEOUT);
+            if let Some(omitted) = self.log_limits.dead.permit(now) {
+                tracing::warn!(%node, omitted, "a node of the cluster is dead: no heartbeat for {:?}", NODE_TIMEOUT);
+            }
         }
         dead
     }
@@ -606,10 +643,8 @@ mod tests {
     fn add(cluster: &Cluster, id: u128, uptime: u64) -> NodeId {
         let node = NodeId { id, start: 0 };
         assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
-        cluster.note_heartbeat(
-            node,
-            Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0, None) },
-        );
+        let heartbeat = Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0, None) };
+        cluster.note_heartbeat(node, heartbeat, Instant::now());
         node
     }
 
@@ -799,7 +834,8 @@ mod tests {
         assert!(is_requested() && !is_requested());
         let node = add(&cluster, 1, 0);
         assert!(is_requested() && !is_requested(), "no node was known at the first request");
-        cluster.note_heartbeat(node, cluster.heartbeat(ConnectionCounts::default(), 0, None));
+        let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0, None);
+        cluster.note_heartbeat(node, heartbeat, Instant::now());
         assert!(!is_requested(), "it was known");
     }
 }

@@ -49,6 +49,11 @@ impl Receiver {
             return false;
         }
         let mut nodes = self.cluster.lock_nodes();
+        if !nodes.has_place(head.node) {
+            drop(nodes);
+            self.cluster.log_excess(head.node, now);
+            return false;
+        }
         if !nodes.receive(head.node, head.number, now) {
             return false;
         }
@@ -77,7 +82,7 @@ impl Receiver {
                 }
                 let keys = heartbeat.keys.filter(|_| !is_replaced);
                 let revoked = heartbeat.revoked;
-                self.cluster.note_heartbeat(head.node, heartbeat);
+                self.cluster.note_heartbeat(head.node, heartbeat, now);
                 self.compare_revocations(head.node, revoked, now);
                 self.note_keys(head.node, keys, now);
             }

@@ -292,7 +292,8 @@ impl World {
             if message.kind == MessageKind::Heartbeat {
                 let heartbeat: Heartbeat = serde_json::from_slice(&message.body).unwrap();
                 let keys = heartbeat.keys.unwrap();
-                node.nodes.beat(message.from, heartbeat);
+                let is_new_here = node.replicator.connected_for(now) < NODE_TIMEOUT;
+                node.nodes.beat(message.from, heartbeat, is_new_here, now);
                 node.replicator.set_nodes(node.nodes.key_nodes(node.id.id), now);
                 node.replicator.beat(message.from, &keys, &sent, now);
             } else {
@@ -507,7 +508,7 @@ fn late_node_gets_all_keys_and_owns_nothing_of_the_others() {
         let late = world.nodes.len() - 1;
         world.write(late, set("a", "early", "1"), None);
         assert!(!world.nodes[late].keys.is_loaded());
-        world.run(Duration::from_secs(3));
+        world.settle();
         world.assert_equal(seed);
         let after: Vec<_> = TOPICS.iter().map(|topic| world.nodes[late].keys.claim(topic)).collect();
         assert_eq!(before, after);
@@ -662,7 +663,7 @@ fn replica_that_does_not_fit_is_refused_until_there_is_memory() {
     }
     world.run(Duration::from_secs(1));
     world.join(16 << 10);
-    world.run(Duration::from_secs(3));
+    world.settle();
     let late = &world.nodes[2];
     let problem = late.keys.check_ready("a").unwrap_err();
     assert!(problem.code == code::STORE && problem.text.contains("max_keyed_memory"), "{problem:?}");

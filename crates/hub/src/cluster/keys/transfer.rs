@@ -246,8 +246,9 @@ impl KeyReplicator {
         if part.number == 0 {
             let unnamed = self.topics.keys().filter(|topic| is_of_node(topic)).cloned().collect();
             remote.catalogue = Some(IncomingCatalogue { next_part: 0, unnamed });
-            // Later messages with changes must not be missed.
-            remote.applied = remote.applied.max(number);
+            // Later messages with changes must not be missed. A higher number was of another program, or the numbers of the node
+            // begin again.
+            remote.applied = number;
             remote.is_complete = true;
         }
         let Some(catalogue) = remote.catalogue.as_mut().filter(|known| known.next_part == part.number) else {

@@ -123,7 +123,7 @@ fn node_whose_first_attempt_fails_without_an_outage_claims_new_topics() {
         world.run(RETURN_TIME);
         join_in_outage(&mut world);
         world.set_connected(1, true);
-        world.run(Duration::from_secs(2));
+        world.settle();
         for topic in TOPICS {
             world.write(1, set(topic, "new", "1"), None);
         }
