@@ -471,8 +471,8 @@ impl Cluster {
 
     fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat, now: Instant) {
         let name = heartbeat.name.clone();
-        // A node that has just connected knows no node yet.
-        let is_new_here = now.saturating_duration_since(self.lock_status().since) < NODE_TIMEOUT;
+        // Until then, all other nodes join or return: see `PROBATION`.
+        let is_new_here = now.saturating_duration_since(self.lock_status().since) < RETURN_TIME;
         if self.lock_nodes().beat(node, heartbeat, is_new_here, now) {
             self.lost.joined(node, &name);
             self.cached_events.forget_all();

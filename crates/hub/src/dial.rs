@@ -91,9 +91,8 @@ pub(crate) struct SilentAddress {
 impl SilentAddress {
     pub(crate) fn new() -> Self {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
-        let open = || {
-            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap()
-        };
+        let open =
+            || socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
         let listener = open();
         bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         listen(&listener, 0).unwrap();
@@ -179,8 +178,9 @@ mod tests {
             let closed = TcpListener::bind("127.0.0.1:0").unwrap();
             closed.local_addr().unwrap()
         };
-        let targets = vec![("silent", silent.address), ("refused", refused), ("live", live.local_addr().unwrap())];
-        let connected = tokio::time::timeout(Duration::from_secs(60), async { connect(targets).await });
+        let targets =
+            vec![("silent", silent.address), ("refused", refused), ("live", live.local_addr().unwrap())];
+        let connected = async { tokio::time::timeout(Duration::from_secs(60), connect(targets)).await };
         let (target, _stream) = runtime.block_on(connected).expect("in time").unwrap();
         assert_eq!(target, "live");
         let error = runtime.block_on(connect(vec![((), refused)])).unwrap_err();

@@ -221,7 +221,8 @@ mod tests {
         interest.subscribed(&"j.a".into());
         assert_eq!(taken(), "SUB p.t.a 18\r\nPING\r\n");
         assert_eq!(outbox.take_pings(None), [PingPurpose::Subscription(18)]);
-        let rejected = |name: &str, is_permanent| Some(RejectedSubscription { name: name.into(), is_permanent });
+        let rejected =
+            |name: &str, is_permanent| Some(RejectedSubscription { name: name.into(), is_permanent });
         assert_eq!(interest.reject(18), rejected("a", false));
         assert_eq!((interest.reject(17), interest.rejected()), (rejected("kept.>", true), 2));
         interest.subscribed(&"r.a".into());

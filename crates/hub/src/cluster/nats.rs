@@ -223,7 +223,11 @@ mod tests {
         assert!(client.receive(error, &mut out).is_err(), "the login is rejected");
         assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Ready))));
         let rejected = BrokerEvent::Rejected("NATS: -ERR 'Authorization Violation'".to_owned());
-        assert_eq!(client.receive(error, &mut out), Ok(Some((error.len(), rejected))), "a command is rejected");
+        assert_eq!(
+            client.receive(error, &mut out),
+            Ok(Some((error.len(), rejected))),
+            "a command is rejected"
+        );
         assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Pong(None)))));
     }
 

@@ -121,14 +121,18 @@ impl ReceivedNumbers {
 impl Nodes {
     /// Whether a node is known, or may become known.
     pub(super) fn has_place(&self, id: NodeId) -> bool {
-        self.0.len() < NODES_MAX || self.0.contains_key(&id) || self.0.values().any(|node| !node.is_established)
+        self.0.len() < NODES_MAX
+            || self.0.contains_key(&id)
+            || self.0.values().any(|node| !node.is_established)
     }
 
     /// Notes a message of a node. Returns whether it is new, and not a duplicate by an overlapping subscription.
     pub(super) fn receive(&mut self, id: NodeId, number: u64, now: Instant) -> bool {
         if self.0.len() >= NODES_MAX && !self.0.contains_key(&id) {
             let others = self.0.iter().filter(|(_, node)| !node.is_established);
-            let Some(oldest) = others.min_by_key(|(_, node)| node.seen).map(|(id, _)| *id) else { return false };
+            let Some(oldest) = others.min_by_key(|(_, node)| node.seen).map(|(id, _)| *id) else {
+                return false;
+            };
             self.0.remove(&oldest);
         }
         let new = || RemoteNode {

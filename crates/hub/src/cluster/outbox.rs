@@ -225,7 +225,9 @@ impl Outbox {
     pub(super) fn check_waiting(&self) -> Result<(), String> {
         let waiting = self.waiting();
         if waiting > UNSENT_MAX {
-            return Err(format!("the broker does not read: {waiting} bytes wait for it (limit {UNSENT_MAX})"));
+            return Err(format!(
+                "the broker does not read: {waiting} bytes wait for it (limit {UNSENT_MAX})"
+            ));
         }
         Ok(())
     }
@@ -355,11 +357,7 @@ impl Outbox {
     }
 
     /// Adds a command, and the purpose of its ping, if it has one.
-    fn command(
-        &self,
-        write: impl FnOnce(BrokerKind, &mut Vec<u8>),
-        ping: impl Into<Option<PingPurpose>>,
-    ) {
+    fn command(&self, write: impl FnOnce(BrokerKind, &mut Vec<u8>), ping: impl Into<Option<PingPurpose>>) {
         let mut state = self.lock();
         // Publications before the command stay before it.
         state.end_batch(self.kind);

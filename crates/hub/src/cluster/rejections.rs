@@ -65,13 +65,20 @@ impl Rejections {
         if matches!(id, ALL_NODES | THIS_NODE) {
             let subjects = &cluster.outbox.subjects;
             let subject = if id == ALL_NODES { subjects.all() } else { subjects.node(cluster.node) };
-            return Err(format!("the subscription to {subject}, which each node needs, is rejected: {error}"));
+            return Err(format!(
+                "the subscription to {subject}, which each node needs, is rejected: {error}"
+            ));
         }
         let Some(rejected) = cluster.interest.reject(id) else { return Ok(()) };
         if let Some(omitted) = cluster.log_limits.rejected.permit(now) {
             let (topic, is_permanent) = (brief(&rejected.name), rejected.is_permanent);
-            tracing::error!(topic, reason = error, retains_history = is_permanent, omitted,
-                "the broker of the cluster rejects the subscription to a topic: publications of other nodes do not arrive");
+            tracing::error!(
+                topic,
+                reason = error,
+                retains_history = is_permanent,
+                omitted,
+                "the broker of the cluster rejects the subscription to a topic: publications of other nodes do not arrive"
+            );
         }
         if self.topics.len() < REPORTED_MAX {
             self.topics.insert(rejected.name, error.into());

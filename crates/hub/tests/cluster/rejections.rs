@@ -17,7 +17,10 @@ impl Client {
     fn subscribe_rejected(&mut self, topic: &str) {
         self.request(&json!({ "op": "subscribe", "topic": topic, "id": 1 }));
         let error = self.receive();
-        assert_eq!((&error["op"], &error["code"], &error["topic"]), (&json!("error"), &json!(503), &json!(topic)));
+        assert_eq!(
+            (&error["op"], &error["code"], &error["topic"]),
+            (&json!("error"), &json!(503), &json!(topic))
+        );
         assert!(error["error"].as_str().unwrap().contains("rejects the subscription"), "{error}");
     }
 }
@@ -102,7 +105,8 @@ fn node_without_the_rights_for_its_own_subjects_names_them() {
         broker.reject(Some(("SUBSCRIBE", "sinews.all")));
         let node = TestPeer::start(&broker);
         node.until("the reason is named", |node| {
-            node.request("GET /readyz", b"").contains("the subscription to sinews.all, which each node needs, is rejected")
+            node.request("GET /readyz", b"")
+                .contains("the subscription to sinews.all, which each node needs, is rejected")
         });
         broker.reject(None);
         node.until("ready", TestPeer::is_ready);
@@ -127,7 +131,8 @@ impl RealBroker {
         if program == "nats-server" {
             command.arg("-c");
         }
-        let spawned = command.arg(&path).current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let spawned =
+            command.arg(&path).current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let Ok(child) = spawned else {
             eprintln!("skipped: {program} is not installed (apt install redis-server nats-server)");
             return None;
@@ -197,7 +202,8 @@ fn documented_rights_of_nats_suffice() {
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&limited, "")) else { return };
     use_beside_rejected(&broker.nodes(), &["secret.a", "secret.b"]);
     // Three subscriptions: those of a node, and one topic.
-    let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "max_subscriptions: 3")) else {
+    let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "max_subscriptions: 3"))
+    else {
         return;
     };
     use_beside_rejected(&broker.nodes(), &["other.a"]);

@@ -292,7 +292,7 @@ impl World {
             if message.kind == MessageKind::Heartbeat {
                 let heartbeat: Heartbeat = serde_json::from_slice(&message.body).unwrap();
                 let keys = heartbeat.keys.unwrap();
-                let is_new_here = node.replicator.connected_for(now) < NODE_TIMEOUT;
+                let is_new_here = node.replicator.connected_for(now) < RETURN_TIME;
                 node.nodes.beat(message.from, heartbeat, is_new_here, now);
                 node.replicator.set_nodes(node.nodes.key_nodes(node.id.id), now);
                 node.replicator.beat(message.from, &keys, &sent, now);

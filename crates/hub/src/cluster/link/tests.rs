@@ -105,7 +105,11 @@ fn connection_to_a_broker_that_never_reads_is_given_up() {
     let body = vec![0; 1 << 20];
     // As the answers to requests of other nodes, which are not dropped.
     let limit = (0..).find(|_| {
-        cluster.outbox.send("sinews.all", MessageKind::Result, &body[..cluster.outbox.max_payload().min(1 << 20)]);
+        cluster.outbox.send(
+            "sinews.all",
+            MessageKind::Result,
+            &body[..cluster.outbox.max_payload().min(1 << 20)],
+        );
         cluster.outbox.check_waiting().is_err()
     });
     assert!(limit.is_some_and(|count| count <= 64), "{limit:?} MiB wait");

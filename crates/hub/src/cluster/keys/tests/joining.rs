@@ -54,7 +54,10 @@ impl World {
         (0..joins).for_each(|_| self.join(64 << 20));
         let mut is_ready = false;
         while !is_ready || self.now < lost + NODE_TIMEOUT * 3 {
-            assert!(self.now < lost + Duration::from_secs(30), "{owner:?} {delay:?}: the nodes are not ready");
+            assert!(
+                self.now < lost + Duration::from_secs(30),
+                "{owner:?} {delay:?}: the nodes are not ready"
+            );
             if back.is_some_and(|back| self.now >= back) {
                 self.nodes[at].is_dead = false;
                 self.set_connected(at, true);
