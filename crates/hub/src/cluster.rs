@@ -598,6 +598,10 @@ impl OtherNodes for Cluster {
         self.wait(status, limit, |status| !status.is_connected || status.answered >= next)
     }
 
+    fn retry_rejected(&self, topic: &str) {
+        self.interest.retry_rejected(topic);
+    }
+
     fn is_connected(&self) -> bool {
         self.outbox.is_open()
     }

@@ -1,6 +1,7 @@
 //! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a history.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_server::SubscriptionObserver;
@@ -15,6 +16,8 @@ pub(super) struct Interest {
     /// Patterns with a permanent subscription, each once.
     retained: BTreeSet<Box<str>>,
     state: Mutex<InterestState>,
+    /// Number of rejected subscriptions. Read without the lock by subscribers.
+    rejected: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -25,8 +28,6 @@ struct InterestState {
     last: u64,
     /// The names of the subscriptions, by their ids.
     by_id: HashMap<u64, Arc<str>>,
-    /// Number of rejected subscriptions.
-    rejected: usize,
 }
 
 /// Subscription to a topic or pattern.
@@ -54,7 +55,7 @@ impl Interest {
     /// Subscribes to these patterns for as long as the node runs: topics whose messages it retains.
     pub(super) fn new(outbox: Arc<Outbox>, retained: &[String]) -> Self {
         let retained: BTreeSet<Box<str>> = retained.iter().map(|pattern| pattern.as_str().into()).collect();
-        let interest = Self { outbox, retained, state: Mutex::default() };
+        let interest = Self { outbox, retained, state: Mutex::default(), rejected: AtomicUsize::new(0) };
         interest.retained.iter().for_each(|pattern| interest.add(pattern, PERMANENT));
         interest
     }
@@ -65,7 +66,7 @@ impl Interest {
         for (subject, id) in more {
             self.outbox.subscribe((subject, false), *id);
         }
-        state.rejected = 0;
+        self.rejected.store(0, Ordering::Release);
         for (name, known) in &mut state.names {
             // The rights may have changed.
             known.is_rejected = false;
@@ -84,7 +85,7 @@ impl Interest {
 
     /// Number of subscriptions that the broker rejects.
     pub(super) fn rejected(&self) -> usize {
-        self.lock().rejected
+        self.rejected.load(Ordering::Acquire)
     }
 
     /// Notes that the broker rejects a subscription. `None`: it has ended.
@@ -94,22 +95,28 @@ impl Interest {
         let known = state.names.get_mut(&name)?;
         let is_permanent = known.forms & PERMANENT != 0;
         let is_new = !std::mem::replace(&mut known.is_rejected, true);
-        state.rejected += usize::from(is_new);
+        self.rejected.fetch_add(usize::from(is_new), Ordering::AcqRel);
         Some(RejectedSubscription { name, is_permanent })
+    }
+
+    /// Subscribes again if the broker has rejected the subscription.
+    pub(super) fn retry_rejected(&self, name: &str) {
+        if self.rejected() == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        let Some(known) = state.names.get_mut(name).filter(|known| known.is_rejected) else { return };
+        known.is_rejected = false;
+        let id = known.id;
+        self.rejected.fetch_sub(1, Ordering::AcqRel);
+        self.subscribe(name, id);
     }
 
     fn add(&self, name: &str, form: u8) {
         let mut state = self.lock();
         if let Some(known) = state.names.get_mut(name) {
             known.forms |= form;
-            if !known.is_rejected {
-                return;
-            }
-            // The new subscriber gets the result, too.
-            known.is_rejected = false;
-            let id = known.id;
-            state.rejected -= 1;
-            return self.subscribe(name, id);
+            return;
         }
         state.last += 1;
         let id = FIRST + state.last;
@@ -136,7 +143,7 @@ impl Interest {
         let (id, is_rejected) = (known.id, known.is_rejected);
         state.names.remove(name);
         state.by_id.remove(&id);
-        state.rejected -= usize::from(is_rejected);
+        self.rejected.fetch_sub(usize::from(is_rejected), Ordering::AcqRel);
         if self.outbox.is_open() {
             let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
             self.outbox.unsubscribe((&subject, is_pattern), id);
@@ -226,6 +233,7 @@ mod tests {
         assert_eq!(interest.reject(18), rejected("a", false));
         assert_eq!((interest.reject(17), interest.rejected()), (rejected("kept.>", true), 2));
         interest.subscribed(&"r.a".into());
+        ["a", "b", "a"].into_iter().for_each(|name| interest.retry_rejected(name));
         assert_eq!((taken(), interest.rejected()), ("SUB p.t.a 18\r\nPING\r\n".to_owned(), 1));
         assert_eq!(interest.reject(18), rejected("a", false));
         for name in ["j.a", "r.a"] {
