@@ -1,43 +1,35 @@
-//! A limit of log lines that other nodes and the broker cause.
+//! Limits of log lines that other nodes and the broker cause.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Interval of the limit.
-const INTERVAL: Duration = Duration::from_secs(10);
+use crate::admission::LogInterval;
 
-/// Lines of one kind in an interval: a rolling restart of a small cluster is logged whole.
-const LINES_MAX: u32 = 10;
+/// Limits of the lines that nodes cause, by kind.
+#[derive(Debug, Default)]
+pub(super) struct LogLimits {
+    pub(super) joined: LogLimit,
+    pub(super) left: LogLimit,
+    pub(super) dead: LogLimit,
+    pub(super) excess: LogLimit,
+    pub(super) rejected: LogLimit,
+}
 
 /// Permits some lines of one kind in an interval, and counts the others.
 #[derive(Debug, Default)]
-pub(super) struct LogLimit(Mutex<LoggedLines>);
-
-#[derive(Debug, Default)]
-struct LoggedLines {
-    begin: Option<Instant>,
-    logged: u32,
-    omitted: u64,
-}
+pub(super) struct LogLimit(Mutex<LogInterval>);
 
 impl LogLimit {
     /// Returns the number of lines that were omitted since the last permitted line; `None` if this line is omitted, too.
     pub(super) fn permit(&self, now: Instant) -> Option<u64> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.begin.is_none_or(|begin| now.saturating_duration_since(begin) >= INTERVAL) {
-            (lines.begin, lines.logged) = (Some(now), 0);
-        }
-        if lines.logged >= LINES_MAX {
-            lines.omitted += 1;
-            return None;
-        }
-        lines.logged += 1;
-        Some(std::mem::take(&mut lines.omitted))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).line(now)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -45,7 +37,7 @@ mod tests {
         let (limit, now) = (LogLimit::default(), Instant::now());
         let permitted = (0..2_000).filter(|_| limit.permit(now).is_some()).count();
         assert_eq!(permitted, 10);
-        assert_eq!(limit.permit(now + INTERVAL), Some(1_990));
-        assert_eq!(limit.permit(now + INTERVAL), Some(0));
+        let later = now + Duration::from_secs(10);
+        assert_eq!((limit.permit(later), limit.permit(later)), (Some(1_990), Some(0)));
     }
 }
