@@ -361,14 +361,6 @@ impl ConnectionRegistry {
         }
     }
 
-    /// Notifies the subscribers of topics whose subscription the broker of the cluster rejects, with the reasons.
-    pub(crate) fn report_rejected(&self, topics: &Arc<BTreeMap<Arc<str>, Arc<str>>>) {
-        // A client whose queue of commands is full is not notified.
-        self.for_each(|connection| {
-            drop(connection.send(ConnectionCommand::ReportRejected(Arc::clone(topics))))
-        });
-    }
-
     /// The next connections that a selector may name, in the order of their opening, after an id. The selector of a token
     /// has no index: [`names`](ConnectionSelector::names) decides.
     ///

@@ -155,6 +155,10 @@ impl Interest {
     }
 }
 
+/// Ids of the subscriptions to the subjects of all nodes and of this node, without which it is no node of the cluster.
+pub(super) const ALL_NODES: u64 = 1;
+pub(super) const THIS_NODE: u64 = 2;
+
 /// Ids up to this one are for the subjects of the node.
 const FIRST: u64 = 16;
 

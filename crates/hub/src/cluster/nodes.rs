@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::KeyNodes;
+use super::keys::{KeyNodes, KeysHeartbeat};
 use super::message::NodeId;
 use super::times::NODE_TIMEOUT;
 use crate::auth::RevocationDigest;
@@ -48,27 +48,6 @@ pub(crate) struct Heartbeat {
     /// Digest of its revocations, unless they are too many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) revoked: Option<RevocationDigest>,
-}
-
-/// What a node reports about the keys of topics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeysHeartbeat {
-    /// Number of its last message with changes.
-    pub(crate) number: u64,
-    /// Milliseconds since its login at the broker.
-    pub(crate) connected: u64,
-    /// The id of its directory with durable keys.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) store: Option<u64>,
-    /// Digest of the nodes that share keys, as this node sees them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) nodes: Option<u64>,
-    /// Number of topics without an owner, except for durable topics.
-    #[serde(default)]
-    pub(crate) orphans: u64,
-    /// It does not know all owners yet, and claims no new topics.
-    #[serde(default)]
-    pub(crate) joining: bool,
 }
 
 /// The other nodes.

@@ -5,12 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Cluster;
+use super::interest::{ALL_NODES, THIS_NODE};
 use crate::brief::brief;
 use crate::connections::ConnectionRegistry;
-
-/// Ids of the subscriptions to the subjects of all nodes and of this node, without which it is no node of the cluster.
-pub(super) const ALL_NODES: u64 = 1;
-pub(super) const THIS_NODE: u64 = 2;
 
 /// Rejected topics of which clients are notified at once, once a second. Further ones are in the metric only.
 const REPORTED_MAX: usize = 1_024;

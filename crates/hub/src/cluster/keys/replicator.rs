@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
 
 use super::durable::AnnouncedPositions;
-use super::settling::Settling;
+use super::settling::{SYNC_MIN, Settling};
 use super::shared::{ClusterKeys, LoadFailure};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
@@ -24,9 +24,6 @@ const BATCH_BYTES: usize = 32 << 10;
 
 /// Bytes that wait for the broker, above which changes wait, too: then each key is sent once, with its last value.
 pub(super) const WAITING_MAX: usize = 256 << 10;
-
-/// Time after a login in which each living node sends a heartbeat.
-pub(super) const SYNC_MIN: Duration = Duration::from_millis(1_200);
 
 /// Interval of the search for topics to claim.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(100);
@@ -232,7 +229,7 @@ impl KeyReplicator {
         }
         self.remotes.retain(|node, _| nodes.get(&node.id) == Some(node));
         self.stores.retain(|node, _| nodes.contains_key(node));
-        self.settling.retain(&nodes);
+        self.settling.retain(|node| nodes.contains_key(&node));
         self.has_new_nodes = true;
         self.nodes = nodes;
         self.find_orphans(now);

@@ -15,7 +15,7 @@ use sinews_testkit::Rng;
 
 use super::*;
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::cluster::nodes::{Heartbeat, KeysHeartbeat, Nodes};
+use crate::cluster::nodes::{Heartbeat, Nodes};
 use crate::cluster::options::BrokerKind;
 use crate::cluster::outbox::Outbox;
 use crate::cluster::subject::Subjects;

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
 
 use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
+use super::settling::KeysHeartbeat;
 use super::shared::LoadFailure;
 use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::cluster::nodes::KeysHeartbeat;
 use crate::cluster::times::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
 
