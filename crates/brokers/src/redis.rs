@@ -296,7 +296,13 @@ impl Redis {
                 new.map(|(key, announcements)| (key.clone(), announcements.clone())).collect()
             };
             for (key, announcements) in new {
-                sink.subscribe(&key).await?;
+                match sink.subscribe(&key).await {
+                    // Redis rejects this channel alone, for example by its rights: the stream is read every second.
+                    Err(error) if error.code().is_some() => {
+                        self.status.record_error(&format!("{key}: announcements are rejected: {error}"));
+                    }
+                    subscribed => subscribed?,
+                }
                 // Messages before the subscription were missed.
                 announcements.push(Announcement::default());
                 subscribed.insert(key, announcements);

@@ -84,6 +84,8 @@ mod redis {
         /// The answer to each append, and to requests for the extent of the stream.
         append_error: Mutex<Option<&'static str>>,
         extent_error: Mutex<Option<&'static str>>,
+        /// Channels that clients have subscribed to.
+        subscriptions: Mutex<Vec<String>>,
     }
 
     impl RedisDouble {
@@ -119,6 +121,13 @@ mod redis {
                 return format!("-{error}\r\n");
             }
             match &*words[0] {
+                "SUBSCRIBE" => {
+                    self.subscriptions.lock().unwrap().push(words[1].clone());
+                    if words[1].starts_with("denied") {
+                        return "-NOPERM No permissions to access a channel\r\n".to_owned();
+                    }
+                    answer(words, &[])
+                }
                 "XADD" => "$-1\r\n".to_owned(),
                 "EVALSHA" => "-NOSCRIPT No matching script.\r\n".to_owned(),
                 "EVAL" if !is_read => {
@@ -203,6 +212,24 @@ mod redis {
         assert_eq!(publish_once(&**broker, "s", "one", "z"), (4, true));
         assert_eq!(redis.stored.lock().unwrap().len(), 5);
         assert_eq!(acked(&mut publish(&**broker, "s", 0, &["y"])), Ok(6));
+    }
+
+    #[test]
+    fn rejected_channel_leaves_the_subscriptions_of_other_streams() {
+        let Followed { redis, broker, _node: node, .. } = &Followed::new();
+        let is_subscribed = |channel: &str| {
+            until("it is subscribed", || {
+                redis.subscriptions.lock().unwrap().iter().any(|known| known == channel)
+            });
+        };
+        for stream in ["denied", "t"] {
+            broker.follow(stream, 0, StartPosition::Earliest, node.partition(stream, 0));
+            is_subscribed(&format!("{stream}:0"));
+        }
+        // The stream is read every second in place of its announcements.
+        assert_eq!(acked(&mut publish(&**broker, "denied", 0, &["x"])), Ok(4));
+        let subscriptions = redis.subscriptions.lock().unwrap();
+        assert_eq!(*subscriptions, ["s:0", "denied:0", "t:0"], "each once, on one connection");
     }
 
     #[test]
@@ -360,6 +387,13 @@ mod nats {
                         continue;
                     }
                     "PUB" => self.answer(words[1], bytes(&mut reader, size())?),
+                    "HPUB" if words[1].starts_with("denied") => {
+                        bytes(&mut reader, size())?;
+                        let subject = words[1];
+                        let text = format!("-ERR 'Permissions Violation for Publish to \"{subject}\"'\r\n");
+                        reader.get_mut().write_all(text.as_bytes())?;
+                        continue;
+                    }
                     "HPUB" => Some(self.store(&bytes(&mut reader, size())?)?),
                     _ => continue,
                 };
@@ -481,6 +515,23 @@ mod nats {
             "{refused:?}"
         );
         assert_eq!(jetstream.ids.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn stream_that_the_server_denies_does_not_delay_other_streams() {
+        let jetstream = Arc::new(Jetstream { acknowledges: Mutex::new(true), ..Jetstream::default() });
+        let peer = Peer::new({
+            let jetstream = jetstream.clone();
+            move |stream| jetstream.serve(stream)
+        });
+        let broker = connect(&format!("nats://{}", peer.address), &BTreeMap::new()).expect("a URL");
+        for _ in 0..2 {
+            let mut denied = publish(&*broker, "denied", 0, &["a", "b", "c"]);
+            assert_eq!(acked(&mut publish(&*broker, "s", 0, &["a"])), Ok(7));
+            let denied = acked(&mut denied);
+            let is_named = |reason: &str| reason.contains("Permissions Violation for Publish");
+            assert!(matches!(&denied, Err(AppendError::Broker(reason)) if is_named(reason)), "{denied:?}");
+        }
     }
 
     #[test]

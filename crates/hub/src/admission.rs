@@ -178,22 +178,22 @@ pub(crate) struct RejectionLog {
     log: Mutex<LogInterval>,
 }
 
-/// Log lines of the current interval.
+/// Log lines of one kind in the current interval.
 #[derive(Debug, Default)]
-struct LogInterval {
+pub(crate) struct LogInterval {
     begin: Option<Instant>,
     lines: u32,
-    /// Rejections without a line since the last line.
+    /// Events without a line since the last line.
     suppressed: u64,
 }
 
-/// Rejections that are logged in each [`LOG_INTERVAL`]; the next line has the number of suppressed lines.
+/// Events of one kind that are logged in each [`LOG_INTERVAL`]; the next line has the number of suppressed lines.
 const LOG_LINES_MAX: u32 = 10;
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LogInterval {
     /// The number of suppressed lines since the last line, if another line may be written.
-    fn line(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn line(&mut self, now: Instant) -> Option<u64> {
         if self.begin.is_none_or(|begin| now.duration_since(begin) >= LOG_INTERVAL) {
             (self.begin, self.lines) = (Some(now), 0);
         }

@@ -16,8 +16,10 @@ mod direct;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod link;
+mod log_limit;
 mod lost_nodes;
 mod members;
+mod membership;
 mod message;
 pub(crate) mod metrics;
 mod nats;
@@ -29,6 +31,7 @@ mod pending;
 mod protocol;
 mod receiver;
 mod redis;
+mod rejections;
 mod revocations;
 mod subject;
 mod times;
@@ -45,11 +48,12 @@ use sinews_server::SubscriptionObserver;
 
 use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
-use self::interest::Interest;
-use self::keys::{ClusterKeys, KeySender, KeyTarget};
+use self::interest::{ALL_NODES, Interest, THIS_NODE};
+use self::keys::{ClusterKeys, KeySender, KeyTarget, KeysHeartbeat};
+use self::log_limit::LogLimits;
 use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
-use self::nodes::{Heartbeat, KeysHeartbeat, Nodes};
+use self::nodes::{Heartbeat, Nodes};
 use self::observe::ClusterNode;
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
@@ -72,6 +76,7 @@ const SYNC_ANSWERS: usize = 3;
 pub(crate) struct Cluster {
     options: ClusterOptions,
     node: NodeId,
+    has_predecessor: bool,
     name: String,
     begin: Instant,
     outbox: Arc<Outbox>,
@@ -95,6 +100,7 @@ pub(crate) struct Cluster {
     /// The next heartbeat is due at once.
     beats_now: AtomicBool,
     cached_events: CachedEventRequests,
+    log_limits: LogLimits,
 }
 
 /// State of the connection to the broker.
@@ -173,6 +179,7 @@ impl Cluster {
         Ok(Self {
             options,
             node,
+            has_predecessor: inherited.is_some(),
             name,
             begin,
             outbox,
@@ -190,6 +197,7 @@ impl Cluster {
             role: Mutex::default(),
             beats_now: AtomicBool::new(false),
             cached_events: CachedEventRequests::default(),
+            log_limits: LogLimits::default(),
         })
     }
 
@@ -241,6 +249,11 @@ impl Cluster {
 
     pub(crate) fn counters(&self) -> &LinkCounters {
         &self.outbox.counters
+    }
+
+    /// Number of subscriptions that the broker rejects.
+    pub(crate) fn rejected_subscriptions(&self) -> usize {
+        self.interest.rejected()
     }
 
     /// Number of nodes, including this one.
@@ -346,7 +359,7 @@ impl Cluster {
         self.lock_nodes().renew(now + RETURN_TIME.saturating_sub(NODE_TIMEOUT));
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
-        self.interest.resume(max_payload, &[(&all, 1), (&own, 2)]);
+        self.interest.resume(max_payload, &[(&all, ALL_NODES), (&own, THIS_NODE)]);
         let all = self.outbox.subjects.all();
         self.send_command(&all, 0, NodeCommand::Sync);
         self.send_missed(revocations);
@@ -357,7 +370,7 @@ impl Cluster {
     fn ping(&self) {
         // An answer to an earlier ping must not count for a ping that follows this line.
         self.lock_status().pings += 1;
-        self.outbox.command(|kind, out| kind.ping(out));
+        self.outbox.ping();
     }
 
     /// Waits until this node receives the messages of the others; returns whether it does.
@@ -445,56 +458,6 @@ impl Cluster {
         self.outbox.send(&self.outbox.subjects.all(), MessageKind::Leave, &[]);
     }
 
-    fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat) {
-        let name = heartbeat.name.clone();
-        if self.lock_nodes().beat(node, heartbeat) {
-            self.lost.joined(node, &name);
-            self.cached_events.forget_all();
-            tracing::info!(%node, name, "a node has joined the cluster");
-        }
-    }
-
-    fn left(&self, node: NodeId) {
-        self.lost.left(node);
-        if self.lock_nodes().remove(node) {
-            tracing::info!(%node, "a node has left the cluster");
-        }
-    }
-
-    /// Removes nodes without heartbeats, and returns them. While the broker is silent, they are retained, and for a while after
-    /// its connection is lost.
-    fn expire_nodes(&self, now: Instant, is_heard: bool) -> Vec<NodeId> {
-        let status = self.lock_status().clone();
-        let is_short = status.is_connected || now.saturating_duration_since(status.since) < OUTAGE_MAX;
-        if !is_heard && is_short {
-            self.lock_nodes().renew(now);
-        }
-        let (dead, names) = self.expire_silent(now);
-        names.into_iter().for_each(|(node, name)| self.lost.add(node, name, now));
-        let mut noted = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_gone =
-            |id: u128| id != self.node.id && self.lock_nodes().iter().all(|(node, _)| node.id != id);
-        noted.extend(dead.iter().map(|node| node.id).filter(|id| is_gone(*id)));
-        // Without webhooks, nothing takes them.
-        let excess = noted.len().saturating_sub(nodes::NODES_MAX);
-        noted.drain(..excess);
-        drop(noted);
-        for node in &dead {
-            tracing::warn!(%node, "a node of the cluster is dead: no heartbeat for {:?}", NODE_TIMEOUT);
-        }
-        dead
-    }
-
-    /// Removes nodes without heartbeats, and returns them, and the names of nodes without a successor process.
-    fn expire_silent(&self, now: Instant) -> (Vec<NodeId>, Vec<(NodeId, String)>) {
-        let mut nodes = self.lock_nodes();
-        let mut names: Vec<(NodeId, String)> =
-            nodes.iter().map(|(id, heartbeat)| (id, heartbeat.name.clone())).collect();
-        let dead = nodes.expire(now);
-        names.retain(|(id, _)| dead.contains(id) && !nodes.iter().any(|(live, _)| live.id == id.id));
-        (dead, names)
-    }
-
     fn lock_nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -559,6 +522,10 @@ impl OtherNodes for Cluster {
         self.wait(status, limit, |status| !status.is_connected || status.answered >= next)
     }
 
+    fn retry_rejected(&self, topic: &str) {
+        self.interest.retry_rejected(topic);
+    }
+
     fn is_connected(&self) -> bool {
         self.outbox.is_open()
     }
@@ -604,10 +571,8 @@ mod tests {
     fn add(cluster: &Cluster, id: u128, uptime: u64) -> NodeId {
         let node = NodeId { id, start: 0 };
         assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
-        cluster.note_heartbeat(
-            node,
-            Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0, None) },
-        );
+        let heartbeat = Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0, None) };
+        cluster.note_heartbeat(node, heartbeat, Instant::now());
         node
     }
 
@@ -797,7 +762,8 @@ mod tests {
         assert!(is_requested() && !is_requested());
         let node = add(&cluster, 1, 0);
         assert!(is_requested() && !is_requested(), "no node was known at the first request");
-        cluster.note_heartbeat(node, cluster.heartbeat(ConnectionCounts::default(), 0, None));
+        let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0, None);
+        cluster.note_heartbeat(node, heartbeat, Instant::now());
         assert!(!is_requested(), "it was known");
     }
 }

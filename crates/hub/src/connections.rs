@@ -12,7 +12,7 @@ pub(crate) mod subscribe;
 
 use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
 #[cfg(test)]
@@ -65,6 +65,8 @@ pub(crate) enum ConnectionCommand {
     ReportCluster {
         is_connected: bool,
     },
+    /// Notify the client of its topics that do not get the publications of other nodes, with the reasons.
+    ReportRejected(Arc<BTreeMap<Arc<str>, Arc<str>>>),
 }
 
 /// Receives the result of a command.
@@ -338,6 +340,12 @@ impl ConnectionRegistry {
     /// Notifies all clients whether other nodes of the cluster are reached. Connections that open meanwhile know it from
     /// their welcome.
     pub(crate) fn report_cluster(&self, is_connected: bool) {
+        // A client whose queue of commands is full learns it from its next acknowledgement.
+        self.for_each(|connection| drop(connection.send(ConnectionCommand::ReportCluster { is_connected })));
+    }
+
+    /// Calls a function for each connection that is open now.
+    fn for_each(&self, mut call: impl FnMut(&ClientConnection)) {
         let newest = self.lock().last;
         let mut after = None::<String>;
         loop {
@@ -348,8 +356,7 @@ impl ConnectionRegistry {
                 if connection.number > newest {
                     return;
                 }
-                // A client whose queue of commands is full learns it from its next acknowledgement.
-                let _ = connection.send(ConnectionCommand::ReportCluster { is_connected });
+                call(connection);
             }
         }
     }
@@ -528,7 +535,7 @@ impl RegisteredConnection {
         for command in self.take_commands() {
             match command {
                 ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
-                ConnectionCommand::ReportCluster { .. } => {}
+                ConnectionCommand::ReportCluster { .. } | ConnectionCommand::ReportRejected(_) => {}
                 ConnectionCommand::Refresh(change) => changes.push(change),
                 ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
                     let text =

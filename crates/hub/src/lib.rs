@@ -14,6 +14,7 @@ mod cluster;
 mod connections;
 mod cors;
 mod dashboard;
+mod dial;
 mod events;
 mod handover;
 mod health;

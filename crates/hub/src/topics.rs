@@ -230,6 +230,13 @@ impl HubTopics {
         self.other_nodes().map(|nodes| nodes.is_connected())
     }
 
+    /// A topic has a new subscriber, who is notified if the broker of the cluster rejects its subscription.
+    pub(crate) fn retry_rejected(&self, topic: &str) {
+        if let Some(nodes) = self.other_nodes() {
+            nodes.retry_rejected(topic);
+        }
+    }
+
     /// Whether this server is a node of a cluster, and cannot reach the other nodes.
     pub(crate) fn is_isolated(&self) -> bool {
         self.reaches_nodes() == Some(false)

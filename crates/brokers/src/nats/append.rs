@@ -1,21 +1,23 @@
 //! Appends: sent in order, and sent again on a new connection until they are acknowledged.
 
+use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::context::{ContextBuilder, PublishAckFuture, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, Context, ErrorCode};
-use async_nats::{Client, Event};
+use async_nats::{Client, Event, ServerError};
 use futures_util::future::{Either, select};
 use sinews_stream::record::Record;
 use tokio::sync::mpsc;
 
 use super::message::{HEADERS_BYTES, headers, once_id};
 use super::streams::JetStreams;
+use crate::lock::lock;
 use crate::remote::{QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, WakeSignal};
 
 /// Maximum number of appends sent together.
@@ -38,8 +40,32 @@ pub(super) struct NatsPublisher<'a> {
 /// A connection for appends, until it is lost.
 struct AppendConnection {
     context: Context,
-    lost: Arc<WakeSignal>,
+    /// Notified when the connection is lost, or a subject is denied.
+    changed: Arc<WakeSignal>,
     is_lost: Arc<AtomicBool>,
+    denied: Arc<DeniedSubjects>,
+}
+
+/// Subjects to which this user may not publish, with the server's reason. Such a publication has no answer.
+#[derive(Default)]
+struct DeniedSubjects(Mutex<BTreeMap<String, String>>);
+
+impl DeniedSubjects {
+    /// Notes an error of the server. Returns whether it denies a subject.
+    fn note(&self, error: &ServerError) -> bool {
+        let ServerError::Other(text) = error else { return false };
+        let Some((_, subject)) = text.split_once("ermissions Violation for Publish to \"") else {
+            return false;
+        };
+        let subject = subject.split('"').next().unwrap_or_default();
+        lock(&self.0).insert(subject.to_owned(), text.clone());
+        true
+    }
+
+    /// The reason why a subject is denied. The next append asks the server again.
+    fn take(&self, subject: &str) -> Option<String> {
+        lock(&self.0).remove(subject)
+    }
 }
 
 /// An append in flight.
@@ -116,14 +142,20 @@ impl<'a> NatsPublisher<'a> {
     }
 
     async fn open(&mut self) -> Result<AppendConnection, String> {
-        let (lost, is_lost) = (Arc::new(WakeSignal::default()), Arc::new(AtomicBool::new(false)));
-        let (wake_signal, flag) = (lost.clone(), is_lost.clone());
+        let (changed, is_lost) = (Arc::new(WakeSignal::default()), Arc::new(AtomicBool::new(false)));
+        let (wake_signal, flag) = (changed.clone(), is_lost.clone());
+        let denied = Arc::new(DeniedSubjects::default());
+        let noted = denied.clone();
         let is_open = Arc::new(AtomicBool::new(false));
         let opened = is_open.clone();
         let options = self.streams.settings.options().await?.event_callback(move |event| {
-            if matches!(event, Event::Disconnected | Event::Closed) {
-                flag.store(true, Ordering::SeqCst);
-                wake_signal.notify();
+            match event {
+                Event::Disconnected | Event::Closed => {
+                    flag.store(true, Ordering::SeqCst);
+                    wake_signal.notify();
+                }
+                Event::ServerError(error) if noted.note(&error) => wake_signal.notify(),
+                _ => {}
             }
             std::future::ready(())
         });
@@ -138,7 +170,7 @@ impl<'a> NatsPublisher<'a> {
         }
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT);
         let context = context.max_ack_inflight(RECORDS_MAX * 64).build(client);
-        Ok(AppendConnection { context, lost, is_lost })
+        Ok(AppendConnection { context, changed, is_lost, denied })
     }
 
     /// Sends unacknowledged records; an error requires another connection.
@@ -230,19 +262,40 @@ impl<'a> NatsPublisher<'a> {
         sent: Vec<(usize, usize, PublishAckFuture)>,
     ) -> Result<Vec<RejectedAppend>, String> {
         let mut rejected: Vec<RejectedAppend> = Vec::new();
+        let mut denied: Option<(String, String)> = None;
         for (index, number, answer) in sent {
-            if connection.is_lost.load(Ordering::SeqCst) {
-                return Err("the connection was lost".to_owned());
-            }
-            let (lost, answer) = (pin!(connection.lost.notified()), answer.into_future());
-            match select(lost, answer).await {
-                Either::Left(_) => return Err("the connection was lost".to_owned()),
-                Either::Right((Ok(answer), _)) => {
+            let mut answer = answer.into_future();
+            let answer = loop {
+                if connection.is_lost.load(Ordering::SeqCst) {
+                    return Err("the connection was lost".to_owned());
+                }
+                let name = &flights[index].name;
+                if let Some(reason) = connection.denied.take(name) {
+                    denied = Some((name.clone(), reason));
+                }
+                if denied.as_ref().is_some_and(|(known, _)| known == name) {
+                    break None;
+                }
+                match select(pin!(connection.changed.notified()), answer).await {
+                    Either::Left((_, pending)) => answer = pending,
+                    Either::Right((answer, _)) => break Some(answer),
+                }
+            };
+            match answer {
+                None => {
+                    // The other records of the append would have no answer, too.
+                    if rejected.last().is_none_or(|last| last.index != index) {
+                        let text = denied.as_ref().map_or("", |(_, text)| text);
+                        let reason = format!("NATS rejects records of this stream: {text}");
+                        rejected.push(RejectedAppend { index, reason, rejects_all: false });
+                    }
+                }
+                Some(Ok(answer)) => {
                     self.streams.status.mark_reachable();
                     flights[index].sequences[number] = Some(answer.sequence);
                     flights[index].is_repeated = flights[index].append.is_once && answer.duplicate;
                 }
-                Either::Right((Err(error), _)) if error.kind() == PublishErrorKind::Other => {
+                Some(Err(error)) if error.kind() == PublishErrorKind::Other => {
                     // The server has rejected the record, and will again.
                     if rejected.last().is_none_or(|last| last.index != index) {
                         let source = error.source().and_then(|source| source.downcast_ref());
@@ -253,7 +306,7 @@ impl<'a> NatsPublisher<'a> {
                         });
                     }
                 }
-                Either::Right((Err(error), _)) => {
+                Some(Err(error)) => {
                     // Without a stream, or without its leader, no server answers.
                     self.streams.forget(&flights[index].name);
                     return Err(error.to_string());

@@ -243,7 +243,7 @@ mod tests {
         let node = NodeId { id, start: 0 };
         assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
         let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0, None);
-        cluster.note_heartbeat(node, Heartbeat { name: id.to_string(), ..heartbeat });
+        cluster.note_heartbeat(node, Heartbeat { name: id.to_string(), ..heartbeat }, Instant::now());
         node
     }
 

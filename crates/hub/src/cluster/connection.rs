@@ -10,7 +10,7 @@ use mio::{Interest, Registry, Token};
 
 use super::options::ClusterOptions;
 use super::protocol::{BrokerClient, BrokerEvent};
-use super::transport::BrokerTransport;
+use super::transport::{BrokerDial, BrokerTransport};
 
 /// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -24,6 +24,8 @@ const BUFFER_MAX: usize = 1 << 20;
 /// A connection, from its start to its end.
 pub(super) struct BrokerConnection {
     transport: BrokerTransport,
+    /// Where the socket is registered once it is connected.
+    registry: (Registry, Token),
     host: String,
     client: BrokerClient,
     begins: bool,
@@ -47,6 +49,10 @@ pub(super) struct BrokerConnection {
     pub(super) received: Instant,
     /// The begin and the end of the last long silence: perhaps this process was stopped.
     silence: Option<(Instant, Instant)>,
+    /// The end of an answer to a ping that is not written yet, in the output since the start.
+    pong_end: Option<u64>,
+    /// The last error of the broker: the reason if it closes the connection.
+    rejected: Option<String>,
 }
 
 /// Numbers of bytes since the start of a connection.
@@ -62,14 +68,19 @@ pub(crate) struct OutputOffsets {
 pub(super) enum LinkEvent {
     /// The login has succeeded.
     Ready,
-    /// The broker has executed all commands before a ping.
-    Pong,
+    /// The broker has executed all commands before a ping: that of a subscription, if the broker repeats its id.
+    Pong(Option<u64>),
+    /// A subscription has begun, at a broker that confirms it.
+    Subscribed,
+    /// The broker has rejected a command, with this text. The connection continues.
+    Rejected(String),
     /// A message: a range for [`BrokerConnection::payload`].
     Message(Range<usize>),
 }
 
 impl BrokerConnection {
-    /// Starts to connect; `own` is a subject of this connection alone, if it publishes.
+    /// Starts to connect; `own` is a subject of this connection alone, if it publishes. `wake` is called when
+    /// [`establish`](Self::establish) can continue.
     ///
     /// # Errors
     /// The reason.
@@ -77,16 +88,15 @@ impl BrokerConnection {
         (options, own): (&ClusterOptions, Option<&str>),
         attempt: usize,
         (registry, token): (&Registry, Token),
-        now: Instant,
+        wake: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
-        let (mut transport, host) = BrokerTransport::connect(&options.hosts, attempt)?;
-        if let Some(socket) = transport.socket() {
-            let both = Interest::READABLE | Interest::WRITABLE;
-            registry.register(socket, token, both).map_err(|error| error.to_string())?;
-        }
+        let registry = (registry.try_clone().map_err(|error| error.to_string())?, token);
+        let transport = BrokerTransport::Dialing(BrokerDial::start(&options.hosts, attempt, wake)?);
+        let (host, now) = (String::new(), Instant::now());
         let begins = options.engine.client_begins();
         Ok(Self {
             transport,
+            registry,
             host,
             client: BrokerClient::new(options, own),
             begins,
@@ -105,6 +115,8 @@ impl BrokerConnection {
             started: now,
             received: now,
             silence: None,
+            pong_end: None,
+            rejected: None,
         })
     }
 
@@ -153,19 +165,22 @@ impl BrokerConnection {
     /// # Errors
     /// The reason why it has failed.
     pub(super) fn establish(&mut self) -> Result<bool, String> {
-        if self.is_connected || !self.is_writable {
-            return Ok(self.is_connected);
-        }
-        let host = &self.host;
-        self.is_connected = self.transport.is_connected().map_err(|error| format!("{host}: {error}"))?;
-        self.is_writable = self.is_connected;
-        if self.is_connected && self.begins {
+        let BrokerTransport::Dialing(dial) = &self.transport else { return Ok(self.is_connected) };
+        let Some(dialed) = dial.take() else { return Ok(false) };
+        let (stream, host) = dialed?;
+        let mut stream = TcpStream::from_std(stream);
+        let ((registry, token), both) = (&self.registry, Interest::READABLE | Interest::WRITABLE);
+        registry.register(&mut stream, *token, both).map_err(|error| format!("{host}: {error}"))?;
+        self.host = host;
+        self.transport = BrokerTransport::Plain(stream);
+        (self.is_connected, self.is_readable, self.is_writable) = (true, true, true);
+        if self.begins {
             if self.has_tls_first {
                 self.transport.start_tls(&self.host)?;
             }
             self.client.log_in(&mut self.output);
         }
-        Ok(self.is_connected)
+        Ok(true)
     }
 
     /// Receives a chunk; returns whether there was one.
@@ -191,7 +206,10 @@ impl BrokerConnection {
         };
         self.filled += read.as_ref().map_or(0, |count| *count);
         match read {
-            Ok(0) => Err(format!("{}: the broker has closed the connection", self.host)),
+            Ok(0) => Err(match self.rejected.take() {
+                Some(text) => format!("{}: the broker has closed the connection: {text}", self.host),
+                None => format!("{}: the broker has closed the connection", self.host),
+            }),
             Ok(count) => {
                 if now.saturating_duration_since(self.received) > SILENCE_MAX {
                     self.silence = Some((self.heard(self.received), now));
@@ -224,7 +242,13 @@ impl BrokerConnection {
             self.parsed += consumed;
             match event {
                 BrokerEvent::Other => {}
-                BrokerEvent::Pong => return Ok(Some(LinkEvent::Pong)),
+                BrokerEvent::Ping => self.answer_ping(),
+                BrokerEvent::Subscribed => return Ok(Some(LinkEvent::Subscribed)),
+                BrokerEvent::Rejected(text) => {
+                    self.rejected = Some(text.clone());
+                    return Ok(Some(LinkEvent::Rejected(text)));
+                }
+                BrokerEvent::Pong(id) => return Ok(Some(LinkEvent::Pong(id))),
                 BrokerEvent::StartTls => {
                     self.transport.start_tls(&self.host)?;
                     self.client.log_in(&mut self.output);
@@ -237,6 +261,15 @@ impl BrokerConnection {
                     return Ok(Some(LinkEvent::Message(at + range.start..at + range.end)));
                 }
             }
+        }
+    }
+
+    /// Queues the answer to a ping. One answer suffices while the broker reads nothing: a broker that pings and never reads
+    /// costs no memory.
+    fn answer_ping(&mut self) {
+        if self.pong_end.is_none() {
+            self.client.write_pong(&mut self.output);
+            self.pong_end = Some(self.offsets.end + self.unwritten() as u64);
         }
     }
 
@@ -292,6 +325,7 @@ impl BrokerConnection {
                 Err(error) => return Err(describe(&self.host, error)),
             }
         }
+        self.pong_end = self.pong_end.filter(|end| self.offsets.end < *end);
         if self.is_written() {
             self.written = 0;
             self.output.clear();
@@ -329,10 +363,10 @@ mod tests {
         let options = ClusterOptions::parse(&format!("nats://{}", listener.local_addr().unwrap())).unwrap();
         let mut poll = Poll::new().unwrap();
         let registry = (poll.registry(), Token(0));
-        let mut connection = BrokerConnection::start((&options, None), 0, registry, Instant::now()).unwrap();
+        let mut connection = BrokerConnection::start((&options, None), 0, registry, || {}).unwrap();
         let mut events = Events::with_capacity(8);
         while !connection.establish().unwrap() {
-            poll.poll(&mut events, None).unwrap();
+            poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
             events.iter().for_each(|event| connection.wake(event));
         }
         (connection, listener.accept().unwrap().0)
@@ -390,6 +424,39 @@ mod tests {
             }
             assert!(connection.output.len() <= 20 << 20, "{}", connection.output.len());
         }
+    }
+
+    #[test]
+    fn broker_that_pings_and_never_reads_costs_no_memory() {
+        let (mut connection, mut peer) = connected();
+        peer.write_all(b"INFO {}\r\n").unwrap();
+        let mut turn = |connection: &mut BrokerConnection, sent: &[u8]| {
+            peer.write_all(sent).unwrap();
+            let end = Instant::now() + Duration::from_secs(60);
+            let mut left = sent.len();
+            while left > 0 {
+                assert!(Instant::now() < end);
+                let before = connection.filled - connection.parsed;
+                if connection.receive(Instant::now()).unwrap() {
+                    left = left.saturating_sub(connection.filled - connection.parsed - before);
+                }
+                while connection.next_event().unwrap().is_some() {}
+            }
+        };
+        turn(&mut connection, b"");
+        // The socket accepts nothing.
+        connection.is_writable = false;
+        let pings = b"PING\r\n".repeat(1_000);
+        for _ in 0..1_000 {
+            turn(&mut connection, &pings);
+            assert!(connection.output.len() < 1_024, "{} bytes wait", connection.output.len());
+        }
+        // Once it reads, each further ping has an answer.
+        connection.is_writable = true;
+        connection.send().unwrap();
+        assert!(connection.is_flushed());
+        turn(&mut connection, b"PING\r\n");
+        assert_eq!(connection.output, b"PONG\r\n");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a history.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_server::SubscriptionObserver;
@@ -15,14 +16,18 @@ pub(super) struct Interest {
     /// Patterns with a permanent subscription, each once.
     retained: BTreeSet<Box<str>>,
     state: Mutex<InterestState>,
+    /// Number of rejected subscriptions. Read without the lock by subscribers.
+    rejected: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct InterestState {
     /// Names are chosen by clients, so their hash is keyed.
-    names: HashMap<Box<str>, Interested>,
+    names: HashMap<Arc<str>, Interested>,
     /// Id of the last subscription.
     last: u64,
+    /// The names of the subscriptions, by their ids.
+    by_id: HashMap<u64, Arc<str>>,
 }
 
 /// Subscription to a topic or pattern.
@@ -31,6 +36,16 @@ struct Interested {
     /// Forms with subscribers, as a bit each; and the bit of a permanent subscription.
     forms: u8,
     id: u64,
+    /// The broker rejects the subscription.
+    is_rejected: bool,
+}
+
+/// A subscription that the broker rejects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RejectedSubscription {
+    pub(super) name: Arc<str>,
+    /// It lasts as long as the node runs: this node retains the messages of these topics.
+    pub(super) is_permanent: bool,
 }
 
 /// The bit of a subscription that never ends.
@@ -40,23 +55,24 @@ impl Interest {
     /// Subscribes to these patterns for as long as the node runs: topics whose messages it retains.
     pub(super) fn new(outbox: Arc<Outbox>, retained: &[String]) -> Self {
         let retained: BTreeSet<Box<str>> = retained.iter().map(|pattern| pattern.as_str().into()).collect();
-        let interest = Self { outbox, retained, state: Mutex::default() };
+        let interest = Self { outbox, retained, state: Mutex::default(), rejected: AtomicUsize::new(0) };
         interest.retained.iter().for_each(|pattern| interest.add(pattern, PERMANENT));
         interest
     }
 
     /// Writes all subscriptions, and opens the outbox: no subscription is missed in between.
     pub(super) fn resume(&self, max_payload: usize, more: &[(&str, u64)]) {
-        let state = self.lock();
-        self.outbox.command(|kind, out| {
-            for (subject, id) in more {
-                kind.subscribe(out, (subject, false), *id);
-            }
-            for (name, known) in &state.names {
-                let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
-                kind.subscribe(out, (&subject, is_pattern), known.id);
-            }
-        });
+        let mut state = self.lock();
+        for (subject, id) in more {
+            self.outbox.subscribe((subject, false), *id);
+        }
+        self.rejected.store(0, Ordering::Release);
+        for (name, known) in &mut state.names {
+            // The rights may have changed.
+            known.is_rejected = false;
+            let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
+            self.outbox.subscribe((&subject, is_pattern), known.id);
+        }
         self.outbox.open(max_payload);
     }
 
@@ -67,6 +83,35 @@ impl Interest {
         state.names.len() - retained.filter(|known| known.forms == PERMANENT).count()
     }
 
+    /// Number of subscriptions that the broker rejects.
+    pub(super) fn rejected(&self) -> usize {
+        self.rejected.load(Ordering::Acquire)
+    }
+
+    /// Notes that the broker rejects a subscription. `None`: it has ended.
+    pub(super) fn reject(&self, id: u64) -> Option<RejectedSubscription> {
+        let mut state = self.lock();
+        let name = state.by_id.get(&id)?.clone();
+        let known = state.names.get_mut(&name)?;
+        let is_permanent = known.forms & PERMANENT != 0;
+        let is_new = !std::mem::replace(&mut known.is_rejected, true);
+        self.rejected.fetch_add(usize::from(is_new), Ordering::AcqRel);
+        Some(RejectedSubscription { name, is_permanent })
+    }
+
+    /// Subscribes again if the broker has rejected the subscription.
+    pub(super) fn retry_rejected(&self, name: &str) {
+        if self.rejected() == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        let Some(known) = state.names.get_mut(name).filter(|known| known.is_rejected) else { return };
+        known.is_rejected = false;
+        let id = known.id;
+        self.rejected.fetch_sub(1, Ordering::AcqRel);
+        self.subscribe(name, id);
+    }
+
     fn add(&self, name: &str, form: u8) {
         let mut state = self.lock();
         if let Some(known) = state.names.get_mut(name) {
@@ -75,10 +120,16 @@ impl Interest {
         }
         state.last += 1;
         let id = FIRST + state.last;
-        state.names.insert(name.into(), Interested { forms: form, id });
+        let shared: Arc<str> = name.into();
+        state.names.insert(Arc::clone(&shared), Interested { forms: form, id, is_rejected: false });
+        state.by_id.insert(id, shared);
+        self.subscribe(name, id);
+    }
+
+    fn subscribe(&self, name: &str, id: u64) {
         if self.outbox.is_open() {
             let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
-            self.outbox.command(|kind, out| kind.subscribe(out, (&subject, is_pattern), id));
+            self.outbox.subscribe((&subject, is_pattern), id);
         }
     }
 
@@ -89,11 +140,13 @@ impl Interest {
         if known.forms != 0 {
             return;
         }
-        let id = known.id;
+        let (id, is_rejected) = (known.id, known.is_rejected);
         state.names.remove(name);
+        state.by_id.remove(&id);
+        self.rejected.fetch_sub(usize::from(is_rejected), Ordering::AcqRel);
         if self.outbox.is_open() {
             let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
-            self.outbox.command(|kind, out| kind.unsubscribe(out, (&subject, is_pattern), id));
+            self.outbox.unsubscribe((&subject, is_pattern), id);
         }
     }
 
@@ -101,6 +154,10 @@ impl Interest {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Ids of the subscriptions to the subjects of all nodes and of this node, without which it is no node of the cluster.
+pub(super) const ALL_NODES: u64 = 1;
+pub(super) const THIS_NODE: u64 = 2;
 
 /// Ids up to this one are for the subjects of the node.
 const FIRST: u64 = 16;
@@ -124,6 +181,7 @@ mod tests {
     use super::*;
     use crate::cluster::message::NodeId;
     use crate::cluster::options::BrokerKind;
+    use crate::cluster::outbox::PingPurpose;
     use crate::cluster::subject::Subjects;
 
     #[test]
@@ -140,7 +198,7 @@ mod tests {
         assert_eq!(taken(), "", "the broker is away");
         interest.resume(100, &[("p.all", 1)]);
         let resumed = taken();
-        let lines: BTreeSet<&str> = resumed.lines().collect();
+        let lines: BTreeSet<&str> = resumed.lines().filter(|line| *line != "PING").collect();
         assert_eq!(
             lines.into_iter().collect::<Vec<_>>(),
             ["SUB p.all 1", "SUB p.t.a 18", "SUB p.t.kept.> 17"]
@@ -148,7 +206,7 @@ mod tests {
         for name in ["r.a", "j.b.*", "m.feed", "j.kept.>"] {
             interest.subscribed(&name.into());
         }
-        assert_eq!(taken(), "SUB p.t.b.* 19\r\n");
+        assert_eq!(taken(), "SUB p.t.b.* 19\r\nPING\r\n");
         for name in ["j.a", "j.a", "j.b.*", "j.kept.>", "j.unknown"] {
             interest.unsubscribed(&name.into());
         }
@@ -158,5 +216,35 @@ mod tests {
         assert_eq!((taken(), interest.len()), ("UNSUB 18\r\n".to_owned(), 0), "nothing is only retained");
         interest.subscribed(&"j.kept.>".into());
         assert_eq!(interest.len(), 1);
+    }
+
+    #[test]
+    fn rejected_subscription_is_tried_again_for_each_new_subscriber() {
+        let (kind, node) = (BrokerKind::Nats, NodeId { id: 1, start: 1 });
+        let outbox = Arc::new(Outbox::new(kind, node, Subjects::new(kind, "p")));
+        let interest = Interest::new(Arc::clone(&outbox), &["kept.>".to_owned()]);
+        outbox.open(100);
+        let taken = || {
+            let mut out = Vec::new();
+            outbox.take(&mut out, 0);
+            String::from_utf8(out).unwrap()
+        };
+        interest.subscribed(&"j.a".into());
+        assert_eq!(taken(), "SUB p.t.a 18\r\nPING\r\n");
+        assert_eq!(outbox.take_pings(None), [PingPurpose::Subscription(18)]);
+        let rejected =
+            |name: &str, is_permanent| Some(RejectedSubscription { name: name.into(), is_permanent });
+        assert_eq!(interest.reject(18), rejected("a", false));
+        assert_eq!((interest.reject(17), interest.rejected()), (rejected("kept.>", true), 2));
+        interest.subscribed(&"r.a".into());
+        ["a", "b", "a"].into_iter().for_each(|name| interest.retry_rejected(name));
+        assert_eq!((taken(), interest.rejected()), ("SUB p.t.a 18\r\nPING\r\n".to_owned(), 1));
+        assert_eq!(interest.reject(18), rejected("a", false));
+        for name in ["j.a", "r.a"] {
+            interest.unsubscribed(&name.into());
+        }
+        assert_eq!((interest.rejected(), interest.reject(18)), (1, None), "it has ended");
+        interest.resume(100, &[]);
+        assert_eq!(interest.rejected(), 0, "each login tries all again");
     }
 }

@@ -10,8 +10,10 @@
 
 mod claim;
 mod durable;
+mod joining;
 mod ownership;
 mod replicator;
+mod settling;
 mod shared;
 mod transfer;
 mod wire;
@@ -19,6 +21,7 @@ mod write_order;
 mod writes;
 
 pub(super) use self::replicator::{KeyNodes, KeyReplicator};
+pub(super) use self::settling::KeysHeartbeat;
 pub(super) use self::shared::{ClusterKeys, KeyCounters};
 pub(super) use self::transfer::{KeySender, KeyTarget};
 

@@ -17,9 +17,10 @@ use super::connection::{BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
 use super::nodes::Heartbeat;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, PingPurpose};
 use super::pending::PendingWork;
 use super::receiver::Receiver;
+use super::rejections::Rejections;
 use super::revocations::RevocationExchange;
 use super::times::{CONNECT_TIMEOUT, HEARTBEAT, RETRY_MAX};
 use crate::policy::LivePolicy;
@@ -33,6 +34,10 @@ const DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// Delay before a new connection: doubles with each attempt, up to [`RETRY_MAX`]. Half of it is random.
 const RETRY_MIN: Duration = Duration::from_millis(100);
+
+/// Time after a login after which the next delay is the shortest one again: a broker that accepts a login and then closes the
+/// connection is not asked more often than one that rejects the login.
+const STABLE_TIME: Duration = Duration::from_secs(30);
 
 /// Time limit to send the last bytes when the server stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
@@ -90,8 +95,11 @@ struct ClusterLink {
     receiver: Receiver,
     announcer: Announcer,
     missed_events: MissedEvents,
-    /// Failed attempts since the last login.
+    /// Attempts since the last connection that has lasted for [`STABLE_TIME`].
     attempts: u32,
+    /// The last login.
+    ready_at: Option<Instant>,
+    rejections: Rejections,
     retry_at: Instant,
     beat_at: Instant,
     /// When a node is dead unless it sends something; computed once a second, so that it may be too early.
@@ -111,11 +119,13 @@ impl ClusterLink {
         let poll = Poll::new()?;
         cluster.outbox.set_waker(Waker::new(poll.registry(), WAKER)?);
         let now = Instant::now();
+        let mut keys = KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys));
+        keys.set_predecessor(cluster.has_predecessor);
         let receiver = Receiver {
             cluster: Arc::clone(cluster),
             hub,
             live,
-            keys: KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys)),
+            keys,
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
@@ -130,6 +140,8 @@ impl ClusterLink {
             announcer: Announcer::new(now),
             missed_events: MissedEvents::default(),
             attempts: 0,
+            ready_at: None,
+            rejections: Rejections::default(),
             retry_at: now,
             beat_at: now,
             expire_at: None,
@@ -203,7 +215,9 @@ impl ClusterLink {
         let own = cluster.outbox.subjects.node(cluster.node);
         let options = (&cluster.options, Some(&*own));
         let attempt = self.attempts as usize;
-        match BrokerConnection::start(options, attempt, (self.poll.registry(), SOCKET), now) {
+        let waker = Arc::clone(cluster);
+        let wake = move || waker.outbox.wake();
+        match BrokerConnection::start(options, attempt, (self.poll.registry(), SOCKET), wake) {
             Ok(connection) => self.connection = Some(connection),
             Err(reason) => self.disconnect(&reason, now),
         }
@@ -254,10 +268,17 @@ impl ClusterLink {
                 self.disconnect(&format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()), now);
             }
         }
+        if let Err(reason) = cluster.outbox.check_waiting() {
+            self.disconnect(&reason, now);
+        }
+        if self.ready_at.is_some_and(|at| now.saturating_duration_since(at) >= STABLE_TIME) {
+            self.attempts = 0;
+        }
+        self.rejections.report(self.receiver.hub.connections());
         self.report(now);
         self.expire_nodes(now);
         if cluster.outbox.is_open() {
-            let keys = self.receiver.keys_heartbeat(now);
+            let keys = self.receiver.keys.heartbeat(now);
             let counts = self.receiver.hub.connections().counts();
             let revoked = self.receiver.live.policy().revocations().digest();
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
@@ -346,7 +367,8 @@ impl ClusterLink {
                 has_work |= !matches!(event, LinkEvent::Message(_));
                 match event {
                     LinkEvent::Ready => {
-                        self.attempts = 0;
+                        self.ready_at = Some(now);
+                        self.rejections = Rejections::default();
                         let outbox = &self.receiver.cluster.outbox;
                         outbox.attach(connection.second_handle(), connection.skips_replies());
                         let revocations = self.receiver.live.policy().revocations().all();
@@ -356,7 +378,19 @@ impl ClusterLink {
                         // The other nodes learn of this one at once.
                         self.beat_at = now;
                     }
-                    LinkEvent::Pong => self.receiver.cluster.confirmed(now),
+                    LinkEvent::Subscribed => self.rejections.note_subscribed(),
+                    LinkEvent::Rejected(text) => self.rejections.note(&self.receiver.cluster, text, now),
+                    LinkEvent::Pong(id) => {
+                        let cluster = &self.receiver.cluster;
+                        for purpose in cluster.outbox.take_pings(id) {
+                            match purpose {
+                                PingPurpose::Heartbeat => cluster.confirmed(now),
+                                PingPurpose::Subscription(id) => {
+                                    self.rejections.end_subscription(id, cluster, now)?;
+                                }
+                            }
+                        }
+                    }
                     LinkEvent::Message(range) => {
                         has_work |= self.receiver.receive(connection.payload(range), now);
                         count += 1;
@@ -395,6 +429,7 @@ impl ClusterLink {
             let _ = self.poll.registry().deregister(socket);
         }
         self.is_delayed = false;
+        self.ready_at = None;
         self.cluster().disconnected(reason, now);
         self.receiver.keys.disconnected(heard);
         let delay = RETRY_MIN.saturating_mul(1 << self.attempts.min(10)).min(RETRY_MAX);

@@ -16,6 +16,7 @@ use super::keys::KeyCounters;
 pub(crate) struct ClusterMetrics {
     is_connected: bool,
     nodes: u64,
+    rejected_subscriptions: u64,
     connects: u64,
     sent: u64,
     received: u64,
@@ -75,6 +76,7 @@ impl ClusterMetrics {
         Self {
             is_connected: cluster.check_broker().is_ok(),
             nodes: cluster.node_count() as u64,
+            rejected_subscriptions: cluster.rejected_subscriptions() as u64,
             connects: read(&counters.connects),
             sent: read(&counters.sent),
             received: read(&counters.received),
@@ -97,6 +99,11 @@ impl Collector for ClusterMetrics {
                 u64::from(self.is_connected),
             ),
             ("sinews_cluster_nodes", "Nodes of the cluster, including this one", self.nodes),
+            (
+                "sinews_cluster_subscriptions_rejected",
+                "Topics and patterns whose subscription the broker of the cluster rejects",
+                self.rejected_subscriptions,
+            ),
             ("sinews_cluster_keys_owned", "Topics whose keys this node owns", self.keys.owned),
             (
                 "sinews_cluster_keys_refused",

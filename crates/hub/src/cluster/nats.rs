@@ -90,17 +90,18 @@ impl NatsClient {
             return Ok(is_complete.then_some((whole, BrokerEvent::Message(next..next + length))));
         }
         let event = match line {
-            b"PING" => {
-                out.extend_from_slice(b"PONG\r\n");
-                BrokerEvent::Other
-            }
+            b"PING" => BrokerEvent::Ping,
             b"PONG" if self.state == LoginState::LoggingIn => {
                 self.state = LoginState::Ready;
                 BrokerEvent::Ready
             }
-            b"PONG" => BrokerEvent::Pong,
+            b"PONG" => BrokerEvent::Pong(None),
             b"+OK" => BrokerEvent::Other,
             line if line.starts_with(b"INFO ") => self.greeted(line.get(5..).unwrap_or_default(), out)?,
+            // The server closes the connection itself if it does not continue.
+            line if line.starts_with(b"-ERR") && self.state == LoginState::Ready => {
+                BrokerEvent::Rejected(format!("NATS: {}", brief(line)))
+            }
             line if line.starts_with(b"-ERR") => return Err(format!("NATS: {}", brief(line))),
             line => {
                 return Err(format!(
@@ -175,6 +176,10 @@ pub(super) fn unsubscribe(out: &mut Vec<u8>, id: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
+pub(super) fn pong(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"PONG\r\n");
+}
+
 pub(super) fn ping(out: &mut Vec<u8>) {
     out.extend_from_slice(b"PING\r\n");
 }
@@ -213,10 +218,17 @@ mod tests {
         assert!(login.starts_with("CONNECT {") && login.ends_with("}\r\nPING\r\n"), "{login}");
         assert!(login.contains("\"user\":\"ann\"") && login.contains("\"echo\":false"), "{login}");
         assert_eq!(client.max_payload(), 9_000);
-        assert_eq!(client.receive(b"PING\r\n", &mut out), Ok(Some((6, BrokerEvent::Other))));
-        assert_eq!(out, b"PONG\r\n");
+        assert_eq!(client.receive(b"PING\r\n", &mut out), Ok(Some((6, BrokerEvent::Ping))));
+        let error = b"-ERR 'Authorization Violation'\r\n";
+        assert!(client.receive(error, &mut out).is_err(), "the login is rejected");
         assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Ready))));
-        assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Pong))));
+        let rejected = BrokerEvent::Rejected("NATS: -ERR 'Authorization Violation'".to_owned());
+        assert_eq!(
+            client.receive(error, &mut out),
+            Ok(Some((error.len(), rejected))),
+            "a command is rejected"
+        );
+        assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Pong(None)))));
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! The other nodes of the cluster, as this node knows them by their heartbeats.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::KeyNodes;
+use super::keys::{KeyNodes, KeysHeartbeat};
 use super::message::NodeId;
 use super::times::NODE_TIMEOUT;
 use crate::auth::RevocationDigest;
 use crate::topics::nodes::{ReportRole, ReportingNodes};
 
-/// Maximum number of other nodes. Further nodes are ignored, with a warning.
+/// Maximum number of other nodes. Further nodes are ignored, with a warning, unless they can take the place of a node that
+/// has sent one heartbeat only.
 pub(super) const NODES_MAX: usize = 255;
+
+/// Time between two heartbeats after which a node may own keys: a single message is no node.
+const PROBATION: Duration = Duration::from_millis(500);
 
 /// What a node reports once a second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,18 +50,6 @@ pub(crate) struct Heartbeat {
     pub(crate) revoked: Option<RevocationDigest>,
 }
 
-/// What a node reports about the keys of topics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeysHeartbeat {
-    /// Number of its last message with changes.
-    pub(crate) number: u64,
-    /// Milliseconds since its login at the broker.
-    pub(crate) connected: u64,
-    /// The id of its directory with durable keys.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) store: Option<u64>,
-}
-
 /// The other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(BTreeMap<NodeId, RemoteNode>);
@@ -68,6 +60,10 @@ struct RemoteNode {
     seen: Instant,
     /// The last heartbeat; `None` before the first.
     heartbeat: Option<Heartbeat>,
+    /// The time of the first heartbeat.
+    first: Option<Instant>,
+    /// It has sent heartbeats for some time.
+    is_established: bool,
     received: ReceivedNumbers,
 }
 
@@ -80,8 +76,9 @@ struct ReceivedNumbers {
 }
 
 impl ReceivedNumbers {
-    /// Returns whether a message is new. Messages arrive in order, with small exceptions at brokers of several servers;
-    /// an older message than the window of 128 messages is taken for a duplicate.
+    /// Returns whether a message is new. Messages arrive in order, with small exceptions at brokers of several servers, and
+    /// duplicates arrive one after the other. So a number below the window of 128 messages is no duplicate: the numbers begin
+    /// again there, since another program has sent a higher one, or the process was restored from a snapshot of its machine.
     fn insert(&mut self, number: u64) -> bool {
         if number > self.highest {
             let shift = u32::try_from(number - self.highest).unwrap_or(u32::MAX);
@@ -91,7 +88,8 @@ impl ReceivedNumbers {
         }
         let Some(bit) = u32::try_from(self.highest - number).ok().and_then(|age| 1_u128.checked_shl(age))
         else {
-            return false;
+            *self = Self { highest: number, recent: 1 };
+            return true;
         };
         let is_new = self.recent & bit == 0;
         self.recent |= bit;
@@ -100,21 +98,39 @@ impl ReceivedNumbers {
 }
 
 impl Nodes {
+    /// Whether a node is known, or may become known.
+    pub(super) fn has_place(&self, id: NodeId) -> bool {
+        self.0.len() < NODES_MAX
+            || self.0.contains_key(&id)
+            || self.0.values().any(|node| !node.is_established)
+    }
+
     /// Notes a message of a node. Returns whether it is new, and not a duplicate by an overlapping subscription.
     pub(super) fn receive(&mut self, id: NodeId, number: u64, now: Instant) -> bool {
         if self.0.len() >= NODES_MAX && !self.0.contains_key(&id) {
-            tracing::warn!(node = %id, "the cluster has more than {NODES_MAX} other nodes: this one is ignored");
-            return false;
+            let others = self.0.iter().filter(|(_, node)| !node.is_established);
+            let Some(oldest) = others.min_by_key(|(_, node)| node.seen).map(|(id, _)| *id) else {
+                return false;
+            };
+            self.0.remove(&oldest);
         }
-        let new = || RemoteNode { seen: now, heartbeat: None, received: ReceivedNumbers::default() };
+        let new = || RemoteNode {
+            seen: now,
+            heartbeat: None,
+            first: None,
+            is_established: false,
+            received: ReceivedNumbers::default(),
+        };
         let node = self.0.entry(id).or_insert_with(new);
         node.seen = now;
         node.received.insert(number)
     }
 
-    /// Notes a heartbeat. Returns whether it is the node's first.
-    pub(super) fn beat(&mut self, id: NodeId, heartbeat: Heartbeat) -> bool {
+    /// Notes a heartbeat, which establishes its node at once if this node is new. Returns whether it is the node's first.
+    pub(super) fn beat(&mut self, id: NodeId, heartbeat: Heartbeat, is_new_here: bool, now: Instant) -> bool {
         let Some(node) = self.0.get_mut(&id) else { return false };
+        let first = *node.first.get_or_insert(now);
+        node.is_established |= is_new_here || now.saturating_duration_since(first) >= PROBATION;
         node.heartbeat.replace(heartbeat).is_none()
     }
 
@@ -190,9 +206,12 @@ impl Nodes {
 
     /// The processes that share keys: of several with the same id, the last one that serves.
     pub(super) fn key_nodes(&self, own: u128) -> KeyNodes {
-        let sharing = self.iter().filter(|(node, heartbeat)| heartbeat.keys.is_some() && node.id != own);
+        let established = self.0.iter().filter(|(_, node)| node.is_established);
+        let sharing = established.filter(|(id, node)| {
+            id.id != own && node.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.keys.is_some())
+        });
         // In the order of their starts.
-        sharing.map(|(node, _)| (node.id, node)).collect()
+        sharing.map(|(id, _)| (id.id, *id)).collect()
     }
 
     /// The nodes with a heartbeat.
@@ -212,11 +231,51 @@ mod tests {
     #[test]
     fn duplicates_are_found_also_out_of_order() {
         let mut received = ReceivedNumbers::default();
-        let new: Vec<u64> = [1, 2, 2, 5, 4, 4, 3, 5, 6, 200, 200, 73, 72, 199, 1_000, 200]
+        let new: Vec<u64> = [1, 2, 2, 5, 4, 4, 3, 5, 6, 200, 200, 73, 73, 199, 1_000, 999, 999]
             .into_iter()
             .filter(|number| received.insert(*number))
             .collect();
-        assert_eq!(new, [1, 2, 5, 4, 3, 6, 200, 73, 199, 1_000], "72 is beyond the window");
+        assert_eq!(new, [1, 2, 5, 4, 3, 6, 200, 73, 199, 1_000, 999]);
+    }
+
+    /// A forged number, or a process that was restored from a snapshot of its machine.
+    #[test]
+    fn highest_number_does_not_mute_a_node() {
+        for forged in [u64::MAX, u64::MAX - 1, 1 << 40, 2_000] {
+            let mut received = ReceivedNumbers::default();
+            assert!((1..=1_000).all(|number| received.insert(number)));
+            assert!(received.insert(forged));
+            assert!((1_001..1_500).all(|number| received.insert(number)), "{forged}");
+            assert!((1_400..1_500).all(|number| !received.insert(number)), "duplicates are found");
+            assert!((10..1_500).all(|number| received.insert(number)), "numbers begin again");
+        }
+    }
+
+    #[test]
+    fn invented_nodes_take_no_place_of_others() {
+        let (mut nodes, begin) = (Nodes::default(), Instant::now());
+        let heartbeat: Heartbeat = serde_json::from_value(serde_json::json!({
+            "name": "", "version": "", "uptime": 0, "serving": true, "keys": { "number": 0, "connected": 0 },
+        }))
+        .unwrap();
+        let [early, late] = [1, 2].map(|id| NodeId { id, start: 1 });
+        assert!(nodes.receive(early, 1, begin));
+        nodes.beat(early, heartbeat.clone(), true, begin);
+        for id in 10..2_010 {
+            let invented = NodeId { id, start: 1 };
+            assert!(nodes.has_place(invented) && nodes.receive(invented, 1, begin));
+            nodes.beat(invented, heartbeat.clone(), false, begin);
+        }
+        assert!(nodes.0.len() <= NODES_MAX && nodes.contains(early));
+        let shared: Vec<u128> = nodes.key_nodes(0).into_keys().collect();
+        assert_eq!(shared, [early.id], "the others have sent one heartbeat");
+        for number in 1..=2 {
+            let now = begin + PROBATION * number;
+            assert!(nodes.has_place(late) && nodes.receive(late, number.into(), now));
+            nodes.beat(late, heartbeat.clone(), false, now);
+        }
+        let shared: Vec<u128> = nodes.key_nodes(0).into_keys().collect();
+        assert_eq!(shared, [early.id, late.id]);
     }
 
     #[test]
@@ -237,7 +296,7 @@ mod tests {
             revoked: None,
         };
         assert!(nodes.receive(one, 1, begin) && nodes.receive(two, 1, begin));
-        assert!(nodes.beat(one, heartbeat.clone()) && !nodes.beat(one, heartbeat));
+        assert!(nodes.beat(one, heartbeat.clone(), true, begin) && !nodes.beat(one, heartbeat, true, begin));
         assert_eq!(nodes.len(), 1, "one has a heartbeat");
         assert!(nodes.receive(two, 2, begin + NODE_TIMEOUT / 2));
         assert_eq!(nodes.expires(), Some(begin + NODE_TIMEOUT));
@@ -257,7 +316,7 @@ mod tests {
                 "name": "", "version": "", "uptime": 0, "serving": serving, "reports": reports,
             });
             nodes.receive(node, 1, now);
-            nodes.beat(node, serde_json::from_value(heartbeat).unwrap());
+            nodes.beat(node, serde_json::from_value(heartbeat).unwrap(), true, now);
             nodes.reporters(own, ReportRole::Reporter)
         };
         assert_eq!(beat(1, 1, true, "reporter"), (vec![1, 9], false));
@@ -280,7 +339,7 @@ mod tests {
                     "name": "", "version": "", "uptime": 0, "serving": true, "reports": reports,
                 });
                 nodes.receive(*node, 1, now);
-                nodes.beat(*node, serde_json::from_value(heartbeat).unwrap());
+                nodes.beat(*node, serde_json::from_value(heartbeat).unwrap(), true, now);
             }
             nodes
         };
@@ -304,9 +363,14 @@ mod tests {
     #[test]
     fn nodes_are_bounded() {
         let (mut nodes, now) = (Nodes::default(), Instant::now());
+        let heartbeat: Heartbeat =
+            serde_json::from_value(serde_json::json!({ "name": "", "version": "", "uptime": 0 })).unwrap();
         for id in 0..NODES_MAX {
-            assert!(nodes.receive(NodeId { id: id as u128, start: 0 }, 1, now));
+            let node = NodeId { id: id as u128, start: 0 };
+            assert!(nodes.receive(node, 1, now));
+            nodes.beat(node, heartbeat.clone(), true, now);
         }
+        assert!(!nodes.has_place(NodeId { id: u128::MAX, start: 0 }));
         assert!(!nodes.receive(NodeId { id: u128::MAX, start: 0 }, 1, now));
         assert!(nodes.receive(NodeId { id: 0, start: 0 }, 2, now));
     }

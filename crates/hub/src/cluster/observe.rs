@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Token, Waker};
 use serde_json::{Value, json};
 
 use super::connection::{BrokerConnection, LinkEvent};
@@ -61,7 +61,10 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
     let (begin, mut found) = (Instant::now(), BTreeMap::new());
     let mut end = begin + timeout;
     let mut poll = Poll::new().map_err(describe)?;
-    let mut connection = BrokerConnection::start((options, None), 0, (poll.registry(), Token(0)), begin)?;
+    let waker = Waker::new(poll.registry(), Token(1)).map_err(describe)?;
+    // Without a wakeup, the next attempt to list them may succeed.
+    let wake = move || drop(waker.wake());
+    let mut connection = BrokerConnection::start((options, None), 0, (poll.registry(), Token(0)), wake)?;
     let mut events = Events::with_capacity(8);
     loop {
         let now = Instant::now();
@@ -74,9 +77,7 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
         }
         // An interrupted wait is over earlier.
         let _ = poll.poll(&mut events, Some(end.saturating_duration_since(now)));
-        for event in &events {
-            connection.wake(event);
-        }
+        events.iter().filter(|event| event.token() == Token(0)).for_each(|event| connection.wake(event));
     }
     if !connection.is_ready {
         return Err(format!("{options}: no answer within {} s", timeout.as_secs()));
@@ -104,7 +105,8 @@ fn exchange(
                     let all = Subjects::new(options.engine, &options.prefix).all();
                     options.engine.subscribe(connection.output(), (&all, false), 1);
                 }
-                LinkEvent::Pong => {}
+                LinkEvent::Pong(_) | LinkEvent::Subscribed => {}
+                LinkEvent::Rejected(text) => return Err(format!("{options}: {text}")),
                 LinkEvent::Message(range) => {
                     let read = NodeMessageHead::read(connection.payload(range));
                     let Some((head, body)) = read else { continue };

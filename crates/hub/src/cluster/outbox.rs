@@ -1,9 +1,10 @@
 //! The bytes that wait for the link's thread: any thread adds messages, in the order in which they leave.
 
+use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mio::Waker;
 
@@ -24,6 +25,10 @@ const WAITING_MAX: usize = 16 << 20;
 /// Bytes that the link's thread has not written, above which it takes no more: the limits of what waits apply then.
 const TAKEN_MAX: usize = 256 << 10;
 
+/// Limit of all bytes that wait for the broker: commands and messages of nodes, which are not dropped. Four times
+/// [`WAITING_MAX`], so that only a broker that does not read reaches it; then the connection is given up.
+const UNSENT_MAX: usize = 4 * WAITING_MAX;
+
 /// Limit of the publications in one message in bytes: the work of a broker for a message is small beside its bytes then.
 const BATCH_MAX: usize = 32 << 10;
 
@@ -40,6 +45,15 @@ pub(super) struct Outbox {
     /// The thread has been woken, and has not taken the bytes yet.
     is_woken: AtomicBool,
     pub(super) counters: LinkCounters,
+}
+
+/// What the answer to a ping confirms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PingPurpose {
+    /// All commands before it are executed.
+    Heartbeat,
+    /// The subscription with this id, just before it, has begun or is rejected.
+    Subscription(u64),
 }
 
 /// The nodes that receive a publication.
@@ -76,6 +90,8 @@ struct OutboxState {
     /// Number of the last message.
     number: u64,
     max_payload: usize,
+    /// Pings without an answer, in order.
+    pings: VecDeque<PingPurpose>,
     /// Writes past the link's thread; none before the login, and with TLS.
     direct: Option<DirectWriter>,
     /// The broker omits replies to publications on request.
@@ -94,6 +110,7 @@ impl Outbox {
             batch: Vec::new(),
             number: 0,
             max_payload: usize::MAX,
+            pings: VecDeque::new(),
             direct: None,
             skips_replies: false,
             is_partial: false,
@@ -148,7 +165,12 @@ impl Outbox {
 
     /// Opens for publications after a login, with the broker's limit of a payload.
     pub(super) fn open(&self, max_payload: usize) {
-        self.lock().max_payload = max_payload;
+        let mut state = self.lock();
+        state.max_payload = max_payload;
+        // A process that was restored from a snapshot of its machine must not repeat the numbers of its messages.
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        state.number = state.number.max(u64::try_from(time.as_micros()).unwrap_or(0));
+        drop(state);
         self.is_open.store(true, Ordering::Release);
         self.counters.connects.fetch_add(1, Ordering::Relaxed);
     }
@@ -159,6 +181,7 @@ impl Outbox {
         let mut state = self.lock();
         state.bytes = Vec::new();
         state.batch.clear();
+        state.pings.clear();
         state.direct = None;
         state.is_partial = false;
     }
@@ -193,6 +216,59 @@ impl Outbox {
     /// Bytes that wait.
     pub(super) fn waiting(&self) -> usize {
         self.lock().bytes.len()
+    }
+
+    /// Why the connection cannot continue: the broker reads nothing.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(super) fn check_waiting(&self) -> Result<(), String> {
+        let waiting = self.waiting();
+        if waiting > UNSENT_MAX {
+            return Err(format!(
+                "the broker does not read: {waiting} bytes wait for it (limit {UNSENT_MAX})"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Pings the broker.
+    pub(super) fn ping(&self) {
+        self.command(|kind, out| kind.ping(out), PingPurpose::Heartbeat);
+    }
+
+    /// Subscribes, and pings the broker for the result.
+    pub(super) fn subscribe(&self, subscription: (&str, bool), id: u64) {
+        let write = |kind: BrokerKind, out: &mut Vec<u8>| {
+            kind.subscribe(out, subscription, id);
+            kind.ping_for(out, id);
+        };
+        self.command(write, PingPurpose::Subscription(id));
+    }
+
+    pub(super) fn unsubscribe(&self, subscription: (&str, bool), id: u64) {
+        self.command(|kind, out| kind.unsubscribe(out, subscription, id), None);
+    }
+
+    /// Takes the purposes of the pings up to the one that the broker has answered; `id` is the one that it repeats. The earlier
+    /// ones were rejected.
+    pub(super) fn take_pings(&self, id: Option<u64>) -> Vec<PingPurpose> {
+        let mut state = self.lock();
+        let purpose = id.map_or(PingPurpose::Heartbeat, PingPurpose::Subscription);
+        let at = match self.kind {
+            // It rejects no ping, and repeats no id.
+            BrokerKind::Nats => 0,
+            BrokerKind::Redis => match state.pings.iter().position(|known| *known == purpose) {
+                Some(at) => at,
+                None => return Vec::new(),
+            },
+        };
+        let end = state.pings.len().min(at + 1);
+        state.pings.drain(..end).collect()
+    }
+
+    pub(super) fn kind(&self) -> BrokerKind {
+        self.kind
     }
 
     /// Largest message of the broker in bytes.
@@ -280,12 +356,13 @@ impl Outbox {
         self.wake();
     }
 
-    /// Adds a command, such as a subscription.
-    pub(super) fn command(&self, write: impl FnOnce(BrokerKind, &mut Vec<u8>)) {
+    /// Adds a command, and the purpose of its ping, if it has one.
+    fn command(&self, write: impl FnOnce(BrokerKind, &mut Vec<u8>), ping: impl Into<Option<PingPurpose>>) {
         let mut state = self.lock();
         // Publications before the command stay before it.
         state.end_batch(self.kind);
         write(self.kind, &mut state.bytes);
+        state.pings.extend(ping.into());
         drop(state);
         self.wake();
     }
@@ -384,7 +461,8 @@ mod tests {
         let message = &bytes[start..start + HEAD + 3 + 2 * (PUBLICATION_HEAD + 1)];
         let (head, body) = NodeMessageHead::read(message).unwrap();
         let (topic, publications) = read_publications(body).unwrap();
-        assert_eq!((head.number, topic, publications.len()), (1, "a", 2));
+        assert_eq!((topic, publications.len()), ("a", 2));
+        assert!(head.number > 1 << 50, "it increases from one process to the next");
         assert!(taken(&outbox).is_empty());
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 4);
         assert_eq!(outbox.counters.dropped_away.load(Ordering::Relaxed), 1);

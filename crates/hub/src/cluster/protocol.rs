@@ -12,12 +12,18 @@ use super::{nats, redis};
 pub(super) enum BrokerEvent {
     /// Nothing of interest.
     Other,
+    /// The broker expects an answer: [`BrokerClient::write_pong`].
+    Ping,
+    /// A subscription has begun.
+    Subscribed,
+    /// A command is rejected, with this text: the connection continues.
+    Rejected(String),
     /// TLS starts with the next byte in both directions; [`BrokerClient::log_in`] follows.
     StartTls,
     /// The login has succeeded.
     Ready,
-    /// The answer to a ping.
-    Pong,
+    /// The answer to a ping; at Redis with the id of the subscription before it, if that was its purpose.
+    Pong(Option<u64>),
     /// A message of a subscription: the range of its payload.
     Message(Range<usize>),
 }
@@ -49,14 +55,23 @@ impl BrokerClient {
         }
     }
 
-    /// Reads the next item of the input; writes answers that the broker expects.
+    /// Reads the next item of the input; writes the login at its time.
     ///
     /// # Errors
-    /// The broker has rejected something, or does not speak its protocol.
+    /// The broker has rejected the login, or does not speak its protocol.
     pub(super) fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Received {
         match self {
             Self::Nats(client) => client.receive(input, out),
             Self::Redis(client) => client.receive(input),
+        }
+    }
+
+    /// Writes the answer to a ping.
+    pub(super) fn write_pong(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nats(_) => nats::pong(out),
+            // It sends no pings.
+            Self::Redis(_) => {}
         }
     }
 
@@ -119,6 +134,25 @@ impl BrokerKind {
             Self::Nats => nats::ping(out),
             Self::Redis => redis::command(out, &[b"PING"]),
         }
+    }
+
+    /// Pings for the result of a subscription.
+    pub(super) fn ping_for(self, out: &mut Vec<u8>, subscription: u64) {
+        match self {
+            Self::Nats => nats::ping(out),
+            Self::Redis => redis::command(out, &[b"PING", subscription.to_string().as_bytes()]),
+        }
+    }
+
+    /// Whether the broker confirms subscriptions. Otherwise a subscription has begun if there is no error before the answer to
+    /// the next ping.
+    pub(super) fn confirms_subscriptions(self) -> bool {
+        self == Self::Redis
+    }
+
+    /// Whether an error text concerns a publication, and no subscription.
+    pub(super) fn is_publication_error(self, text: &str) -> bool {
+        self == Self::Nats && text.to_ascii_lowercase().contains("publish")
     }
 
     /// Whether the client writes first.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::Value;
@@ -11,10 +11,10 @@ use sinews_server::Publisher;
 use super::Cluster;
 use super::cached_events::{PendingEvents, exchange_events};
 use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
-use super::keys::KeyReplicator;
+use super::keys::{KeyReplicator, KeysHeartbeat};
 use super::members::RemotePresence;
 use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
-use super::nodes::{Heartbeat, KeysHeartbeat};
+use super::nodes::Heartbeat;
 use super::pending::PendingWork;
 use super::revocations::RevocationExchange;
 use crate::auth::RevocationDigest;
@@ -49,6 +49,11 @@ impl Receiver {
             return false;
         }
         let mut nodes = self.cluster.lock_nodes();
+        if !nodes.has_place(head.node) {
+            drop(nodes);
+            self.cluster.log_excess(head.node, now);
+            return false;
+        }
         if !nodes.receive(head.node, head.number, now) {
             return false;
         }
@@ -77,7 +82,7 @@ impl Receiver {
                 }
                 let keys = heartbeat.keys.filter(|_| !is_replaced);
                 let revoked = heartbeat.revoked;
-                self.cluster.note_heartbeat(head.node, heartbeat);
+                self.cluster.note_heartbeat(head.node, heartbeat, now);
                 self.compare_revocations(head.node, revoked, now);
                 self.note_keys(head.node, keys, now);
             }
@@ -184,21 +189,14 @@ impl Receiver {
 
     pub(super) fn note_keys(&mut self, node: NodeId, keys: Option<KeysHeartbeat>, now: Instant) {
         self.update_key_nodes(now);
-        if let Some(KeysHeartbeat { number, connected, store }) = keys {
-            let connected = Duration::from_millis(connected);
-            self.keys.beat(node, (number, connected, store), &*self.cluster, now);
+        if let Some(heartbeat) = keys {
+            self.keys.beat(node, &heartbeat, &*self.cluster, now);
         }
     }
 
     pub(super) fn update_key_nodes(&mut self, now: Instant) {
         let nodes = self.cluster.lock_nodes().key_nodes(self.cluster.node.id);
         self.keys.set_nodes(nodes, now);
-    }
-
-    pub(super) fn keys_heartbeat(&self, now: Instant) -> KeysHeartbeat {
-        let connected = self.keys.connected_for(now).as_millis();
-        let connected = u64::try_from(connected).unwrap_or(u64::MAX);
-        KeysHeartbeat { number: self.keys.number(), connected, store: self.keys.store_id() }
     }
 
     pub(super) fn run_keys(&mut self, now: Instant) {

@@ -107,6 +107,10 @@ impl RedisClient {
                 self.rejects_skips = true;
                 BrokerEvent::Other
             }
+            // The reply to one command.
+            RespValue::Error(text) if self.state == RedisLogin::Ready => {
+                BrokerEvent::Rejected(format!("Redis: {}", brief(text)))
+            }
             RespValue::Error(text) => return Err(format!("Redis: {}", brief(text))),
             RespValue::Push(elements) if self.state != RedisLogin::Ready => {
                 self.log_in_further(elements.as_slice())
@@ -115,6 +119,7 @@ impl RedisClient {
                 [(b"message", _), _, (payload, at)] | [(b"pmessage", _), _, _, (payload, at)] => {
                     BrokerEvent::Message(*at..*at + payload.len())
                 }
+                [(b"subscribe" | b"psubscribe", _), ..] => BrokerEvent::Subscribed,
                 _ => BrokerEvent::Other,
             },
             // The first reply is that of HELLO.
@@ -126,8 +131,13 @@ impl RedisClient {
                 self.state = RedisLogin::Subscribing;
                 BrokerEvent::Other
             }
-            RespValue::Text(b"PONG", _) => BrokerEvent::Pong,
-            RespValue::Text(..) | RespValue::Other => BrokerEvent::Other,
+            RespValue::Text(b"PONG", _) => BrokerEvent::Pong(None),
+            // The ping behind a subscription.
+            RespValue::Text(text, _) => match std::str::from_utf8(text).ok().and_then(|id| id.parse().ok()) {
+                Some(id) => BrokerEvent::Pong(Some(id)),
+                None => BrokerEvent::Other,
+            },
+            RespValue::Other => BrokerEvent::Other,
         };
         Ok(Some((end, event)))
     }
@@ -285,7 +295,8 @@ mod tests {
         }
         assert_eq!(client.receive(hello), Ok(Some((hello.len(), BrokerEvent::Other))));
         log_in(&mut client, PROBED);
-        assert_eq!(client.receive(b"+PONG\r\n"), Ok(Some((7, BrokerEvent::Pong))));
+        assert_eq!(client.receive(b"+PONG\r\n"), Ok(Some((7, BrokerEvent::Pong(None)))));
+        assert_eq!(client.receive(b"$2\r\n17\r\n"), Ok(Some((8, BrokerEvent::Pong(Some(17))))));
         assert_eq!(client.receive(b":3\r\n"), Ok(Some((4, BrokerEvent::Other))));
     }
 
@@ -303,7 +314,10 @@ mod tests {
         let at = push.len() - 2;
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Message(at..at)))));
         let push = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
-        assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Other))));
+        assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Subscribed))));
+        let error = b"-NOPERM No permissions to access a channel\r\n";
+        let rejected = BrokerEvent::Rejected("Redis: NOPERM No permissions to access a channel".to_owned());
+        assert_eq!(client.receive(error), Ok(Some((error.len(), rejected))));
         let push = b">5\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n";
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Other))), "no message");
     }

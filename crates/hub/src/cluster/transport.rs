@@ -1,16 +1,99 @@
 //! The connection to a broker: plain TCP, or TLS on it. Nonblocking.
 
 use std::io::{self, Read, Write};
-use std::net::ToSocketAddrs;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
 
+use futures_util::future::join_all;
 use mio::net::TcpStream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio::net::lookup_host;
+use tokio::runtime::Builder;
+
+use super::times::CONNECT_TIMEOUT;
+use crate::dial;
+
+/// An established connection, and its host.
+type Dialed = Result<(std::net::TcpStream, String), String>;
+
+/// A connection that a thread of its own opens, since the resolver may block.
+pub(super) struct BrokerDial(Receiver<Dialed>);
+
+impl BrokerDial {
+    /// Starts to connect to the hosts, beginning with the next one in each attempt. `wake` is called at the end.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(super) fn start(
+        hosts: &[String],
+        attempt: usize,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, String> {
+        let mut hosts = hosts.to_vec();
+        let first = attempt.checked_rem(hosts.len()).unwrap_or(0);
+        hosts.rotate_left(first);
+        let (sender, receiver) = channel();
+        let dial = move || {
+            // The link may have given up.
+            let _ = sender.send(open(hosts));
+            wake();
+        };
+        let spawned = thread::Builder::new().name("cluster-dial".to_owned()).spawn(dial);
+        spawned.map_err(|error| format!("thread that connects to the broker: {error}"))?;
+        Ok(Self(receiver))
+    }
+
+    /// The result, once there is one.
+    pub(super) fn take(&self) -> Option<Dialed> {
+        match self.0.try_recv() {
+            Ok(dialed) => Some(dialed),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err("the thread that connects has ended".to_owned())),
+        }
+    }
+}
+
+/// Connects to the first address of the hosts that answers.
+fn open(hosts: Vec<String>) -> Dialed {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let seconds = CONNECT_TIMEOUT.as_secs();
+    let dialed = runtime.block_on(async {
+        let late = format!("no connection to {} within {seconds} s", hosts.join(", "));
+        tokio::time::timeout(CONNECT_TIMEOUT, connect(hosts)).await.unwrap_or(Err(late))
+    });
+    // A resolver that still blocks keeps its own thread until it answers.
+    runtime.shutdown_background();
+    dialed
+}
+
+async fn connect(hosts: Vec<String>) -> Dialed {
+    let found = join_all(hosts.iter().map(|host| lookup_host(host.as_str()))).await;
+    let (mut targets, mut problem) = (Vec::new(), "no host has an address".to_owned());
+    for (host, addresses) in hosts.iter().zip(found) {
+        match addresses {
+            Ok(addresses) => {
+                targets.extend(dial::ordered(addresses).into_iter().map(|address| (host, address)));
+            }
+            Err(error) => problem = format!("{host}: {error}"),
+        }
+    }
+    if targets.is_empty() {
+        return Err(problem);
+    }
+    let (host, stream) = dial::connect(targets).await.map_err(|error| error.to_string())?;
+    // Without it, only the latency is larger.
+    let _ = stream.set_nodelay(true);
+    let stream = stream.into_std().map_err(|error| format!("{host}: {error}"))?;
+    Ok((stream, host.clone()))
+}
 
 /// A connection.
 pub(super) enum BrokerTransport {
+    Dialing(BrokerDial),
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
     /// While TLS starts.
@@ -18,46 +101,6 @@ pub(super) enum BrokerTransport {
 }
 
 impl BrokerTransport {
-    /// Starts to connect to an address of the hosts: the next one with each attempt.
-    ///
-    /// # Errors
-    /// No host has an address, or no socket can be opened.
-    pub(super) fn connect(hosts: &[String], attempt: usize) -> Result<(Self, String), String> {
-        let mut problem = "no host".to_owned();
-        let mut found = Vec::new();
-        for host in hosts {
-            match host.to_socket_addrs() {
-                Ok(addresses) => found.extend(addresses.map(|address| (host, address))),
-                Err(error) => problem = format!("{host}: {error}"),
-            }
-        }
-        let Some((host, address)) = found.get(attempt.checked_rem(found.len()).unwrap_or(0)) else {
-            return Err(problem);
-        };
-        let stream = TcpStream::connect(*address).map_err(|error| format!("{host}: {error}"))?;
-        Ok((Self::Plain(stream), (*host).clone()))
-    }
-
-    /// Whether the connection is established; `false` while it is not.
-    ///
-    /// # Errors
-    /// The connection has failed.
-    pub(super) fn is_connected(&self) -> io::Result<bool> {
-        let Self::Plain(stream) = self else { return Ok(true) };
-        if let Some(error) = stream.take_error()? {
-            return Err(error);
-        }
-        match stream.peer_addr() {
-            Ok(_) => {
-                // Without it, only the latency is larger.
-                let _ = stream.set_nodelay(true);
-                Ok(true)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Starts TLS with a host, with the certificate authorities of the system.
     ///
     /// # Errors
@@ -102,7 +145,7 @@ impl BrokerTransport {
         match self {
             Self::Plain(stream) => Some(stream),
             Self::Tls(stream) => Some(&mut stream.sock),
-            Self::Closed => None,
+            Self::Dialing(_) | Self::Closed => None,
         }
     }
 }
@@ -112,7 +155,7 @@ impl Read for BrokerTransport {
         match self {
             Self::Plain(stream) => stream.read(buffer),
             Self::Tls(stream) => stream.read(buffer),
-            Self::Closed => Ok(0),
+            Self::Dialing(_) | Self::Closed => Ok(0),
         }
     }
 }
@@ -126,14 +169,44 @@ impl Write for BrokerTransport {
                 Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
                 written => written,
             },
-            Self::Closed => Err(io::ErrorKind::NotConnected.into()),
+            Self::Dialing(_) | Self::Closed => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Plain(_) | Self::Closed => Ok(()),
+            Self::Dialing(_) | Self::Plain(_) | Self::Closed => Ok(()),
             Self::Tls(stream) => stream.flush(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::dial::SilentAddress;
+
+    #[test]
+    fn silent_hosts_do_not_delay_an_attempt_to_its_timeout() {
+        let (silent, live) = (SilentAddress::new(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let live = live.local_addr().unwrap().to_string();
+        let hosts = [silent.address.to_string(), "name.invalid:1".to_owned(), live.clone()];
+        for attempt in 0..hosts.len() {
+            let dial = BrokerDial::start(&hosts, attempt, || {}).unwrap();
+            let end = Instant::now() + Duration::from_secs(60);
+            let dialed = loop {
+                if let Some(dialed) = dial.take() {
+                    break dialed;
+                }
+                assert!(Instant::now() < end);
+                thread::sleep(Duration::from_millis(1));
+            };
+            assert_eq!(dialed.map(|(_, host)| host), Ok(live.clone()), "attempt {attempt}");
+        }
+        let text = open(vec!["name.invalid:1".to_owned()]).unwrap_err();
+        assert!(text.starts_with("name.invalid:1: "), "{text}");
     }
 }

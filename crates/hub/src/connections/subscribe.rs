@@ -1,5 +1,8 @@
 //! Subscriptions that a backend starts or ends for connections of this node.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use futures_channel::oneshot;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -22,6 +25,14 @@ pub(crate) struct SubscriptionChange {
 }
 
 impl ConnectionRegistry {
+    /// Notifies the subscribers of topics whose subscription the broker of the cluster rejects, with the reasons.
+    pub(crate) fn report_rejected(&self, topics: &Arc<BTreeMap<Arc<str>, Arc<str>>>) {
+        // A client whose queue of commands is full is not notified.
+        self.for_each(|connection| {
+            drop(connection.send(ConnectionCommand::ReportRejected(Arc::clone(topics))))
+        });
+    }
+
     /// Sends the command to the connections of this node. Completes with a result for each of them, after they have
     /// executed it or have closed.
     ///

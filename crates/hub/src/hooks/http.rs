@@ -24,6 +24,7 @@ use tokio_rustls::TlsConnector;
 use super::addresses::is_public;
 use super::kind::HookKind;
 use super::options::HookUrl;
+use crate::dial;
 
 /// How to permit addresses that are not public. Only webhooks of apps need it.
 pub(super) const PERMIT_PRIVATE: &str = "set webhook_private to permit it";
@@ -241,7 +242,8 @@ impl HookTransport {
         if permitted.is_empty() && self.url.is_public_only {
             return Err(io::Error::other(format!("no address is public: {PERMIT_PRIVATE}")));
         }
-        TcpStream::connect(&*permitted).await
+        let targets = dial::ordered(permitted).into_iter().map(|address| ((), address)).collect();
+        dial::connect(targets).await.map(|((), stream)| stream)
     }
 
     fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
@@ -288,7 +290,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
         let parse = || HookUrl::parse(&url).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let connect = |url| runtime.block_on(HookTransport::new(url).connect(None)).map(drop);
         let text = connect(parse().public_only().unwrap()).unwrap_err();
         assert!(text.ends_with("no address is public: set webhook_private to permit it"), "{text}");

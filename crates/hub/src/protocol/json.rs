@@ -429,6 +429,7 @@ impl JsonClient {
         } else {
             self.hub.add_subscriber(cx, TopicForm::Framed, topic);
         }
+        self.hub.retry_rejected(topic);
         let presence = PresenceDetail::None;
         // Most clients have one subscription, and there may be many of them.
         if self.subscriptions.is_empty() {

@@ -291,6 +291,8 @@ mod tests {
             true
         }
 
+        fn retry_rejected(&self, _: &str) {}
+
         fn is_connected(&self) -> bool {
             true
         }

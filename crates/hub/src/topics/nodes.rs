@@ -31,6 +31,10 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// time; also without a connection, since none is under way then.
     fn catch_up(&self, limit: Duration) -> bool;
 
+    /// Subscribes again to a topic or pattern whose subscription the broker has rejected. If it rejects it again, all
+    /// subscribers are notified: there is a new one.
+    fn retry_rejected(&self, topic: &str);
+
     /// Whether the other nodes can be reached.
     fn is_connected(&self) -> bool;
 

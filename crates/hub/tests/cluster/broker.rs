@@ -49,6 +49,8 @@ struct State {
     /// Messages with this text are lost.
     lost: Option<&'static str>,
     lost_count: usize,
+    /// The command that is rejected, and the beginning of the subjects for which it is.
+    rejected: Option<(&'static str, &'static str)>,
     /// Connections whose logins wait, if they do.
     waiting_logins: Option<usize>,
 }
@@ -111,6 +113,11 @@ impl FakeBroker {
         let waited =
             self.shared.changed.wait_timeout_while(state, TIMEOUT, |state| !condition(state)).unwrap();
         assert!(!waited.1.timed_out(), "not within {TIMEOUT:?}");
+    }
+
+    /// Rejects a command for subjects with this beginning.
+    pub(crate) fn reject(&self, rejected: Option<(&'static str, &'static str)>) {
+        self.shared.lock().rejected = rejected;
     }
 
     /// Replies to publications of topics, which a node may decline.
@@ -226,6 +233,10 @@ impl Shared {
             match words[..] {
                 ["CONNECT", ..] => assert!(line.contains("\"echo\":false"), "{line}"),
                 ["PING"] => self.answer_ping(id, b"PONG\r\n")?,
+                ["SUB", subject, _] if self.rejects("SUBSCRIBE", subject) => {
+                    let text = format!("-ERR 'Permissions Violation for Subscription to \"{subject}\"'\r\n");
+                    self.answer(id, text.as_bytes())?;
+                }
                 ["SUB", subject, sid] => self.subscribe(id, subject, subject.contains(['*', '>']), sid),
                 ["UNSUB", sid] => self.unsubscribe(id, |(_, _, known)| known == sid),
                 ["PUB", subject, length] => {
@@ -237,6 +248,11 @@ impl Shared {
                     let mut payload = vec![0; length + 2];
                     reader.read_exact(&mut payload)?;
                     payload.truncate(payload.len() - 2);
+                    if self.rejects("PUBLISH", subject) {
+                        let text = format!("-ERR 'Permissions Violation for Publish to \"{subject}\"'\r\n");
+                        self.answer(id, text.as_bytes())?;
+                        continue;
+                    }
                     self.publish(WireProtocol::Nats, id, subject, &payload)?;
                 }
                 _ => panic!("{line}"),
@@ -258,8 +274,17 @@ impl Shared {
                 words.push(word);
             }
             let text = |at: usize| String::from_utf8_lossy(&words[at]).into_owned();
+            if words.len() > 1 && self.rejects(&text(0), &text(1)) {
+                if !std::mem::take(&mut skips_reply) {
+                    self.answer(id, b"-NOPERM this user has no permissions\r\n")?;
+                }
+                continue;
+            }
             match &*text(0) {
                 "HELLO" => self.answer(id, b"%1\r\n$5\r\nproto\r\n:3\r\n")?,
+                "PING" if words.len() > 1 => {
+                    self.answer(id, format!("${}\r\n{}\r\n", words[1].len(), text(1)).as_bytes())?;
+                }
                 "PING" => self.answer_ping(id, b"+PONG\r\n")?,
                 command @ ("SUBSCRIBE" | "PSUBSCRIBE") => {
                     self.subscribe(id, &text(1), command == "PSUBSCRIBE", "");
@@ -287,6 +312,16 @@ impl Shared {
             }
             skips_reply = false;
         }
+    }
+
+    /// Whether a command for a subject is rejected.
+    fn rejects(&self, command: &str, subject: &str) -> bool {
+        let rejected = self.lock().rejected;
+        // Redis has commands of their own for patterns.
+        rejected.is_some_and(|(known, begin)| {
+            let is_command = command == known || command.strip_prefix('P') == Some(known);
+            is_command && subject.starts_with(begin)
+        })
     }
 
     fn subscribe(&self, id: u64, subject: &str, is_pattern: bool, sid: &str) {

@@ -4,6 +4,7 @@ mod api;
 #[allow(dead_code, reason = "each test uses a part")]
 mod broker;
 mod keys;
+mod rejections;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -40,7 +41,11 @@ impl TestPeer {
     }
 
     fn start_with(broker: &FakeBroker, configure: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
-        let options = ClusterOptions::parse(&broker.url()).unwrap();
+        Self::start_at(&broker.url(), configure)
+    }
+
+    fn start_at(url: &str, configure: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
+        let options = ClusterOptions::parse(url).unwrap();
         let builder = Hub::builder().cluster(options).websocket(without_timeouts());
         let hub = configure(builder).build().unwrap();
         let backend = match std::env::var("SINEWS_TEST_BACKEND").as_deref() {

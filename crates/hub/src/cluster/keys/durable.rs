@@ -133,6 +133,9 @@ impl KeyReplicator {
 
     /// Whether a topic that no node knows may be claimed.
     pub(super) fn may_claim_unknown(&self, topic: &str) -> bool {
+        if !self.knows_owners() {
+            return false;
+        }
         // After an outage, its owner perhaps returns later than this node, which has just started.
         if self.starts_in_outage && self.first_connected.is_none_or(|at| self.now < at + RETURN_TIME) {
             return false;

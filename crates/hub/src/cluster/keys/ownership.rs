@@ -24,16 +24,11 @@ impl KeyReplicator {
         node == self.own || self.nodes.contains_key(&node)
     }
 
-    /// The position of this node among the nodes that may claim a topic, and the first of them.
-    pub(super) fn rank(&self, topic: &str) -> (u32, u128) {
+    /// The position of this node among the nodes that may succeed the owner of a topic.
+    fn rank(&self, topic: &str) -> u32 {
         let hash = topic_hash(topic);
-        let (own, mut first, mut rank) = (weight(self.own, hash), weight(self.own, hash), 0);
-        for node in self.nodes.keys() {
-            let other = weight(*node, hash);
-            rank += u32::from(other > own);
-            first = first.max(other);
-        }
-        (rank, first.1)
+        let own = weight(self.own, hash);
+        self.nodes.keys().map(|node| u32::from(weight(*node, hash) > own)).sum()
     }
 
     pub(super) fn claim_orphans(&mut self, now: Instant) {
@@ -53,7 +48,7 @@ impl KeyReplicator {
             let is_due = if self.is_durable(&topic) {
                 self.claims_durable(&topic, since)
             } else {
-                now >= since + CLAIM_DELAY * self.rank(&topic).0 + delay
+                now >= since + CLAIM_DELAY * self.rank(&topic) + delay
             };
             if is_due {
                 self.claim(&topic);

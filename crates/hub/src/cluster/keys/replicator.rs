@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeyedSnapshot, Position, Publisher, ReplicaError, TopicName};
 
 use super::durable::AnnouncedPositions;
+use super::settling::{SYNC_MIN, Settling};
 use super::shared::{ClusterKeys, LoadFailure};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
@@ -23,9 +24,6 @@ const BATCH_BYTES: usize = 32 << 10;
 
 /// Bytes that wait for the broker, above which changes wait, too: then each key is sent once, with its last value.
 pub(super) const WAITING_MAX: usize = 256 << 10;
-
-/// Time after a login in which each living node sends a heartbeat.
-const SYNC_MIN: Duration = Duration::from_millis(1_200);
 
 /// Interval of the search for topics to claim.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(100);
@@ -71,8 +69,9 @@ pub(crate) struct KeyReplicator {
     pub(super) away: Option<Instant>,
     /// How long the broker was unreachable before the last login.
     pub(super) absence: Option<Duration>,
-    /// All owners are known.
+    /// The topics of all nodes that this node sees are known.
     pub(super) is_synced: bool,
+    pub(super) settling: Settling,
     /// A handover from a predecessor process, if there is one, is complete.
     pub(super) is_serving: bool,
     pub(super) last_epoch: u64,
@@ -132,23 +131,19 @@ impl KeyReplicator {
             away: None,
             absence: None,
             is_synced: false,
+            settling: Settling::default(),
             is_serving: false,
             last_epoch: 0,
         }
     }
 
     /// The id of this node's directory, for the heartbeat.
-    pub(crate) fn store_id(&self) -> Option<u64> {
+    pub(super) fn store_id(&self) -> Option<u64> {
         self.shared.store()?.node()
     }
 
-    /// Number of the last message with changes, for the heartbeat.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Time since the login at the broker.
-    pub(crate) fn connected_for(&self, now: Instant) -> Duration {
+    pub(super) fn connected_for(&self, now: Instant) -> Duration {
         self.connected.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
@@ -207,6 +202,7 @@ impl KeyReplicator {
         self.first_connected.get_or_insert(now);
         let absence = self.away.take().map(|since| now.saturating_duration_since(since));
         self.absence = absence.or(self.absence);
+        self.settling.log_in(absence, now);
         self.remotes.values_mut().for_each(RemoteKeys::unconfirm);
         self.find_orphans(now);
     }
@@ -233,6 +229,7 @@ impl KeyReplicator {
         }
         self.remotes.retain(|node, _| nodes.get(&node.id) == Some(node));
         self.stores.retain(|node, _| nodes.contains_key(node));
+        self.settling.retain(|node| nodes.contains_key(&node));
         self.has_new_nodes = true;
         self.nodes = nodes;
         self.find_orphans(now);
@@ -266,6 +263,8 @@ impl KeyReplicator {
         }
         self.announce_positions(sender);
         self.update_sync(sender, now);
+        self.update_settled(now);
+        self.update_loaded();
         if self.is_synced {
             self.update_members();
         }
@@ -304,7 +303,7 @@ impl KeyReplicator {
         if !self.is_serving || self.connected.is_none() {
             return None;
         }
-        let sync = (!self.is_synced).then_some(now + CLAIM_INTERVAL / 2);
+        let sync = (!self.is_synced || !self.settling.is_settled()).then_some(now + CLAIM_INTERVAL / 2);
         let claims = (self.is_synced && !self.orphans.is_empty()).then_some(self.claims_at);
         [sync, claims, self.writes.next_due(), self.transfers.next_due()].into_iter().flatten().min()
     }
@@ -316,10 +315,9 @@ impl KeyReplicator {
     }
 
     fn update_sync(&mut self, sender: &dyn KeySender, now: Instant) {
-        if self.is_synced && self.shared.is_loaded() {
-            return;
-        }
-        if self.connected_for(now) < SYNC_MIN {
+        // Until then, nodes are found that own topics.
+        let is_final = self.settling.is_settled() && self.shared.is_loaded();
+        if self.is_synced && is_final || self.connected_for(now) < SYNC_MIN {
             return;
         }
         let unconfirmed: Vec<NodeId> = self
@@ -332,10 +330,17 @@ impl KeyReplicator {
             self.request_catalogue(*node, sender, now);
         }
         self.is_synced = unconfirmed.is_empty();
+    }
+
+    /// Ends what waits for the keys of the other nodes, once they are here.
+    fn update_loaded(&self) {
+        if self.shared.is_loaded() || !self.is_synced || !self.settling.is_settled() {
+            return;
+        }
         let is_missing = |topic: &SharedTopic| {
             matches!(topic.replica, ReplicaState::Stale { .. }) && self.is_alive(topic.claim.owner)
         };
-        if self.is_synced && !self.shared.is_loaded() && !self.topics.values().any(is_missing) {
+        if !self.topics.values().any(is_missing) {
             self.shared.finish_loading();
         }
     }

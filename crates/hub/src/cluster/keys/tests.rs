@@ -15,17 +15,18 @@ use sinews_testkit::Rng;
 
 use super::*;
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::cluster::nodes::{Heartbeat, KeysHeartbeat, Nodes};
+use crate::cluster::nodes::{Heartbeat, Nodes};
 use crate::cluster::options::BrokerKind;
 use crate::cluster::outbox::Outbox;
 use crate::cluster::subject::Subjects;
-use crate::cluster::times::RETURN_TIME;
+use crate::cluster::times::{NODE_TIMEOUT, RETURN_TIME};
 use crate::problem::{Problem, code};
 use crate::topics::shared_keys::{Claim, KeyWriteOutcome, PendingKeyWrite, SharedKeys as _};
 
 use self::durable::SimDisk;
 
 mod durable;
+mod joining;
 mod order;
 mod outages;
 
@@ -230,10 +231,7 @@ impl World {
             node.replicator.finish_stored(output, now);
             if node.is_connected && now >= node.beat_at {
                 node.beat_at = now + Duration::from_secs(1);
-                let connected = node.replicator.connected_for(now).as_millis() as u64;
-                let store = node.replicator.store_id();
-                let keys = KeysHeartbeat { number: node.replicator.number(), connected, store };
-                let body = serde_json::to_vec(&heartbeat(keys)).unwrap();
+                let body = serde_json::to_vec(&heartbeat(node.replicator.heartbeat(now))).unwrap();
                 sent.send(KeyTarget::All, MessageKind::Heartbeat, &body);
             }
             self.post(at, sent);
@@ -294,10 +292,10 @@ impl World {
             if message.kind == MessageKind::Heartbeat {
                 let heartbeat: Heartbeat = serde_json::from_slice(&message.body).unwrap();
                 let keys = heartbeat.keys.unwrap();
-                node.nodes.beat(message.from, heartbeat);
+                let is_new_here = node.replicator.connected_for(now) < RETURN_TIME;
+                node.nodes.beat(message.from, heartbeat, is_new_here, now);
                 node.replicator.set_nodes(node.nodes.key_nodes(node.id.id), now);
-                let connected = Duration::from_millis(keys.connected);
-                node.replicator.beat(message.from, (keys.number, connected, keys.store), &sent, now);
+                node.replicator.beat(message.from, &keys, &sent, now);
             } else {
                 node.replicator.receive(message.from, message.kind, &message.body, (&sent, now));
             }
@@ -323,6 +321,11 @@ impl World {
         while self.now < end {
             self.step();
         }
+    }
+
+    /// Runs until all nodes claim topics.
+    fn settle(&mut self) {
+        self.run(NODE_TIMEOUT + Duration::from_secs(3));
     }
 
     fn set_connected(&mut self, at: usize, is_connected: bool) {
@@ -404,7 +407,7 @@ fn set(topic: &'static str, key: &str, value: &str) -> Submitted {
 fn writes_at_all_nodes_are_one_sequence() {
     for seed in 0..6 {
         let mut world = World::new(seed, 3);
-        world.run(Duration::from_secs(2));
+        world.settle();
         let mut written: BTreeMap<(usize, &str, String), Option<String>> = BTreeMap::new();
         for number in 0..300 {
             let node = world.rng.below(3);
@@ -449,7 +452,7 @@ fn successor_process_finds_topics_whose_owner_has_gone() {
 fn one_of_two_nodes_takes_a_lock() {
     for seed in 0..10 {
         let mut world = World::new(seed, 3);
-        world.run(Duration::from_secs(3));
+        world.settle();
         for round in 0..20 {
             let key = format!("lock{round}");
             for node in 0..3 {
@@ -467,7 +470,7 @@ fn one_of_two_nodes_takes_a_lock() {
 fn successor_of_a_dead_owner_continues_within_six_seconds() {
     for seed in 0..10 {
         let mut world = World::new(seed, 4);
-        world.run(Duration::from_secs(2));
+        world.settle();
         world.write(0, set("a", "k", "1"), None);
         world.run(Duration::from_secs(1));
         let claim = world.nodes[0].keys.claim("a").unwrap();
@@ -495,7 +498,7 @@ fn successor_of_a_dead_owner_continues_within_six_seconds() {
 fn late_node_gets_all_keys_and_owns_nothing_of_the_others() {
     for seed in 0..6 {
         let mut world = World::new(seed, 2);
-        world.run(Duration::from_secs(2));
+        world.settle();
         for number in 0..200 {
             world.random_write(number);
         }
@@ -505,7 +508,7 @@ fn late_node_gets_all_keys_and_owns_nothing_of_the_others() {
         let late = world.nodes.len() - 1;
         world.write(late, set("a", "early", "1"), None);
         assert!(!world.nodes[late].keys.is_loaded());
-        world.run(Duration::from_secs(3));
+        world.settle();
         world.assert_equal(seed);
         let after: Vec<_> = TOPICS.iter().map(|topic| world.nodes[late].keys.claim(topic)).collect();
         assert_eq!(before, after);
@@ -517,7 +520,7 @@ fn late_node_gets_all_keys_and_owns_nothing_of_the_others() {
 fn nodes_converge_after_an_outage_of_the_broker() {
     for seed in 0..6 {
         let mut world = World::new(seed, 3);
-        world.run(Duration::from_secs(2));
+        world.settle();
         for number in 0..60 {
             world.random_write(number);
         }
@@ -552,7 +555,7 @@ fn nodes_converge_after_an_outage_of_the_broker() {
 fn node_that_was_away_alone_follows_the_others() {
     for seed in 0..6 {
         let mut world = World::new(seed, 3);
-        world.run(Duration::from_secs(2));
+        world.settle();
         for number in 0..60 {
             world.random_write(number);
         }
@@ -574,7 +577,7 @@ fn node_that_was_away_alone_follows_the_others() {
 fn nodes_converge_after_faults() {
     for seed in seeds(5) {
         let mut world = World::new(seed, 4);
-        world.run(Duration::from_secs(2));
+        world.settle();
         let mut dead = 0;
         for number in 0..400 {
             world.faults = 60;
@@ -608,7 +611,7 @@ fn nodes_converge_after_faults() {
 #[test]
 fn malformed_messages_change_nothing() {
     let mut world = World::new(1, 2);
-    world.run(Duration::from_secs(2));
+    world.settle();
     (0..40).for_each(|number| world.random_write(number));
     world.run(Duration::from_secs(1));
     let before: Vec<_> = TOPICS.iter().map(|topic| world.nodes[0].state(topic)).collect();
@@ -640,7 +643,7 @@ fn malformed_messages_change_nothing() {
 #[test]
 fn empty_topics_are_released_on_all_nodes() {
     let mut world = World::new(1, 3);
-    world.run(Duration::from_secs(2));
+    world.settle();
     world.write(0, Submitted { topic: "a", key: "k".to_owned(), value: None }, None);
     world.write(1, Submitted { topic: "b", key: "k".to_owned(), value: None }, None);
     world.run(Duration::from_secs(1));
@@ -654,13 +657,13 @@ fn empty_topics_are_released_on_all_nodes() {
 #[test]
 fn replica_that_does_not_fit_is_refused_until_there_is_memory() {
     let mut world = World::new(1, 2);
-    world.run(Duration::from_secs(2));
+    world.settle();
     for number in 0..40 {
         world.write(0, set("a", &format!("k{number}"), &"x".repeat(1_000)), None);
     }
     world.run(Duration::from_secs(1));
     world.join(16 << 10);
-    world.run(Duration::from_secs(3));
+    world.settle();
     let late = &world.nodes[2];
     let problem = late.keys.check_ready("a").unwrap_err();
     assert!(problem.code == code::STORE && problem.text.contains("max_keyed_memory"), "{problem:?}");

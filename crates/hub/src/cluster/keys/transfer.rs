@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
 
 use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
+use super::settling::KeysHeartbeat;
 use super::shared::LoadFailure;
 use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
 use crate::cluster::message::{MessageKind, NodeId};
@@ -192,12 +193,11 @@ impl Transfers {
 }
 
 impl KeyReplicator {
-    /// Handles the heartbeat of a node: the number of its last message with changes, how long it is connected, and the id
-    /// of its directory.
+    /// Handles the heartbeat of a node.
     pub(crate) fn beat(
         &mut self,
         node: NodeId,
-        (number, connected, store): (u64, Duration, Option<u64>),
+        heartbeat: &KeysHeartbeat,
         sender: &dyn KeySender,
         now: Instant,
     ) {
@@ -205,7 +205,9 @@ impl KeyReplicator {
             return;
         }
         self.now = now;
-        if let Some(store) = store {
+        self.settling.note(node, heartbeat, now);
+        let connected = Duration::from_millis(heartbeat.connected);
+        if let Some(store) = heartbeat.store {
             self.has_new_nodes |= self.stores.insert(node.id, store) != Some(store);
         }
         // The broker was reachable for the other nodes: no owner is about to return.
@@ -215,7 +217,7 @@ impl KeyReplicator {
             self.absence = None;
             self.discard();
         }
-        self.remotes.entry(node).or_default().compare(number);
+        self.remotes.entry(node).or_default().compare(heartbeat.number);
         self.request_catalogue(node, sender, now);
     }
 
@@ -244,8 +246,9 @@ impl KeyReplicator {
         if part.number == 0 {
             let unnamed = self.topics.keys().filter(|topic| is_of_node(topic)).cloned().collect();
             remote.catalogue = Some(IncomingCatalogue { next_part: 0, unnamed });
-            // Later messages with changes must not be missed.
-            remote.applied = remote.applied.max(number);
+            // Later messages with changes must not be missed. A higher number was of another program, or the numbers of the node
+            // begin again.
+            remote.applied = number;
             remote.is_complete = true;
         }
         let Some(catalogue) = remote.catalogue.as_mut().filter(|known| known.next_part == part.number) else {

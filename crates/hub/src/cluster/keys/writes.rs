@@ -234,10 +234,10 @@ impl KeyReplicator {
                 None => WriteRoute::Nowhere,
             };
         }
-        if !self.is_synced || !self.may_claim_unknown(topic) {
+        if !self.may_claim_unknown(topic) {
             return WriteRoute::Nowhere;
         }
-        let first = self.rank(topic).1;
+        let first = self.first_owner(topic);
         match self.nodes.get(&first).copied() {
             Some(node) => WriteRoute::Node(node),
             None if self.claim(topic) => WriteRoute::Here,
@@ -261,7 +261,7 @@ impl KeyReplicator {
         let owns = match self.topics.get(&topic) {
             Some(known) => known.replica == ReplicaState::Owned,
             // The other node has chosen this one.
-            None => self.is_synced && self.may_claim_unknown(&topic) && self.claim(&topic),
+            None => self.may_claim_unknown(&topic) && self.claim(&topic),
         };
         let mut unstored = None;
         let result = if !owns {

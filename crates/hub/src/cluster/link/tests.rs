@@ -76,6 +76,49 @@ impl TestLink {
     }
 }
 
+/// A broker that accepts each login, and then closes the connection.
+#[test]
+fn delay_grows_across_logins_until_a_connection_lasts() {
+    let mut link = TestLink::new().link;
+    for attempts in 1..8 {
+        let now = Instant::now();
+        link.ready_at = Some(now);
+        link.disconnect("test", now);
+        assert_eq!(link.attempts, attempts, "a login alone is no success");
+        let delay = RETRY_MIN.saturating_mul(1 << (attempts - 1)).min(RETRY_MAX);
+        assert!(link.retry_at >= now + delay / 2, "attempt {attempts}");
+    }
+    let now = Instant::now();
+    link.ready_at = Some(now);
+    link.beat_at = now;
+    link.beat(now + STABLE_TIME / 2);
+    assert!(link.attempts > 0);
+    link.beat_at = now;
+    link.beat(now + STABLE_TIME);
+    assert_eq!(link.attempts, 0);
+}
+
+#[test]
+fn connection_to_a_broker_that_never_reads_is_given_up() {
+    let mut link = TestLink::new().link;
+    let cluster = Arc::clone(link.cluster());
+    let body = vec![0; 1 << 20];
+    // As the answers to requests of other nodes, which are not dropped.
+    let limit = (0..).find(|_| {
+        cluster.outbox.send(
+            "sinews.all",
+            MessageKind::Result,
+            &body[..cluster.outbox.max_payload().min(1 << 20)],
+        );
+        cluster.outbox.check_waiting().is_err()
+    });
+    assert!(limit.is_some_and(|count| count <= 64), "{limit:?} MiB wait");
+    link.beat_at = Instant::now();
+    link.beat(Instant::now());
+    assert!(link.connection.is_none() && cluster.outbox.waiting() == 0);
+    assert!(cluster.check_broker().unwrap_err().contains("does not read"));
+}
+
 /// Other messages have results, such as the answer to a request, which the thread sends in its next turn.
 #[test]
 fn link_only_waits_again_after_publications() {

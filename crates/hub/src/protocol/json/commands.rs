@@ -25,9 +25,21 @@ impl JsonClient {
             match command {
                 ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
                 // The message would end the poll.
-                ConnectionCommand::ReportCluster { .. } if self.is_poll() => {}
+                ConnectionCommand::ReportCluster { .. } | ConnectionCommand::ReportRejected(_)
+                    if self.is_poll() => {}
                 ConnectionCommand::ReportCluster { is_connected } => {
                     send_json(cx, &json!({ "op": "cluster", "connected": is_connected }));
+                }
+                ConnectionCommand::ReportRejected(topics) => {
+                    for known in &self.subscriptions {
+                        let Some(reason) = topics.get(&*known.topic) else { continue };
+                        let text = format!(
+                            "the broker of the cluster rejects the subscription, so publications of other nodes do not arrive: {reason}"
+                        );
+                        let mut message = problem(code::STORE, text).into_json();
+                        message["topic"] = json!(&*known.topic);
+                        send_json(cx, &message);
+                    }
                 }
                 ConnectionCommand::Refresh(change) => self.change_rights(&change, cx),
                 ConnectionCommand::Subscribe { topic, reply } => {

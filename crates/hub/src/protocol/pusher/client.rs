@@ -318,7 +318,9 @@ impl Handler for PusherClient {
                     let text = reason.to_string();
                     end(&ConnectionRejection { code: code.as_u16(), text }, cx);
                 }
-                ConnectionCommand::ReportCluster { .. } | ConnectionCommand::Refresh(_) => {}
+                ConnectionCommand::ReportCluster { .. }
+                | ConnectionCommand::ReportRejected(_)
+                | ConnectionCommand::Refresh(_) => {}
                 ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
                     use crate::problem;
                     let text = "a connection of an app subscribes by itself";

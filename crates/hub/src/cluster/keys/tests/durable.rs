@@ -72,7 +72,7 @@ impl World {
             .into_iter()
             .map(|node| node.with_disk(tempfile::tempdir().unwrap(), 100))
             .collect();
-        world.run(Duration::from_secs(5));
+        world.run(Duration::from_secs(9));
         world
     }
 

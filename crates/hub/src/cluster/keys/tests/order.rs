@@ -5,7 +5,7 @@ use super::*;
 /// Three nodes, and a topic of which the first of them owns the keys or will: the others pass writes to it. The last
 /// one runs after the others.
 fn roles(world: &World) -> (&'static str, [usize; 3]) {
-    let owner = world.nodes[0].replicator.rank("a").1;
+    let owner = world.nodes[0].replicator.first_owner("a");
     let owner = world.nodes.iter().position(|node| node.id.id == owner).unwrap();
     let mut others = (0..3).filter(|node| *node != owner);
     ("a", [owner, others.next().unwrap(), others.next().unwrap()])
@@ -24,7 +24,7 @@ fn assert_last(world: &World, topic: &str, value: &str) {
 fn write_that_is_retried_does_not_overwrite_a_later_one() {
     for seed in 0..10 {
         let mut world = World::new(seed, 3);
-        world.run(Duration::from_secs(2));
+        world.settle();
         let (topic, [owner, _, writer]) = roles(&world);
         world.write(writer, set(topic, "k", "1"), None);
         world.step();
@@ -48,7 +48,7 @@ fn write_that_is_retried_does_not_overwrite_a_later_one() {
 fn write_to_a_new_owner_waits_for_those_to_the_last_owner() {
     for seed in 0..10 {
         let mut world = World::new(seed, 3);
-        world.run(Duration::from_secs(2));
+        world.settle();
         let (topic, [owner, successor, writer]) = roles(&world);
         world.write(writer, set(topic, "k", "0"), None);
         world.run(Duration::from_secs(1));

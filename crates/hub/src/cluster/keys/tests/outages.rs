@@ -10,7 +10,7 @@ use super::*;
 fn world_with_owner(nodes: usize) -> (World, &'static str) {
     let worlds = (0..20).find_map(|seed| {
         let mut world = World::new(seed, nodes);
-        world.run(Duration::from_secs(2));
+        world.settle();
         (0..60).for_each(|number| world.random_write(number));
         world.run(Duration::from_secs(1));
         let owner = world.nodes[0].id.id;
@@ -89,7 +89,7 @@ fn node_that_starts_in_an_outage_claims_no_topic_of_owners_that_return_later() {
     let ahead = std::time::SystemTime::now() + Duration::from_secs(600);
     let ahead = ahead.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     world.nodes[0].replicator.last_epoch = u64::try_from(ahead).unwrap();
-    world.run(Duration::from_secs(2));
+    world.settle();
     world.write(0, set("a", "old", "1"), None);
     world.run(Duration::from_secs(1));
     let before = world.nodes[0].keys.claim("a");
@@ -123,7 +123,7 @@ fn node_whose_first_attempt_fails_without_an_outage_claims_new_topics() {
         world.run(RETURN_TIME);
         join_in_outage(&mut world);
         world.set_connected(1, true);
-        world.run(Duration::from_secs(2));
+        world.settle();
         for topic in TOPICS {
             world.write(1, set(topic, "new", "1"), None);
         }
@@ -139,7 +139,7 @@ fn node_whose_first_attempt_fails_without_an_outage_claims_new_topics() {
 #[test]
 fn value_that_exceeds_the_largest_message_leaves_a_node_without_this_topic_alone() {
     let mut world = World::new(1, 1);
-    world.run(Duration::from_secs(2));
+    world.settle();
     world.write(0, set("a", "large", &"L".repeat(5_000)), None);
     world.write(0, set("b", "small", "1"), None);
     world.run(Duration::from_secs(1));

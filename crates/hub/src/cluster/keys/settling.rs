@@ -1,0 +1,100 @@
+//! Whether this node knows the owners of all topics.
+//!
+//! A node that joins does not see an owner that has just died, or is silent. The other nodes count this owner as alive for
+//! [`NODE_TIMEOUT`], and then claim its topics. So a node claims no unknown topic, and reads none as empty, before this time
+//! has passed since its login, and all nodes report the same nodes and no topic without an owner.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::message::NodeId;
+use crate::cluster::times::NODE_TIMEOUT;
+
+/// Time after a login in which each living node sends a heartbeat.
+pub(super) const SYNC_MIN: Duration = Duration::from_millis(1_200);
+
+/// What a node reports about the keys of topics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeysHeartbeat {
+    /// Number of its last message with changes.
+    pub(crate) number: u64,
+    /// Milliseconds since its login at the broker.
+    pub(crate) connected: u64,
+    /// The id of its directory with durable keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<u64>,
+    /// Digest of the nodes that share keys, as this node sees them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nodes: Option<u64>,
+    /// Number of topics without an owner, except for durable topics.
+    #[serde(default)]
+    pub(crate) orphans: u64,
+    /// It does not know all owners yet, and claims no new topics.
+    #[serde(default)]
+    pub(crate) joining: bool,
+}
+
+/// The reports of the other nodes, and whether this node knows all owners.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    reports: BTreeMap<u128, NodeReport>,
+    /// The login from which the time counts.
+    pub(super) login: Option<Instant>,
+    /// Since when this node knows all owners.
+    pub(super) settled: Option<Instant>,
+    /// The topics of a predecessor process are known.
+    pub(super) has_predecessor: bool,
+}
+
+/// The last heartbeat of another node.
+#[derive(Clone, Copy, Debug)]
+struct NodeReport {
+    at: Instant,
+    /// `None`: the node is of a version that does not report it.
+    nodes: Option<u64>,
+    orphans: u64,
+    is_joining: bool,
+}
+
+impl Settling {
+    /// Notes a login. After an absence that is shorter than [`NODE_TIMEOUT`], no unknown node owns topics.
+    pub(super) fn log_in(&mut self, absence: Option<Duration>, now: Instant) {
+        let is_short = absence.is_some_and(|absence| absence < NODE_TIMEOUT);
+        if self.settled.is_none() || !is_short {
+            self.login = Some(now);
+            self.settled = None;
+        }
+    }
+
+    /// Notes the heartbeat of another node.
+    pub(super) fn note(&mut self, node: NodeId, heartbeat: &KeysHeartbeat, now: Instant) {
+        let KeysHeartbeat { nodes, orphans, joining: is_joining, .. } = *heartbeat;
+        self.reports.insert(node.id, NodeReport { at: now, nodes, orphans, is_joining });
+    }
+
+    /// Forgets nodes that have gone.
+    pub(super) fn retain(&mut self, is_known: impl Fn(u128) -> bool) {
+        self.reports.retain(|node, _| is_known(*node));
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.is_some()
+    }
+
+    /// Whether this node has been settled for so long that the other nodes know it.
+    pub(super) fn is_announced(&self, now: Instant) -> bool {
+        self.settled.is_some_and(|settled| now >= settled + SYNC_MIN)
+    }
+
+    pub(super) fn is_joining(&self, node: u128) -> bool {
+        self.reports.get(&node).is_none_or(|report| report.is_joining)
+    }
+
+    /// Whether a node has sent a report since the login, and knows the same nodes, and an owner of each topic.
+    pub(super) fn agrees(&self, node: u128, digest: u64) -> bool {
+        let report = self.reports.get(&node).filter(|report| self.login.is_some_and(|at| report.at >= at));
+        report.is_some_and(|report| report.orphans == 0 && report.nodes.is_none_or(|nodes| nodes == digest))
+    }
+}

@@ -1,0 +1,92 @@
+//! Commands that the broker rejects. Each error belongs to one command: the connection, and the other subscriptions, continue.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Cluster;
+use super::interest::{ALL_NODES, THIS_NODE};
+use crate::brief::brief;
+use crate::connections::ConnectionRegistry;
+
+/// Rejected topics of which clients are notified at once, once a second. Further ones are in the metric only.
+const REPORTED_MAX: usize = 1_024;
+
+/// Rejected commands of one connection to the broker.
+#[derive(Debug, Default)]
+pub(super) struct Rejections {
+    /// The last error since the answer to a ping.
+    error: Option<String>,
+    /// A subscription has begun since then.
+    is_subscribed: bool,
+    /// Topics with subscribers here that do not get the publications of other nodes, and why.
+    topics: BTreeMap<Arc<str>, Arc<str>>,
+}
+
+impl Rejections {
+    /// The broker has confirmed a subscription.
+    pub(super) fn note_subscribed(&mut self) {
+        self.is_subscribed = true;
+    }
+
+    /// Notes an error.
+    pub(super) fn note(&mut self, cluster: &Cluster, text: String, now: Instant) {
+        if let Some(omitted) = cluster.log_limits.rejected.permit(now) {
+            tracing::warn!(broker = %cluster.options, reason = text, omitted,
+                "the broker of the cluster rejects a command");
+        }
+        if !cluster.outbox.kind().is_publication_error(&text) {
+            self.error = Some(text);
+        }
+    }
+
+    /// Ends a subscription command: the broker has answered the ping behind it.
+    ///
+    /// # Errors
+    /// The node cannot be in the cluster without the subscription.
+    pub(super) fn end_subscription(
+        &mut self,
+        id: u64,
+        cluster: &Cluster,
+        now: Instant,
+    ) -> Result<(), String> {
+        let (error, is_subscribed) = (self.error.take(), std::mem::take(&mut self.is_subscribed));
+        let is_rejected = match cluster.outbox.kind().confirms_subscriptions() {
+            true => !is_subscribed,
+            false => error.is_some(),
+        };
+        if !is_rejected {
+            return Ok(());
+        }
+        let error = error.unwrap_or_else(|| "the broker does not confirm it".to_owned());
+        if matches!(id, ALL_NODES | THIS_NODE) {
+            let subjects = &cluster.outbox.subjects;
+            let subject = if id == ALL_NODES { subjects.all() } else { subjects.node(cluster.node) };
+            return Err(format!(
+                "the subscription to {subject}, which each node needs, is rejected: {error}"
+            ));
+        }
+        let Some(rejected) = cluster.interest.reject(id) else { return Ok(()) };
+        if let Some(omitted) = cluster.log_limits.rejected.permit(now) {
+            let (topic, is_permanent) = (brief(&rejected.name), rejected.is_permanent);
+            tracing::error!(
+                topic,
+                reason = error,
+                retains_history = is_permanent,
+                omitted,
+                "the broker of the cluster rejects the subscription to a topic: publications of other nodes do not arrive"
+            );
+        }
+        if self.topics.len() < REPORTED_MAX {
+            self.topics.insert(rejected.name, error.into());
+        }
+        Ok(())
+    }
+
+    /// Notifies the subscribers of rejected topics.
+    pub(super) fn report(&mut self, connections: &ConnectionRegistry) {
+        if !self.topics.is_empty() {
+            connections.report_rejected(&Arc::new(std::mem::take(&mut self.topics)));
+        }
+    }
+}

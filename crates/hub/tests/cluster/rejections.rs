@@ -1,0 +1,210 @@
+//! Commands that the broker rejects, at a broker in this process and at real ones, with the rights of the documentation.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::broker::{FakeBroker, TIMEOUT, WireProtocol};
+use super::{Client, TestPeer, for_both};
+
+/// The page with the rights that a cluster needs.
+const PAGE: &str = include_str!("../../../../docs/book/src/operate/cluster.md");
+
+impl Client {
+    /// Subscribes to a topic that the broker rejects.
+    fn subscribe_rejected(&mut self, topic: &str) {
+        self.request(&json!({ "op": "subscribe", "topic": topic, "id": 1 }));
+        let error = self.receive();
+        assert_eq!(
+            (&error["op"], &error["code"], &error["topic"]),
+            (&json!("error"), &json!(503), &json!(topic))
+        );
+        assert!(error["error"].as_str().unwrap().contains("rejects the subscription"), "{error}");
+    }
+}
+
+impl TestPeer {
+    fn assert_one_login(&self, rejected: u64) {
+        assert_eq!(self.metric("sinews_cluster_connects_total"), 1);
+        assert_eq!(self.metric("sinews_cluster_subscriptions_rejected"), rejected);
+    }
+}
+
+/// Subscribes to rejected topics, and uses another one.
+fn use_beside_rejected(nodes: &[TestPeer; 2], rejected: &[&str]) {
+    for node in nodes {
+        node.until("all are known", |node| node.metric("sinews_cluster_nodes") == 2);
+    }
+    let mut subscriber = nodes[0].subscriber("open.a");
+    for topic in rejected {
+        subscriber.subscribe_rejected(topic);
+    }
+    // The broker executes commands in order: it has the first subscription.
+    for text in ["1", "2"] {
+        nodes[1].publish("open.a", text);
+        assert_eq!(subscriber.data(1), [text]);
+    }
+    nodes[0].assert_one_login(rejected.len() as u64);
+    // Subscribers of the same node get each other's messages.
+    if let Some(topic) = rejected.iter().find(|topic| !topic.contains(['*', '>'])) {
+        nodes[0].publish(topic, "here");
+        assert_eq!(subscriber.data(1), ["here"]);
+    }
+    nodes.iter().for_each(|node| assert_eq!(node.metric("sinews_cluster_connects_total"), 1));
+}
+
+#[test]
+fn rejected_subscription_is_reported_to_its_clients_and_leaves_the_link() {
+    for_both(|broker| {
+        broker.reject(Some(("SUBSCRIBE", "sinews.t.secret")));
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        use_beside_rejected(&nodes, &["secret.a", "secret.*"]);
+        // Each new subscriber is notified, and the rights may change.
+        let mut late = nodes[0].client();
+        late.subscribe_rejected("secret.a");
+        broker.reject(None);
+        let mut last = nodes[0].subscriber("secret.a");
+        broker.wait_for("sinews.t.secret.a", 1);
+        nodes[1].publish("secret.a", "x");
+        for subscriber in [&mut late, &mut last] {
+            assert_eq!(subscriber.data(1), ["x"]);
+        }
+    });
+}
+
+#[test]
+fn error_of_each_command_leaves_the_link_and_the_other_topics() {
+    for_both(|broker| {
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let commands = ["SUBSCRIBE", "UNSUBSCRIBE", "PUBLISH"].map(|command| (command, "sinews.t.bad"));
+        for rejected in commands {
+            broker.reject(Some(rejected));
+            let mut bad = nodes[0].client();
+            for topic in ["bad.a", "bad.*"] {
+                bad.send(&json!({ "op": "subscribe", "topic": topic, "id": 1 }));
+                nodes[0].publish("bad.a", "x");
+                bad.send(&json!({ "op": "unsubscribe", "topic": topic, "id": 2 }));
+            }
+            let mut subscriber = nodes[1].subscriber("open.a");
+            broker.wait_for("sinews.t.open.a", 1);
+            nodes[0].publish("open.a", "x");
+            assert_eq!(subscriber.data(1), ["x"], "{rejected:?}");
+            drop(subscriber);
+            broker.wait_for("sinews.t.open.a", 0);
+        }
+        nodes.iter().for_each(|node| assert_eq!(node.metric("sinews_cluster_connects_total"), 1));
+    });
+}
+
+#[test]
+fn node_without_the_rights_for_its_own_subjects_names_them() {
+    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+        let broker = FakeBroker::start(kind);
+        broker.reject(Some(("SUBSCRIBE", "sinews.all")));
+        let node = TestPeer::start(&broker);
+        node.until("the reason is named", |node| {
+            node.request("GET /readyz", b"")
+                .contains("the subscription to sinews.all, which each node needs, is rejected")
+        });
+        broker.reject(None);
+        node.until("ready", TestPeer::is_ready);
+    }
+}
+
+/// A real broker that ends with this value.
+struct RealBroker {
+    child: Child,
+    url: String,
+    _files: tempfile::TempDir,
+}
+
+impl RealBroker {
+    /// Starts a program with a configuration, in which `PORT` is replaced; `None` if it is not installed.
+    fn start(program: &str, scheme: &str, config: &str) -> Option<Self> {
+        let files = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let path = files.path().join("broker.conf");
+        std::fs::write(&path, config.replace("PORT", &port.to_string())).unwrap();
+        let mut command = Command::new(program);
+        if program == "nats-server" {
+            command.arg("-c");
+        }
+        let spawned =
+            command.arg(&path).current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let Ok(child) = spawned else {
+            eprintln!("skipped: {program} is not installed (apt install redis-server nats-server)");
+            return None;
+        };
+        let broker = Self { child, url: format!("{scheme}://sinews:secret@127.0.0.1:{port}"), _files: files };
+        let begin = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(begin.elapsed() < TIMEOUT, "{program} does not listen");
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+        Some(broker)
+    }
+
+    fn nodes(&self) -> [TestPeer; 2] {
+        [(); 2].map(|()| TestPeer::start_at(&self.url, |builder| builder))
+    }
+}
+
+impl Drop for RealBroker {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The rights in the documentation: the code block with a text.
+fn documented(text: &str) -> String {
+    let blocks: Vec<&str> = PAGE.split("```").skip(1).step_by(2).collect();
+    let block = blocks.iter().find(|block| block.contains(text)).unwrap_or_else(|| panic!("{text}"));
+    block.split_once('\n').unwrap().1.replace("PASSWORD", "secret")
+}
+
+#[test]
+fn documented_rights_of_redis_suffice() {
+    let acl = documented("ACL SETUSER").trim().replace("ACL SETUSER", "user");
+    let config = |user: &str| {
+        format!("port PORT\nbind 127.0.0.1\nsave \"\"\nappendonly no\nuser default off\n{user}\n")
+    };
+    let Some(broker) = RealBroker::start("redis-server", "redis", &config(&acl)) else { return };
+    let nodes = broker.nodes();
+    use_beside_rejected(&nodes, &[]);
+    let mut subscriber = nodes[0].subscriber("open.*");
+    nodes[0].until("the pattern is subscribed", |_| {
+        nodes[1].publish("open.b", "x");
+        nodes[0].metric("sinews_cluster_received_total") > 2
+    });
+    assert_eq!(subscriber.data(1), ["x"]);
+    nodes.iter().for_each(|node| node.assert_one_login(0));
+    drop(nodes);
+    // With channels of the prefix alone, Redis rejects patterns.
+    let limited = acl.replace("allchannels", "&sinews.*");
+    assert_ne!(limited, acl);
+    let Some(broker) = RealBroker::start("redis-server", "redis", &config(&limited)) else { return };
+    use_beside_rejected(&broker.nodes(), &["room.*", "a.>"]);
+}
+
+#[test]
+fn documented_rights_of_nats_suffice() {
+    let rights = documented("permissions");
+    let config = |rights: &str, more: &str| format!("listen: \"127.0.0.1:PORT\"\n{more}\n{rights}\n");
+    let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "")) else { return };
+    use_beside_rejected(&broker.nodes(), &[]);
+    let all = "subscribe: \"sinews.>\"";
+    let limited = rights.replace(all, "subscribe: { allow: \"sinews.>\", deny: \"sinews.t.secret.>\" }");
+    assert_ne!(limited, rights);
+    let Some(broker) = RealBroker::start("nats-server", "nats", &config(&limited, "")) else { return };
+    use_beside_rejected(&broker.nodes(), &["secret.a", "secret.b"]);
+    // Three subscriptions: those of a node, and one topic.
+    let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "max_subscriptions: 3"))
+    else {
+        return;
+    };
+    use_beside_rejected(&broker.nodes(), &["other.a"]);
+}
