@@ -231,6 +231,10 @@ impl App for Worker {
                     }
                     websocket.session.handle_timeout(&mut shared.resources, now);
                 }
+                // Both sides have sent Close: only the client's end is missing.
+                if shared.services.stopping && websocket.has_finished() && websocket.buffered() == 0 {
+                    io.close(conn);
+                }
                 if websocket.deadline().is_some_and(|deadline| deadline <= io.now()) {
                     websocket.expire(conn, shared);
                     if !reads_paused {
