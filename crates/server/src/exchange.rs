@@ -112,7 +112,7 @@ impl<'a> HttpExchange<'a> {
     pub(crate) fn websocket_route(&self) -> Option<&'a WebSocketRoute> {
         let Some(entry) = self.entry() else {
             let is_handshake = self.connect == Some("websocket")
-                || (self.head.method() == "GET" && self.head.wants_upgrade());
+                || (self.head.method() == "GET" && self.head.wants_websocket());
             return self.router.fallback(self.head.path()).filter(|_| is_handshake);
         };
         if self.connect.is_some() { entry.websocket.as_ref() } else { entry.upgrade(self.head) }

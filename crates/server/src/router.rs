@@ -552,7 +552,7 @@ impl RouteEntry {
     /// GET route upgrades only on request.
     pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
         let route = self.websocket.as_ref().filter(|_| head.method() == "GET")?;
-        (head.wants_upgrade() || self.responder("GET").is_none()).then_some(route)
+        (head.wants_websocket() || self.responder("GET").is_none()).then_some(route)
     }
 
     /// Returns the responder to a plain request with this method.
