@@ -32,6 +32,7 @@ mod periodic;
 mod policy;
 mod problem;
 mod protocol;
+mod query;
 mod routes;
 mod services;
 mod stable_hash;
