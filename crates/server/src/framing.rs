@@ -12,6 +12,6 @@ use std::time::Duration;
 /// rejected client, such as one without a complete head, occupies a connection.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// The same wait while the server stops, also for a client that has nothing left to do but to end its connection or to read the
-/// end of a stream: other clients have no listener meanwhile.
+/// The same wait while the server stops, also for a client that does not read the end of a streaming response, and for an idle client
+/// of HTTP/2 or HTTP/3: other clients have no listener meanwhile.
 pub(crate) const LINGER_STOPPING: Duration = Duration::from_secs(1);
