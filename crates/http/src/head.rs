@@ -158,10 +158,11 @@ impl<'h> RequestHead<'h> {
         self.framing.keep_alive
     }
 
-    /// Whether the client asks to switch protocols.
+    /// Whether the client asks to change to WebSocket. Other protocols in `Upgrade` are ignored, as the whole header is in HTTP/1.0
+    /// (RFC 9110 section 7.8).
     #[must_use]
-    pub const fn wants_upgrade(&self) -> bool {
-        self.framing.upgrade
+    pub const fn wants_websocket(&self) -> bool {
+        self.framing.websocket
     }
 
     /// Whether the client waits for 100 (Continue) before it sends the body (RFC 9110 section 10.1.1).

@@ -9,6 +9,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sinews_server::{Monitor, Response, Router};
 
+use crate::http::UNCACHED;
 use crate::services::HubServices;
 use crate::streams::service::StreamService;
 
@@ -40,13 +41,13 @@ impl Readiness {
             }
             Err(why) => Response::text(format!("{why}\n")).with_status(503),
         };
-        response.with_header("Cache-Control", "no-store")
+        response.with_header("Cache-Control", UNCACHED)
     }
 }
 
 /// `GET /readyz`.
 pub(crate) fn add_to(router: Router, readiness: Readiness) -> Router {
-    router.get("/readyz", move |_| readiness.answer())
+    router.health_check("/readyz", move |_| readiness.answer())
 }
 
 /// Returns a line for each damaged or failed stream: the server stays ready for all other streams.

@@ -33,6 +33,7 @@ mod periodic;
 mod policy;
 mod problem;
 mod protocol;
+mod query;
 mod routes;
 mod services;
 mod stable_hash;

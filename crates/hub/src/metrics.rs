@@ -18,7 +18,7 @@ use crate::streams::report::StreamMetrics;
 /// Serves `/metrics`: metrics of the server and of streams.
 pub(crate) fn add_to(router: Router, services: &HubServices, live: &LivePolicy) -> Router {
     let (monitor, HubServices { store, cluster }, live) = (router.monitor(), services.clone(), live.clone());
-    router.get("/metrics", move |_| {
+    router.get("/metrics", move |request| {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(monitor.metrics()));
         registry.register_collector(Box::new(RejectionMetrics(Arc::clone(live.policy().rejections()))));
@@ -47,6 +47,6 @@ pub(crate) fn add_to(router: Router, services: &HubServices, live: &LivePolicy) 
         let mut body = String::new();
         // Writing to a string never fails.
         let _ = text::encode(&mut body, &registry);
-        Response::new(200).with_header("Content-Type", Metrics::CONTENT_TYPE).with_body(body)
+        Response::new(200).with_header("Content-Type", Metrics::content_type(request)).with_body(body)
     })
 }

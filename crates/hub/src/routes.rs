@@ -27,7 +27,7 @@ use crate::services::HubServices;
 use crate::streams::errors::STREAMS_DISABLED;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
-use crate::{api, cors, health, metrics, pages};
+use crate::{api, cors, health, metrics, pages, query};
 
 /// Adds the routes to a router.
 pub(crate) fn add_to(
@@ -89,10 +89,11 @@ pub(crate) fn add_to(
         .post("/topics/{name}", move |request| {
             api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
         });
-    let router = add_requests(router, live);
+    let router = add_requests(router.decode_bodies(), live);
     let router = add_keys(router, live, (hub, store), readers.clone());
     let host_live = live.clone();
-    let router = router.before("/", move |request| host_live.policy().check_host(request));
+    let router = router
+        .before("/", move |request| host_live.policy().check_host(request).or_else(|| query::check(request)));
     let router = cors::add_to(router, live);
     let router = add_streams(router, options, live, hub, store);
     add_records(router, live, store, readers)

@@ -2,6 +2,8 @@
 
 #[path = "events/records.rs"]
 mod records;
+#[path = "events/requests.rs"]
+mod requests;
 mod support;
 
 use std::io::Write;

@@ -66,11 +66,13 @@ impl TrustedProxies {
             ForwardingHeader::Forwarded => ("forwarded", forwarded_for),
         };
         let values: Vec<&[u8]> = head.header(name).collect();
-        let mut hops = values.iter().rev().flat_map(|value| {
+        let hops = values.iter().rev().flat_map(|value| {
             let mut hops = split(value, b',');
             hops.reverse();
             hops
         });
+        // Empty elements of a list are ignored (RFC 9110 section 5.6.1.2).
+        let mut hops = hops.filter(|hop| !hop.trim_ascii().is_empty());
         while self.trusts(client)
             && let Some(hop) = hops.next()
         {
@@ -145,6 +147,13 @@ mod tests {
             ("10.0.0.1", "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 10.0.0.2\r\n", "192.0.2.1"),
             ("10.0.0.1", "X-Forwarded-For: 10.0.0.3, 10.0.0.2\r\n", "10.0.0.3"),
             ("10.0.0.1", "X-Forwarded-For: 1.2.3.4, who, 10.0.0.2\r\n", "10.0.0.2"),
+            ("10.0.0.1", "X-Forwarded-For: 192.0.2.1, \r\n", "192.0.2.1"),
+            ("10.0.0.1", "X-Forwarded-For: ,192.0.2.1,,\t,10.0.0.2,\r\n", "192.0.2.1"),
+            (
+                "10.0.0.1",
+                "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For:\r\nX-Forwarded-For: ,\r\n",
+                "192.0.2.1",
+            ),
             ("10.0.0.1", "X-Forwarded-For: 192.0.2.1:5000\r\n", "192.0.2.1"),
             ("10.0.0.1", "X-Forwarded-For: [2001:db8::1]:5000\r\n", "2001:db8::1"),
             ("10.0.0.1", "X-Forwarded-For: \u{fe}\r\n", "10.0.0.1"),
@@ -170,6 +179,9 @@ mod tests {
             ("Forwarded: for=192.0.2.1, for=10.0.0.2\r\n", "192.0.2.1"),
             ("Forwarded: for=192.0.2.1, for=_hidden\r\n", "10.0.0.1"),
             ("Forwarded: for=unknown\r\n", "10.0.0.1"),
+            ("Forwarded: for=192.0.2.1, ,\r\nForwarded: \r\n", "192.0.2.1"),
+            ("Forwarded: ,for=192.0.2.1;;proto=https,,for=10.0.0.2\r\n", "192.0.2.1"),
+            ("Forwarded: for=192.0.2.1, proto=https\r\n", "10.0.0.1"),
             ("X-Forwarded-For: 192.0.2.1\r\n", "10.0.0.1"),
         ] {
             assert_eq!(client(&proxies, "10.0.0.1", lines), expected, "{lines}");

@@ -21,6 +21,7 @@ use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept, accept_ses
 pub(crate) use self::pending::PendingAnswer;
 pub(crate) use self::retained::RetainedRequest;
 use crate::answer::{Answer, AnswerKind, LaterAnswer};
+use crate::decode::decode_body;
 use crate::fixed::{FixedResponse, announce_http3};
 use crate::limits::Limit;
 use crate::request::{PathParams, Request, Response, RouteParams};
@@ -112,7 +113,7 @@ impl<'a> HttpExchange<'a> {
     pub(crate) fn websocket_route(&self) -> Option<&'a WebSocketRoute> {
         let Some(entry) = self.entry() else {
             let is_handshake = self.connect == Some("websocket")
-                || (self.head.method() == "GET" && self.head.wants_upgrade());
+                || (self.head.method() == "GET" && self.head.wants_websocket());
             return self.router.fallback(self.head.path()).filter(|_| is_handshake);
         };
         if self.connect.is_some() { entry.websocket.as_ref() } else { entry.upgrade(self.head) }
@@ -232,6 +233,12 @@ impl<'a> HttpExchange<'a> {
             return Response::text("not found\n").with_status(404).into();
         };
         match self.responder() {
+            Some(responder) if self.router.decodes_bodies => {
+                match decode_body(head, self.body, services.http.max_body) {
+                    Ok(body) => responder.call(&mut self.request(services).with_body(&body)),
+                    Err(response) => response.into(),
+                }
+            }
             Some(responder) => responder.call(&mut self.request(services)),
             None if head.method() == "OPTIONS" => allow(Response::new(204), &entry.allowed()).into(),
             None => allow(Response::text("method not allowed\n").with_status(405), &entry.allowed()).into(),

@@ -62,6 +62,7 @@ mod asset;
 mod client;
 mod compress;
 mod date;
+mod decode;
 mod exchange;
 mod files;
 mod fixed;

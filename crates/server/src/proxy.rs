@@ -1,6 +1,9 @@
 //! The PROXY protocol: the client address that a proxy sends before the client's first byte.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Received part of a PROXY header.
 #[derive(Debug)]
@@ -34,6 +37,16 @@ impl ProxyProtocolHeader {
         Self { peer, listener, partial: Vec::new() }
     }
 
+    /// Returns the address of the proxy.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Returns whether a part of the header has arrived.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
     pub(crate) fn receive(&mut self, chunk: &[u8]) -> ProxiedAddress {
         if self.partial.is_empty() {
             return match parse(chunk) {
@@ -56,6 +69,67 @@ impl ProxyProtocolHeader {
                 ProxiedAddress::Client(client.unwrap_or(self.peer), Remainder::Buffered(rest))
             }
         }
+    }
+}
+
+/// Reason to close a connection before its PROXY header is complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HeaderFault {
+    /// The first bytes are no header.
+    Malformed,
+    /// The connection ended within the header.
+    Ended,
+    /// No complete header has arrived within the head timeout.
+    TimedOut,
+}
+
+/// Connections without a header that the log has not named yet. A listener without its proxy closes all of them, which one line
+/// explains.
+pub(crate) struct HeaderFaults {
+    closed: AtomicU64,
+    /// When the next line may be written, in milliseconds since [`epoch`](Self::epoch).
+    due: AtomicU64,
+    epoch: LazyLock<Instant>,
+}
+
+/// The faults of all workers of the process.
+pub(crate) static HEADER_FAULTS: HeaderFaults = HeaderFaults::new();
+
+/// Minimum time between two lines about missing headers.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+impl HeaderFaults {
+    const fn new() -> Self {
+        Self { closed: AtomicU64::new(0), due: AtomicU64::new(0), epoch: LazyLock::new(Instant::now) }
+    }
+
+    /// Logs why a connection is closed, unless another one was logged within the last minute.
+    pub(crate) fn report(&self, fault: HeaderFault, peer: SocketAddr) {
+        let Some(closed) = self.take_due(self.epoch.elapsed()) else {
+            return tracing::debug!(%peer, ?fault, "closed: PROXY header expected");
+        };
+        let text = match fault {
+            HeaderFault::Malformed => "its first bytes are no PROXY header",
+            HeaderFault::Ended => "it ended within the PROXY header",
+            HeaderFault::TimedOut => "it sent no complete PROXY header in time",
+        };
+        tracing::warn!(
+            %peer,
+            closed,
+            "closed connections without a PROXY header; the last one: {text}. The listener expects one from a proxy \
+             (proxy_protocol); this line appears at most once a minute"
+        );
+    }
+
+    /// Counts a connection. Returns the number since the last line if the next line is due.
+    fn take_due(&self, now: Duration) -> Option<u64> {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let due = self.due.load(Ordering::Relaxed);
+        let next = now.saturating_add(LOG_INTERVAL.as_millis() as u64);
+        let is_taken =
+            now >= due && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        is_taken.then(|| self.closed.swap(0, Ordering::Relaxed))
     }
 }
 
@@ -207,6 +281,14 @@ mod tests {
                 assert_eq!(proxy_header.receive(&wire[cut..]), ProxiedAddress::Client(expected, kept));
             }
         }
+    }
+
+    #[test]
+    fn missing_headers_are_logged_once_a_minute() {
+        let faults = HeaderFaults::new();
+        let taken = [0, 1, 59_999, 60_000, 60_001, 600_000];
+        let taken = taken.map(|millis| faults.take_due(Duration::from_millis(millis)));
+        assert_eq!(taken, [Some(1), None, None, Some(3), None, Some(2)]);
     }
 
     #[test]

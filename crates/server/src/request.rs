@@ -126,7 +126,12 @@ impl<'a> Request<'a> {
 
     /// Hides the body, for hooks that run before it has arrived.
     pub(crate) fn without_body(self) -> Self {
-        Self { body: &[], ..self }
+        self.with_body(&[])
+    }
+
+    /// Replaces the body.
+    pub(crate) fn with_body(self, body: &'a [u8]) -> Self {
+        Self { body, ..self }
     }
 
     /// Returns the negotiated subprotocol of a WebSocket handshake: the first of

@@ -1,5 +1,6 @@
 //! Routes: paths, methods and hooks.
 
+mod monitoring;
 mod websocket;
 
 use std::borrow::Cow;
@@ -18,7 +19,7 @@ use crate::answer::Answer;
 use crate::files::{Files, REST};
 use crate::fixed::FixedResponse;
 use crate::hooks::{Compression, Cors, Hooks, log_access};
-use crate::metrics::{Metrics, Monitor};
+use crate::metrics::Monitor;
 use crate::request::{Request, Response, RouteParams};
 
 /// Routes of a server, by path and method. A path may contain `{name}` for one segment and `{*name}` for the rest,
@@ -53,6 +54,8 @@ pub struct Router {
     entries: Vec<RouteEntry>,
     /// The WebSocket of paths without a route.
     fallback: Option<WebSocketFallback>,
+    /// Bodies of requests are decoded.
+    pub(crate) decodes_bodies: bool,
     monitor: Monitor,
     pub(crate) hooks: Hooks,
 }
@@ -386,6 +389,15 @@ impl Router {
         self.after(prefix, move |request, response| compression.after(request, response))
     }
 
+    /// Decodes the bodies of requests by `Content-Encoding`: handlers get the content. The codings are gzip and deflate; `identity`
+    /// is none. Decoded content has the limit of a body ([`HttpConfig::with_max_body`](crate::HttpConfig::with_max_body)), else the
+    /// answer is 413. Unknown codings are answered with 415 and `Accept-Encoding` (RFC 7694). Default: bodies are not decoded.
+    #[must_use]
+    pub fn decode_bodies(mut self) -> Self {
+        self.decodes_bodies = true;
+        self
+    }
+
     /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, the
     /// [client](Request::client), method, target and version of the request, the status, the bytes of the body and the
     /// duration. A WebSocket over HTTP/2 or HTTP/3, and a session of WebTransport, have the method CONNECT, and their
@@ -397,48 +409,6 @@ impl Router {
     #[must_use]
     pub fn access_log(self, prefix: &str) -> Self {
         self.after(prefix, |request, response| log_access(request, response))
-    }
-
-    /// Answers GET at `path` with the server's metrics in the format of Prometheus ([`Metrics::to_text`]). Metrics
-    /// reveal the load of the server and errors of its clients, but no message contents: on a public server, use a
-    /// path that its proxy does not forward.
-    ///
-    /// # Panics
-    /// As [`get`](Self::get).
-    #[must_use]
-    pub fn metrics(self, path: &str) -> Self {
-        let monitor = self.monitor();
-        self.get(path, move |_| {
-            let text = monitor.metrics().to_text();
-            Response::new(200).with_header("Content-Type", Metrics::CONTENT_TYPE).with_body(text)
-        })
-    }
-
-    /// Answers GET at `path` with 200 while the connection's thread runs: a liveness check, which decides about a
-    /// restart of the process.
-    ///
-    /// # Panics
-    /// As [`get`](Self::get).
-    #[must_use]
-    pub fn healthz(self, path: &str) -> Self {
-        self.fixed(path, Response::text("ok\n").with_header("Cache-Control", "no-store"))
-    }
-
-    /// Answers GET at `path` with 200 if the server accepts new clients, else with 503 and the reason
-    /// ([`Monitor::ready`]): for the health checks of load balancers.
-    ///
-    /// # Panics
-    /// As [`get`](Self::get).
-    #[must_use]
-    pub fn readyz(self, path: &str) -> Self {
-        let monitor = self.monitor();
-        self.get(path, move |_| {
-            let response = match monitor.ready() {
-                Ok(()) => Response::text("ready\n"),
-                Err(why) => Response::text(format!("{why}\n")).with_status(503),
-            };
-            response.with_header("Cache-Control", "no-store")
-        })
     }
 
     /// Returns a monitor of the metrics of the server with these routes.
@@ -552,7 +522,7 @@ impl RouteEntry {
     /// GET route upgrades only on request.
     pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
         let route = self.websocket.as_ref().filter(|_| head.method() == "GET")?;
-        (head.wants_upgrade() || self.responder("GET").is_none()).then_some(route)
+        (head.wants_websocket() || self.responder("GET").is_none()).then_some(route)
     }
 
     /// Returns the responder to a plain request with this method.

@@ -51,6 +51,10 @@ pub struct StreamingResponse {
 }
 
 impl StreamingResponse {
+    /// `Cache-Control` of streaming responses, and of other answers with the same content: a cache must not store a part of the
+    /// stream, and a proxy must not compress it, since it would wait for more input (RFC 9111 section 5.2.2.6).
+    pub const CACHE_CONTROL: &'static str = "no-store, no-transform";
+
     /// Server-Sent Events (HTML standard, section 9.2): a text message is the data of an event, a binary message the
     /// data of an event of the type `binary`, in base64. A Close with a code is an event of the type `close` with the
     /// code, a space and the reason. The keepalive is a comment.
@@ -68,8 +72,8 @@ impl StreamingResponse {
     ) -> Self {
         let response = Response::new(200)
             .with_header("Content-Type", media_type)
-            // A cache must not keep a part of the stream, and nginx must not wait for its end.
-            .with_header("Cache-Control", "no-store")
+            // nginx must not wait for the end of the stream.
+            .with_header("Cache-Control", Self::CACHE_CONTROL)
             .with_header("X-Accel-Buffering", "no");
         static CONFIG: LazyLock<Arc<Config>> = LazyLock::new(Arc::default);
         let (handler, config) = (Box::new(handler), Arc::clone(&CONFIG));

@@ -225,14 +225,13 @@ impl Worker {
                 if self.shared.services.stopping && !may_ask && http.is_idle() {
                     http.end_idle();
                 }
-                let services = &self.shared.services;
-                settle_http(http, io, conn, &services.http, services.epoch);
+                settle_http(http, io, conn, &self.shared.services);
                 ConnMemory::new(http.outbound.len(), http.incomplete())
             }
             ConnProtocol::Http2(http2) => {
                 // GOAWAY announces the end, so that no request in transit is lost (RFC 9113 section 6.8).
                 if self.shared.services.stopping {
-                    http2.stop();
+                    http2.stop(self.shared.services.now);
                 }
                 settle_http2(http2, io, conn, found.reads_paused, &mut self.shared);
                 has_failed = http2.has_failed() && !http2.sockets.is_empty();

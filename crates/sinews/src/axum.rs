@@ -141,7 +141,7 @@ pub type WebSocket = crate::WebSocket<Upgraded>;
 /// Extracts a WebSocket request; [`on_upgrade`](Self::on_upgrade) accepts it.
 ///
 /// For HTTP/1.1 the route must accept GET, for HTTP/2 CONNECT (with the feature `http2`, here and of axum): `any` has
-/// both. An `Option<WebSocketUpgrade>` is `None` for a request that does not ask to change the protocol, so that one
+/// both. An `Option<WebSocketUpgrade>` is `None` for a request that does not ask for a WebSocket, so that one
 /// path can serve a page and a WebSocket.
 #[must_use = "the request is not answered until `on_upgrade` is called and its response returned"]
 pub struct WebSocketUpgrade<F = DefaultOnFailedUpgrade> {
@@ -287,8 +287,12 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for WebSocketUpgrade {
     type Rejection = AcceptError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Option<Self>, AcceptError> {
-        let asks = parts.headers.contains_key(http::header::UPGRADE) || parts.method == http::Method::CONNECT;
-        if !asks {
+        // Other protocols, and the header in HTTP/1.0, are ignored (RFC 9110 section 7.8).
+        let lines = parts.headers.get_all(http::header::UPGRADE).iter();
+        let mut protocols = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        let upgrades = parts.version == http::Version::HTTP_11
+            && protocols.any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"));
+        if !upgrades && parts.method != http::Method::CONNECT {
             return Ok(None);
         }
         <Self as FromRequestParts<S>>::from_request_parts(parts, state).await.map(Some)

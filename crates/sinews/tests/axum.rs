@@ -303,8 +303,16 @@ async fn page_and_websocket_share_one_path() {
     let plain = "GET / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n";
     let (status, page) = answer(app.clone(), plain).await;
     assert!(status == 200 && page.ends_with("a page"), "{page}");
+    // An upgrade to another protocol is ignored, and so is any in HTTP/1.0 (RFC 9110 section 7.8).
+    let other = plain.replace("Connection: close", "Connection: Upgrade, close\r\nUpgrade: h2c, websocket2");
+    for request in [other, REQUEST.replace("HTTP/1.1", "HTTP/1.0")] {
+        let (status, page) = answer(app.clone(), &request).await;
+        assert!(status == 200 && page.ends_with("a page"), "{request}: {page}");
+    }
     let (status, _) = answer(app.clone(), &REQUEST.replace("Version: 13", "Version: 8")).await;
     assert_eq!(status, 426);
+    let listed = REQUEST.replace("Upgrade: websocket", "Upgrade: h2c, WebSocket");
+    assert_eq!(answer(app.clone(), &listed.replace("Version: 13", "Version: 8")).await.0, 426);
     let (mut client, ..) = connect(serve(app).await, request("/")).await.expect("accepted");
     client.send("hello").await.expect("sent");
     assert_eq!(next(&mut client).await, Message::text("hello"));

@@ -66,7 +66,7 @@ fn access_log_has_no_token() {
     let secret = directory.write("secret", SECRET);
     let server = Running::serve(&["--access-log", "--auth-secret-file", &secret]);
     let made = token(&secret, &["--subscribe", "a"]);
-    assert!(server.try_websocket(&format!("/ws?x=1&token={made}&y=2"), "").is_ok());
+    assert!(server.try_websocket(&format!("/ws?_x=1&token={made}&_y=2"), "").is_ok());
     assert!(server.try_websocket(&format!("/ws?tok%65n={made}"), "").is_ok());
     server.get(&format!("/healthz?access_token={made}"));
     server.get("/healthz?TOKEN=left.over.SIGNATURE");
@@ -75,7 +75,7 @@ fn access_log_has_no_token() {
     let log = log_of(server);
     let signature = made.rsplit('.').next().unwrap();
     assert!(!log.contains(signature) && !log.contains("SIGNATURE"), "{log}");
-    assert!(log.contains("/ws?x=1&token=***&y=2"), "{log}");
+    assert!(log.contains("/ws?_x=1&token=***&_y=2"), "{log}");
 }
 
 #[test]

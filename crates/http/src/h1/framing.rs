@@ -1,6 +1,6 @@
 use crate::error::HeadError;
 use crate::lines::HeaderLine;
-use crate::text::{elements, is_authority};
+use crate::text::{elements, is_authority, lists_token};
 use crate::version::Version;
 
 /// The delimitation of a request body, and whether another request may follow it.
@@ -9,8 +9,8 @@ pub(crate) struct BodyFraming {
     pub(crate) content_length: Option<u64>,
     pub(crate) chunked: bool,
     pub(crate) keep_alive: bool,
-    /// `Upgrade` is present.
-    pub(crate) upgrade: bool,
+    /// `Upgrade` lists `websocket`.
+    pub(crate) websocket: bool,
     /// `Expect: 100-continue` is present.
     pub(crate) expects_continue: bool,
 }
@@ -46,7 +46,7 @@ impl BodyFraming {
             content_length: fields.content_length,
             chunked: fields.chunked,
             keep_alive,
-            upgrade: fields.upgrade,
+            websocket: fields.websocket && version != Version::Http10,
             expects_continue: fields.expects_continue && version != Version::Http10,
         })
     }
@@ -57,7 +57,7 @@ struct FramingHeaders {
     hosts: usize,
     close: bool,
     keep_alive: bool,
-    upgrade: bool,
+    websocket: bool,
     expects_continue: bool,
     content_length: Option<u64>,
     coded: bool,
@@ -77,7 +77,7 @@ impl FramingHeaders {
                 }
             }
             6 if is("expect") => self.expects_continue |= value.eq_ignore_ascii_case(b"100-continue"),
-            7 if is("upgrade") => self.upgrade = true,
+            7 if is("upgrade") => self.websocket |= lists_token([value], "websocket"),
             10 if is("connection") => {
                 for option in elements(value) {
                     self.close |= option.eq_ignore_ascii_case(b"close");

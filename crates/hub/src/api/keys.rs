@@ -15,7 +15,7 @@ use super::topics::content_of;
 use crate::auth::{Creator, Denied, Rights};
 use crate::hooks::HookKind;
 use crate::hooks::requests::{RequestHooks, RequestRejection};
-use crate::http::{failure, topic_of};
+use crate::http::{UNCACHED, failure, topic_of};
 use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
@@ -284,5 +284,5 @@ fn key_failure(error: KeyError) -> Response {
 }
 
 fn no_store(answer: Response) -> Response {
-    answer.with_header("Cache-Control", "no-store")
+    answer.with_header("Cache-Control", UNCACHED)
 }

@@ -7,7 +7,7 @@ use sinews_server::{Answer, Request, Response};
 
 use super::read_topic::read_topic;
 use crate::auth::{Denied, Rights};
-use crate::http::{failure, topic_of};
+use crate::http::{UNCACHED, failure, topic_of};
 use crate::policy::LivePolicy;
 use crate::topics::{self, presence};
 
@@ -25,7 +25,7 @@ pub(crate) fn list(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, D
         let mut page = json!({ "topic": topic });
         let members = presence::add_page(&mut page, count, members);
         let page = presence::with_members(&page, Some(&members));
-        Response::json(format!("{page}\n")).with_header("Cache-Control", "no-store")
+        Response::json(format!("{page}\n")).with_header("Cache-Control", UNCACHED)
     };
     read_topic(live, request, (topic, "/topics/{name}/members"), Rights::check_presence, read)
 }

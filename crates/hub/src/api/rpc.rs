@@ -6,7 +6,7 @@ use super::topics::content_of;
 use crate::auth::Denied;
 use crate::hooks::HookCall;
 use crate::hooks::requests::{RequestHooks, RequestRejection, UNANSWERED};
-use crate::http::failure;
+use crate::http::{UNCACHED, failure};
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::topics::MessageContent;
@@ -39,7 +39,7 @@ pub(crate) fn call(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, D
         match called.await {
             Ok(data) => {
                 let data = data.as_ref().map_or("null", |data| data.get());
-                Response::json(format!("{{\"data\":{data}}}\n")).with_header("Cache-Control", "no-store")
+                Response::json(format!("{{\"data\":{data}}}\n")).with_header("Cache-Control", UNCACHED)
             }
             Err(rejection) => rejection.response(),
         }

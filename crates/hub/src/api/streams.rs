@@ -13,7 +13,7 @@ use sinews_stream::{Durability, Pending, StartPosition, Stream};
 use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
-use crate::http::{failure, media_type, stream_name_of};
+use crate::http::{UNCACHED, failure, media_type, stream_name_of};
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -341,7 +341,7 @@ fn with_stream(
             work(store, stream).await
         };
         match result.await {
-            Ok(json) => Response::json(json).with_header("Cache-Control", "no-store"),
+            Ok(json) => Response::json(json).with_header("Cache-Control", UNCACHED),
             Err(problem) => error_response(&problem),
         }
     }))
@@ -379,7 +379,7 @@ fn try_read(
         match lines(&store, read_request).await {
             Ok(lines) => {
                 let response = Response::new(200).with_header("Content-Type", "application/x-ndjson");
-                response.with_header("Cache-Control", "no-store").with_source(lines)
+                response.with_header("Cache-Control", UNCACHED).with_source(lines)
             }
             Err(problem) => error_response(&problem),
         }
@@ -432,7 +432,7 @@ pub(crate) fn list(
     match listed() {
         Ok(page) => {
             let response = Response::json(format!("{page}\n"));
-            response.with_header("Cache-Control", "no-store")
+            response.with_header("Cache-Control", UNCACHED)
         }
         Err(problem) => error_response(&problem),
     }
@@ -449,7 +449,7 @@ pub(crate) fn error_response(problem: &Problem) -> Response {
         body["needs"] = needs.clone();
     }
     let response = Response::json(format!("{body}\n")).with_status(problem.code);
-    let response = response.with_header("Cache-Control", "no-store");
+    let response = response.with_header("Cache-Control", UNCACHED);
     match problem.code {
         code::TOO_MANY | code::STORE => response.with_header("Retry-After", RETRY_AFTER),
         401 => response.with_header("WWW-Authenticate", "Bearer realm=\"sinews\""),

@@ -29,6 +29,7 @@ use crate::brief::brief;
 use crate::dashboard::ServerInfo;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
+use crate::query::unknown_parameter;
 use crate::services::HubServices;
 use crate::topics::HubTopics;
 
@@ -94,6 +95,11 @@ fn other_method(request: &Request<'_>, allowed: &str) -> Response {
 
 /// Executes an operation with the rights of the key of its request.
 fn execute(context: &Arc<ApiContext>, operation: &Operation, request: &mut Request<'_>) -> Answer {
+    let known = operation.parameters.iter().filter(|parameter| parameter.place == "query");
+    let known: Vec<&str> = known.map(|parameter| parameter.name).collect();
+    if let Some(unknown) = unknown_parameter(request.head().query().unwrap_or_default(), &known) {
+        return failure(&problem(code::MALFORMED, unknown)).into();
+    }
     let executed = match operation.right {
         None => operation.answer(context, None, request),
         Some(right) => context.live.policy().api_rights(request).and_then(|rights| {

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Method;
-use hyper::header::ACCEPT;
 use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -289,7 +288,7 @@ impl IssuerKeySource {
 
     async fn request(&self) -> Result<Vec<VerifyingKey>, String> {
         let build = || {
-            let request = self.transport.request(Method::GET).header(ACCEPT, "application/json");
+            let request = self.transport.request(Method::GET);
             request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())
         };
         match self.transport.exchange(self.tls.as_ref(), build).await {

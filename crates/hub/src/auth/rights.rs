@@ -12,6 +12,7 @@ use super::fault::TokenFault;
 use super::key_pattern::KeyPattern;
 use crate::brief::{ECHO_MAX, brief};
 use crate::hooks::HookKind;
+use crate::http::UNCACHED;
 use crate::namespaces::{
     AmbiguousHook, ConnectionRates, LiveNamespaces, NamespaceTable, TopicAccess, TopicHook,
 };
@@ -490,7 +491,7 @@ impl Denied {
         Response::json(self.body())
             .with_status(self.status)
             .with_header(name, value)
-            .with_header("Cache-Control", "no-store")
+            .with_header("Cache-Control", UNCACHED)
     }
 
     pub(crate) fn refusal(&self) -> Refusal {
@@ -499,7 +500,7 @@ impl Denied {
             Refusal::new(self.status)?
                 .with_header(name, value)?
                 .with_header("Content-Type", "application/json")?
-                .with_header("Cache-Control", "no-store")
+                .with_header("Cache-Control", UNCACHED)
         };
         // The status is 401, 403 or 503, and the headers are constants.
         refusal().expect("401, 403 and 503 with constant headers").with_body(self.body())

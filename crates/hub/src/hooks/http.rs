@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::http::request::Builder;
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request};
@@ -146,6 +146,9 @@ fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConf
     Ok(config.with_root_certificates(store).with_no_client_auth())
 }
 
+/// The types of answers: JSON, and key sets (RFC 7517 section 8.5.2).
+const ACCEPTED: &str = "application/json, application/jwk-set+json";
+
 impl HookTransport {
     pub(crate) fn new(url: HookUrl) -> Self {
         Self { url, idle: Mutex::default() }
@@ -190,13 +193,14 @@ impl HookTransport {
         Ok((status, body.to_bytes()))
     }
 
-    /// Begins a request to the URL.
+    /// Begins a request to the URL. All answers are JSON; without `Accept`, frameworks answer errors by pages or redirects.
     pub(crate) fn request(&self, method: Method) -> Builder {
         Request::builder()
             .method(method)
             .uri(self.url.path.clone())
             .header(HOST, self.url.authority.clone())
             .header(USER_AGENT, concat!("sinews/", env!("CARGO_PKG_VERSION")))
+            .header(ACCEPT, ACCEPTED)
     }
 
     fn build(

@@ -17,7 +17,7 @@ use super::kind::HookKind;
 use super::messages::{HookRejection, HookReply};
 use super::options::HookFailure;
 use crate::auth::{Denied, Rights};
-use crate::http::failure;
+use crate::http::{UNCACHED, failure};
 use crate::namespaces::TopicHook;
 use crate::policy::{LivePolicy, RejectedClaims};
 use crate::problem::{Problem, code, problem};
@@ -54,7 +54,7 @@ impl RequestRejection {
             Self::Denied(denied) => denied.response(),
             Self::Problem(problem) => {
                 let response = failure(problem.code, &problem.text);
-                let response = response.with_header("Cache-Control", "no-store");
+                let response = response.with_header("Cache-Control", UNCACHED);
                 if problem.code == code::STORE { response.with_header("Retry-After", "1") } else { response }
             }
         }

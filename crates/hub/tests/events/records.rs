@@ -15,7 +15,7 @@ fn records_of_a_stream_are_read_once() {
     (0..3).for_each(|_| append(&hub));
     let json = |path: &str| {
         let mut answer = of_page(&hub, &format!("GET /streams/{path}"), None, "");
-        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
+        assert_eq!(answer.header("cache-control"), Some("no-store, no-transform"), "{path}");
         (answer.status(), parse(&answer.rest()))
     };
     let (status, info) = json("log/info");

@@ -18,6 +18,7 @@ use sinews_session::{Flow, Outbound};
 use self::answer::AnswerContext;
 use self::receive::{RequestStep, Upload};
 use crate::exchange::{PendingAnswer, RetainedRequest};
+use crate::framing::{LINGER, LINGER_STOPPING};
 use crate::http::HttpConfig;
 use crate::request::ResponseBody;
 use crate::shared::WorkerShared;
@@ -38,6 +39,10 @@ pub(crate) struct H1Conn {
     closing: bool,
     /// It was ended while it was idle.
     ended_idle: bool,
+    /// The queued output ends a streaming response.
+    ends_stream: bool,
+    /// The client may be sending the body of an answered request: received bytes extend the wait for its end.
+    discards_body: bool,
     /// No request has begun: the first bytes may be the preface of HTTP/2.
     is_first: bool,
     /// Start of the current request, of its body, or of the connection.
@@ -96,7 +101,8 @@ impl H1Conn {
         keep_alive: bool,
         now: Time,
     ) -> Self {
-        Self { outbound, closing: !keep_alive, is_first: false, started: None, ..Self::new(conn, peer, now) }
+        let new = Self::new(conn, peer, now);
+        Self { outbound, closing: !keep_alive, ends_stream: true, is_first: false, started: None, ..new }
     }
 
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, now: Time) -> Self {
@@ -109,6 +115,8 @@ impl H1Conn {
             paused: false,
             closing: false,
             ended_idle: false,
+            ends_stream: false,
+            discards_body: false,
             is_first: true,
             started: Some(now),
             received: now,
@@ -184,8 +192,8 @@ impl H1Conn {
         !self.paused && !self.closing && !self.is_busy() && !self.outbound.has_pending()
     }
 
-    /// Returns the deadline of the peer or of a pending answer.
-    pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
+    /// Returns the deadline of the peer or of a pending answer. `stopping`: the server stops.
+    pub(crate) fn deadline(&self, config: &HttpConfig, stopping: bool) -> Time {
         let written = self.last_progress + config.write_timeout;
         match (&self.stage, self.started) {
             (HttpStage::PendingAnswer(pending, _), _) => {
@@ -193,6 +201,9 @@ impl H1Conn {
                 if self.outbound.is_empty() { answered } else { answered.min(written) }
             }
             (HttpStage::Sending(_) | HttpStage::Streaming(_), _) => written,
+            _ if self.closing && (self.outbound.is_empty() || stopping && self.ends_stream) => {
+                self.linger_deadline(config, stopping)
+            }
             _ if self.closing || !self.outbound.is_empty() => written,
             // Counted from the first byte: a slow drip of bytes does not extend it.
             (HttpStage::Head, Some(started)) => started + config.head_timeout,
@@ -201,6 +212,16 @@ impl H1Conn {
             (HttpStage::Upload(upload), _) => self.body_deadline(upload.body_len(), config),
             (HttpStage::DiscardBody { left, whole }, _) => self.body_deadline(whole - left, config),
         }
+    }
+
+    /// Returns when the wait for the client's end expires, after the last answer.
+    fn linger_deadline(&self, config: &HttpConfig, stopping: bool) -> Time {
+        if stopping {
+            return self.last_progress + LINGER_STOPPING;
+        }
+        let received = if self.discards_body { self.received } else { self.last_progress };
+        let expires = self.last_progress.max(received) + LINGER;
+        expires.min(self.last_progress + config.write_timeout)
     }
 
     /// Returns the deadline of a body of which `bytes` have arrived.
@@ -240,10 +261,10 @@ impl H1Conn {
     }
 
     pub(crate) fn receive(&mut self, chunk: &[u8], shared: &mut WorkerShared) -> Handled {
+        self.received = shared.services.now;
         if self.closing {
             return Handled::Waiting;
         }
-        self.received = shared.services.now;
         // At most one chunk is received while an answer is pending. A peer that sends none is still received from,
         // so that its close is noticed.
         self.paused |= self.is_busy();

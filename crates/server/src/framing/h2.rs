@@ -25,6 +25,7 @@ use sinews_session::{Flow, Outbound};
 use self::keepalive::PingState;
 pub(crate) use self::sockets::SocketEvent;
 use super::streams::{ExchangeTable, RequestStreams as _, SocketTable, StreamExchange, StreamStage};
+use crate::framing::{LINGER, LINGER_STOPPING};
 use crate::http::HttpConfig;
 use crate::metrics::Http2Fault;
 use crate::shared::WorkerShared;
@@ -45,6 +46,8 @@ pub(crate) struct H2Conn {
     ended: bool,
     /// The peer has ended its side, and the windows stop an answer for ever.
     is_stuck: bool,
+    /// Start of a graceful stop.
+    stopping_since: Option<Time>,
     started: Time,
     /// The incomplete header block, and when it began, or when reads resumed.
     block_since: Option<(u32, Time)>,
@@ -75,6 +78,7 @@ impl H2Conn {
             closing: false,
             ended: false,
             is_stuck: false,
+            stopping_since: None,
             started: now,
             block_since: None,
             keepalive: PingState::new(now),
@@ -137,7 +141,8 @@ impl H2Conn {
     }
 
     /// Starts a graceful stop: GOAWAY, then the open streams are finished.
-    pub(crate) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self, now: Time) {
+        self.stopping_since.get_or_insert(now);
         self.machine.shut_down();
     }
 
@@ -168,9 +173,9 @@ impl H2Conn {
 
     /// Returns the deadline of the peer or of a pending answer. `reads_paused`: the connection is not read.
     pub(crate) fn deadline(&self, config: &HttpConfig, reads_paused: bool) -> Time {
-        let mut first = NEVER;
-        if self.closing || !self.outbound.is_empty() {
-            first = self.last_progress + config.write_timeout;
+        let mut first = self.linger_deadline();
+        if !self.outbound.is_empty() {
+            first = first.min(self.last_progress + config.write_timeout);
         }
         if self.closing {
             return first;
@@ -185,6 +190,16 @@ impl H2Conn {
             return first.min(self.table.idle_deadline(config));
         }
         first.min(self.table.deadline(config, |stream| self.shared_progress(stream)))
+    }
+
+    /// Returns when the wait for the client's end expires: after the last frame, and during a stop after the last stream.
+    fn linger_deadline(&self) -> Time {
+        match self.stopping_since {
+            _ if !self.outbound.is_empty() => NEVER,
+            Some(since) if self.closing || self.is_idle() => since.max(self.last_progress) + LINGER_STOPPING,
+            None if self.closing => self.last_progress + LINGER,
+            _ => NEVER,
+        }
     }
 
     /// Returns the deadline of an incomplete header block.
@@ -216,8 +231,8 @@ impl H2Conn {
     /// Handles a timeout. Returns whether the connection closes at once.
     pub(crate) fn time_out(&mut self, reads_paused: bool, shared: &mut WorkerShared) -> bool {
         let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
-        let has_output = self.closing || !self.outbound.is_empty();
-        if has_output && self.last_progress + config.write_timeout <= now {
+        let has_output = !self.outbound.is_empty();
+        if has_output && self.last_progress + config.write_timeout <= now || self.linger_deadline() <= now {
             return true;
         }
         if self.ping_deadline(&config, reads_paused) <= now {

@@ -21,6 +21,7 @@ use sinews_quic::{ConnectionKey, Exchanges};
 
 pub(crate) use self::sessions::{MessageStream, SessionEnd};
 use super::streams::{ExchangeTable, OpenedSocket, RequestStreams as _, SocketTable, StreamReset};
+use crate::framing::LINGER_STOPPING;
 use crate::http::HttpConfig;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
@@ -43,7 +44,7 @@ pub(crate) struct H3Conn {
     /// The future of an answer was woken.
     pub(crate) is_woken: bool,
     /// The client was told to send no more requests.
-    is_going_away: bool,
+    going_away_since: Option<Time>,
     closing: Option<(H3Code, &'static str)>,
     /// When the first of the streams was opened whose heads have not arrived.
     awaits_head_since: Option<Time>,
@@ -97,7 +98,7 @@ impl H3Conn {
             changes: Vec::new(),
             is_changed: false,
             is_woken: false,
-            is_going_away: false,
+            going_away_since: None,
             closing: None,
             awaits_head_since: None,
             reads_since: Some(now),
@@ -123,7 +124,10 @@ impl H3Conn {
         if !self.is_idle() {
             return first.min(self.table.deadline(config, |_| Time::ZERO));
         }
-        let rest = if self.is_finished() {
+        let rest = if let Some(since) = self.going_away_since {
+            // The client is told that the server stops, and has no request.
+            since.max(self.last_progress) + LINGER_STOPPING
+        } else if self.is_finished() {
             self.table.idle_deadline(config)
         } else {
             // The end of an answer waits for the client.
@@ -267,7 +271,9 @@ impl H3Streams<'_, '_> {
         if self.conn.deadline(&config) > now {
             return;
         }
-        if self.conn.is_finished() {
+        if self.conn.is_idle() && self.conn.going_away_since.is_some() {
+            self.conn.close(H3Code::H3_NO_ERROR, "server stops");
+        } else if self.conn.is_finished() {
             self.conn.close(H3Code::H3_NO_ERROR, "connection is idle");
         } else if self.conn.is_idle() {
             self.conn.close(H3Code::H3_EXCESSIVE_LOAD, "client takes no bytes of an answer");
@@ -297,7 +303,7 @@ impl H3Streams<'_, '_> {
             (conn.unacknowledged, conn.last_progress) = (unacknowledged, now);
         }
         if shared.services.stopping {
-            if !std::mem::replace(&mut conn.is_going_away, true) {
+            if conn.going_away_since.replace(conn.going_away_since.unwrap_or(now)).is_none() {
                 exchanges.shut_down();
             }
             // Requests that cross the announcement are served.

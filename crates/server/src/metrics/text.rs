@@ -10,13 +10,30 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use sinews_engine::Stats;
+use sinews_http::text::elements;
 
 use super::reasons::{MetricReason, ReasonCounts};
 use super::{Metrics, Monitor};
+use crate::request::Request;
 
 impl Metrics {
     /// The content type of [`to_text`](Self::to_text).
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    /// Returns the content type of an answer with metrics to a request: that of Prometheus' older text format, which can be read
+    /// from the same text, if `Accept` names that format and not OpenMetrics.
+    #[must_use]
+    pub fn content_type(request: &Request<'_>) -> &'static str {
+        let ranges = || request.head().header("accept").flat_map(elements);
+        let names = |media: &[u8]| {
+            ranges().any(|range| {
+                let named = range.split(|byte| *byte == b';').next().unwrap_or_default();
+                named.trim_ascii().eq_ignore_ascii_case(media)
+            })
+        };
+        let is_older = names(b"text/plain") && !names(b"application/openmetrics-text");
+        if is_older { "text/plain; version=0.0.4; charset=utf-8" } else { Self::CONTENT_TYPE }
+    }
 
     /// Encodes the metrics in the text format of OpenMetrics 1.0, which Prometheus reads. Names begin with `sinews_`,
     /// names of process metrics with `process_`, as in every Prometheus client.

@@ -10,7 +10,7 @@ use super::Worker;
 use super::conn::{ClientConn, ConnProtocol};
 use crate::framing::h1::H1Conn;
 use crate::limits::{Limit, REJECTING_MAX, RateLimit, RejectedConn};
-use crate::proxy::{ProxiedAddress, Remainder};
+use crate::proxy::{HEADER_FAULTS, HeaderFault, ProxiedAddress, Remainder};
 use crate::tls::TlsConn;
 
 impl Worker {
@@ -66,7 +66,7 @@ impl Worker {
             ProxiedAddress::Client(peer, remainder) => (peer, remainder),
             ProxiedAddress::Incomplete => return engine::Flow::Continue,
             ProxiedAddress::Malformed => {
-                tracing::debug!("closed: PROXY header expected, other input received");
+                HEADER_FAULTS.report(HeaderFault::Malformed, proxy_header.peer());
                 io.close(conn);
                 return engine::Flow::Continue;
             }

@@ -11,7 +11,7 @@ use super::stop_state::StopPhase;
 use super::{FREED_MIN, RELEASE_INTERVAL, Worker};
 use crate::mail::{Mail, Stop};
 use crate::metrics::ConnMemory;
-use crate::proxy::ProxyProtocolHeader;
+use crate::proxy::{HEADER_FAULTS, HeaderFault, ProxyProtocolHeader};
 use crate::timer::NEVER;
 
 impl App for Worker {
@@ -231,6 +231,10 @@ impl App for Worker {
                     }
                     websocket.session.handle_timeout(&mut shared.resources, now);
                 }
+                // Both sides have sent Close: only the client's end is missing.
+                if shared.services.stopping && websocket.has_finished() && websocket.buffered() == 0 {
+                    io.close(conn);
+                }
                 if websocket.deadline().is_some_and(|deadline| deadline <= io.now()) {
                     websocket.expire(conn, shared);
                     if !reads_paused {
@@ -244,7 +248,11 @@ impl App for Worker {
             }
             Some((ConnProtocol::Http(_), _)) => return self.http_timer(io, conn),
             Some((ConnProtocol::Http2(_), _)) => return self.http2_timer(io, conn),
-            Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) => io.close(conn),
+            Some((ConnProtocol::Rejected(_), _)) => io.close(conn),
+            Some((ConnProtocol::ProxyHeader(header), _)) => {
+                HEADER_FAULTS.report(HeaderFault::TimedOut, header.peer());
+                io.close(conn);
+            }
             Some((ConnProtocol::Http3(_), _)) | None => {}
         }
         self.settle(io, conn);
@@ -340,7 +348,13 @@ impl Worker {
             Some((ConnProtocol::Http(http), _)) => http.end(),
             Some((ConnProtocol::Http2(_), _)) => self.end_http2(io, conn),
             Some((ConnProtocol::Rejected(_), _)) => io.shutdown(conn),
-            Some((ConnProtocol::ProxyHeader(_), _)) => io.close(conn),
+            Some((ConnProtocol::ProxyHeader(header), _)) => {
+                // Health checks of load balancers connect and send nothing.
+                if header.has_begun() {
+                    HEADER_FAULTS.report(HeaderFault::Ended, header.peer());
+                }
+                io.close(conn);
+            }
             Some((ConnProtocol::Http3(_), _)) | None => {}
         }
         self.settle(io, conn);

@@ -7,14 +7,14 @@ use sinews_engine::{self as engine, ConnId, Io};
 use sinews_proto::Time;
 use sinews_session::{Chain, TransportAction};
 
+use crate::framing::LINGER_STOPPING;
 use crate::framing::h1::H1Conn;
 use crate::framing::h2::H2Conn;
 use crate::framing::h3::H3Conn;
-use crate::http::HttpConfig;
 use crate::limits::RejectedConn;
 use crate::metrics::ConnMemory;
 use crate::proxy::ProxyProtocolHeader;
-use crate::shared::WorkerShared;
+use crate::shared::{Services, WorkerShared};
 use crate::socket::WebSocketConn;
 use crate::timer::arm;
 use crate::tls::TlsConn;
@@ -112,8 +112,14 @@ pub(super) fn settle_websocket(
     }
     match websocket.session.transport_action() {
         TransportAction::Open | TransportAction::AwaitEnd => {}
-        // Repeated calls have no effect.
-        TransportAction::Finish => io.shutdown(conn),
+        TransportAction::Finish => {
+            // Repeated calls have no effect.
+            io.shutdown(conn);
+            if shared.services.stopping && websocket.buffered() == 0 {
+                let deadline = shared.services.now + LINGER_STOPPING;
+                arm(io, conn, &mut websocket.armed, deadline, shared.services.epoch);
+            }
+        }
         TransportAction::Drop => io.close(conn),
     }
     if let Some(deadline) = websocket.session.deadline() {
@@ -133,7 +139,7 @@ pub(super) fn arm_for_handler(
     arm(io, conn, &mut websocket.armed, deadline, epoch);
 }
 
-pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, config: &HttpConfig, epoch: Instant) {
+pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, services: &Services) {
     if http.outbound.wants_send() {
         io.send(conn);
     }
@@ -141,8 +147,8 @@ pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, config: 
         // Repeated calls have no effect.
         io.shutdown(conn);
     }
-    let deadline = http.deadline(config);
-    arm(io, conn, &mut http.armed, deadline, epoch);
+    let deadline = http.deadline(&services.http, services.stopping);
+    arm(io, conn, &mut http.armed, deadline, services.epoch);
 }
 
 pub(super) fn settle_http2(

@@ -110,7 +110,7 @@ impl Worker {
         let now = self.time(io);
         let Some((http, shared)) = self.lend_http(conn) else { return };
         http.armed = NEVER;
-        if http.deadline(&shared.services.http) > now {
+        if http.deadline(&shared.services.http, shared.services.stopping) > now {
             return self.settle(io, conn);
         }
         if http.time_out(shared) {

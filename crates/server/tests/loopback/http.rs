@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinews_server::{HeadLimits, HttpConfig, Response, Server};
 
-use crate::support::{Answer, Client, LARGE, Running, get, handshake, patient, post, routes};
+use crate::support::{Answer, Client, LARGE, PATIENCE, Running, get, handshake, patient, post, routes};
 
 fn server() -> Running {
     Running::router(routes())
@@ -346,6 +346,33 @@ fn request_has_a_head_timeout() {
     let (mut kept, answer) = first_answer(&server, get("/"));
     assert_eq!(answer.status, 200);
     kept.assert_end();
+}
+
+/// The client keeps its side open. The write timeout, which bounds the wait for a client that reads, is never reached.
+#[test]
+fn rejected_clients_are_not_awaited_for_long() {
+    let wait = Duration::from_millis(20);
+    let routes = routes();
+    let monitor = routes.monitor();
+    let http = patient().with_head_timeout(wait).with_http2_clear_text(true);
+    let server = Running::server(Server::new(routes).threads(1).http(http));
+    let large = format!("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", 1 << 30);
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let mut clients: Vec<Client> = Vec::new();
+    for part in ["G", "PRI * HT", "\0\r\n\r\n", &large, &long, &handshake("/echo", "").replace("13", "12")] {
+        let mut client = server.connect();
+        client.try_send(part);
+        clients.push(client);
+    }
+    // The preface of HTTP/2 without SETTINGS.
+    let mut http2 = server.connect();
+    http2.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    clients.push(http2);
+    let deadline = Instant::now() + PATIENCE;
+    while monitor.metrics().closed.total() < clients.len() as u64 {
+        assert!(Instant::now() < deadline, "connections are open: {:?}", monitor.metrics().closed);
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

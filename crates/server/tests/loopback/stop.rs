@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use sinews_server::{Config, EngineConfig, HttpConfig, Listeners, Server};
+use sinews_server::{
+    Config, Context, EngineConfig, Handler, HttpConfig, Listeners, Payload, Server, StreamingResponse,
+};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{HandlerEvent, PATIENCE, Running, echo, get, handshake, post, routes, scripted};
+use crate::support::{
+    HandlerEvent, PATIENCE, Running, echo, get, handshake, patient as patient_http, post, routes, scripted,
+};
 
 /// Longer than any test: a stop that waits for it hangs.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -269,6 +273,79 @@ fn grace_period_bounds_the_wait_for_silent_clients() {
     server.stop.stop();
     server.join();
     silent.expect(&Reply::Close(Some(1001), "server stops".into()));
+}
+
+/// Never ends by itself.
+struct Silent;
+
+impl Handler for Silent {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        // The queue is empty.
+        let _ = cx.send_text("opened");
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
+}
+
+/// The clients neither close their side nor send anything more: a phone that sleeps, a pool that keeps the connection.
+#[test]
+fn stop_and_handover_do_not_wait_for_the_ends_of_http_clients() {
+    for hands_over in [false, true] {
+        let patient = Config::default().with_close_timeout(LONG);
+        let routes = routes()
+            .get("/events", |_| StreamingResponse::events(Silent))
+            .websocket("/patient", echo().with_config(patient));
+        let http = patient_http().with_http2_clear_text(true);
+        let server = Server::new(routes).threads(1).grace(LONG).drain_window(Duration::ZERO).http(http);
+        let server = Running::server(server);
+        let (mut reading, mut finished, mut rejected) =
+            (server.connect(), server.connect(), server.connect());
+        reading.send(get("/events")).wait_for("opened");
+        assert!(
+            finished.send(get("/").replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")).answer().closes()
+        );
+        assert_eq!(rejected.send("no request\r\n\r\n").answer().status, 400);
+        // The preface, SETTINGS and a request for the events; neither SETTINGS nor PING of the server is acknowledged.
+        let mut http2 = server.connect();
+        http2.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+        http2.send(b"\0\0\x0e\x01\x05\0\0\0\x01\x82\x86\x04\x07/events\x01\x01a").wait_for("opened");
+        let mut websocket = server.websocket("/patient");
+        websocket.sync();
+        let successor = hands_over.then(|| successor(&server, 1));
+        match hands_over {
+            true => server.stop.hand_over(),
+            false => server.stop.stop(),
+        }
+        websocket.expect(&Reply::Close(Some(1001), "server stops".into()));
+        websocket.send(&Frame::close(1001, ""));
+        server.join();
+        drop((reading, finished, rejected, http2, websocket, successor));
+    }
+}
+
+/// The end of the stream is queued behind bytes that the client does not read.
+#[test]
+fn stop_does_not_wait_for_a_stalled_reader_of_a_stream() {
+    let routes = routes().get("/events", |_| StreamingResponse::events(Flood));
+    let server = Server::new(routes).threads(1).grace(LONG).http(patient_http());
+    let server = Running::server(server);
+    let mut stalled = server.connect();
+    stalled.send(get("/events")).wait_for("200 OK");
+    server.stop.stop();
+    server.join();
+    drop(stalled);
+}
+
+/// Queues more than the sockets buffer.
+struct Flood;
+
+impl Handler for Flood {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        // The limit of the queue is larger.
+        let _ = cx.send_text(&"x".repeat(12 << 20));
+    }
+
+    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
 }
 
 #[test]

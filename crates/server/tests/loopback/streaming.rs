@@ -155,7 +155,7 @@ fn publications_are_events_of_every_response() {
     assert_eq!((bodies[0].status(), bodies[0].header("content-type")), (200, Some("text/event-stream")));
     assert_eq!(
         (bodies[0].header("x-topic"), bodies[0].header("cache-control")),
-        (Some("news"), Some("no-store"))
+        (Some("news"), Some("no-store, no-transform"))
     );
     assert_eq!(bodies[0].header("content-length"), None);
     for text in ["hello", "two\nlines\r\n\r\nevent: forged\n", "", "{\"a\":1}"] {

@@ -174,6 +174,13 @@ impl Client {
         count > 0
     }
 
+    /// Reads until a text has arrived.
+    pub(crate) fn wait_for(&mut self, text: &str) {
+        while !self.received.windows(text.len()).any(|bytes| bytes == text.as_bytes()) {
+            assert!(self.read(), "{text} is missing");
+        }
+    }
+
     fn head(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.received.windows(4).position(|four| four == b"\r\n\r\n") {

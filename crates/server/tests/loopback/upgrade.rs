@@ -6,7 +6,7 @@ use sinews_server::{
 };
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Echo, Running, echo, get, handshake, routes, scripted};
+use crate::support::{Echo, Running, echo, get, handshake, post, routes, scripted};
 
 fn frame(text: &str) -> Vec<u8> {
     Frame::text(text).encode(Role::Client)
@@ -120,6 +120,37 @@ fn path_may_have_both_a_page_and_a_websocket() {
     assert_eq!(client.send(get("/both")).answer().text(), "page");
     let mut peer = client.upgrade("/both");
     peer.send(&Frame::text("x")).expect(&Reply::text("x"));
+}
+
+/// RFC 9110 section 7.8.
+#[test]
+fn upgrades_to_other_protocols_are_ignored() {
+    let routes = routes()
+        .get("/both", |_| Response::text("page"))
+        .websocket("/both", echo())
+        .websocket_fallback(|path| path == "/fallback", echo());
+    let server = Running::router(routes);
+    let mut client = server.connect();
+    let h2c = "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\nUpgrade: h2c\r\n\r\n";
+    for lines in [h2c, "Upgrade: h2c\r\n\r\n", "Upgrade: TLS/1.3, websockets\r\n\r\n", "Upgrade:\r\n\r\n"] {
+        for (path, status) in [("/both", 200), ("/", 200), ("/fallback", 404), ("/nowhere", 404)] {
+            let request = get(path).replace("\r\n\r\n", &format!("\r\n{lines}"));
+            let answer = client.send(&request).answer();
+            assert_eq!((answer.status, answer.closes()), (status, false), "{request}");
+        }
+        assert_eq!(
+            client.send(post("/body", "a").replace("\r\n\r\n", &format!("\r\n{lines}"))).answer().text(),
+            "a"
+        );
+    }
+    let old = handshake("/both", "").replace("HTTP/1.1", "HTTP/1.0");
+    assert_eq!(server.connect().send(old).answer().text(), "page");
+    for listed in ["Upgrade: h2c, WebSocket\r\n", "Upgrade: h2c\r\nUpgrade: websocket\r\n"] {
+        let request = handshake("/both", "").replace("Upgrade: websocket\r\n", listed);
+        let mut client = server.connect();
+        client.send(request);
+        client.upgraded().send(&Frame::text("x")).expect(&Reply::text("x"));
+    }
 }
 
 #[test]

@@ -468,13 +468,13 @@ pub(super) const SEMANTICS: &[Case] = &[
         "9113 3.1",
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
               HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
-        EchoesLast(b""),
+        Echoes(b""),
     ),
     case(
         "an upgrade without its option",
         "9110 7.8",
         b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\n\r\n",
-        EchoesLast(b""),
+        Echoes(b""),
     ),
     case(
         "two requests",

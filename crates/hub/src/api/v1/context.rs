@@ -11,6 +11,7 @@ use sinews_server::{Answer, Monitor, Response};
 use super::idempotency::RecentPublications;
 use crate::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
+use crate::http::UNCACHED;
 use crate::json::encode;
 use crate::keys::KeyStore;
 use crate::policy::LivePolicy;
@@ -91,13 +92,13 @@ pub(super) fn success(body: &Value) -> Response {
 
 /// A successful answer from encoded JSON.
 pub(super) fn text_success(body: String) -> Response {
-    Response::json(body).with_header("Cache-Control", "no-store")
+    Response::json(body).with_header("Cache-Control", UNCACHED)
 }
 
 /// The answer to a failed request; all failures have this form.
 pub(super) fn failure(problem: &Problem) -> Response {
     let response = Response::json(format!("{}\n", problem.fields())).with_status(problem.code);
-    let response = response.with_header("Cache-Control", "no-store");
+    let response = response.with_header("Cache-Control", UNCACHED);
     match problem.code {
         code::TOO_MANY | code::STORE => response.with_header("Retry-After", RETRY_AFTER),
         401 => response.with_header("WWW-Authenticate", "Bearer realm=\"sinews\""),

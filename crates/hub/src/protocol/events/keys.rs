@@ -88,10 +88,9 @@ fn subscription_of(request: &Request<'_>) -> Result<(KeySubscription, Option<Pos
         options = options.with_interval(Duration::from_millis(millis));
     }
     // A browser repeats the query when it connects again, and adds the header.
-    let event_id = request.head().header("last-event-id").next();
-    let position = match (event_id, query("from")) {
+    let position = match (request::last_event_id(request), query("from")) {
         // An id of another server or version: a snapshot follows.
-        (Some(id), _) => std::str::from_utf8(id).ok().and_then(|id| parse_position(id.trim())),
+        (Some(id), _) => std::str::from_utf8(&id).ok().and_then(|id| parse_position(id.trim())),
         (None, Some(from)) => {
             let wrong = "query parameter `from` must be a position such as 8100236-44";
             Some(parse_position(&from).ok_or(wrong)?)

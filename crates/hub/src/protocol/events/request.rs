@@ -9,6 +9,7 @@ use super::cursor::{Cursor, UNKNOWN};
 use super::joins::{self, RequestedJoin};
 use crate::brief::brief;
 use crate::protocol::json::members::PresenceDetail;
+use crate::query::LAST_EVENT_ID;
 use crate::topics;
 
 /// A topic or pattern, and where its messages start.
@@ -142,9 +143,8 @@ enum Resume {
 impl Resume {
     fn read(request: &Request<'_>, topics: usize) -> Result<Self, String> {
         // A browser repeats the query when it connects again, and adds the header.
-        let event_id = request.head().header("last-event-id").next();
-        match (event_id, request.query_values("after").next()) {
-            (Some(id), _) => Ok(Self::of_event_id(id, topics)),
+        match (last_event_id(request), request.query_values("after").next()) {
+            (Some(id), _) => Ok(Self::of_event_id(&id, topics)),
             (None, Some(after)) => Cursor::parse(&after, topics).map(Self::At).ok_or_else(|| {
                 format!(
                     "query parameter `after` must have a position such as 8100236-44 for each topic, \
@@ -160,6 +160,16 @@ impl Resume {
         let cursor = std::str::from_utf8(id).ok().and_then(|id| Cursor::parse(id.trim(), topics));
         cursor.map_or(Self::Unknown, Self::At)
     }
+}
+
+/// Returns the last id of a client that connects again: of the header, or of the query parameter of a client that cannot send the
+/// header.
+pub(super) fn last_event_id<'a>(request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
+    let header = request.head().header("last-event-id").next().map(Cow::Borrowed);
+    header.or_else(|| match request.query_values(LAST_EVENT_ID).next()? {
+        Cow::Borrowed(id) => Some(Cow::Borrowed(id.as_bytes())),
+        Cow::Owned(id) => Some(Cow::Owned(id.into_bytes())),
+    })
 }
 
 fn check_names(names: &[Cow<'_, str>], presence: PresenceDetail) -> Result<(), String> {

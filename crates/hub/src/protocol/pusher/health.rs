@@ -1,5 +1,6 @@
 //! Health checks at the paths of other servers, for load balancers that ask there.
 
+use crate::http::UNCACHED;
 use std::sync::Arc;
 
 use sinews_server::{Response, Router};
@@ -20,15 +21,16 @@ pub(super) fn add_to(router: Router, apps: &Arc<LiveApps>, check: &HealthCheck) 
         }
     };
     let (apps, check) = (Arc::clone(apps), Arc::clone(check));
-    router.get("/up", node()).get("/ready", node()).get("/up/{id}", move |request| {
-        match request.param("id").and_then(|id| apps.app(&id)) {
+    router.health_check("/up", node()).health_check("/ready", node()).health_check(
+        "/up/{id}",
+        move |request| match request.param("id").and_then(|id| apps.app(&id)) {
             None => fault(404, "no app has this id"),
             Some(app) if !app.options.is_enabled => fault(503, "the app is disabled"),
             Some(_) => check(),
-        }
-    })
+        },
+    )
 }
 
 fn fault(status: u16, text: &str) -> Response {
-    Response::text(format!("{text}\n")).with_status(status).with_header("Cache-Control", "no-store")
+    Response::text(format!("{text}\n")).with_status(status).with_header("Cache-Control", UNCACHED)
 }

@@ -31,8 +31,8 @@ pub(super) struct AnswerContext {
 
 impl AnswerContext {
     pub(super) fn new(head: &RequestHead<'_>) -> Self {
-        // A client that asked to switch protocols may have sent ahead in the new one (RFC 9931).
-        let wanted_other = head.wants_upgrade() || head.method() == "CONNECT";
+        // A client that asked for a WebSocket or a tunnel may have sent ahead in it (RFC 9931).
+        let wanted_other = head.wants_websocket() || head.method() == "CONNECT";
         let closes = !head.keep_alive() || wanted_other;
         Self { version: head.version(), is_head: head.method() == "HEAD", closes }
     }

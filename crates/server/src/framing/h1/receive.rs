@@ -117,7 +117,7 @@ impl H1Conn {
         }
         let max_body = shared.services.http.max_body;
         if body_len > max_body {
-            self.closing = true;
+            (self.closing, self.discards_body) = (true, true);
             self.answer(&exchange, too_large(max_body), shared);
             return RequestStep::NeedMore;
         }
@@ -163,7 +163,7 @@ impl H1Conn {
                     .with_status(413)
             }
         };
-        self.closing = true;
+        (self.closing, self.discards_body) = (true, true);
         self.with_body(request, &[], router, shared, |h1, exchange, shared| {
             h1.answer(exchange, refusal, shared);
         });
@@ -176,7 +176,7 @@ impl H1Conn {
             Ok(used) => self.next_request(used, shared),
             // The start of the next request is unknown.
             Err(_) => {
-                self.closing = true;
+                (self.closing, self.discards_body) = (true, true);
                 self.last_progress = shared.services.now;
                 RequestStep::NeedMore
             }
@@ -220,6 +220,7 @@ impl H1Conn {
     ) -> RequestStep {
         let len = exchange.head.content_length().unwrap_or(0);
         self.closing |= len > DISCARDED_BODY_MAX as u64 || exchange.head.expects_continue();
+        self.discards_body = self.closing;
         respond(self, shared);
         if self.closing {
             return RequestStep::NeedMore;
