@@ -82,7 +82,7 @@ struct Measured {
 }
 
 impl Measured {
-    fn of_load(load: Load, compared: &compare::Options, programs: &Programs) -> Result<Self, String> {
+    fn run(load: Load, compared: &compare::Options, programs: &Programs) -> Result<Self, String> {
         let servers = |options: &compare::Options| {
             let mut figures = compare::figures(load, options, programs)?;
             Ok::<_, String>(figures["servers"].as_array_mut().map(std::mem::take).unwrap_or_default())
@@ -114,7 +114,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let compared = compare::Options::for_figures(settings.rounds, settings.duration, settings.warm_up);
     let mut all = Vec::new();
     for load in Load::value_variants() {
-        match Measured::of_load(*load, &compared, &programs) {
+        match Measured::run(*load, &compared, &programs) {
             Ok(measured) => {
                 println!("measured {} ({:.0} s)", compare::name(*load), started.elapsed().as_secs_f64());
                 all.push(measured);
@@ -273,7 +273,10 @@ fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u
             compare::name(*load),
             load.options().join(" ")
         );
-        text.extend(servers.iter().map(|server| row(server, load.rate().map(|_| measured.at_rate(server)))));
+        text.extend(servers.iter().map(|server| {
+            let at_rate = load.rate().map(|_| rate_cells(measured.at_rate(server)));
+            row(server, &at_rate.unwrap_or_default())
+        }));
     }
     if !idle.is_empty() {
         text += &format!(
@@ -285,23 +288,23 @@ fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u
     text
 }
 
-/// The row of a server; with cells of a fixed rate, if the load has one.
-fn row(server: &Value, at_rate: Option<Option<&Value>>) -> String {
+/// The row of a server, with these further cells.
+fn row(server: &Value, more: &str) -> String {
     let median = |name: &str, unit: f64, digits: usize| median(Some(server), name, unit, digits);
     let cpu = &server["server_s_CPU"];
     let ratio = cpu["ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
     let ratio = if cpu["differs"] == true { format!("**{ratio}**") } else { ratio };
     format!(
-        "| {} | {} | {} | {} | {} | {ratio} |{}\n",
+        "| {} | {} | {} | {} | {} | {ratio} |{more}\n",
         server["name"].as_str().unwrap_or_default(),
         median("rate", 1e3, 1),
         median("median_latency", 1e3, 0),
         median("p99_latency", 1e3, 0),
         median("server_s_CPU", 1.0, 2),
-        at_rate.map(rate_cells).unwrap_or_default(),
     )
 }
 
+/// The cells of a server at the fixed rate.
 fn rate_cells(server: Option<&Value>) -> String {
     let cells = [("median_latency", 1e3, 0), ("p99_latency", 1e3, 0), ("server_s_CPU", 1.0, 2)];
     cells.map(|(name, unit, digits)| format!(" {} |", median(server, name, unit, digits))).concat()
