@@ -123,7 +123,7 @@ fn text(n: usize) -> Message {
 
 /// Frames of a client, as bytes.
 fn wire(frames: &[Frame]) -> Vec<u8> {
-    frames.iter().flat_map(|frame| frame.encode(sinews::Role::Client)).collect()
+    frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect()
 }
 
 /// Polls a future once, then drops it.

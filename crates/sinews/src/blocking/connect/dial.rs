@@ -44,7 +44,7 @@ impl Connect<OverTls<Blocking, TcpStream>> {
     pub fn open(self) -> Result<(WebSocket<Stream>, Response), ConnectError> {
         let peer = self.settings.target()?.authority();
         let OverTls { tcp, .. } = self.runtime;
-        let timeouts = SocketTimeouts::of(&tcp).map_err(|error| transport_error(&peer, error))?;
+        let timeouts = SocketTimeouts::from_socket(&tcp).map_err(|error| transport_error(&peer, error))?;
         opened(run_ready(dial::open_over::<Blocking>(self.settings, self.network, tcp))?, &peer, timeouts)
     }
 }
@@ -57,7 +57,7 @@ struct SocketTimeouts {
 }
 
 impl SocketTimeouts {
-    fn of(tcp: &TcpStream) -> io::Result<Self> {
+    fn from_socket(tcp: &TcpStream) -> io::Result<Self> {
         Ok(Self { read: tcp.read_timeout()?, write: tcp.write_timeout()? })
     }
 
