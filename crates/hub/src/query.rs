@@ -93,7 +93,8 @@ pub(crate) fn unknown_parameter(query: &str, known: &[&str]) -> Option<String> {
     let mut all: Vec<&str> = known.iter().copied().chain([COMMON]).collect();
     all.sort_unstable();
     let alike = |known: &&&str| strsim::jaro(&name.to_ascii_lowercase(), &known.to_ascii_lowercase());
-    let nearest = all.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)))?;
+    // Of equals, the first.
+    let nearest = all.iter().rev().max_by(|a, b| alike(a).total_cmp(&alike(b)))?;
     let name: String = brief(&name).chars().filter(|shown| !shown.is_control()).collect();
     Some(format!(
         "unknown query parameter `{name}`; did you mean `{nearest}`? Parameters here: {}",
