@@ -1,10 +1,9 @@
 //! Query parameters of the hub's routes: a request with an unknown parameter is rejected, since its client expects an effect.
 
 use percent_encoding::percent_decode_str;
-use sinews_server::{Request, Response};
+use sinews_server::Request;
 
 use crate::brief::brief;
-use crate::http::failure;
 
 /// The query parameters of one kind of request, beside [`COMMON`].
 struct RouteParameters {
@@ -67,8 +66,8 @@ const ROUTES: [RouteParameters; 20] = [
     route("GET", "/streams/*/records", &["offset", "partition", "bytes", "follow", "from", "time", "group"]),
 ];
 
-/// Returns the rejection of a request with an unknown query parameter.
-pub(crate) fn check(request: &Request<'_>) -> Option<Response> {
+/// Returns the error of a request with an unknown query parameter.
+pub(crate) fn check(request: &Request<'_>) -> Option<String> {
     let head = request.head();
     let query = head.query().filter(|query| !query.is_empty())?;
     let method = match head.method() {
@@ -78,8 +77,7 @@ pub(crate) fn check(request: &Request<'_>) -> Option<Response> {
     };
     let path = head.path();
     let found = ROUTES.iter().find(|route| route.method == method && matches(route.path, path))?;
-    let unknown = unknown_parameter(query, found.names)?;
-    Some(failure(400, &unknown))
+    unknown_parameter(query, found.names)
 }
 
 /// Returns an error that names an unknown query parameter and the nearest known parameter. Names that begin with `_` belong to
