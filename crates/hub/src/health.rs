@@ -9,9 +9,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sinews_server::{Monitor, Response, Router};
 
-use crate::http::UNCACHED;
 use crate::services::HubServices;
 use crate::streams::service::StreamService;
+use crate::uncached::UNCACHED;
 
 /// Whether this node should get new clients.
 #[derive(Clone)]

@@ -1,13 +1,10 @@
 //! Parts of requests and answers that all routes share.
 
 use serde_json::json;
-use sinews_server::{Request, Response, StreamingResponse};
+use sinews_server::{Request, Response};
 
 use crate::problem::{Problem, code, problem};
 use crate::topics;
-
-/// `Cache-Control` of all answers with content that changes: no cache stores them, and no proxy transforms them.
-pub(crate) const UNCACHED: &str = StreamingResponse::CACHE_CONTROL;
 
 /// The length of a text that is encoded later.
 #[derive(Default)]

@@ -39,6 +39,7 @@ mod services;
 mod stable_hash;
 mod streams;
 mod topics;
+mod uncached;
 mod webhooks;
 
 pub use self::cluster::observe::{ClusterNode, observe_nodes};

@@ -1,10 +1,9 @@
 //! Query parameters of the hub's routes: a request with an unknown parameter is rejected, since its client expects an effect.
 
 use percent_encoding::percent_decode_str;
-use sinews_server::{Request, Response};
+use sinews_server::Request;
 
 use crate::brief::brief;
-use crate::http::failure;
 
 /// The query parameters of one kind of request, beside [`COMMON`].
 struct RouteParameters {
@@ -67,8 +66,8 @@ const ROUTES: [RouteParameters; 20] = [
     route("GET", "/streams/*/records", &["offset", "partition", "bytes", "follow", "from", "time", "group"]),
 ];
 
-/// Returns the rejection of a request with an unknown query parameter.
-pub(crate) fn check(request: &Request<'_>) -> Option<Response> {
+/// Returns the error of a request with an unknown query parameter.
+pub(crate) fn check(request: &Request<'_>) -> Option<String> {
     let head = request.head();
     let query = head.query().filter(|query| !query.is_empty())?;
     let method = match head.method() {
@@ -78,8 +77,7 @@ pub(crate) fn check(request: &Request<'_>) -> Option<Response> {
     };
     let path = head.path();
     let found = ROUTES.iter().find(|route| route.method == method && matches(route.path, path))?;
-    let unknown = unknown_parameter(query, found.names)?;
-    Some(failure(400, &unknown))
+    unknown_parameter(query, found.names)
 }
 
 /// Returns an error that names an unknown query parameter and the nearest known parameter. Names that begin with `_` belong to
@@ -93,7 +91,8 @@ pub(crate) fn unknown_parameter(query: &str, known: &[&str]) -> Option<String> {
     let mut all: Vec<&str> = known.iter().copied().chain([COMMON]).collect();
     all.sort_unstable();
     let alike = |known: &&&str| strsim::jaro(&name.to_ascii_lowercase(), &known.to_ascii_lowercase());
-    let nearest = all.iter().max_by(|a, b| alike(a).total_cmp(&alike(b)))?;
+    // Of equals, the first.
+    let nearest = all.iter().rev().max_by(|a, b| alike(a).total_cmp(&alike(b)))?;
     let name: String = brief(&name).chars().filter(|shown| !shown.is_control()).collect();
     Some(format!(
         "unknown query parameter `{name}`; did you mean `{nearest}`? Parameters here: {}",

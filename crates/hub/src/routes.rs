@@ -92,8 +92,12 @@ pub(crate) fn add_to(
     let router = add_requests(router.decode_bodies(), live);
     let router = add_keys(router, live, (hub, store), readers.clone());
     let host_live = live.clone();
-    let router = router
-        .before("/", move |request| host_live.policy().check_host(request).or_else(|| query::check(request)));
+    let router = router.before("/", move |request| {
+        host_live
+            .policy()
+            .check_host(request)
+            .or_else(|| query::check(request).map(|error| failure(400, &error)))
+    });
     let router = cors::add_to(router, live);
     let router = add_streams(router, options, live, hub, store);
     add_records(router, live, store, readers)

@@ -15,7 +15,7 @@ use super::topics::content_of;
 use crate::auth::{Creator, Denied, Rights};
 use crate::hooks::HookKind;
 use crate::hooks::requests::{RequestHooks, RequestRejection};
-use crate::http::{UNCACHED, failure, topic_of};
+use crate::http::{failure, topic_of};
 use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
@@ -24,6 +24,7 @@ use crate::streams::service::StreamService;
 use crate::topics::keys::{KeyPageJson, key_json, key_problem, value_len};
 use crate::topics::shared_keys::KeyWriteOutcome;
 use crate::topics::{self, HubTopics};
+use crate::uncached::UNCACHED;
 
 /// What requests for keys use.
 #[derive(Clone)]

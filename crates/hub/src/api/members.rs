@@ -7,9 +7,10 @@ use sinews_server::{Answer, Request, Response};
 
 use super::read_topic::read_topic;
 use crate::auth::{Denied, Rights};
-use crate::http::{UNCACHED, failure, topic_of};
+use crate::http::{failure, topic_of};
 use crate::policy::LivePolicy;
 use crate::topics::{self, presence};
+use crate::uncached::UNCACHED;
 
 /// `GET /topics/{name}/members`: a page of the members.
 pub(crate) fn list(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, Denied> {

@@ -6,10 +6,11 @@ use super::topics::content_of;
 use crate::auth::Denied;
 use crate::hooks::HookCall;
 use crate::hooks::requests::{RequestHooks, RequestRejection, UNANSWERED};
-use crate::http::{UNCACHED, failure};
+use crate::http::failure;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::topics::MessageContent;
+use crate::uncached::UNCACHED;
 
 /// `POST /rpc/{method}`: the application answers.
 pub(crate) fn call(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, Denied> {

@@ -13,7 +13,7 @@ use sinews_stream::{Durability, Pending, StartPosition, Stream};
 use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
-use crate::http::{UNCACHED, failure, media_type, stream_name_of};
+use crate::http::{failure, media_type, stream_name_of};
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -24,6 +24,7 @@ use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_
 use crate::streams::service::StreamService;
 use crate::streams::store::ReadFailure;
 use crate::topics::MessageContent;
+use crate::uncached::UNCACHED;
 
 /// Records in one answer to GET: the default of `max`, and its limit.
 const RECORDS: usize = 100;

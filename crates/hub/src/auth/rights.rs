@@ -12,11 +12,11 @@ use super::fault::TokenFault;
 use super::key_pattern::KeyPattern;
 use crate::brief::{ECHO_MAX, brief};
 use crate::hooks::HookKind;
-use crate::http::UNCACHED;
 use crate::namespaces::{
     AmbiguousHook, ConnectionRates, LiveNamespaces, NamespaceTable, TopicAccess, TopicHook,
 };
 use crate::problem::{Problem, code, problem};
+use crate::uncached::UNCACHED;
 
 /// The rights of one connection or request.
 #[derive(Clone, Debug, Default)]

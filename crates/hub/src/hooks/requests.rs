@@ -17,12 +17,13 @@ use super::kind::HookKind;
 use super::messages::{HookRejection, HookReply};
 use super::options::HookFailure;
 use crate::auth::{Denied, Rights};
-use crate::http::{UNCACHED, failure};
+use crate::http::failure;
 use crate::namespaces::TopicHook;
 use crate::policy::{LivePolicy, RejectedClaims};
 use crate::problem::{Problem, code, problem};
 use crate::topics::MessageContent;
 use crate::topics::keys::value_len;
+use crate::uncached::UNCACHED;
 
 /// The hooks that decide about one plain request.
 pub(crate) struct RequestHooks {

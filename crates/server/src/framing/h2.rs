@@ -196,7 +196,9 @@ impl H2Conn {
     fn linger_deadline(&self) -> Time {
         match self.stopping_since {
             _ if !self.outbound.is_empty() => NEVER,
-            Some(since) if self.closing || self.is_idle() => since.max(self.last_progress) + LINGER_STOPPING,
+            Some(since) if self.closing || self.is_idle() => {
+                since.max(self.last_progress).max(self.table.idle_since) + LINGER_STOPPING
+            }
             None if self.closing => self.last_progress + LINGER,
             _ => NEVER,
         }

@@ -126,7 +126,7 @@ impl H3Conn {
         }
         let rest = if let Some(since) = self.going_away_since {
             // The client is told that the server stops, and has no request.
-            since.max(self.last_progress) + LINGER_STOPPING
+            since.max(self.last_progress).max(self.table.idle_since) + LINGER_STOPPING
         } else if self.is_finished() {
             self.table.idle_deadline(config)
         } else {
@@ -272,7 +272,7 @@ impl H3Streams<'_, '_> {
             return;
         }
         if self.conn.is_idle() && self.conn.going_away_since.is_some() {
-            self.conn.close(H3Code::H3_NO_ERROR, "server stops");
+            // `finish` closes the connection, once it knows what this turn has queued.
         } else if self.conn.is_finished() {
             self.conn.close(H3Code::H3_NO_ERROR, "connection is idle");
         } else if self.conn.is_idle() {
@@ -307,7 +307,8 @@ impl H3Streams<'_, '_> {
                 exchanges.shut_down();
             }
             // Requests that cross the announcement are served.
-            if conn.is_finished() && exchanges.is_drained() {
+            let is_over = conn.is_idle() && conn.deadline(&shared.services.http) <= now;
+            if is_over || conn.is_finished() && exchanges.is_drained() {
                 conn.close(H3Code::H3_NO_ERROR, "server stops");
             }
         }

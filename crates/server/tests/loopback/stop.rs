@@ -105,7 +105,10 @@ fn stop_is_announced_before_it_affects_clients() {
     server.stop.stop();
     server.stop.stop();
     let mut asking = server.connect();
-    assert_eq!(asking.send(get("/readyz")).answer().status, 503);
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        let answer = asking.send(get("/readyz").replace("GET", method)).answer_to(method).unwrap();
+        assert_eq!(answer.status, 503, "{method}");
+    }
     assert_eq!(asking.send(get("/")).answer().status, 200, "and the connection stays");
     server.websocket("/echo").send(&Frame::text("new")).expect(&Reply::text("new"));
     peer.send(&Frame::text("old")).expect(&Reply::text("old"));

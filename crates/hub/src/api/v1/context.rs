@@ -11,13 +11,13 @@ use sinews_server::{Answer, Monitor, Response};
 use super::idempotency::RecentPublications;
 use crate::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
-use crate::http::UNCACHED;
 use crate::json::encode;
 use crate::keys::KeyStore;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code};
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
+use crate::uncached::UNCACHED;
 
 /// Path of the API.
 pub(super) const PREFIX: &str = "/api/v1";

@@ -1,6 +1,6 @@
 //! Health checks at the paths of other servers, for load balancers that ask there.
 
-use crate::http::UNCACHED;
+use crate::uncached::UNCACHED;
 use std::sync::Arc;
 
 use sinews_server::{Response, Router};
