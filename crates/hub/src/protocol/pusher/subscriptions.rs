@@ -406,7 +406,7 @@ fn join(
     };
     // Cheap, so that a full channel has no joins and leaves of rejected members.
     let before = cx.topics().presence(presence).members;
-    if before > members_max {
+    if before >= members_max && cx.topics().member(presence, &member.id).is_none() {
         return full();
     }
     let member = Member::new(member.id).with_info(member.info);

@@ -20,7 +20,7 @@ use crate::topics::TopicForm;
 /// A user that has signed in.
 pub(super) struct SignedInUser {
     pub(super) id: String,
-    /// The JSON of `user_info`; empty for none.
+    /// [`UserId::info`](super::user_id::UserId::info).
     pub(super) info: String,
     /// The connection receives the user's events.
     pub(super) is_subscribed: bool,

@@ -37,6 +37,8 @@ pub(super) struct PresenceChanges {
 pub(super) struct MemberChange {
     /// Its info at the last update; `None` if it was absent then.
     pub(super) before: Option<Arc<[u8]>>,
+    /// Its info at its last leave, if it has left.
+    pub(super) last: Option<Arc<[u8]>>,
     /// The version of its last leave; 0 if it has not left.
     pub(super) left: u64,
     /// The version of its last change.
@@ -82,15 +84,24 @@ impl PresenceChanges {
             return;
         }
         let left = if leaves { version } else { 0 };
+        let last = before.filter(|_| leaves).cloned();
+        let size = |info: Option<&Arc<[u8]>>| info.map_or(0, |info| info.len());
         if let Some(known) = self.before.get_mut(id) {
             (known.left, known.version) = (known.left.max(left), version);
+            if last.is_some() {
+                self.bytes = self.bytes + size(last.as_ref()) - size(known.last.as_ref());
+                known.last = last;
+            }
+            if self.bytes > NOTED_BYTES_MAX {
+                self.overflow();
+            }
             return;
         }
-        self.bytes += id.len() + before.map_or(0, |info| info.len());
+        self.bytes += id.len() + size(before) + size(last.as_ref());
         if self.before.len() == CHANGES_MAX || self.bytes > NOTED_BYTES_MAX {
             return self.overflow();
         }
-        self.before.insert(id.clone(), MemberChange { before: before.cloned(), left, version });
+        self.before.insert(id.clone(), MemberChange { before: before.cloned(), last, left, version });
     }
 
     /// Notes that members or numbers are read, with this number of connections.
