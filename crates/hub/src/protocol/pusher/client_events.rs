@@ -13,6 +13,7 @@ use super::live::LiveApp;
 use super::metrics::PusherRejection;
 use super::user_id::{has_number_id, may_be_number, user_id_json};
 use crate::events::{EventDetail, WebhookEventKind};
+use crate::json::{TOO_DEEP, exceeds_depth_in_text};
 use crate::topics::MessageContent;
 
 /// The rate of one connection: the due time of its next event, in nanoseconds.
@@ -100,6 +101,9 @@ impl PusherClient {
         let size = data.map_or(0, |data| data.get().len());
         if size > limits.event_data {
             return Err(format!("event data of {size} bytes exceeds the limit of {}", limits.event_data));
+        }
+        if data.is_some_and(|data| exceeds_depth_in_text(data.get())) {
+            return Err(TOO_DEEP.to_owned());
         }
         let channel = channel.ok_or("a client event needs a channel")?;
         let known = connection.subscribed(channel, cx);

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::user_id::UserId;
-use crate::json::read_object;
+use crate::json::{present, read_object};
 
 /// A message of a client.
 #[derive(Deserialize)]
@@ -56,11 +56,6 @@ struct UserData<'a> {
     user_info: Option<&'a RawValue>,
     #[serde(borrow)]
     watchlist: Option<Vec<&'a RawValue>>,
-}
-
-/// A field that is there is not none, though it may be `null`.
-fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<&'de RawValue>, D::Error> {
-    Deserialize::deserialize(value).map(Some)
 }
 
 /// A member, as its server has signed it.
