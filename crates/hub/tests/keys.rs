@@ -361,7 +361,8 @@ fn client_fills_its_share_of_the_memory_and_not_that_of_others() {
     };
     let options = AuthOptions::new().with_keys(sinews_hub::auth::TokenKeys::Secret(SECRET.to_owned()));
     let access = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
-    let keyed = sinews_server::KeyedConfig::default().with_max_total_bytes(1 << 20).with_max_client_bytes(256 << 10);
+    let keyed =
+        sinews_server::KeyedConfig::default().with_max_total_bytes(1 << 20).with_max_client_bytes(256 << 10);
     let hub = TestHub::configured(Hub::builder().access(access), |server| {
         server.topics(sinews_server::TopicConfig::default().with_keyed(keyed))
     });
@@ -380,7 +381,8 @@ fn client_fills_its_share_of_the_memory_and_not_that_of_others() {
     let mut socket = hub.websocket(&format!("/ws?token={}", token("eve")));
     let mut write = |room: usize, op: &str| {
         let data = if op == "set" { format!(",\"data\":{value}") } else { String::new() };
-        let message = format!("{{\"op\":\"{op}\",\"id\":1,\"topic\":\"rooms.{room}\",\"key\":\"eve\"{data}}}");
+        let message =
+            format!("{{\"op\":\"{op}\",\"id\":1,\"topic\":\"rooms.{room}\",\"key\":\"eve\"{data}}}");
         socket.send_text(&message).unwrap();
         socket.flush().unwrap();
         loop {
@@ -397,10 +399,9 @@ fn client_fills_its_share_of_the_memory_and_not_that_of_others() {
     assert_eq!((write(0, "delete"), write(41, "set")), (200, 200));
     // The program has no share.
     for room in 0..10 {
-        let written = hub.publisher.write_key(
-            &format!("program.{room}"),
-            &sinews_server::KeyWrite::set("k", vec![b'1'; 30_000]),
-        );
+        let written = hub
+            .publisher
+            .write_key(&format!("program.{room}"), &sinews_server::KeyWrite::set("k", vec![b'1'; 30_000]));
         assert!(written.is_ok(), "{written:?}");
     }
 }

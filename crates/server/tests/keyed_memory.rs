@@ -11,12 +11,12 @@ use sinews_testkit::{CountingAllocator, live_bytes};
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Writes keys; returns the bytes that the limit counts for them, and the bytes at the allocator.
-fn written(server: &Server, publisher: &Publisher, count: usize, write: impl Fn(usize)) -> (f64, f64) {
-    let counted = || server.metrics_handle().metrics().keyed_bytes as f64;
+fn written(monitor: &Monitor, count: usize, write: &dyn Fn(usize)) -> (f64, f64) {
+    let counted = || monitor.metrics().keyed_bytes as f64;
     // Tables double: the measurement goes from one power of two to another.
-    (0..count).for_each(&write);
+    (0..count).for_each(write);
     let before = (counted(), live_bytes() as f64);
-    (count..2 * count).for_each(&write);
+    (count..2 * count).for_each(write);
     (counted() - before.0, live_bytes() as f64 - before.1)
 }
 

@@ -46,7 +46,7 @@ settings! {
         max_history_memory: ByteSize { default: "64m" }
 
         /// Memory for the keys of all topics, in bytes; each key counts its name, its value and 256 bytes, each topic with
-        /// keys its name and 512, and each remembered idempotency key its names and 160. Above it, new keys and larger
+        /// keys its name and 2,048, and each remembered idempotency key its names and 160. Above it, new keys and larger
         /// values are rejected with error 429. A topic has at most 10,000 keys and 16 MiB, and a value at most 64 KiB. The
         /// snapshots that subscribers read have a limit of their own, twice this number.
         max_keyed_memory: ByteSize { default: "64m" }

@@ -467,7 +467,8 @@ mod tests {
         let state =
             StatePart { topic, claim: CLAIM, after: Some(3), end: 9, forgotten: 1, part, keys: keys() };
         let write = KeyWrite::set("k", "v").with_ttl(Duration::from_millis(5)).with_idempotency_key("i");
-        let write = write.with_condition(KeyCondition::At(position)).with_max_keys(7).with_client(NonZeroU64::MAX);
+        let write =
+            write.with_condition(KeyCondition::At(position)).with_max_keys(7).with_client(NonZeroU64::MAX);
         let done = WriteResult::Done(KeyWritten::elsewhere(position, true, false));
         vec![
             changes.0,

@@ -4,7 +4,7 @@
 /// a write beyond a limit is rejected, and removals are always accepted.
 ///
 /// A key counts its name, its value and 256 bytes; a removed key counts until it is forgotten. A topic with keys counts
-/// its name and 512 bytes, and a remembered idempotency key its names and 160 bytes.
+/// its name and 2,048 bytes, and a remembered idempotency key its names and 160 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyedConfig {
     pub(crate) keys: usize,

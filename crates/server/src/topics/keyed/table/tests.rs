@@ -46,7 +46,7 @@ fn topics_with_subscribers_only_take_no_memory_of_keys() {
     let topics: Vec<_> =
         (0..2_000).map(|number| world.subscribe(&format!("{}.{number}", "x".repeat(200)))).collect();
     assert_eq!((world.bytes(), world.table.usage().topics), (0, 2_000));
-    let value = "v".repeat(LIMIT - 4_096);
+    let value = "v".repeat(LIMIT - 10_240);
     world.write("a", &KeyWrite::set("a", value)).unwrap();
     world.write("a", &KeyWrite::set("b", "1")).unwrap();
     // The replica of a topic.
@@ -101,10 +101,10 @@ fn named(number: usize, value: &str) -> KeyWrite {
 #[test]
 fn idempotency_keys_count_toward_the_limit_and_leave_memory_for_keys() {
     let world = TestTable::new();
-    for topic in 0..500 {
+    for topic in 0..250 {
         world.write(&format!("t{topic}"), &KeyWrite::set("k".repeat(128), "1")).unwrap();
     }
-    for topic in 0..500 {
+    for topic in 0..250 {
         for number in 0..200 {
             world.write(&format!("t{topic}"), &named(number, "2")).unwrap();
         }
