@@ -45,6 +45,14 @@ pub(super) struct MemberChange {
     pub(super) version: u64,
 }
 
+impl MemberChange {
+    /// Memory of the last info besides that of the former one.
+    fn last_bytes(&self) -> usize {
+        let is_former = |last: &Arc<[u8]>| self.before.as_ref().is_some_and(|it| Arc::ptr_eq(it, last));
+        self.last.as_ref().filter(|last| !is_former(last)).map_or(0, |last| last.len())
+    }
+}
+
 /// What an update is computed from.
 pub(super) struct TakenChanges {
     pub(super) before: BTreeMap<Arc<str>, MemberChange>,
@@ -85,19 +93,20 @@ impl PresenceChanges {
         }
         let left = if leaves { version } else { 0 };
         let last = before.filter(|_| leaves).cloned();
-        let size = |info: Option<&Arc<[u8]>>| info.map_or(0, |info| info.len());
         if let Some(known) = self.before.get_mut(id) {
             (known.left, known.version) = (known.left.max(left), version);
             if last.is_some() {
-                self.bytes = self.bytes + size(last.as_ref()) - size(known.last.as_ref());
+                self.bytes -= known.last_bytes();
                 known.last = last;
+                self.bytes += known.last_bytes();
             }
             if self.bytes > NOTED_BYTES_MAX {
                 self.overflow();
             }
             return;
         }
-        self.bytes += id.len() + size(before) + size(last.as_ref());
+        // The last info is the same one.
+        self.bytes += id.len() + before.map_or(0, |info| info.len());
         if self.before.len() == CHANGES_MAX || self.bytes > NOTED_BYTES_MAX {
             return self.overflow();
         }
