@@ -4,7 +4,7 @@
 #[path = "shared/backend.rs"]
 mod backend;
 
-use sinews_server::{KeyWrite, Monitor, Router, Server};
+use sinews_server::{KeyWrite, KeyedConfig, Monitor, Router, Server, TopicConfig};
 use sinews_testkit::{CountingAllocator, live_bytes};
 
 #[global_allocator]
@@ -24,7 +24,11 @@ fn written(monitor: &Monitor, count: usize, write: &dyn Fn(usize)) -> (f64, f64)
 fn limit_counts_the_memory_that_keys_take() {
     let router = Router::new();
     let monitor = router.monitor();
-    let server = Server::new(router).engine(backend::engine()).threads(2);
+    let keyed = KeyedConfig::default().with_max_total_bytes(1 << 30);
+    let server = Server::new(router)
+        .topics(TopicConfig::default().with_keyed(keyed))
+        .engine(backend::engine())
+        .threads(2);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let publisher = server.publisher();
     let set = |topic: &str, key: &str, value: usize| {

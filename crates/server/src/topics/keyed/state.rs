@@ -357,7 +357,7 @@ impl KeyedState {
         let mut client = client;
         if let Some(before) = self.keys.get(&key) {
             let (bytes, owner) = (cost(&key, before.value.as_ref()), before.client);
-            client = client.or(owner.filter(|_| value.is_none()));
+            client = client.or_else(|| owner.filter(|_| value.is_none()));
             self.bytes -= bytes;
             self.order.remove(&before.version);
             self.tombstones.remove(&before.version);

@@ -136,7 +136,10 @@ fn client_has_a_share_of_the_memory_that_removed_keys_free() {
     let client = |number| NonZeroU64::new(number).unwrap();
     let set = |topic: &str, key: &str, size: usize, of: Option<u64>| {
         let write = KeyWrite::set(key.to_owned(), vec![0; size]);
-        let write = of.map_or(write.clone(), |of| write.with_client(client(of)));
+        let write = match of {
+            Some(of) => write.with_client(client(of)),
+            None => write,
+        };
         world.write(topic, &write)
     };
     let share = |of| world.table.shares.lock().unwrap().get(&client(of)).copied().unwrap_or_default();
