@@ -246,12 +246,7 @@ fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
     }
     let start = replay_start(&name, fields.last, &fields.from)?;
     if name == "rpc" {
-        if fields.b64.is_some() || start.is_some() || fields.presence.is_some() {
-            return Err(problem(code::MALFORMED, "rpc: it takes method, topic and data"));
-        }
-        let method = fields.method.ok_or_else(|| problem(code::MALFORMED, "rpc: method is missing"))?;
-        fields.data.map_or(Ok(()), |data| check_depth(data.get()))?;
-        return Ok(ClientOp::Rpc { method, topic: fields.topic, data: fields.data });
+        return parse_call(fields, start);
     }
     let topic = || fields.topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")));
     Ok(match &*name {
@@ -283,6 +278,15 @@ fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
         "ping" => ClientOp::Ping,
         _ => return Err(problem(code::UNKNOWN_OP, format!("unknown op {:?}", brief(&name)))),
     })
+}
+
+fn parse_call(fields: MessageFields<'_>, start: Option<ReplayFrom>) -> Result<ClientOp<'_>, Problem> {
+    if fields.b64.is_some() || start.is_some() || fields.presence.is_some() {
+        return Err(problem(code::MALFORMED, "rpc: it takes method, topic and data"));
+    }
+    let method = fields.method.ok_or_else(|| problem(code::MALFORMED, "rpc: method is missing"))?;
+    fields.data.map_or(Ok(()), |data| check_depth(data.get()))?;
+    Ok(ClientOp::Rpc { method, topic: fields.topic, data: fields.data })
 }
 
 /// The start of a subscription to a topic, or of its history.

@@ -31,8 +31,7 @@ const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 /// Approximate memory of a key besides its name and value, in bytes.
 pub(super) const KEY_COST: usize = 256;
 
-/// Approximate memory of a topic with keys besides its name and keys, in bytes. Most of it are the first nodes of the indexes,
-/// which have capacity for eleven keys.
+/// Approximate memory of a topic with keys besides its name and keys, in bytes: mostly the first nodes of the indexes.
 pub(super) const TOPIC_COST: usize = 2_048;
 
 /// Maximum number of keys that one read looks at, so that writers wait only briefly.
