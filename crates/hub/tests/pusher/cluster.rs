@@ -428,6 +428,7 @@ fn channels_of_a_moment_and_numeric_ids_are_reported_by_one_node() {
         let channel = format!("presence-{number}-{client}");
         clients[client].request_subscription(&channel, Some(r#"{"user_id":1}"#));
         clients[client].send("pusher:unsubscribe", json!({ "channel": channel }));
+        clients[client].subscribed(&channel);
         let mut events: Vec<String> = (0..4).map(|_| name_of(&backend.event())).collect();
         events.sort();
         let expected = ["channel_occupied #", "channel_vacated #", "member_added # 1", "member_removed # 1"];
