@@ -83,7 +83,8 @@ fn request_with_different_tokens_is_rejected() {
             assert_eq!(status(&query(&right), &(offer(&right) + &header(&right))), success);
         }
     }
-    let mut rejected = hub.ask(&format!("/topics/a?token={wrong}"), &header(&right));
+    let mut rejected =
+        hub.ask(&format!("/topics/a?token={wrong}"), &(header(&right) + "Connection: close\r\n"));
     assert!(rejected.rest().contains("different tokens"));
 }
 
@@ -211,7 +212,9 @@ fn json_that_is_nested_too_deeply_is_rejected() {
     let mut socket = hub.websocket("/ws");
     let post = |target: &str, kind: &str, body: &str| {
         let mut stream = hub.connect();
-        let head = format!("Host: localhost\r\nAuthorization: Bearer {KEY}\r\nContent-Type: {kind}");
+        let head = format!(
+            "Host: localhost\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\nContent-Type: {kind}"
+        );
         write!(stream, "{target} HTTP/1.1\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
             .unwrap();
         let mut answer = BodyReader::new(stream);
