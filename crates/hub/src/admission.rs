@@ -143,7 +143,7 @@ pub(crate) fn admit<H: Handler + 'static>(
 /// Whether a script sends the request with the browser's `WebSocket`, which hides the status of a failed handshake: in a
 /// page, whose browser adds `Origin`, or in another runtime with a token that can only be a subprotocol.
 fn is_script(request: &Request<'_>) -> bool {
-    request.head().header("origin").next().is_some() || auth::offered_token(request).is_some()
+    request.head().header("origin").next().is_some() || auth::offers_token(request)
 }
 
 /// The origin of a rejected request, cut to the length that the log may repeat.

@@ -21,7 +21,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Header, Validation, decode, decode_header};
+use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 use sinews_server::{Request, TopicName, TopicPattern};
 
 pub use self::api_keys::ApiKeys;
@@ -32,7 +34,7 @@ pub(crate) use self::jwks::IssuerKeys;
 pub(crate) use self::jwks_metrics::IssuerMetrics;
 pub use self::jwks_options::JwksOptions;
 use self::key_pattern::KeyPattern;
-use self::keys::VerifyingKey;
+use self::keys::{TRIED_MAX, VerifyingKey};
 pub use self::keys::{TokenKeys, hmac_algorithms, read_secret};
 pub use self::options::{AuthError, AuthOptions};
 pub(crate) use self::revocations::{
@@ -44,35 +46,63 @@ pub(crate) use self::rights_change::RightsChange;
 use crate::brief::{brief, brief_error};
 use crate::topics::{check_subscription, parse_patterns};
 
-/// Claims of a token that this server uses, besides the registered claims that the check covers.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Claims of a token that this server uses, besides the registered claims that the check covers. A claim that is `null` is
+/// absent.
+#[derive(Clone, Debug, Default)]
 pub struct Claims {
     /// In seconds since 1970.
     exp: f64,
     /// Patterns of topics that the client may publish to.
-    #[serde(default)]
     publish: ClaimedPatterns,
     /// Patterns of topics that the client may subscribe to.
-    #[serde(default)]
     subscribe: ClaimedPatterns,
     /// Patterns of streams that the client may delete.
-    #[serde(default)]
     delete: ClaimedPatterns,
     /// Keys that the client may write: patterns of a topic and of a key, such as `players/{sub}`.
-    #[serde(default)]
     keys: ClaimedPatterns,
     /// Topics and patterns to which the server subscribes the client, whatever its rights.
-    #[serde(default)]
     topics: ClaimedPatterns,
     /// The client that the token identifies.
-    #[serde(default)]
     sub: Option<String>,
     /// Id of the token, by which it can be revoked.
-    #[serde(default)]
     jti: Option<String>,
     /// Time of issue in seconds since 1970.
-    #[serde(default)]
     iat: Option<f64>,
+    /// Time before which the token is not valid, in seconds since 1970.
+    nbf: Option<f64>,
+}
+
+impl<'de> Deserialize<'de> for Claims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut claims = Map::<String, Value>::deserialize(deserializer)?;
+        let claims = &mut claims;
+        Ok(Self {
+            exp: take_claim(claims, "exp", NUMBER)?.unwrap_or_default(),
+            publish: take_claim(claims, "publish", PATTERNS)?.unwrap_or_default(),
+            subscribe: take_claim(claims, "subscribe", PATTERNS)?.unwrap_or_default(),
+            delete: take_claim(claims, "delete", PATTERNS)?.unwrap_or_default(),
+            keys: take_claim(claims, "keys", PATTERNS)?.unwrap_or_default(),
+            topics: take_claim(claims, "topics", PATTERNS)?.unwrap_or_default(),
+            sub: take_claim(claims, "sub", STRING)?,
+            jti: take_claim(claims, "jti", STRING)?,
+            iat: take_claim(claims, "iat", NUMBER)?,
+            nbf: take_claim(claims, "nbf", NUMBER)?,
+        })
+    }
+}
+
+const NUMBER: &str = "a number";
+const STRING: &str = "a string";
+const PATTERNS: &str = "a string or a list of strings";
+
+/// Takes a claim, unless it is absent or `null`. The error names it, and repeats none of its content.
+fn take_claim<T: DeserializeOwned, E: Error>(
+    claims: &mut Map<String, Value>,
+    name: &str,
+    expected: &str,
+) -> Result<Option<T>, E> {
+    let Some(value) = claims.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
+    T::deserialize(value).map(Some).map_err(|_| E::custom(format_args!("{name} is not {expected}")))
 }
 
 /// The patterns of a claim: one pattern or a list.
@@ -213,14 +243,10 @@ impl Auth {
     ///
     /// # Errors
     /// The fault of the claims.
-    pub(crate) fn rights_of_claims(
-        &self,
-        mut claims: serde_json::Map<String, serde_json::Value>,
-    ) -> Result<Rights, String> {
-        let expires = claims.contains_key("exp");
-        claims.entry("exp").or_insert_with(|| 0.into());
-        let claims = Claims::deserialize(serde_json::Value::Object(claims));
-        let claims = check(claims.map_err(|error| brief_error(&error))?)?;
+    pub(crate) fn rights_of_claims(&self, claims: Map<String, Value>) -> Result<Rights, String> {
+        let expires = claims.get("exp").is_some_and(|exp| !exp.is_null());
+        let claims = Claims::deserialize(Value::Object(claims));
+        let claims = check(claims.map_err(|error| error.to_string())?)?;
         let until = expires.then(|| instant(self.end_of(&claims)));
         self.grant(claims, until)
     }
@@ -260,6 +286,11 @@ impl Auth {
         self.personal_topics.iter().filter(move |_| is_name).map(|topic| topic.replace(SUBJECT, user))
     }
 
+    /// Whether a token with this `nbf` is not valid yet.
+    fn begins_later(&self, nbf: f64) -> bool {
+        UNIX_EPOCH + seconds(nbf) > SystemTime::now() + self.leeway
+    }
+
     fn end_of(&self, claims: &Claims) -> SystemTime {
         UNIX_EPOCH + seconds(claims.exp) + self.leeway
     }
@@ -297,14 +328,13 @@ impl Auth {
         issuers: Option<&[String]>,
     ) -> Result<Claims, String> {
         let mut refused = None;
-        for key in keys {
+        let may_verify = |key: &&VerifyingKey| {
             let is_other = key.id.is_some() && header.kid.is_some() && key.id != header.kid;
-            if is_other || !key.algorithms.contains(&header.alg) {
-                continue;
-            }
+            !is_other && key.algorithms.contains(&header.alg)
+        };
+        for key in keys.iter().filter(may_verify).take(TRIED_MAX) {
             let mut validation = Validation::new(header.alg);
             validation.leeway = self.leeway.as_secs();
-            validation.validate_nbf = true;
             validation.aud = self.audience.as_ref().map(|names| names.iter().cloned().collect());
             validation.iss = issuers.map(|names| names.iter().cloned().collect());
             let required = [("aud", self.audience.is_some()), ("iss", issuers.is_some())];
@@ -314,6 +344,9 @@ impl Auth {
                 // Compare fractions of a second, because connections end with that precision.
                 Ok(data) if self.end_of(&data.claims) <= SystemTime::now() => {
                     return Err(message(&ErrorKind::ExpiredSignature));
+                }
+                Ok(data) if data.claims.nbf.is_some_and(|nbf| self.begins_later(nbf)) => {
+                    return Err(message(&ErrorKind::ImmatureSignature));
                 }
                 Ok(data) => return check(data.claims),
                 // Another key may have signed it.
@@ -334,17 +367,17 @@ impl Auth {
 fn claimed_issuer(token: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct IssuerClaim {
-        iss: String,
+        iss: Option<String>,
     }
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice::<IssuerClaim>(&claims).ok().map(|claims| claims.iss)
+    serde_json::from_slice::<IssuerClaim>(&claims).ok()?.iss
 }
 
 /// Whether the header has `crit`, with any value. A server must reject a token that lists an extension it does not know
 /// (RFC 7515 section 4.1.11); this server knows none.
 fn has_critical_extension(token: &str) -> bool {
     let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap_or_default()).unwrap_or_default();
-    let header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&header);
+    let header = serde_json::from_slice::<Map<String, Value>>(&header);
     header.is_ok_and(|header| header.contains_key("crit"))
 }
 
@@ -407,6 +440,11 @@ fn message(kind: &ErrorKind) -> String {
         ErrorKind::InvalidIssuer => "the token comes from another issuer (iss)".to_owned(),
         ErrorKind::MissingRequiredClaim(claim) => format!("the token has no {claim}"),
         ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} has an invalid format"),
+        ErrorKind::Json(error) if error.is_data() => {
+            let text = error.to_string();
+            // The position is of the text that the token encodes.
+            format!("the token's {}", text.split(" at line ").next().unwrap_or_default())
+        }
         ErrorKind::Json(error) => format!("the token's claims: {}", brief_error(error)),
         _ => "the token is not a JWT".to_owned(),
     }
@@ -422,25 +460,44 @@ pub fn seconds(claim: f64) -> Duration {
 /// Prefix of the subprotocol in which a browser passes its token, because it cannot set headers of a WebSocket.
 const BEARER_PROTOCOL: &str = "sinews.bearer.";
 
-/// The token of a request: from `Authorization`, the list of subprotocols, or the query.
+/// The token of a request: from `Authorization`, the list of subprotocols, or the query. All tokens of a request must be the
+/// same: one that is not checked must not look like a credential.
 fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
-    let head = request.head();
-    if let Some(value) = head.header("authorization").next() {
-        let value = std::str::from_utf8(value).unwrap_or_default();
-        return match value.split_once(' ') {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token.trim())),
-            _ => Err(Denied::token("Authorization must be `Bearer` and a token".to_owned())),
-        };
+    let authorization = request.head().header("authorization").map(|value| {
+        let fault = || Denied::token("Authorization must be `Bearer` and a token".to_owned());
+        bearer_of(value).ok_or_else(fault)
+    });
+    let query = request.head().query().unwrap_or_default().split('&');
+    let query = query.filter_map(|pair| pair.strip_prefix("token="));
+    let others = offered_tokens(request).chain(query).map(Ok);
+    let mut tokens = authorization.chain(others);
+    let first = tokens.next().transpose()?;
+    for token in tokens {
+        if Some(token?) != first {
+            let fault = "the request has different tokens, in Authorization, subprotocols or query: send one";
+            return Err(Denied::token(fault.to_owned()));
+        }
     }
-    Ok(offered_token(request).or_else(|| request.query("token")))
+    Ok(first)
 }
 
-/// The token in the list of subprotocols.
-pub(crate) fn offered_token<'a>(request: &Request<'a>) -> Option<&'a str> {
+/// The credential of a header `Authorization` with the scheme `Bearer`.
+pub(super) fn bearer_of(value: &[u8]) -> Option<&str> {
+    let (scheme, token) = std::str::from_utf8(value).ok()?.trim().split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// The tokens in the list of subprotocols.
+fn offered_tokens<'a>(request: &Request<'a>) -> impl Iterator<Item = &'a str> {
     let offers =
         request.head().header("sec-websocket-protocol").filter_map(|value| std::str::from_utf8(value).ok());
-    let mut offers = offers.flat_map(|value| value.split(','));
-    offers.find_map(|offer| offer.trim().strip_prefix(BEARER_PROTOCOL))
+    let offers = offers.flat_map(|value| value.split(','));
+    offers.filter_map(|offer| offer.trim().strip_prefix(BEARER_PROTOCOL))
+}
+
+/// Whether the list of subprotocols has a token.
+pub(crate) fn offers_token(request: &Request<'_>) -> bool {
+    offered_tokens(request).next().is_some()
 }
 
 /// The same time on the monotonic clock.
@@ -450,3 +507,6 @@ fn instant(time: SystemTime) -> Instant {
     let left = time.duration_since(SystemTime::now()).unwrap_or_default();
     Instant::now() + left.min(YEARS_100)
 }
+
+#[cfg(test)]
+mod tests;

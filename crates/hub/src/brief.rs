@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use crate::json::TOO_DEEP;
+
 /// Maximum number of input bytes that an error repeats.
 pub(crate) const ECHO_MAX: usize = 64;
 
@@ -20,6 +22,10 @@ pub(crate) fn brief(input: &str) -> String {
 /// expected …", so that all input lies between the first quote and the last ", expected".
 pub(crate) fn brief_error(error: &impl Display) -> String {
     let text = error.to_string();
+    // Of values that serde builds, which have the same limit.
+    if text.starts_with("recursion limit exceeded") {
+        return TOO_DEEP.to_owned();
+    }
     let quote = text.find(['`', '"']).map_or(text.len(), |at| at + 1);
     let (head, rest) = text.split_at(quote);
     let (input, tail) = rest.split_at(rest.rfind(", expected").unwrap_or(rest.len()));

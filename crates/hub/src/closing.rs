@@ -5,6 +5,9 @@ use sinews_server::{CloseCode, Context};
 /// The connection's token has expired; the client may reconnect with a new token.
 pub(crate) const TOKEN_EXPIRED: CloseCode = private_code(4401);
 
+/// The reason of a Close with [`TOKEN_EXPIRED`].
+pub(crate) const EXPIRED: &str = "the token has expired";
+
 /// The connection's token does not allow the message.
 pub(crate) const FORBIDDEN: CloseCode = private_code(4403);
 

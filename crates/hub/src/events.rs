@@ -97,7 +97,12 @@ pub(crate) enum EventDetail {
     /// A member has joined with its first connection.
     MemberJoined { topic: Arc<str>, member: Member },
     /// A member has left with its last connection.
-    MemberLeft { topic: Arc<str>, id: Arc<str> },
+    MemberLeft {
+        topic: Arc<str>,
+        id: Arc<str>,
+        /// The application of a Pusher app has sent the id as a number.
+        has_number_id: bool,
+    },
     /// A client has published a message.
     ClientMessage {
         topic: Arc<str>,

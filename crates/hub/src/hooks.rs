@@ -24,6 +24,7 @@ pub(crate) use self::client::{HookClient, HookReply, PendingReply};
 pub(crate) use self::detail::HookDetail;
 pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};
 pub(crate) use self::kind::HookKind;
+pub(crate) use self::messages::with_fields;
 pub(crate) use self::metrics::{HookCollector, HookMetrics};
 pub(crate) use self::options::HookUrl;
 pub use self::options::{HookFailure, HookOptions, HookTarget};

@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Error, Value};
 
+use crate::problem::{Problem, code, problem};
+
 /// Reads an object. A derived `Deserialize` alone would also accept a list of the fields in their order.
 ///
 /// # Errors
@@ -21,6 +23,70 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> serde_json:
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(text),
     }
+}
+
+/// Maximum depth of nested arrays and objects in the data of a client or an application. Other clients get this data, and
+/// many parsers are recursive: some stop at 100 to 1,000 levels, others overflow their stack.
+pub(crate) const DEPTH_MAX: usize = 128;
+
+/// The error of deeper data.
+pub(crate) const TOO_DEEP: &str = "JSON is nested deeper than max_json_depth (128)";
+
+/// Checks the depth of valid JSON.
+///
+/// # Errors
+/// The depth exceeds [`DEPTH_MAX`].
+pub(crate) fn check_depth(json: &str) -> Result<(), Problem> {
+    if exceeds_depth(json.as_bytes()) { Err(problem(code::MALFORMED, TOO_DEEP)) } else { Ok(()) }
+}
+
+/// Whether arrays and objects of valid JSON are nested deeper than [`DEPTH_MAX`].
+pub(crate) fn exceeds_depth(json: &[u8]) -> bool {
+    // Most data is shorter, or has fewer brackets.
+    if json.len() <= DEPTH_MAX || !exceeds_brackets(json) {
+        return false;
+    }
+    let (mut depth, mut bytes) = (0_usize, json.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > DEPTH_MAX {
+                    return true;
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b'"' => {
+                while let Some(byte) = bytes.next().filter(|byte| **byte != b'"') {
+                    if *byte == b'\\' {
+                        bytes.next();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// The same of JSON whose strings may be JSON again, as the data of an event of the Pusher protocol, which clients parse.
+pub(crate) fn exceeds_depth_in_text(json: &str) -> bool {
+    if !json.starts_with('"') {
+        return exceeds_depth(json.as_bytes());
+    }
+    // Brackets need no escape, and may have one.
+    let may_exceed = json.len() > DEPTH_MAX && (json.contains("\\u") || exceeds_brackets(json.as_bytes()));
+    may_exceed && serde_json::from_str::<Cow<'_, str>>(json).is_ok_and(|text| exceeds_depth(text.as_bytes()))
+}
+
+/// Whether the number of opening brackets, which bounds the depth, exceeds [`DEPTH_MAX`]. The loop is vectorized.
+fn exceeds_brackets(json: &[u8]) -> bool {
+    json.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() > DEPTH_MAX
+}
+
+/// Whether a text is JSON that clients may get as such.
+pub(crate) fn is_deliverable(text: &str) -> bool {
+    serde_json::from_str::<&RawValue>(text).is_ok() && !exceeds_depth(text.as_bytes())
 }
 
 /// Encodes a value. Takes half of the time of its `Display`, which passes each piece through a formatter.
@@ -47,6 +113,8 @@ pub(crate) fn borrowed<'de: 'a, 'a, D: Deserializer<'de>>(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[derive(Deserialize)]
@@ -64,6 +132,35 @@ mod tests {
         assert!(matches!(text(r#"{"text":"h\u00e9"}"#), Some(Cow::Owned(text)) if text == "hé"));
         assert!(matches!(text(r#"{"text":"hé"}"#), Some(Cow::Borrowed("hé"))));
         assert_eq!((text(r#"{"text":null}"#), text("{}")), (None, None));
+    }
+
+    #[test]
+    fn depth_of_json_is_that_of_brackets_outside_of_strings() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        let objects = |depth: usize| format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
+        for depth in [0, 1, DEPTH_MAX] {
+            assert!(!exceeds_depth(nested(depth).as_bytes()) && !exceeds_depth(objects(depth).as_bytes()));
+        }
+        for depth in [DEPTH_MAX + 1, 200_000] {
+            assert!(exceeds_depth(nested(depth).as_bytes()) && exceeds_depth(objects(depth).as_bytes()));
+        }
+        let wide = format!("[{}[]]", "[{}],".repeat(1_000));
+        let in_strings = format!("[{}]", json!("[{\\\"[".repeat(200)));
+        for shallow in [&wide, &in_strings, &format!("[{in_strings},{}]", nested(DEPTH_MAX - 1))] {
+            serde_json::from_str::<&RawValue>(shallow).unwrap();
+            assert!(!exceeds_depth(shallow.as_bytes()), "{shallow}");
+        }
+        let deep = format!("[{in_strings},{}]", nested(DEPTH_MAX));
+        assert!(exceeds_depth(deep.as_bytes()));
+    }
+
+    #[test]
+    fn depth_counts_also_in_a_string_of_json() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let text = |depth| json!(nested(depth)).to_string();
+        assert!(!exceeds_depth_in_text(&text(DEPTH_MAX)) && exceeds_depth_in_text(&text(DEPTH_MAX + 1)));
+        assert!(exceeds_depth_in_text(&nested(DEPTH_MAX + 1)));
+        assert!(exceeds_depth_in_text(&format!("\"{}\"", "\\u005b".repeat(DEPTH_MAX + 1))));
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sinews_server::{CloseCode, Context, Cors, KeyWrite, OriginPolicy, PresenceInterval, Request, Response};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
-use crate::closing::{TOKEN_EXPIRED, close};
+use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
 use crate::connections::{REVOKED, RegisteredConnection};
 use crate::hooks::requests::UNANSWERED;
 use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
@@ -71,6 +71,8 @@ pub enum BrowserRejection {
 pub(crate) enum RejectedClaims {
     /// Their fault.
     Invalid(String),
+    /// Their `exp` is in the past.
+    Expired,
     /// A revocation applies to them, as to a token with these claims.
     Revoked(Denied),
 }
@@ -79,6 +81,7 @@ impl fmt::Display for RejectedClaims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Invalid(problem) => problem,
+            Self::Expired => "exp is in the past",
             Self::Revoked(denied) => &denied.problem,
         })
     }
@@ -92,6 +95,7 @@ impl RejectedClaims {
                 tracing::warn!("claims of a hook: {problem}");
                 (CloseCode::TRY_AGAIN_LATER, UNANSWERED)
             }
+            Self::Expired => (TOKEN_EXPIRED, EXPIRED),
             Self::Revoked(_) => (TOKEN_EXPIRED, REVOKED),
         }
     }
@@ -248,13 +252,16 @@ impl AccessPolicy {
     /// The rights that the application's claims grant on an open connection.
     ///
     /// # Errors
-    /// The claims are invalid or revoked.
+    /// The claims are invalid, expired or revoked.
     pub(crate) fn rights_of_claims(
         &self,
         claims: serde_json::Map<String, serde_json::Value>,
         client: IpAddr,
     ) -> Result<Rights, RejectedClaims> {
         let rights = self.auth.rights_of_claims(claims).map_err(RejectedClaims::Invalid)?;
+        if rights.has_expired() {
+            return Err(RejectedClaims::Expired);
+        }
         self.revocations.check(&rights).map_err(RejectedClaims::Revoked)?;
         Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
     }
@@ -271,10 +278,7 @@ impl AccessPolicy {
             }
             RightsChange::Expiry(exp) => self.auth.rights_until(rights, *exp),
         };
-        match changed.deadline() {
-            Some(until) if until <= Instant::now() => Err("exp is in the past".to_owned()),
-            _ => Ok(changed),
-        }
+        if changed.has_expired() { Err(RejectedClaims::Expired.to_string()) } else { Ok(changed) }
     }
 
     /// The keys of issuers that are fetched from URLs, if there are any.

@@ -348,3 +348,60 @@ fn keys_are_polled_from_a_position() {
     let answer = hub.ask("/topics/prices/keys?wait=1", &format!("{EVENTS}Connection: close\r\n"));
     assert_eq!(answer.status(), 400);
 }
+
+/// A client with the right to write one key in each of many topics.
+#[test]
+fn client_fills_its_share_of_the_memory_and_not_that_of_others() {
+    const SECRET: &str = "a secret of at least thirty-two bytes for HS256";
+    let token = |user: &str| {
+        let end = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 600;
+        let claims = json!({ "sub": user, "exp": end, "keys": ["rooms.*/{sub}"] });
+        let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    };
+    let options = AuthOptions::new().with_keys(sinews_hub::auth::TokenKeys::Secret(SECRET.to_owned()));
+    let access = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
+    let keyed =
+        sinews_server::KeyedConfig::default().with_max_total_bytes(1 << 20).with_max_client_bytes(256 << 10);
+    let hub = TestHub::configured(Hub::builder().access(access), |server| {
+        server.topics(sinews_server::TopicConfig::default().with_keyed(keyed))
+    });
+    let put = |user: &str, room: usize, value: &str| {
+        let lines = format!("Authorization: Bearer {}\r\n", token(user));
+        request(&hub, &format!("PUT /topics/rooms.{room}/keys/{user}"), &lines, value)
+    };
+    let value = json!("x".repeat(30_000)).to_string();
+    let accepted = (0..40).take_while(|room| put("eve", *room, &value).0 == 200).count();
+    assert!((5..=8).contains(&accepted), "{accepted}");
+    let (status, answer, _) = put("eve", 40, &value);
+    assert_eq!(status, 429, "{answer}");
+    let error = answer["error"].as_str().unwrap();
+    assert!(error.contains("limits.max_keyed_memory_per_client, 262144 bytes"), "{error}");
+    // At /ws, too.
+    let mut socket = hub.websocket(&format!("/ws?token={}", token("eve")));
+    let mut write = |room: usize, op: &str| {
+        let data = if op == "set" { format!(",\"data\":{value}") } else { String::new() };
+        let message =
+            format!("{{\"op\":\"{op}\",\"id\":1,\"topic\":\"rooms.{room}\",\"key\":\"eve\"{data}}}");
+        socket.send_text(&message).unwrap();
+        socket.flush().unwrap();
+        loop {
+            let message = socket.next().unwrap().unwrap();
+            let message = parse(std::str::from_utf8(message.as_bytes()).unwrap());
+            if message["id"] == 1 {
+                return message["code"].as_u64().unwrap_or(200);
+            }
+        }
+    };
+    assert_eq!(write(41, "set"), 429);
+    // Others write, and eve does after a deletion.
+    assert_eq!(put("anna", 0, &value).0, 200);
+    assert_eq!((write(0, "delete"), write(41, "set")), (200, 200));
+    // The program has no share.
+    for room in 0..10 {
+        let written = hub
+            .publisher
+            .write_key(&format!("program.{room}"), &sinews_server::KeyWrite::set("k", vec![b'1'; 30_000]));
+        assert!(written.is_ok(), "{written:?}");
+    }
+}

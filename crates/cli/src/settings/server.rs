@@ -46,10 +46,16 @@ settings! {
         max_history_memory: ByteSize { default: "64m" }
 
         /// Memory for the keys of all topics, in bytes; each key counts its name, its value and 256 bytes, each topic with
-        /// keys its name and 512, and each remembered idempotency key its names and 160. Above it, new keys and larger
+        /// keys its name and 2,048, and each remembered idempotency key its names and 160. Above it, new keys and larger
         /// values are rejected with error 429. A topic has at most 10,000 keys and 16 MiB, and a value at most 64 KiB. The
         /// snapshots that subscribers read have a limit of their own, twice this number.
         max_keyed_memory: ByteSize { default: "64m" }
+
+        /// Memory for the keys of one client in all topics, in bytes: of one user, or of one address for clients without a
+        /// token. Keys count toward the client that has written them last, until they are deleted or expire. Above it,
+        /// new keys and larger values of this client are rejected with error 429. Keys that a backend writes with the HTTP
+        /// API have no such limit.
+        max_keyed_memory_per_client: ByteSize { default: "16m" }
     }
 }
 
@@ -88,7 +94,9 @@ impl LimitSettings {
 
     /// Returns the settings for [`Server::topics`].
     pub(crate) fn topics(&self) -> TopicConfig {
-        let keyed = KeyedConfig::default().with_max_total_bytes(self.max_keyed_memory);
+        let keyed = KeyedConfig::default()
+            .with_max_total_bytes(self.max_keyed_memory)
+            .with_max_client_bytes(self.max_keyed_memory_per_client);
         TopicConfig::default().with_max_history_bytes(self.max_history_memory).with_keyed(keyed)
     }
 }
@@ -126,7 +134,7 @@ mod tests {
     #[test]
     fn settings_reach_the_server() {
         let file = "[limits]\nmax_connections = 5\nhandshakes_per_second = 6\nmessages_per_second = 7\n\
-                    max_memory = \"8k\"\nwhen_full = \"refuse\"\nmax_history_memory = \"9k\"\nmax_keyed_memory = \"7k\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
+                    max_memory = \"8k\"\nwhen_full = \"refuse\"\nmax_history_memory = \"9k\"\nmax_keyed_memory = \"7k\"\nmax_keyed_memory_per_client = \"3k\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
         let settings =
             settings(&["--limits-max-connections-per-address", "4", "--stop-grace", "11s"], file).unwrap();
         let server =
@@ -140,6 +148,7 @@ mod tests {
             "when_full: Reject",
             "max_history_bytes: 9216",
             "total_bytes: 7168",
+            "client_bytes: 3072",
             "delay: 9s",
             "window: 10s",
             "grace: 11s",

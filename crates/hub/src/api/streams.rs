@@ -14,6 +14,7 @@ use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
 use crate::http::{failure, media_type, stream_name_of};
+use crate::json::{TOO_DEEP, check_depth, exceeds_depth};
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -237,6 +238,9 @@ fn records_of(request: &Request<'_>, store: &StreamService) -> Result<Records, P
             }
             serde_json::from_slice::<&RawValue>(line)
                 .map_err(|error| problem(code::MALFORMED, format!("line {}: {error}", at + 1)))?;
+            if exceeds_depth(line) {
+                return Err(problem(code::MALFORMED, format!("line {}: {TOO_DEEP}", at + 1)));
+            }
             builder.push(time, &key, line, ValueKind::Json).map_err(malformed)?;
         }
         return builder.finish().ok_or_else(|| problem(code::MALFORMED, "all lines are empty"));
@@ -245,6 +249,7 @@ fn records_of(request: &Request<'_>, store: &StreamService) -> Result<Records, P
         Ok(text) if kind == "application/json" => {
             serde_json::from_str::<&RawValue>(text)
                 .map_err(|error| problem(code::MALFORMED, format!("the body is not valid JSON: {error}")))?;
+            check_depth(text)?;
             ValueKind::Json
         }
         Ok(_) if kind != "application/octet-stream" => ValueKind::Text,

@@ -13,6 +13,7 @@ use crate::client_message;
 use crate::hooks::HookKind;
 use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::{failure, media_type, topic_of};
+use crate::json::{TOO_DEEP, exceeds_depth};
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::streams::service::StreamService;
@@ -108,6 +109,7 @@ pub(super) fn content_of(request: &Request<'_>) -> Result<MessageContent, (u16, 
     let bytes = || Bytes::copy_from_slice(body);
     match &*media_type(request) {
         "application/json" => match serde_json::from_slice::<&RawValue>(body) {
+            Ok(_) if exceeds_depth(body) => Err((400, TOO_DEEP.to_owned())),
             Ok(_) => Ok(MessageContent::Json(bytes())),
             Err(error) => Err((400, format!("the body is not valid JSON: {error}"))),
         },

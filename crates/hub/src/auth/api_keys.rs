@@ -8,6 +8,7 @@ use ring::{digest, hmac};
 use serde_json::json;
 use sinews_server::{Request, TopicPattern};
 
+use super::bearer_of;
 use super::keys::read_text;
 use crate::brief::brief;
 use crate::problem::{Problem, problem};
@@ -267,20 +268,22 @@ impl ApiKeys {
     }
 }
 
-/// The key of a request: from `Authorization` or `X-API-Key`.
+/// The key of a request: from `Authorization` or `X-API-Key`. All keys of a request must be the same.
 fn key_of<'a>(request: &Request<'a>) -> Result<&'a str, Problem> {
     let head = request.head();
-    let text = |value: &'a [u8]| std::str::from_utf8(value).unwrap_or_default().trim();
-    if let Some(value) = head.header("x-api-key").next() {
-        return Ok(text(value));
+    let authorization = head.header("authorization").map(|value| {
+        bearer_of(value).ok_or_else(|| problem(401, "Authorization must be `Bearer` and a key"))
+    });
+    let text = |value: &'a [u8]| Ok(std::str::from_utf8(value).unwrap_or_default().trim());
+    let mut keys = authorization.chain(head.header("x-api-key").map(text));
+    let missing = || problem(401, "a key is needed: send `Authorization: Bearer` and the key");
+    let first = keys.next().ok_or_else(missing)??;
+    for key in keys {
+        if key? != first {
+            return Err(problem(401, "Authorization and X-API-Key have different keys: send one"));
+        }
     }
-    let Some(value) = head.header("authorization").next() else {
-        return Err(problem(401, "a key is needed: send `Authorization: Bearer` and the key"));
-    };
-    match text(value).split_once(' ') {
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => Ok(key.trim()),
-        _ => Err(problem(401, "Authorization must be `Bearer` and a key")),
-    }
+    Ok(first)
 }
 
 fn hash_of(key: &str) -> digest::Digest {

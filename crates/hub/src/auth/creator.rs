@@ -1,6 +1,9 @@
 //! The client that counts as the creator of streams.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU64;
+
+use crate::stable_hash::{fnv, mix};
 
 /// A client that creates streams: the subject of its token, its app of the Pusher protocol, or its address. An IPv6 address
 /// counts by its first 64 bits, usually the network of one customer.
@@ -15,6 +18,18 @@ pub(crate) enum Creator {
 }
 
 impl Creator {
+    /// The number by which all nodes count the memory of the client's keys; `None` without a limit.
+    pub(crate) fn share(&self) -> Option<NonZeroU64> {
+        let (kind, hash) = match self {
+            Self::Subject(subject) => (1, fnv(subject.bytes())),
+            Self::App(app) => (2, fnv(app.bytes())),
+            Self::Address(IpAddr::V4(four)) => (3, fnv(four.octets())),
+            Self::Address(IpAddr::V6(six)) => (4, fnv(six.octets())),
+            Self::Server => return None,
+        };
+        NonZeroU64::new(mix(hash ^ kind)).or(Some(NonZeroU64::MIN))
+    }
+
     pub(crate) fn of_address(address: IpAddr) -> Self {
         Self::Address(network_of(address))
     }

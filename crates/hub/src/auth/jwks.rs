@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use super::fault::TokenFault;
 use super::jwks_options::{JwksOptions, JwksUrl};
-use super::keys::{VerifyingKey, of_public_set};
+use super::keys::{KeySet, VerifyingKey, of_public_set};
 use crate::brief::brief;
 use crate::hooks::{HookTransport, HookUrl, tls_connector};
 
@@ -91,6 +91,8 @@ struct SourceState {
     unknown: HashMap<String, Instant>,
     /// Why the last request has failed.
     fault: Option<String>,
+    /// Why members of the last set are not used.
+    skipped: Option<String>,
 }
 
 impl IssuerKeys {
@@ -261,8 +263,12 @@ impl IssuerKeySource {
         };
         let url = &*self.shown_url;
         match result {
-            Ok(keys) => {
+            Ok(KeySet { keys, skipped }) => {
                 let count = keys.len();
+                let former = std::mem::replace(&mut self.lock().skipped, skipped.clone());
+                if let Some(skipped) = skipped.filter(|skipped| former.as_ref() != Some(skipped)) {
+                    tracing::warn!(url, "members of the key set are not used: {skipped}");
+                }
                 let fetched = FetchedKeys { keys: keys.into(), at };
                 let former = self.keys.write().unwrap_or_else(PoisonError::into_inner).replace(fetched);
                 self.fetched.fetch_add(1, Ordering::Relaxed);
@@ -286,7 +292,7 @@ impl IssuerKeySource {
         }
     }
 
-    async fn request(&self) -> Result<Vec<VerifyingKey>, String> {
+    async fn request(&self) -> Result<KeySet, String> {
         let build = || {
             let request = self.transport.request(Method::GET);
             request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())

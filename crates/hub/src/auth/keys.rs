@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::crypto;
 use super::jwks_options::JwksOptions;
@@ -28,9 +30,9 @@ pub enum TokenKeys {
     SecretFile(PathBuf),
     /// A file with a public key in PEM: RSA, EC on P-256 or P-384, or Ed25519.
     PublicKeyFile(PathBuf),
-    /// A file with a set of keys (RFC 7517), at most 64.
+    /// A file with a set of keys (RFC 7517): the first 1,024. A token without `kid` is tried with 64 of them.
     JwksFile(PathBuf),
-    /// Sets of public keys at URLs, at most 64 keys each. They are fetched while a hub has the policy.
+    /// Sets of public keys at URLs, with the same limits. They are fetched while a hub has the policy.
     JwksUrls(JwksOptions),
 }
 
@@ -67,7 +69,7 @@ impl TokenKeys {
             Self::Secret(secret) => vec![of_secret(secret.as_bytes(), None)?],
             Self::SecretFile(path) => at(path, of_secret_file(&read(path)?))?,
             Self::PublicKeyFile(path) => vec![at(path, of_pem(&read(path)?))?],
-            Self::JwksFile(path) => at(path, of_set(&read(path)?))?,
+            Self::JwksFile(path) => of_set_file(path)?,
             Self::JwksUrls(_) => Vec::new(),
         };
         Ok(keys)
@@ -166,30 +168,78 @@ fn of_pem(pem: &[u8]) -> Result<VerifyingKey, String> {
     Err("not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519".to_owned())
 }
 
-/// Limit of keys in a set: a token without `kid` is tried with all keys.
-const SET_MAX: usize = 64;
+/// Limit of keys in a set: the first ones are used. No issuer is known to have as many.
+pub(super) const SET_MAX: usize = 1_024;
+
+/// Limit of keys that a token is tried with: each is a signature to verify. Of a token with `kid`, the others do not count.
+pub(super) const TRIED_MAX: usize = 64;
 
 /// The keys of a set that anybody can read: secrets of HMAC in it are ignored.
-pub(super) fn of_public_set(json: &[u8]) -> Result<Vec<VerifyingKey>, String> {
-    let mut keys = of_set(json)?;
+pub(super) fn of_public_set(json: &[u8]) -> Result<KeySet, String> {
+    let mut set = of_set(json)?;
     let secret = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
-    keys.retain(|key| !key.algorithms.iter().any(|algorithm| secret.contains(algorithm)));
-    if keys.is_empty() {
+    set.keys.retain(|key| !key.algorithms.iter().any(|algorithm| secret.contains(algorithm)));
+    if set.keys.is_empty() {
         return Err("the key set has no public key for RS*, PS*, ES256, ES384 or EdDSA".to_owned());
     }
-    Ok(keys)
+    Ok(set)
 }
 
-fn of_set(json: &[u8]) -> Result<Vec<VerifyingKey>, String> {
-    let set: JwkSet = serde_json::from_slice(json).map_err(|error| format!("invalid key set: {error}"))?;
-    // Skip encryption keys and unknown kinds (RFC 7517 section 5).
-    let signs = |jwk: &&Jwk| !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
-    let keys: Vec<VerifyingKey> = set.keys.iter().filter(signs).filter_map(of_jwk).collect();
-    match keys.len() {
-        0 => Err("the key set has no key for RS*, PS*, ES256, ES384, EdDSA or HS*".to_owned()),
-        1..=SET_MAX => Ok(keys),
-        many => Err(format!("the key set has {many} keys (limit {SET_MAX})")),
+/// Keys of a set.
+pub(super) struct KeySet {
+    pub(super) keys: Vec<VerifyingKey>,
+    /// Why members of the set are not among them, other than those that verify no tokens.
+    pub(super) skipped: Option<String>,
+}
+
+fn of_set(json: &[u8]) -> Result<KeySet, String> {
+    #[derive(Deserialize)]
+    struct Members<'a> {
+        #[serde(borrow)]
+        keys: Vec<&'a RawValue>,
     }
+    // Errors of serde may repeat a secret.
+    let fault = |error: serde_json::Error| {
+        format!("no JSON object with a list keys (line {}, column {})", error.line(), error.column())
+    };
+    let members = serde_json::from_slice::<Members<'_>>(json).map_err(fault)?.keys;
+    let (mut keys, mut odd) = (Vec::new(), Vec::new());
+    let mut omitted = 0;
+    for (at, member) in members.iter().enumerate() {
+        // One odd member must not disable the other keys.
+        let Ok(jwk) = serde_json::from_str::<Jwk>(member.get()) else {
+            odd.push(at);
+            continue;
+        };
+        // Encryption keys and unknown kinds are ignored (RFC 7517 section 5).
+        let is_for_encryption = matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
+        match of_jwk(&jwk).filter(|_| !is_for_encryption) {
+            Some(_) if keys.len() == SET_MAX => omitted += 1,
+            Some(key) => keys.push(key),
+            None => {}
+        }
+    }
+    let odd = (!odd.is_empty()).then(|| {
+        let list: Vec<String> = odd.iter().take(8).map(|at| format!("keys[{at}]")).collect();
+        format!("{} members are no keys of RFC 7517: {}", odd.len(), list.join(", "))
+    });
+    let omitted = (omitted > 0).then(|| format!("{omitted} keys exceed the limit of {SET_MAX}"));
+    let skipped: Vec<String> = odd.into_iter().chain(omitted).collect();
+    let skipped = (!skipped.is_empty()).then(|| skipped.join("; "));
+    if keys.is_empty() {
+        let skipped = skipped.map_or_else(String::new, |skipped| format!(" ({skipped})"));
+        return Err(format!("the key set has no key for RS*, PS*, ES256, ES384, EdDSA or HS*{skipped}"));
+    }
+    Ok(KeySet { keys, skipped })
+}
+
+/// The keys of a file with a set; the log has the members that are no keys.
+fn of_set_file(path: &Path) -> Result<Vec<VerifyingKey>, String> {
+    let set = at(path, of_set(&read(path)?))?;
+    if let Some(skipped) = set.skipped {
+        tracing::warn!(file = %path.display(), "members of the key set are not used: {skipped}");
+    }
+    Ok(set.keys)
 }
 
 fn of_jwk(jwk: &Jwk) -> Option<VerifyingKey> {
@@ -214,4 +264,83 @@ fn of_jwk(jwk: &Jwk) -> Option<VerifyingKey> {
     }
     let id = jwk.common.key_id.clone();
     (!algorithms.is_empty()).then_some(VerifyingKey { id, algorithms, key })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Keys of an RSA key, and of curves.
+    fn good() -> Vec<Value> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/keys/jwks.json");
+        let set: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        set["keys"].as_array().unwrap().clone()
+    }
+
+    fn read_set(members: &[Value]) -> Result<KeySet, String> {
+        of_set(json!({ "keys": members }).to_string().as_bytes())
+    }
+
+    #[test]
+    fn odd_members_of_a_key_set_are_skipped() {
+        let good = good();
+        let known = read_set(&good).unwrap();
+        assert!(known.keys.len() > 1 && known.skipped.is_none());
+        for odd in [
+            json!(null),
+            json!(7),
+            json!("secret"),
+            json!([]),
+            json!({}),
+            json!({ "kty": "RSA", "kid": 7, "n": "AQAB", "e": "AQAB" }),
+            json!({ "kty": "RSA", "kid": "a" }),
+            json!({ "kty": "oct", "kid": "a", "k": ["secret"] }),
+            json!({ "kty": 7 }),
+        ] {
+            for at in [0, good.len()] {
+                let mut members = good.clone();
+                members.insert(at, odd.clone());
+                let set = read_set(&members).unwrap();
+                assert_eq!(set.keys.len(), known.keys.len(), "{odd}");
+                // Objects may be keys of kinds that are not known.
+                let expected = format!("1 members are no keys of RFC 7517: keys[{at}]");
+                assert!(set.skipped.is_none() && odd.is_object() || set.skipped == Some(expected), "{odd}");
+            }
+            let error = read_set(std::slice::from_ref(&odd)).map(drop).unwrap_err();
+            assert!(error.starts_with("the key set has no key") && !error.contains("secret"), "{error}");
+        }
+        // Unknown kinds are no fault (RFC 7517 section 5), and `null` is no value.
+        let mut members = good.clone();
+        members[0]["kid"] = Value::Null;
+        members[0]["use"] = Value::Null;
+        let set = read_set(&members).unwrap();
+        assert!(set.skipped.is_none() && set.keys[0].id.is_none());
+    }
+
+    #[test]
+    fn first_keys_of_a_large_set_are_used() {
+        let key = good().remove(0);
+        let named = |name: usize| {
+            let mut key = key.clone();
+            key["kid"] = json!(name.to_string());
+            key
+        };
+        for count in [65, SET_MAX] {
+            let set = read_set(&(0..count).map(named).collect::<Vec<_>>()).unwrap();
+            assert_eq!((set.keys.len(), set.skipped), (count, None));
+        }
+        let set = read_set(&(0..SET_MAX + 2).map(named).collect::<Vec<_>>()).unwrap();
+        assert_eq!((set.keys.len(), set.keys[0].id.as_deref()), (SET_MAX, Some("0")));
+        assert_eq!(set.skipped.unwrap(), "2 keys exceed the limit of 1024");
+    }
+
+    #[test]
+    fn text_that_is_no_key_set_is_rejected_without_its_content() {
+        for bad in ["", "secret", "[]", "{}", "{\"keys\":\"secret\"}", "{\"keys\":null}"] {
+            let error = of_set(bad.as_bytes()).map(drop).unwrap_err();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
 }

@@ -356,8 +356,12 @@ impl Rights {
         Ok(options.key_interval)
     }
 
-    /// Adds the limits of a topic's namespace to a write of a key.
+    /// Adds the limits of a topic's namespace to a write of a key, and the client whose share of memory it counts toward.
     pub(crate) fn limit_key(&self, topic: &str, write: KeyWrite) -> KeyWrite {
+        let write = match self.creator().share() {
+            Some(client) => write.with_client(client),
+            None => write,
+        };
         match self.in_namespace(|table| table.of(topic)) {
             Some(options) => options.limit_key(write),
             None => write,
@@ -378,6 +382,11 @@ impl Rights {
     /// When the rights expire.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.grant.as_ref()?.until
+    }
+
+    /// Whether the rights have expired.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.deadline().is_some_and(|until| until <= Instant::now())
     }
 
     /// Whole seconds until the rights expire, if the token has an expiry.

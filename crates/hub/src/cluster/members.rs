@@ -195,7 +195,8 @@ impl NodePresence {
         if known.connections == 0 && known.members.is_empty() {
             self.topics.remove(&name);
         }
-        if change != 0 || !members.is_empty() {
+        // A topic that was present for a moment is a change for the node that reports it.
+        if change != 0 || !members.is_empty() || topic.connections == 0 {
             let left_out = publisher.adjust_presence(&name, change, &members);
             if left_out > 0 {
                 tracing::warn!(
@@ -252,15 +253,10 @@ impl NodePresence {
         let members = removed.members.into_iter();
         let members: Vec<(Member, isize)> =
             members.map(|(id, connections)| (Member::new(id), difference(connections, 0))).collect();
-        let mut change = difference(removed.connections, 0);
+        let change = difference(removed.connections, 0);
         let mut parts = members.chunks(MEMBERS_PER_CHANGE);
-        loop {
-            let part = parts.next();
-            publisher.adjust_presence(topic, std::mem::take(&mut change), part.unwrap_or_default());
-            if part.is_none_or(|part| part.len() < MEMBERS_PER_CHANGE) {
-                return;
-            }
-        }
+        publisher.adjust_presence(topic, change, parts.next().unwrap_or_default());
+        parts.for_each(|part| _ = publisher.adjust_presence(topic, 0, part));
     }
 }
 

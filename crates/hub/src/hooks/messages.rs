@@ -1,5 +1,7 @@
 //! Requests to hooks and their answers, as JSON.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::Deserialize;
@@ -9,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::kind::HookKind;
 use crate::auth::ASSIGNED_MAX;
 use crate::brief::{brief, brief_error};
+use crate::json::{TOO_DEEP, exceeds_depth};
 
 /// The answer of the application.
 #[derive(Debug, Default, Deserialize)]
@@ -46,16 +49,19 @@ impl HookReply {
     /// The fault of the answer.
     pub(super) fn parse(kind: HookKind, body: &[u8]) -> Result<Self, String> {
         let fault = |error: serde_json::Error| format!("answer: {}", brief_error(&error));
-        let fields: Map<String, Value> = serde_json::from_slice(body).map_err(fault)?;
-        if let Some(reject) =
-            fields.get("reject").filter(|reject| !matches!(reject, Value::Null | Value::Bool(false)))
-        {
-            let rejection = Some(HookRejection::of(kind, reject));
+        let fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(body).map_err(fault)?;
+        let reject = fields.get("reject").map(|reject| reject.get());
+        if let Some(reject) = reject.filter(|reject| !matches!(*reject, "null" | "false")) {
+            let reject = serde_json::from_str(reject).map_err(fault)?;
+            let rejection = Some(HookRejection::of(kind, &reject));
             return Ok(Self { rejection, ..Self::default() });
         }
         let reply: Self = serde_json::from_slice(body).map_err(fault)?;
         if reply.topics.len() > ASSIGNED_MAX {
             return Err(format!("answer: {} topics exceed the limit of {ASSIGNED_MAX}", reply.topics.len()));
+        }
+        if reply.data.as_ref().is_some_and(|data| exceeds_depth(data.get().as_bytes())) {
+            return Err(format!("answer: data: {TOO_DEEP}"));
         }
         if reply.data.is_some() && reply.b64.is_some() {
             return Err("answer: data or b64, not both".to_owned());
@@ -138,6 +144,7 @@ mod tests {
             (HookKind::Connect, r#"{"topics":"b"}"#),
             (HookKind::Publish, r#"{"data":1,"b64":"AA=="}"#),
             (HookKind::Connect, "[]"),
+            (HookKind::Rpc, &*format!("{{\"data\":{}1{}}}", "[".repeat(129), "]".repeat(129))),
             (HookKind::Connect, ""),
         ] {
             assert!(parse(kind, bad).unwrap_err().starts_with("answer: "), "{bad}");

@@ -17,6 +17,7 @@ use super::kind::HookKind;
 use super::messages::{HookRejection, HookReply};
 use super::options::HookFailure;
 use crate::auth::{Denied, Rights};
+use crate::closing::EXPIRED;
 use crate::http::failure;
 use crate::namespaces::TopicHook;
 use crate::policy::{LivePolicy, RejectedClaims};
@@ -122,15 +123,13 @@ impl RequestHooks {
         let address = rights.address().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
         let granted = policy.rights_of_claims(claims, address);
         let rights = granted.map_err(|rejected| match rejected {
+            RejectedClaims::Expired => Denied::token(EXPIRED.to_owned()).into(),
             RejectedClaims::Revoked(denied) => RequestRejection::from(denied),
             RejectedClaims::Invalid(error) => {
                 tracing::warn!("claims of a hook: {error}");
                 problem(code::STORE, UNANSWERED).into()
             }
         })?;
-        if rights.deadline().is_some_and(|until| until <= std::time::Instant::now()) {
-            return Err(Denied::token("the token has expired".to_owned()).into());
-        }
         Ok(AcceptedRequest { rights, is_granted: true, answer })
     }
 
@@ -241,7 +240,7 @@ fn status_of(rejection: &HookRejection) -> u16 {
 /// The content is invalid, or too large.
 pub(crate) fn replaced(reply: HookReply, max_message: usize) -> Result<Option<MessageContent>, Problem> {
     let content = match (reply.data, reply.b64) {
-        (Some(data), _) => MessageContent::json(&data),
+        (Some(data), _) => MessageContent::json(&data).map_err(|_| problem(code::STORE, UNANSWERED))?,
         (None, Some(b64)) => {
             let bytes = STANDARD.decode(b64).map_err(|_| problem(code::STORE, UNANSWERED))?;
             MessageContent::Binary(Bytes::from(bytes))

@@ -19,6 +19,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{
     Closed, Context, DroppedMessages, Handler, Kind, Payload, Position, ReplayFrom, Request, Sent, Topics,
@@ -37,7 +38,7 @@ use crate::brief::brief;
 use crate::client_message;
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
-use crate::hooks::HookKind;
+use crate::hooks::{HookKind, with_fields};
 use crate::keys::KeyStore;
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
@@ -126,7 +127,7 @@ impl JsonClient {
     }
 
     /// Sends the first message, with a value of the application.
-    fn send_welcome(&self, data: Option<Value>, cx: &mut Context<'_>) {
+    fn send_welcome(&self, data: Option<&RawValue>, cx: &mut Context<'_>) {
         let mut welcome = json!({
             "op": "welcome",
             "connection": self.connection.as_ref().map(RegisteredConnection::id),
@@ -135,10 +136,13 @@ impl JsonClient {
             "max_topic": topics::NAME_MAX,
         });
         self.add_state(&mut welcome);
-        if let Some(data) = data {
-            welcome["data"] = data;
+        match data {
+            Some(data) => {
+                // After a Close, the message is dropped.
+                let _ = cx.send_text(&with_fields(&welcome, &format!("\"data\":{}", data.get())));
+            }
+            None => send_json(cx, &welcome),
         }
-        send_json(cx, &welcome);
     }
 
     /// Adds the lifetime of the token, and whether the broker of the cluster is unreachable.
@@ -163,7 +167,7 @@ impl JsonClient {
             ClientOp::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, id, cx),
             ClientOp::History { topic, start } => self.history(&topic, start, id, cx),
             ClientOp::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
-            ClientOp::Publish { topic, data } => self.publish(&topic, &MessageContent::json(data), id, cx),
+            ClientOp::Publish { topic, data } => self.publish(&topic, &MessageContent::json(data)?, id, cx),
             ClientOp::PublishBinary { topic, b64 } => {
                 let bytes = STANDARD
                     .decode(b64.as_bytes())

@@ -24,6 +24,7 @@ mod services;
 mod signature;
 mod socket_ids;
 mod subscriptions;
+mod user_id;
 mod users;
 mod webhook;
 
@@ -43,6 +44,7 @@ pub(crate) use self::metrics::PusherMetrics;
 #[cfg(test)]
 pub(crate) use self::position::end_of;
 use self::services::PusherServices;
+pub(crate) use self::user_id::has_number_id;
 pub use self::webhook::PusherWebhook;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;

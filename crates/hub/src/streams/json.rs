@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_stream::record::{Record, ValueKind};
 use sinews_stream::{GroupInfo, Lookup, ReadResult, Stream, StreamInfo, StreamState};
@@ -12,6 +11,7 @@ use sinews_stream::{GroupInfo, Lookup, ReadResult, Stream, StreamInfo, StreamSta
 use super::fetch::READ_BYTES;
 use super::records_from::{RecordsFrom, records_from};
 use super::service::StreamService;
+use crate::json::is_deliverable;
 
 /// Committed offsets in the description of a stream: further groups are only counted.
 const OFFSETS_MAX: usize = 8_192;
@@ -158,7 +158,7 @@ pub(crate) fn write_record(record: &Record<'_>, prefix: &str, out: &mut impl Wri
     }
     let _ = match (record.kind, std::str::from_utf8(record.value).ok()) {
         (ValueKind::Text, Some(text)) => write!(out, ",\"data\":{}}}", json!(text)),
-        (ValueKind::Json, Some(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
+        (ValueKind::Json, Some(text)) if is_deliverable(text) => {
             // A line break would separate records in line-based answers; JSON strings contain none.
             write!(out, ",\"data\":{}}}", text.trim().replace(['\r', '\n'], " "))
         }

@@ -1,9 +1,9 @@
 //! The content of records of durable topics.
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use sinews_stream::record::{Record, ValueKind};
 
+use crate::json::is_deliverable;
 use crate::topics::MessageContent;
 
 /// The content of a record for protocols that know no events. Its declared kind was not checked.
@@ -11,9 +11,7 @@ pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {
     let bytes = Bytes::copy_from_slice(record.value);
     match (record.kind, std::str::from_utf8(record.value)) {
         (ValueKind::Text, Ok(_)) => MessageContent::Text(bytes),
-        (ValueKind::Json, Ok(text)) if serde_json::from_str::<&RawValue>(text).is_ok() => {
-            MessageContent::Json(bytes)
-        }
+        (ValueKind::Json, Ok(text)) if is_deliverable(text) => MessageContent::Json(bytes),
         _ => MessageContent::Binary(bytes),
     }
 }

@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 use sinews_server::{Kind, Position, Prepared};
 
 use crate::events::EventContent;
+use crate::json::check_depth;
+use crate::problem::Problem;
 
 /// The content of a publication.
 #[derive(Clone, Debug)]
@@ -30,8 +32,11 @@ impl MessageContent {
         if kind == Kind::Text { Self::Text(bytes) } else { Self::Binary(bytes) }
     }
 
-    pub(crate) fn json(data: &RawValue) -> Self {
-        Self::Json(Bytes::copy_from_slice(data.get().as_bytes()))
+    /// # Errors
+    /// The data is nested too deeply.
+    pub(crate) fn json(data: &RawValue) -> Result<Self, Problem> {
+        check_depth(data.get())?;
+        Ok(Self::Json(Bytes::copy_from_slice(data.get().as_bytes())))
     }
 
     /// The content of an event.

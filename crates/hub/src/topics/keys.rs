@@ -39,7 +39,7 @@ impl MessageContent {
 #[must_use]
 pub fn key_value_of_json(json: &str) -> Option<Bytes> {
     let data = serde_json::from_str(json).ok()?;
-    Some(MessageContent::json(data).into_key_value())
+    Some(MessageContent::json(data).ok()?.into_key_value())
 }
 
 /// The size of the value that is written, as JSON.
@@ -191,6 +191,7 @@ pub(crate) fn key_problem(error: KeyError) -> Problem {
         KeyError::TooManyKeys(_)
         | KeyError::TopicFull(_)
         | KeyError::ServerFull(_)
+        | KeyError::ClientFull(_)
         | KeyError::TooManySubscriptions => code::TOO_MANY,
         KeyError::HandedOver | KeyError::NotOwner => code::STORE,
         KeyError::Log(KeyLogError::TooLarge) => code::TOO_LARGE,
@@ -198,7 +199,13 @@ pub(crate) fn key_problem(error: KeyError) -> Problem {
         _ => code::TOPIC,
     };
     let text = match error {
-        KeyError::ServerFull(max) => format!("the server has no memory for more keys (limit {max} bytes)"),
+        KeyError::ServerFull(max) => {
+            format!("the server has no memory for more keys (limits.max_keyed_memory, {max} bytes)")
+        }
+        KeyError::ClientFull(max) => {
+            let limit = format!("limits.max_keyed_memory_per_client, {max} bytes");
+            format!("the keys of this client would exceed its share of memory ({limit})")
+        }
         error => error.to_string(),
     };
     problem(code, text)

@@ -162,7 +162,7 @@ mod tests {
                 json!({"topic": "chat.a", "member": {"id": "anna", "info": {"name": "Anna"}}}),
             ),
             (
-                EventDetail::MemberLeft { topic: topic.clone(), id: "anna".into() },
+                EventDetail::MemberLeft { topic: topic.clone(), id: "anna".into(), has_number_id: false },
                 json!({"topic": "chat.a", "member": {"id": "anna"}}),
             ),
             (

@@ -151,6 +151,8 @@ impl StateReporter {
 
     fn adopt_all(&mut self, publisher: &Publisher, now: Instant) {
         (self.adopts, self.rescans) = (false, false);
+        // The reporter has seen the moments before.
+        let _ = publisher.take_presence_changes(usize::MAX);
         self.states.apply_all(publisher, |_| true, now, &mut |_, _| {});
     }
 
@@ -227,27 +229,40 @@ impl GraceStates {
         report: &mut EmitState<'_>,
     ) {
         for (states, filters) in &mut self.0 {
-            if filters.iter().any(|filter| filter.matches_topic(topic)) {
-                let grace = states.grace();
-                let mut emit = |detail| report(grace, detail);
-                states.apply(topic, connections, members, now, &mut emit);
-                if filters.iter().any(|filter| filter.counts(topic)) {
-                    states.counts.apply(topic, connections, now, &mut emit);
-                }
-            }
+            Self::apply_to(states, filters, (topic, connections, members), now, report);
+        }
+    }
+
+    fn apply_to(
+        states: &mut TopicStates,
+        filters: &[EventFilter],
+        (topic, connections, members): (&Arc<str>, usize, &[(Member, usize)]),
+        now: Instant,
+        report: &mut EmitState<'_>,
+    ) {
+        if !filters.iter().any(|filter| filter.matches_topic(topic)) {
+            return;
+        }
+        let grace = states.grace();
+        let mut emit = |detail| report(grace, detail);
+        states.apply(topic, connections, members, now, &mut emit);
+        if filters.iter().any(|filter| filter.counts(topic)) {
+            states.counts.apply(topic, connections, now, &mut emit);
         }
     }
 
     /// Compares the state of all topics with what was reported.
     fn scan(&mut self, publisher: &Publisher, now: Instant, report: &mut EmitState<'_>) {
-        let names: HashSet<Arc<str>> = self.0.iter().flat_map(|(states, _)| states.names()).collect();
-        for topic in names {
-            let present: HashSet<Arc<str>> =
-                present(publisher, &topic).map(|member| member.id().into()).collect();
-            let beside = self.0.iter().flat_map(|(states, _)| states.members_beside(&topic, &present));
-            let gone: Vec<(Member, usize)> = beside.map(|id| (Member::new(id), 0)).collect();
-            let connections = publisher.presence_count(&topic).connections;
-            self.apply((&topic, connections, &gone), now, report);
+        // Each grace has reported other topics.
+        for (states, filters) in &mut self.0 {
+            for topic in states.names() {
+                let present: HashSet<Arc<str>> =
+                    present(publisher, &topic).map(|member| member.shared_id()).collect();
+                let beside = states.members_beside(&topic, &present).into_iter();
+                let gone: Vec<(Member, usize)> = beside.map(|id| (Member::new(id), 0)).collect();
+                let connections = publisher.presence_count(&topic).connections;
+                Self::apply_to(states, filters, (&topic, connections, &gone), now, report);
+            }
         }
         self.apply_all(publisher, |_| true, now, report);
     }
@@ -262,6 +277,10 @@ impl GraceStates {
     ) {
         for topic in publisher.presence_topics().into_iter().filter(|topic| is_meant(topic)) {
             let connections = publisher.presence_count(&topic).connections;
+            if connections == 0 {
+                // Its end is a change of its own.
+                continue;
+            }
             let members: Vec<(Member, usize)> =
                 present(publisher, &topic).map(|member| (member, 1)).collect();
             self.apply((&topic, connections, &members), now, report);

@@ -9,6 +9,7 @@ use sinews_server::Member;
 
 use super::counts::SubscriberCounts;
 use crate::events::EventDetail;
+use crate::protocol::pusher::has_number_id;
 
 /// The reported state of topics, with one grace for absences.
 #[derive(Debug)]
@@ -27,7 +28,13 @@ type DueAbsence = (Instant, bool, Arc<str>, Option<Arc<str>>);
 struct ReportedTopic {
     is_occupied: bool,
     absence: Absence,
-    members: HashMap<Arc<str>, Absence>,
+    members: HashMap<Arc<str>, ReportedMember>,
+}
+
+#[derive(Debug, Default)]
+struct ReportedMember {
+    has_number_id: bool,
+    absence: Absence,
 }
 
 /// The absence of a topic's subscribers, or of a member.
@@ -65,12 +72,16 @@ impl TopicStates {
         for (topic, reported) in former.topics.iter().filter(|(topic, _)| is_meant(topic)) {
             let known = self.topics.entry(topic.clone()).or_default();
             known.is_occupied |= reported.is_occupied;
-            let members = reported.members.keys().map(|id| (id.clone(), Absence::default()));
+            let members = reported.members.iter().map(|(id, member)| {
+                let has_number_id = member.has_number_id;
+                (id.clone(), ReportedMember { has_number_id, absence: Absence::default() })
+            });
             known.members.extend(members);
         }
     }
 
-    /// Applies the present numbers of a topic and of some members.
+    /// Applies the present numbers of a topic and of some members, which have changed: an unknown topic without connections,
+    /// and an unknown member without them, were present for a moment. Both are reported, and their absences begin.
     pub(super) fn apply(
         &mut self,
         topic: &Arc<str>,
@@ -79,30 +90,30 @@ impl TopicStates {
         now: Instant,
         emit: &mut impl FnMut(EventDetail),
     ) {
-        if connections == 0 && !self.topics.contains_key(topic) {
-            return;
-        }
+        let is_new = !self.topics.contains_key(topic);
         let known = self.topics.entry(topic.clone()).or_default();
         let until = now + self.grace;
         if connections > 0 {
             known.absence.until = None;
-            if !std::mem::replace(&mut known.is_occupied, true) {
-                emit(EventDetail::TopicOccupied { topic: topic.clone() });
-            }
+        }
+        // The last members of a topic may follow its end.
+        if (connections > 0 || is_new) && !std::mem::replace(&mut known.is_occupied, true) {
+            emit(EventDetail::TopicOccupied { topic: topic.clone() });
         }
         for (member, connections) in members {
-            let id: Arc<str> = member.id().into();
-            match (known.members.get_mut(&id), *connections) {
-                (None, 0) => {}
-                (Some(absence), 0) => {
-                    if absence.begin(until) {
-                        self.due.push(Reverse((until, false, topic.clone(), Some(id))));
-                    }
+            let id = member.shared_id();
+            let reported = known.members.entry(id.clone()).or_insert_with(|| {
+                emit(EventDetail::MemberJoined { topic: topic.clone(), member: member.clone() });
+                ReportedMember { has_number_id: has_number_id(member.info()), absence: Absence::default() }
+            });
+            match connections {
+                0 if reported.absence.begin(until) => {
+                    self.due.push(Reverse((until, false, topic.clone(), Some(id))));
                 }
-                (Some(absence), _) => absence.until = None,
-                (None, _) => {
-                    known.members.insert(id, Absence::default());
-                    emit(EventDetail::MemberJoined { topic: topic.clone(), member: member.clone() });
+                0 => {}
+                _ => {
+                    reported.has_number_id = has_number_id(member.info());
+                    reported.absence.until = None;
                 }
             }
         }
@@ -121,7 +132,7 @@ impl TopicStates {
             let Reverse((_, is_topic, topic, id)) = self.due.pop()?;
             let Some(known) = self.topics.get_mut(&topic) else { continue };
             let absence = match &id {
-                Some(id) => known.members.get_mut(id),
+                Some(id) => known.members.get_mut(id).map(|member| &mut member.absence),
                 None => Some(&mut known.absence),
             };
             let Some(absence) = absence else { continue };
@@ -139,8 +150,8 @@ impl TopicStates {
             }
             match id {
                 Some(id) => {
-                    known.members.remove(&id);
-                    emit(EventDetail::MemberLeft { topic: topic.clone(), id });
+                    let has_number_id = known.members.remove(&id).is_some_and(|member| member.has_number_id);
+                    emit(EventDetail::MemberLeft { topic: topic.clone(), id, has_number_id });
                 }
                 None => {
                     known.is_occupied = false;
@@ -225,7 +236,18 @@ mod tests {
         assert!(observed.expire(4).is_empty());
         assert_eq!(observed.expire(5), ["left a", "left b", "topic_vacated"]);
         assert!(observed.expire(99).is_empty() && observed.states.names().is_empty());
-        assert!(observed.apply(100, 0, &[("a", 0)]).is_empty() && observed.states.names().is_empty());
+    }
+
+    #[test]
+    fn moment_between_two_looks_is_reported_as_both_changes() {
+        let mut observed = Observed::new();
+        assert_eq!(observed.apply(0, 0, &[("a", 0)]), ["topic_occupied", "joined a"]);
+        assert_eq!(observed.apply(1, 1, &[("b", 0), ("c", 1)]), ["joined b", "joined c"]);
+        assert_eq!(observed.expire(3), ["left a"]);
+        assert_eq!(observed.expire(4), ["left b"]);
+        observed.apply(5, 0, &[("c", 0)]);
+        assert_eq!(observed.expire(8), ["left c", "topic_vacated"]);
+        assert!(observed.states.names().is_empty());
     }
 
     #[test]

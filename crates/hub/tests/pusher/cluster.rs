@@ -415,6 +415,37 @@ fn webhooks_of_an_app_are_sent_by_one_node() {
     assert!(ended.iter().eq(expected), "{ended:?}");
 }
 
+/// The node that reports a channel may be another one than that of its clients.
+#[test]
+fn channels_of_a_moment_and_numeric_ids_are_reported_by_one_node() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let backend = FakeBackend::start();
+    let app = || app().with_webhook(backend.webhook());
+    let nodes = [(); 2].map(|()| node_of(&broker, app()));
+    nodes.iter().for_each(|node| until_metric(node, "sinews_webhook_reporters", 2));
+    let mut clients = nodes.each_ref().map(Client::new);
+    for (number, client) in (0..20).flat_map(|number| [(number, 0), (number, 1)]) {
+        let channel = format!("presence-{number}-{client}");
+        clients[client].request_subscription(&channel, Some(r#"{"user_id":1}"#));
+        clients[client].send("pusher:unsubscribe", json!({ "channel": channel }));
+        clients[client].subscribed(&channel);
+        let mut events: Vec<String> = (0..4).map(|_| name_of(&backend.event())).collect();
+        events.sort();
+        let expected = ["channel_occupied #", "channel_vacated #", "member_added # 1", "member_removed # 1"];
+        assert_eq!(events, expected.map(|event| event.replace('#', &channel)));
+    }
+    clients[0].request_subscription("presence-a", Some(r#"{"user_id":7}"#));
+    clients[0].subscribed("presence-a");
+    until(&nodes[1], "/apps/3/channels/presence-a/users", &users(&["7"]));
+    let roster = clients[1].join("presence-a", "8");
+    assert_eq!(roster["presence"]["ids"], json!([7, "8"]));
+    clients[0].send("pusher:unsubscribe", json!({ "channel": "presence-a" }));
+    assert_eq!(clients[1].expect("pusher_internal:member_removed").1["user_id"], 7);
+    let events = [(); 4].map(|()| backend.event());
+    let id = |name: &str| events.iter().find(|event| event["name"] == name && event["user_id"] == 7);
+    assert!(id("member_added").is_some() && id("member_removed").is_some(), "{events:?}");
+}
+
 /// An event of a webhook as a text.
 fn name_of(event: &Value) -> String {
     let fields = ["name", "channel", "user_id", "subscription_count"].map(|field| match &event[field] {

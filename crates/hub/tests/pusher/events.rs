@@ -70,6 +70,38 @@ fn pusher_8_3_client_events_are_for_members_of_signed_channels() {
 }
 
 #[test]
+fn data_that_is_nested_too_deeply_is_rejected() {
+    let hub = hub(|app| app.with_client_events(true));
+    let (mut client, mut other) = (Client::new(&hub), Client::new(&hub));
+    client.subscribe("private-a");
+    other.subscribe("private-a");
+    for (depth, accepts) in [(128, true), (129, false), (2_000, false)] {
+        let nested = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        // Clients parse a string of JSON as well.
+        for data in [nested.clone(), json!(nested).to_string()] {
+            client
+                .send_text(&format!("{{\"event\":\"client-e\",\"channel\":\"private-a\",\"data\":{data}}}"));
+            match accepts {
+                true => _ = other.receive_text(),
+                false => {
+                    let message = client.expect("pusher:error").1["message"].to_string();
+                    assert!(message.contains("max_json_depth (128)"), "{message}");
+                }
+            }
+        }
+        let body = json!({ "name": "e", "channel": "a", "data": nested }).to_string();
+        let batch = json!({ "batch": [{ "name": "e", "channel": "a", "data": nested }] }).to_string();
+        for (path, body) in [("/apps/3/events", body), ("/apps/3/batch_events", batch)] {
+            let status = api(&hub, "POST", path, "", &body).0;
+            assert_eq!(status, if accepts { 200 } else { 400 }, "{path} {depth}");
+        }
+    }
+    let nested = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+    client.request_subscription("presence-a", Some(&format!("{{\"user_id\":1,\"user_info\":{nested}}}")));
+    assert_eq!(client.expect("pusher:subscription_error").1["status"], 4301);
+}
+
+#[test]
 fn pusher_8_4_presence_events_have_the_id_of_their_sender() {
     let hub = hub(|app| app.with_client_events(true));
     let (mut client, mut other) = (Client::new(&hub), Client::new(&hub));

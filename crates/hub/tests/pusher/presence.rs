@@ -23,13 +23,60 @@ fn pusher_5_3_5_4_and_6_5_members_know_each_other() {
     two.request_subscription("presence-a", Some(r#"{"user_id":2,"user_info":{"name":"Zwei"}}"#));
     let second = two.subscribed("presence-a");
     let hash = json!({ "1": { "name": "1" }, "2": { "name": "Zwei" } });
-    assert_eq!(second["presence"], json!({ "count": 2, "ids": ["1", "2"], "hash": hash }));
-    assert_eq!(member(&mut one, "member_added"), json!({ "user_id": "2", "user_info": { "name": "Zwei" } }));
+    assert_eq!(second["presence"], json!({ "count": 2, "ids": ["1", 2], "hash": hash }));
+    assert_eq!(member(&mut one, "member_added"), json!({ "user_id": 2, "user_info": { "name": "Zwei" } }));
     // 6.1: not to the client itself.
     two.ping();
     two.send("pusher:unsubscribe", json!({ "channel": "presence-a" }));
-    assert_eq!(member(&mut one, "member_removed"), json!({ "user_id": "2" }));
+    assert_eq!(member(&mut one, "member_removed"), json!({ "user_id": 2 }));
     two.ping();
+}
+
+#[test]
+fn pusher_5_4_ids_of_members_are_sent_in_the_form_of_the_application() {
+    let hub = hub(|app| app.with_client_events(true));
+    let (mut watcher, mut number, mut string) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
+    watcher.request_subscription("presence-a", Some(r#"{"user_id":"w"}"#));
+    watcher.subscribed("presence-a");
+    // The data has no `user_info`.
+    number.request_subscription("presence-a", Some(r#"{"user_id":7}"#));
+    let roster = number.subscribed("presence-a");
+    assert_eq!(roster["presence"]["ids"], json!([7, "w"]));
+    assert_eq!(roster["presence"]["hash"], json!({ "7": null, "w": null }));
+    assert_eq!(member(&mut watcher, "member_added"), json!({ "user_id": 7 }));
+    number.trigger("client-e", "presence-a", json!("x"));
+    assert_eq!(watcher.receive()["user_id"], json!(7));
+    // The number and the string of its digits are the same user.
+    string.request_subscription("presence-a", Some(r#"{"user_id":"7"}"#));
+    assert_eq!(string.subscribed("presence-a")["presence"]["count"], 2);
+    number.end();
+    string.send("pusher:unsubscribe", json!({ "channel": "presence-a" }));
+    assert_eq!(member(&mut watcher, "member_removed"), json!({ "user_id": "7" }));
+    string.request_subscription("presence-a", Some(r#"{"user_id":8,"user_info":null}"#));
+    string.subscribed("presence-a");
+    assert_eq!(member(&mut watcher, "member_added"), json!({ "user_id": 8, "user_info": null }));
+    // A member that has left and returned while others read the members.
+    for _ in 0..20 {
+        string.send("pusher:unsubscribe", json!({ "channel": "presence-a" }));
+        let (_, users) = api(&hub, "GET", "/apps/3/channels/presence-a/users", "", "");
+        assert!(
+            users["users"].as_array().is_some_and(|users| users.iter().all(|user| user["id"].is_string()))
+        );
+        string.request_subscription("presence-a", Some(r#"{"user_id":8}"#));
+        string.subscribed("presence-a");
+    }
+    string.trigger("client-end", "presence-a", json!("x"));
+    loop {
+        let message = watcher.receive();
+        if message["event"] == "client-end" {
+            break assert_eq!(message["user_id"], 8);
+        }
+        let data = crate::client::data_of(&message);
+        match data["presence"]["ids"].as_array() {
+            Some(ids) => assert!(ids.contains(&json!("w")), "{data}"),
+            None => assert_eq!(data["user_id"], 8, "{message}"),
+        }
+    }
 }
 
 #[test]
@@ -111,4 +158,9 @@ fn pusher_6_3_users_that_have_signed_in_need_no_channel_data() {
     assert_eq!(member(&mut other, "member_added"), expected);
     let roster = client.join("presence-b", "9");
     assert_eq!(roster["presence"]["ids"], json!(["9"]), "channel_data has precedence");
+    let mut numbered = Client::new(&hub);
+    numbered.sign_in(&json!({ "id": 3 }));
+    numbered.expect("pusher:signin_success");
+    assert_eq!(numbered.subscribe("presence-a")["presence"]["ids"], json!(["1", "2", 3]));
+    assert_eq!(member(&mut other, "member_added"), json!({ "user_id": 3 }));
 }

@@ -22,9 +22,14 @@ fn pusher_7_1_and_7_2_sign_in_returns_the_user_data() {
 #[test]
 fn pusher_7_3_failed_sign_in_ends_the_connection_with_4009() {
     let hub = hub(|app| app);
-    for user_data in
-        [json!({ "id": "" }), json!({ "id": 1 }), json!({}), json!([]), json!({ "id": "😀".repeat(129) })]
-    {
+    for user_data in [
+        json!({ "id": "" }),
+        json!({ "id": true }),
+        json!({ "id": null }),
+        json!({}),
+        json!([]),
+        json!({ "id": "😀".repeat(129) }),
+    ] {
         let mut client = Client::new(&hub);
         client.sign_in(&user_data);
         client.expect_end(4009);
@@ -42,6 +47,32 @@ fn pusher_7_3_failed_sign_in_ends_the_connection_with_4009() {
     client.sign_in(&json!({ "id": "1" }));
     client.expect("pusher:signin_success");
     client.sign_in(&json!({ "id": "2" }));
+    client.expect_end(4009);
+}
+
+#[test]
+fn pusher_7_1_ids_of_users_may_be_numbers() {
+    let hub = hub(|app| app);
+    let (mut client, mut watcher) = (Client::new(&hub), Client::new(&hub));
+    watcher.sign_in(&json!({ "id": 2, "watchlist": [1, "3"] }));
+    watcher.expect("pusher:signin_success");
+    let online = |name: &str, ids: &[&str]| json!([{ "name": name, "user_ids": ids }]);
+    let changes = watcher.expect("pusher_internal:watchlist_events").1;
+    assert_eq!(changes["events"], online("offline", &["1", "3"]));
+    client.sign_in(&json!({ "id": 1 }));
+    // As it came.
+    assert_eq!(client.expect("pusher:signin_success").1, json!({ "user_data": "{\"id\":1}" }));
+    assert_eq!(watcher.expect("pusher_internal:watchlist_events").1["events"], online("online", &["1"]));
+    client.send("pusher:subscribe", json!({ "channel": "#server-to-user-1", "auth": "" }));
+    client.subscribed("#server-to-user-1");
+    let body = json!({ "name": "e", "channel": "#server-to-user-1", "data": "1" }).to_string();
+    assert_eq!(api(&hub, "POST", "/apps/3/events", "", &body), (200, json!({})));
+    assert_eq!(client.expect("e").1, json!(1));
+    // The string is the same user.
+    client.sign_in(&json!({ "id": "1" }));
+    client.expect("pusher:signin_success");
+    let terminated = api(&hub, "POST", "/apps/3/users/1/terminate_connections", "", "");
+    assert_eq!(terminated, (200, json!({})));
     client.expect_end(4009);
 }
 

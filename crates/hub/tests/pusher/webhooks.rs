@@ -188,6 +188,69 @@ fn pusher_10_1_10_2_10_3_and_10_6_events_of_channels_are_sent_with_a_signature()
 }
 
 #[test]
+fn pusher_10_3_ids_of_members_are_sent_in_the_form_of_the_application() {
+    let backend = FakeBackend::start();
+    let hub = hub(|app| app.with_client_events(true).with_webhook(backend.webhook()));
+    let mut client = Client::new(&hub);
+    client.request_subscription("presence-a", Some(r#"{"user_id":1,"user_info":{"a":1}}"#));
+    client.subscribed("presence-a");
+    assert_eq!(backend.event()["name"], "channel_occupied");
+    assert_eq!(backend.event(), json!({ "name": "member_added", "channel": "presence-a", "user_id": 1 }));
+    client.trigger("client-e", "presence-a", json!("x"));
+    assert_eq!(backend.event()["user_id"], 1);
+    client.end();
+    assert_eq!(backend.event(), json!({ "name": "member_removed", "channel": "presence-a", "user_id": 1 }));
+}
+
+/// Regression of channels that were left before the reporter looked at them.
+#[test]
+fn pusher_10_3_channel_of_a_moment_is_reported_as_occupied_and_vacated() {
+    let backend = FakeBackend::start();
+    let hub = hub(|app| app.with_webhook(backend.webhook()));
+    let mut client = Client::new(&hub);
+    for number in 0..50 {
+        let (public, presence) = (format!("a{number}"), format!("presence-a{number}"));
+        for (channel, member) in [(&public, None), (&presence, Some(r#"{"user_id":1}"#))] {
+            client.request_subscription(channel, member);
+            client.send("pusher:unsubscribe", json!({ "channel": channel }));
+        }
+        let mut events: Vec<Value> = (0..6).map(|_| backend.event()).collect();
+        events.sort_by_key(|event| (event["channel"].to_string(), event["name"].to_string()));
+        let event = |name: &str, channel: &str| json!({ "name": name, "channel": channel });
+        let of_member = |name: &str| json!({ "name": name, "channel": presence, "user_id": 1 });
+        let expected = [
+            event("channel_occupied", &public),
+            event("channel_vacated", &public),
+            event("channel_occupied", &presence),
+            event("channel_vacated", &presence),
+            of_member("member_added"),
+            of_member("member_removed"),
+        ];
+        assert_eq!(events, expected);
+    }
+}
+
+/// A member that does not fit is none for a moment.
+#[test]
+fn pusher_10_3_rejected_members_are_not_reported() {
+    let backend = FakeBackend::start();
+    let mut limits = sinews_hub::PusherLimits::default();
+    limits.members = 1;
+    let hub = hub(|app| app.with_webhook(backend.webhook()).with_limits(limits));
+    let (mut one, mut other) = (Client::new(&hub), Client::new(&hub));
+    one.join("presence-a", "1");
+    assert_eq!(backend.event()["name"], "channel_occupied");
+    assert_eq!(backend.event()["user_id"], "1");
+    other.request_subscription("presence-a", Some(r#"{"user_id":2}"#));
+    assert_eq!(other.expect("pusher:subscription_error").1["status"], 4100);
+    let mut same = Client::new(&hub);
+    same.join("presence-a", "1");
+    other.subscribe("b");
+    assert_eq!(backend.event(), json!({ "name": "channel_occupied", "channel": "b" }));
+    one.ping();
+}
+
+#[test]
 fn pusher_10_3_missed_events_of_cache_channels_are_reported() {
     let backend = FakeBackend::start();
     let webhook = backend.webhook().with_events([WebhookEventKind::CacheMiss]);

@@ -7,7 +7,7 @@ use sinews_simd::Utf8Stream;
 
 use super::event::{Event, Kind, PayloadLocation};
 use super::per_thread::PerThread;
-use crate::deflate::{DeflateParams, Inflater};
+use crate::deflate::{DeflateSetup, Inflater};
 use crate::{PeerMisbehaved, Role};
 
 /// Position in the stream of frames.
@@ -65,6 +65,8 @@ pub(super) struct ReceiveCompression {
     pub(super) takeover: bool,
     pub(super) window_bits: u8,
     pub(super) context: Option<Box<Inflater>>,
+    /// The window between messages, if the context is shared in spite of the takeover.
+    window: Option<Vec<u8>>,
 }
 
 impl core::fmt::Debug for ReceiveCompression {
@@ -74,26 +76,35 @@ impl core::fmt::Debug for ReceiveCompression {
 }
 
 impl ReceiveCompression {
-    pub(super) fn new(params: DeflateParams, role: Role) -> Self {
+    pub(super) fn new(setup: &DeflateSetup, role: Role) -> Self {
+        let params = setup.params;
         let (no_takeover, window_bits) = match role {
             Role::Server => (params.client_no_context_takeover, params.client_max_window_bits),
             Role::Client => (params.server_no_context_takeover, params.server_max_window_bits),
         };
-        Self { takeover: !no_takeover, window_bits, context: None }
+        let takeover = !no_takeover;
+        let window = (takeover && setup.is_shared).then(Vec::new);
+        Self { takeover, window_bits, context: None, window }
     }
 
     pub(super) fn context(&mut self, shared: &mut PerThread) -> &mut Inflater {
-        self.context.get_or_insert_with(|| match self.takeover {
-            true => Box::new(Inflater::new(self.window_bits)),
-            false => shared.contexts.take_inflater(),
+        self.context.get_or_insert_with(|| match &self.window {
+            None if self.takeover => Box::new(Inflater::new(self.window_bits)),
+            None => shared.contexts.take_inflater(),
+            Some(window) => {
+                let mut context = shared.contexts.take_inflater();
+                context.resume(window);
+                context
+            }
         })
     }
 
-    /// Ends the message: without takeover the context returns to the pool.
+    /// Ends the message: a shared context returns to the pool.
     pub(super) fn finish(&mut self, shared: &mut PerThread) {
-        if !self.takeover
-            && let Some(context) = self.context.take()
-        {
+        if let Some(context) = self.context.take_if(|_| !self.takeover || self.window.is_some()) {
+            if let Some(window) = &mut self.window {
+                *window = context.window();
+            }
             shared.contexts.put_inflater(context);
         }
     }

@@ -107,7 +107,7 @@ impl Connection {
             message: None,
             compression: deflate.map(|setup| {
                 Box::new(CompressionState {
-                    inflate: Some(ReceiveCompression::new(setup.params, role)),
+                    inflate: Some(ReceiveCompression::new(&setup, role)),
                     deflate: Some(SendCompression::new(setup, role)),
                 })
             }),

@@ -115,6 +115,25 @@ impl Inflater {
         Ok(done)
     }
 
+    /// Returns the last bytes of output, as many as the window holds.
+    pub(crate) fn window(&self) -> Vec<u8> {
+        self.history.parts().concat()
+    }
+
+    /// Continues after the window of a peer, on a context that was [reset](Self::reset).
+    pub(crate) fn resume(&mut self, window: &[u8]) {
+        // A raw stream takes each dictionary; otherwise the next message fails.
+        let _ = self.stream.set_dictionary(window);
+        let mut rest = window;
+        while !rest.is_empty() {
+            let space = self.history.space(rest.len());
+            let (now, later) = rest.split_at(space.len());
+            space.copy_from_slice(now);
+            self.history.advance(now.len());
+            rest = later;
+        }
+    }
+
     /// Resets message and window; usable after any error.
     pub(crate) fn reset(&mut self) {
         self.stream.reset(false);

@@ -50,6 +50,8 @@ pub(crate) struct DeflateSetup {
     pub(crate) params: DeflateParams,
     pub(crate) level: u8,
     pub(crate) threshold: usize,
+    /// A connection keeps no context between messages, at most the window of the peer.
+    pub(crate) is_shared: bool,
 }
 
 impl DeflateSetup {
@@ -58,7 +60,8 @@ impl DeflateSetup {
             Role::Server => params.server_no_context_takeover,
             Role::Client => params.client_no_context_takeover,
         };
-        Self { params, level: config.level, threshold: config.threshold(!no_takeover) }
+        let is_shared = matches!(config.mode, DeflateMode::Shared);
+        Self { params, level: config.level, threshold: config.threshold(!no_takeover), is_shared }
     }
 }
 
@@ -72,6 +75,10 @@ pub enum DeflateMode {
     /// The default: memory does not grow with the number of connections, and a published message is
     /// compressed once for all of them. The price is a lower ratio on small messages, which cannot refer to
     /// earlier messages.
+    ///
+    /// A client that offers the extension without parameters (Firefox, Safari) may take its window over, since Safari of
+    /// iOS 15 does so in any case: a connection keeps the last bytes that this client has sent compressed, at most 32 KiB,
+    /// without a context.
     #[default]
     Shared,
     /// Each connection keeps its own contexts, created on first use, and windows are taken over from

@@ -51,9 +51,12 @@ fn answer(offer: &OfferedParameters, config: &DeflateConfig) -> Option<(DeflateP
         WindowBits::Given(bits) if bits >= BITS_MIN_OURS => bits.min(config.client_max_window_bits()),
         WindowBits::Absent | WindowBits::Given(_) => BITS_MAX,
     };
+    // Safari of iOS 15 offers no parameter, and keeps its window although the answer forbids it. Other clients without a
+    // parameter cannot be told from it.
+    let forbids_takeover = config.client_no_context_takeover() && !offer.is_bare();
     let params = DeflateParams {
         server_no_context_takeover: offer.server_no_context_takeover || config.server_no_context_takeover(),
-        client_no_context_takeover: offer.client_no_context_takeover || config.client_no_context_takeover(),
+        client_no_context_takeover: offer.client_no_context_takeover || forbids_takeover,
         server_max_window_bits: server_bits,
         client_max_window_bits: client_bits,
     };
@@ -182,6 +185,14 @@ enum WindowBits {
 }
 
 impl OfferedParameters {
+    /// Whether there is no parameter.
+    fn is_bare(&self) -> bool {
+        let Self { server_no_context_takeover, client_no_context_takeover, server_bits, client_bits, .. } =
+            self;
+        let has_flag = *server_no_context_takeover || *client_no_context_takeover;
+        !has_flag && *server_bits == WindowBits::Absent && *client_bits == WindowBits::Absent
+    }
+
     fn add(&mut self, name: &[u8], value: Option<Value<'_>>) {
         let sound = match name {
             b"server_no_context_takeover" => set_flag(&mut self.server_no_context_takeover, value),

@@ -161,14 +161,32 @@ fn local_limits_only_lower_offered_windows() {
 
 #[test]
 fn shared_mode_always_gives_up_takeover_on_both_sides() {
-    for offer in ["permessage-deflate", "permessage-deflate; client_max_window_bits"] {
+    for offer in
+        ["permessage-deflate; client_max_window_bits", "permessage-deflate; client_max_window_bits=15"]
+    {
         let expected = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         let expected = Some((expected.to_owned(), (false, false, 15, 15)));
         assert_eq!(agreed(&[offer], DeflateConfig::new()), expected);
     }
     let wish = dedicated().with_client_no_context_takeover(true);
-    let params = agreed(&["permessage-deflate"], wish).map(|agreed| agreed.1);
+    let params = agreed(&["permessage-deflate; client_max_window_bits"], wish).map(|agreed| agreed.1);
     assert_eq!(params, Some((true, false, 15, 15)));
+}
+
+/// Safari of iOS 15 offers no parameter, and keeps its window in any case.
+#[test]
+fn client_without_parameters_may_take_its_window_over() {
+    let bare = "permessage-deflate";
+    let expected = Some(("permessage-deflate; server_no_context_takeover".to_owned(), (false, true, 15, 15)));
+    assert_eq!(agreed(&[bare], DeflateConfig::new()), expected);
+    let wish = dedicated().with_client_no_context_takeover(true);
+    assert_eq!(agreed(&[bare], wish).map(|agreed| agreed.1), Some((true, true, 15, 15)));
+    for parameter in ["server_no_context_takeover", "server_max_window_bits=12", "client_no_context_takeover"]
+    {
+        let offer = format!("{bare}; {parameter}");
+        let params = agreed(&[&offer], DeflateConfig::new()).map(|agreed| agreed.1);
+        assert!(params.is_some_and(|(server, client, ..)| !server && !client), "{offer}");
+    }
 }
 
 #[test]

@@ -213,6 +213,37 @@ fn compressed_messages_are_echoed_in_either_mode() {
     }
 }
 
+/// As Safari of iOS 15, which keeps its window although an answer forbids it.
+#[test]
+fn client_without_parameters_compresses_all_messages_with_one_window() {
+    let server = Running::router(deflate_routes(DeflateMode::Shared));
+    let keeps_window =
+        negotiate(Some(deflating(DeflateMode::Dedicated)), Some(deflating(DeflateMode::Dedicated)));
+    let params = keeps_window.client.deflate().unwrap();
+    let open = || {
+        let peer = server.connect().upgrade_with("/echo", "Sec-WebSocket-Extensions: permessage-deflate\r\n");
+        assert!(!peer.head.contains("client_no_context_takeover"), "{}", peer.head);
+        (peer.with_codec(Codec::new(Role::Client, params)), Codec::new(Role::Client, params))
+    };
+    let (mut one, mut two) = (open(), open());
+    for round in 0..60_usize {
+        // Less than the window, more than it, and messages that repeat earlier ones.
+        let text = format!("message {} ", round % 7).repeat(1 + (round % 5) * 900);
+        for (number, (peer, codec)) in [&mut one, &mut two].into_iter().enumerate() {
+            let text = format!("{number}{text}");
+            let compressed = codec.compress(text.as_bytes());
+            let (first, second) = compressed.split_at(compressed.len() / 2);
+            peer.send(&Frame::text(first).rsv(4).fin(false)).send(&Frame::continuation(second));
+            peer.expect(&Reply::text(&text));
+        }
+    }
+    // The example of RFC 7692 section 7.2.3.2: the second message refers to the first one.
+    let mut peer = open().0;
+    for payload in [&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00][..], &[0xf2, 0x00, 0x11, 0x00, 0x00]] {
+        peer.send(&Frame::text(payload).rsv(4)).expect(&Reply::text("Hello"));
+    }
+}
+
 #[test]
 fn compression_bomb_is_closed_with_1009_while_inflating() {
     let mode = DeflateMode::Shared;

@@ -26,7 +26,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem
 /// The content of the fields `data` and `b64`.
 pub(super) fn content_of(data: Option<&RawValue>, b64: Option<&str>) -> Result<MessageContent, Problem> {
     match (data, b64) {
-        (Some(data), None) => Ok(MessageContent::json(data)),
+        (Some(data), None) => MessageContent::json(data),
         (None, Some(b64)) => match STANDARD.decode(b64) {
             Ok(bytes) => Ok(MessageContent::Binary(bytes.into())),
             Err(error) => Err(problem(code::MALFORMED, format!("b64: {error}"))),

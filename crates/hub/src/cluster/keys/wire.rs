@@ -9,7 +9,7 @@
 //!   request    kind 1 B · topic, epoch 8 B, sequence 8 B for the state of a topic; nothing for the catalogue
 //!   state      topic · claim · kind 1 B · after 8 B · end 8 B · forgotten 8 B · part 4 B · last 1 B · keys (count 4 B)
 //!   write      id 8 B · topic · flags 1 B · key · value · time to live 8 B · limit of keys 8 B
-//!                condition 1 B, 8 B, 8 B · idempotency key
+//!                condition 1 B, 8 B, 8 B · idempotency key · client 8 B, which earlier versions neither send nor read
 //!   result     id 8 B · kind 1 B, then position 16 B and flags 1 B; or code 2 B and text
 //!   claim      term 4 B · epoch 8 B · owner 16 B
 //!   key        key · version 8 B · flags 1 B · time to live 8 B · value (length 4 B)
@@ -17,6 +17,7 @@
 //!
 //! Texts have their length before them, 2 bytes. Integers are little endian.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -232,7 +233,8 @@ pub(super) fn encode_write(id: u64, topic: &str, write: &KeyWrite) -> Vec<u8> {
         u8::from(write.value().is_some())
             | u8::from(ttl.is_some()) << 1
             | u8::from(name.is_some()) << 2
-            | u8::from(write.max_keys().is_some()) << 3,
+            | u8::from(write.max_keys().is_some()) << 3
+            | u8::from(write.client().is_some()) << 4,
     );
     out.text(write.key());
     out.bytes(write.value().map_or(&[], |value| value));
@@ -249,6 +251,9 @@ pub(super) fn encode_write(id: u64, topic: &str, write: &KeyWrite) -> Vec<u8> {
     out.byte(kind);
     out.position(position);
     out.text(name.unwrap_or_default());
+    if let Some(client) = write.client() {
+        out.long(client.get());
+    }
     out.0
 }
 
@@ -281,6 +286,9 @@ pub(super) fn decode_write(body: &[u8]) -> Option<(u64, &str, KeyWrite)> {
     let name = body.text()?;
     if flags & 4 != 0 {
         write = write.with_idempotency_key(name);
+    }
+    if flags & 16 != 0 {
+        write = write.with_client(NonZeroU64::new(body.long()?)?);
     }
     Some((id, topic, write))
 }
@@ -459,7 +467,8 @@ mod tests {
         let state =
             StatePart { topic, claim: CLAIM, after: Some(3), end: 9, forgotten: 1, part, keys: keys() };
         let write = KeyWrite::set("k", "v").with_ttl(Duration::from_millis(5)).with_idempotency_key("i");
-        let write = write.with_condition(KeyCondition::At(position)).with_max_keys(7);
+        let write =
+            write.with_condition(KeyCondition::At(position)).with_max_keys(7).with_client(NonZeroU64::MAX);
         let done = WriteResult::Done(KeyWritten::elsewhere(position, true, false));
         vec![
             changes.0,

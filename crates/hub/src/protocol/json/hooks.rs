@@ -17,7 +17,7 @@ use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
-use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
+use crate::closing::{EXPIRED, FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::hooks::requests::{UNANSWERED, accepted_write, replaced};
 use crate::hooks::{
     CallData, HookCall, HookClient, HookDetail, HookFailure, HookKind, HookReply, PendingReply,
@@ -459,10 +459,12 @@ impl JsonClient {
                 }
                 Err((code, reason)) => return self.reject(code, reason, cx),
             }
+        } else if self.rights.has_expired() {
+            // While the application decided.
+            return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         }
         self.hooks.get_or_insert_default().info = reply.info;
-        let data = reply.data.and_then(|data| serde_json::from_str(data.get()).ok());
-        self.send_welcome(data, cx);
+        self.send_welcome(reply.data.as_deref(), cx);
         self.subscribe_to_assigned(cx);
         self.subscribe_to_all(&reply.topics, cx);
     }
@@ -485,8 +487,7 @@ impl JsonClient {
             Err((TOKEN_EXPIRED, reason)) => return self.reject(TOKEN_EXPIRED, reason, cx),
             Err(_) => None,
         };
-        let is_valid = |rights: &Rights| rights.deadline().is_none_or(|until| until > Instant::now());
-        let Some(rights) = rights.filter(is_valid) else {
+        let Some(rights) = rights else {
             return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         };
         self.set_rights(rights, cx);
@@ -566,8 +567,6 @@ impl JsonClient {
         ))
     }
 }
-
-const EXPIRED: &str = "the token has expired";
 
 fn unanswered() -> Problem {
     problem(code::STORE, UNANSWERED)

@@ -15,7 +15,7 @@ use super::keys::{KeyOp, KeyRequest};
 use super::members::{MemberFields, PresenceDetail};
 use super::streams::{self, RecordInput};
 use crate::brief::{brief, brief_error};
-use crate::json::{borrowed, present};
+use crate::json::{borrowed, check_depth, present};
 use crate::problem::{Problem, code, problem};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
 use crate::topics::MessageContent;
@@ -246,11 +246,7 @@ fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
     }
     let start = replay_start(&name, fields.last, &fields.from)?;
     if name == "rpc" {
-        if fields.b64.is_some() || start.is_some() || fields.presence.is_some() {
-            return Err(problem(code::MALFORMED, "rpc: it takes method, topic and data"));
-        }
-        let method = fields.method.ok_or_else(|| problem(code::MALFORMED, "rpc: method is missing"))?;
-        return Ok(ClientOp::Rpc { method, topic: fields.topic, data: fields.data });
+        return parse_call(fields, start);
     }
     let topic = || fields.topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")));
     Ok(match &*name {
@@ -282,6 +278,15 @@ fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
         "ping" => ClientOp::Ping,
         _ => return Err(problem(code::UNKNOWN_OP, format!("unknown op {:?}", brief(&name)))),
     })
+}
+
+fn parse_call(fields: MessageFields<'_>, start: Option<ReplayFrom>) -> Result<ClientOp<'_>, Problem> {
+    if fields.b64.is_some() || start.is_some() || fields.presence.is_some() {
+        return Err(problem(code::MALFORMED, "rpc: it takes method, topic and data"));
+    }
+    let method = fields.method.ok_or_else(|| problem(code::MALFORMED, "rpc: method is missing"))?;
+    fields.data.map_or(Ok(()), |data| check_depth(data.get()))?;
+    Ok(ClientOp::Rpc { method, topic: fields.topic, data: fields.data })
 }
 
 /// The start of a subscription to a topic, or of its history.
@@ -395,7 +400,7 @@ fn key_write(name: &str, fields: &MessageFields<'_>) -> Result<KeyWrite, Problem
     let fault = |what: &str| problem(code::MALFORMED, format!("{}: {what}", brief(name)));
     let key = fields.key.as_deref().ok_or_else(|| fault("key is missing"))?;
     let mut write = match (name, fields.data, &fields.b64) {
-        ("set", Some(data), None) => KeyWrite::set(key, MessageContent::json(data).into_key_value()),
+        ("set", Some(data), None) => KeyWrite::set(key, MessageContent::json(data)?.into_key_value()),
         ("set", None, Some(b64)) => {
             let bytes = STANDARD.decode(b64.as_bytes()).map_err(|error| fault(&format!("b64: {error}")))?;
             KeyWrite::set(key, MessageContent::Binary(bytes.into()).into_key_value())

@@ -16,7 +16,7 @@ use sinews_stream::{Appended, ReadResult};
 
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
-use crate::json::{borrowed, present};
+use crate::json::{borrowed, check_depth, present};
 use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -334,7 +334,7 @@ fn build(given: &[RecordInput<'_>], limits: &record::RecordLimits) -> Result<Rec
     let mut builder = RecordBuilder::with_limits(*limits);
     for one in given {
         let (value, kind) = match (one.data, &one.b64, one.deleted) {
-            (Some(data), None, false) => json_value(data),
+            (Some(data), None, false) => json_value(data)?,
             (None, None, true) if one.key.is_some() => (Cow::Borrowed(&b""[..]), ValueKind::Tombstone),
             (None, Some(b64), false) => {
                 let bytes = STANDARD.decode(b64.as_bytes());
@@ -353,11 +353,15 @@ fn build(given: &[RecordInput<'_>], limits: &record::RecordLimits) -> Result<Rec
 }
 
 /// JSON as a record's value: a string becomes its text.
-fn json_value(data: &RawValue) -> (Cow<'_, [u8]>, ValueKind) {
-    match serde_json::from_str::<String>(data.get()) {
+///
+/// # Errors
+/// The data is nested too deeply.
+fn json_value(data: &RawValue) -> Result<(Cow<'_, [u8]>, ValueKind), Problem> {
+    check_depth(data.get())?;
+    Ok(match serde_json::from_str::<String>(data.get()) {
         Ok(text) => (Cow::Owned(text.into_bytes()), ValueKind::Text),
         Err(_) => (Cow::Borrowed(data.get().as_bytes()), ValueKind::Json),
-    }
+    })
 }
 
 /// The records of a read, as one message: several could exceed the limit of the outbound queue.

@@ -11,7 +11,9 @@ use super::code;
 use super::encode::{client_event, error, socket_id_text};
 use super::live::LiveApp;
 use super::metrics::PusherRejection;
+use super::user_id::{has_number_id, may_be_number, user_id_json};
 use crate::events::{EventDetail, WebhookEventKind};
+use crate::json::{TOO_DEEP, exceeds_depth_in_text};
 use crate::topics::MessageContent;
 
 /// The rate of one connection: the due time of its next event, in nanoseconds.
@@ -36,7 +38,12 @@ impl PusherClient {
                 return send(cx, &error(Some(code::CLIENT_EVENT), &problem, channel));
             }
         };
-        let content = client_event(name, data.map(RawValue::get), user_id.as_deref());
+        let presence = presence_of(&connection.app.options.id, &channel);
+        let user_id_json = user_id.as_deref().map(|id| {
+            let member = may_be_number(id).then(|| cx.topics().member(&presence, id)).flatten();
+            user_id_json(id, member.is_some_and(|member| has_number_id(member.info())))
+        });
+        let content = client_event(name, data.map(RawValue::get), user_id_json.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
         let socket_id = self.socket_id(cx);
         self.hub().publish_client_event(cx, &topic, &content, socket_id);
@@ -94,6 +101,9 @@ impl PusherClient {
         let size = data.map_or(0, |data| data.get().len());
         if size > limits.event_data {
             return Err(format!("event data of {size} bytes exceeds the limit of {}", limits.event_data));
+        }
+        if data.is_some_and(|data| exceeds_depth_in_text(data.get())) {
+            return Err(TOO_DEEP.to_owned());
         }
         let channel = channel.ok_or("a client event needs a channel")?;
         let known = connection.subscribed(channel, cx);

@@ -11,6 +11,7 @@ use sinews_server::{Kind, Member, Position, Prepared, PresenceMessage, PresenceU
 
 use super::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use super::position;
+use super::user_id::{has_number_id, push_user_id, user_id_json};
 use crate::json::read_object;
 use crate::topics::{MessageContent, push_json};
 
@@ -41,13 +42,13 @@ struct EventFields<'a> {
     user: Option<Cow<'a, str>>,
 }
 
-/// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id.
+/// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id, as JSON.
 pub(super) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>) -> MessageContent {
     event_content(name, data, &[("user_id", user_id)])
 }
 
 /// The name, the data and the id of the sender of a [client event](client_event). Data that is no string is JSON text.
-pub(super) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<String>)> {
+pub(super) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<Value>)> {
     let fields = read_object::<EventFields<'_>>(content).ok()?;
     let data = fields.data.map(RawValue::get);
     let data = data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| data.to_owned()));
@@ -55,7 +56,7 @@ pub(super) fn client_event_fields(content: &[u8]) -> Option<(String, Option<Stri
     Some((fields.event.into_owned(), data, user_id))
 }
 
-/// Encodes an event with more fields, whose values are texts.
+/// Encodes an event with more fields, whose values are JSON.
 fn event_content(name: &str, data: Option<&str>, more: &[(&str, Option<&str>)]) -> MessageContent {
     let mut text = String::with_capacity(64 + name.len() + data.map_or(0, str::len));
     text.push_str("{\"event\":");
@@ -69,7 +70,7 @@ fn event_content(name: &str, data: Option<&str>, more: &[(&str, Option<&str>)]) 
             text.push_str(",\"");
             text.push_str(field);
             text.push_str("\":");
-            push_json(&mut text, value);
+            text.push_str(value);
         }
     }
     text.push('}');
@@ -141,8 +142,9 @@ impl<'a> ChannelPublication<'a> {
         match self {
             Self::Content(content, _) => content,
             Self::OfServer(event, content) => content.get_or_init(|| {
-                let socket_id = event.socket_id.map(socket_id_text);
-                let more = [("socket_id", socket_id.as_deref()), ("user", event.user.as_deref())];
+                let socket_id = event.socket_id.map(|id| user_id_json(&socket_id_text(id), false));
+                let user = event.user.as_deref().map(|user| user_id_json(user, false));
+                let more = [("socket_id", socket_id.as_deref()), ("user", user.as_deref())];
                 event_content(&event.name, Some(&event.data), &more)
             }),
         }
@@ -269,7 +271,7 @@ pub(super) fn subscription_succeeded(channel: &str, members: Option<&[Member]>) 
         if at > 0 {
             data.push(',');
         }
-        push_json(&mut data, member.id());
+        push_user_id(&mut data, member.id(), has_number_id(member.info()));
     }
     data.push_str("],\"hash\":{");
     for (at, member) in members.iter().enumerate() {
@@ -278,15 +280,17 @@ pub(super) fn subscription_succeeded(channel: &str, members: Option<&[Member]>) 
         }
         push_json(&mut data, member.id());
         data.push(':');
-        data.push_str(info_text(member.info()));
+        // Clients count the users here, so that a user without `user_info` has its place.
+        data.push_str(info_text(member.info()).unwrap_or("null"));
     }
     data.push_str("}}}");
     nested_text(EVENT, Some(channel), &data)
 }
 
-/// The JSON of a member's `user_info`.
-fn info_text(info: &[u8]) -> &str {
-    std::str::from_utf8(info).ok().filter(|info| !info.is_empty()).unwrap_or("null")
+/// The JSON of a member's `user_info`, if it has one.
+fn info_text(info: &[u8]) -> Option<&str> {
+    let info = std::str::from_utf8(info.trim_ascii_start()).ok()?;
+    (!info.is_empty()).then_some(info)
 }
 
 /// Encodes an update of the presence of a channel or of a user; `None` for a topic of another protocol.
@@ -315,11 +319,13 @@ pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMes
         PusherTopic::Channel { channel, .. } => {
             let transitions = update.transitions().iter().map(|transition| {
                 let mut data = String::from("{\"user_id\":");
-                push_json(&mut data, transition.id());
+                push_user_id(&mut data, transition.id(), has_number_id(transition.last_info()));
                 let event = match transition.info() {
                     Some(info) => {
-                        data.push_str(",\"user_info\":");
-                        data.push_str(info_text(info));
+                        if let Some(info) = info_text(info) {
+                            data.push_str(",\"user_info\":");
+                            data.push_str(info);
+                        }
                         "pusher_internal:member_added"
                     }
                     None => "pusher_internal:member_removed",
@@ -395,7 +401,7 @@ mod tests {
 
     #[test]
     fn pusher_8_2_and_8_4_client_events_keep_their_data_and_get_the_id_of_the_sender() {
-        let event = encode("presence-a", &client_event("client-e", Some(r#"{"a": [1]}"#), Some("u\"1")));
+        let event = encode("presence-a", &client_event("client-e", Some(r#"{"a": [1]}"#), Some(r#""u\"1""#)));
         let expected = r#"{"event":"client-e","channel":"presence-a","data":{"a": [1]},"user_id":"u\"1"}"#;
         assert_eq!(text(&event), expected);
         assert!(event.is_of_client);
@@ -440,11 +446,17 @@ mod tests {
             subscription_succeeded("a", None),
             r#"{"event":"pusher_internal:subscription_succeeded","channel":"a","data":"{}"}"#
         );
-        let members = [Member::new("1").with_info(r#"{"n":"ü"}"#), Member::new("2")];
+        let members = [
+            Member::new("1").with_info(r#"{"n":"ü"}"#),
+            Member::new("2"),
+            Member::new("3").with_info(r#" {"n":3}"#),
+            Member::new("4").with_info(" "),
+        ];
         let message: Value =
             serde_json::from_str(&subscription_succeeded("presence-a", Some(&members))).unwrap();
         let data: Value = serde_json::from_str(message["data"].as_str().unwrap()).unwrap();
-        let expected = json!({ "count": 2, "ids": ["1", "2"], "hash": { "1": { "n": "ü" }, "2": null } });
+        let hash = json!({ "1": { "n": "ü" }, "2": null, "3": { "n": 3 }, "4": null });
+        let expected = json!({ "count": 4, "ids": ["1", "2", 3, 4], "hash": hash });
         assert_eq!(data, json!({ "presence": expected }));
     }
 }

@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::json::read_object;
+use super::user_id::UserId;
+use crate::json::{present, read_object};
 
 /// A message of a client.
 #[derive(Deserialize)]
@@ -42,23 +43,25 @@ pub(super) struct SignInData {
 struct ChannelData<'a> {
     #[serde(borrow)]
     user_id: &'a RawValue,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     user_info: Option<&'a RawValue>,
 }
 
 /// `user_data` of a sign-in.
 #[derive(Deserialize)]
 struct UserData<'a> {
-    id: String,
     #[serde(borrow)]
+    id: &'a RawValue,
+    #[serde(borrow, default, deserialize_with = "present")]
     user_info: Option<&'a RawValue>,
-    watchlist: Option<Vec<String>>,
+    #[serde(borrow)]
+    watchlist: Option<Vec<&'a RawValue>>,
 }
 
 /// A member, as its server has signed it.
 pub(super) struct SignedMember {
     pub(super) id: String,
-    /// JSON; empty for none.
+    /// [`UserId::info`].
     pub(super) info: String,
 }
 
@@ -78,27 +81,24 @@ pub(super) fn read_data<T: DeserializeOwned>(data: Option<&RawValue>) -> Option<
     read_object(data.as_bytes()).ok()
 }
 
-fn info_of(info: Option<&RawValue>) -> String {
-    info.map_or_else(String::new, |info| info.get().to_owned())
+/// Reads the member with this id and info.
+fn member(id: &RawValue, info: Option<&RawValue>) -> Option<SignedMember> {
+    let id = UserId::read(id)?;
+    Some(SignedMember { info: id.info(info), id: id.text })
 }
 
 /// Reads `channel_data`. The id of a user may be a number.
 pub(super) fn read_member(channel_data: &str) -> Option<SignedMember> {
     let data: ChannelData<'_> = read_object(channel_data.as_bytes()).ok()?;
-    let id = data.user_id.get();
-    let id = match id.as_bytes().first()? {
-        b'"' => serde_json::from_str(id).ok()?,
-        b'0'..=b'9' | b'-' => id.to_owned(),
-        _ => return None,
-    };
-    Some(SignedMember { id, info: info_of(data.user_info) })
+    member(data.user_id, data.user_info)
 }
 
-/// Reads `user_data`.
+/// Reads `user_data`. The ids of users may be numbers.
 pub(super) fn read_user(user_data: &str) -> Option<SignedUser> {
     let data: UserData<'_> = read_object(user_data.as_bytes()).ok()?;
-    let member = SignedMember { id: data.id, info: info_of(data.user_info) };
-    Some(SignedUser { member, watchlist: data.watchlist.unwrap_or_default() })
+    let watchlist = data.watchlist.into_iter().flatten();
+    let watchlist = watchlist.map(|id| UserId::read(id).map(|id| id.text)).collect::<Option<_>>()?;
+    Some(SignedUser { member: member(data.id, data.user_info)?, watchlist })
 }
 
 #[cfg(test)]
@@ -114,8 +114,22 @@ mod tests {
             assert_eq!(id(bad), None, "{bad}");
         }
         let info = |data| read_member(data).map(|member| member.info);
-        assert_eq!(info(r#"{"user_id":1,"user_info":{ "a":1 }}"#).as_deref(), Some(r#"{ "a":1 }"#));
-        assert_eq!(info(r#"{"user_id":1}"#).as_deref(), Some(""));
+        assert_eq!(info(r#"{"user_id":"1","user_info":{ "a":1 }}"#).as_deref(), Some(r#"{ "a":1 }"#));
+        assert_eq!(info(r#"{"user_id":1,"user_info":{ "a":1 }}"#).as_deref(), Some(r#" { "a":1 }"#));
+        assert_eq!(info(r#"{"user_id":"1"}"#).as_deref(), Some(""));
+        assert_eq!(info(r#"{"user_id":"1","user_info":null}"#).as_deref(), Some("null"));
+    }
+
+    #[test]
+    fn ids_of_users_that_sign_in_may_be_numbers() {
+        let user = read_user(r#"{"id":1,"user_info":{},"watchlist":[2,"3"]}"#).unwrap();
+        assert_eq!((&*user.member.id, &*user.member.info), ("1", " {}"));
+        assert_eq!(user.watchlist, ["2", "3"]);
+        assert!(read_user(r#"{"id":"1"}"#).is_some_and(|user| user.watchlist.is_empty()));
+        for bad in ["{}", r#"{"id":null}"#, r#"{"id":true}"#, r#"{"id":[1]}"#, r#"{"id":1,"watchlist":[{}]}"#]
+        {
+            assert!(read_user(bad).is_none(), "{bad}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::live::{LiveApp, nanoseconds};
 use super::metrics::PusherRejection;
 use super::recovery::{ChannelRecovery, RecoverRequest};
 use super::signature::verifies_auth;
+use crate::json::{TOO_DEEP, exceeds_depth};
 use crate::topics::TopicForm;
 
 /// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.
@@ -406,7 +407,7 @@ fn join(
     };
     // Cheap, so that a full channel has no joins and leaves of rejected members.
     let before = cx.topics().presence(presence).members;
-    if before > members_max {
+    if before >= members_max && cx.topics().member(presence, &member.id).is_none() {
         return full();
     }
     let member = Member::new(member.id).with_info(member.info);
@@ -438,6 +439,9 @@ fn authorize(
     }
     if !kind.is_presence() {
         return Ok(None);
+    }
+    if member_data.is_some_and(|data| exceeds_depth(data.as_bytes())) {
+        return Err(SubscriptionError::limit(format!("channel_data: {TOO_DEEP}"), TOO_LARGE));
     }
     let member = match (member_data, connection.user()) {
         (Some(data), _) => read_member(data),

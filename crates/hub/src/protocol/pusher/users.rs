@@ -15,12 +15,13 @@ use super::metrics::PusherRejection;
 use super::signature::verifies_auth;
 use crate::auth::Rights;
 use crate::connections::{ConnectionPath, RegisteredConnection};
+use crate::json::{TOO_DEEP, exceeds_depth};
 use crate::topics::TopicForm;
 
 /// A user that has signed in.
 pub(super) struct SignedInUser {
     pub(super) id: String,
-    /// The JSON of `user_info`; empty for none.
+    /// [`UserId::info`](super::user_id::UserId::info).
     pub(super) info: String,
     /// The connection receives the user's events.
     pub(super) is_subscribed: bool,
@@ -60,6 +61,9 @@ impl PusherClient {
         let text = format!("{}::user::{user_data}", socket_id_text(self.socket_id(cx)));
         if !connection.key().is_some_and(|key| verifies_auth(key, &auth, &text)) {
             return Err("the signature of the user is invalid");
+        }
+        if exceeds_depth(user_data.as_bytes()) {
+            return Err(TOO_DEEP);
         }
         let user = read_user(&user_data).filter(|user| is_user_id(&user.member.id));
         let user = user.ok_or("user_data is not an object with an id of 1 to 128 characters")?;

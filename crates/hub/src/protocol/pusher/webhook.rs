@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, dotless, presence_of};
 use super::encode::client_event_fields;
 use super::signature::AppKey;
+use super::user_id::{has_number_id, user_id_json};
 use crate::brief::brief;
 use crate::events::{EventContent, EventDetail, WebhookEventKind};
 use crate::hooks::{HookUrl, trusted_certificates};
@@ -280,20 +281,23 @@ fn encode(detail: &EventDetail) -> Option<Value> {
         EventDetail::TopicOccupied { .. } => "channel_occupied",
         EventDetail::TopicVacated { .. } => "channel_vacated",
         EventDetail::MemberJoined { member, .. } => {
-            event["user_id"] = json!(member.id());
+            event["user_id"] = user_id(member.id(), has_number_id(member.info()));
             "member_added"
         }
-        EventDetail::MemberLeft { id, .. } => {
-            event["user_id"] = json!(**id);
+        EventDetail::MemberLeft { id, has_number_id, .. } => {
+            event["user_id"] = user_id(id, *has_number_id);
             "member_removed"
         }
         EventDetail::ClientMessage { content: EventContent::Json(content), connection, .. } => {
             let (name, data, user_id) = client_event_fields(content)?;
             event["event"] = json!(name);
-            for (field, value) in [("data", &data), ("user_id", &user_id), ("socket_id", connection)] {
+            for (field, value) in [("data", &data), ("socket_id", connection)] {
                 if let Some(value) = value {
                     event[field] = json!(value);
                 }
+            }
+            if let Some(user_id) = user_id {
+                event["user_id"] = user_id;
             }
             "client_event"
         }
@@ -306,6 +310,11 @@ fn encode(detail: &EventDetail) -> Option<Value> {
     };
     event["name"] = json!(name);
     Some(event)
+}
+
+/// The id of a user in the form in which the application has sent it.
+fn user_id(id: &str, has_number_id: bool) -> Value {
+    serde_json::from_str(&user_id_json(id, has_number_id)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -332,8 +341,20 @@ mod tests {
                 json!({"name": "member_added", "user_id": "u"}),
             ),
             (
-                EventDetail::MemberLeft { topic: topic.clone(), id: "u".into() },
+                EventDetail::MemberLeft { topic: topic.clone(), id: "u".into(), has_number_id: false },
                 json!({"name": "member_removed", "user_id": "u"}),
+            ),
+            (
+                EventDetail::MemberJoined { topic: topic.clone(), member: Member::new("7").with_info(" {}") },
+                json!({"name": "member_added", "user_id": 7}),
+            ),
+            (
+                EventDetail::MemberLeft { topic: topic.clone(), id: "7".into(), has_number_id: true },
+                json!({"name": "member_removed", "user_id": 7}),
+            ),
+            (
+                sent(None, Some("7")),
+                json!({"name": "client_event", "event": "client-e", "user_id": 7, "socket_id": "1.2"}),
             ),
             (EventDetail::CacheMiss { topic: topic.clone() }, json!({"name": "cache_miss"})),
             (
@@ -341,7 +362,7 @@ mod tests {
                 json!({"name": "subscription_count", "subscription_count": 2}),
             ),
             (
-                sent(Some(r#"{"a": 1}"#), Some("u")),
+                sent(Some(r#"{"a": 1}"#), Some("\"u\"")),
                 json!({
                     "name": "client_event", "event": "client-e", "data": "{\"a\": 1}", "user_id": "u", "socket_id": "1.2"
                 }),

@@ -4,18 +4,25 @@
 /// a write beyond a limit is rejected, and removals are always accepted.
 ///
 /// A key counts its name, its value and 256 bytes; a removed key counts until it is forgotten. A topic with keys counts
-/// its name and 512 bytes, and a remembered idempotency key its names and 160 bytes.
+/// its name and 2,048 bytes, and a remembered idempotency key its names and 160 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyedConfig {
     pub(crate) keys: usize,
     pub(crate) value_bytes: usize,
     pub(crate) topic_bytes: usize,
     pub(crate) total_bytes: usize,
+    pub(crate) client_bytes: usize,
 }
 
 impl Default for KeyedConfig {
     fn default() -> Self {
-        Self { keys: 10_000, value_bytes: 64 << 10, topic_bytes: 16 << 20, total_bytes: 64 << 20 }
+        Self {
+            keys: 10_000,
+            value_bytes: 64 << 10,
+            topic_bytes: 16 << 20,
+            total_bytes: 64 << 20,
+            client_bytes: 16 << 20,
+        }
     }
 }
 
@@ -39,6 +46,16 @@ impl KeyedConfig {
     #[must_use]
     pub fn with_max_topic_bytes(mut self, bytes: usize) -> Self {
         self.topic_bytes = bytes;
+        self
+    }
+
+    /// Approximate memory limit of the keys of one client ([`KeyWrite::with_client`](crate::KeyWrite::with_client)) in all
+    /// topics, in bytes: of the keys that it has written last, and of the topics whose first key it has written. A key that
+    /// is removed frees its value at once, and the rest when it is forgotten. Keys of another server, of an earlier process
+    /// and of a log count toward no client. Default 16 MiB, so that one client can fill one topic, and not all of them.
+    #[must_use]
+    pub fn with_max_client_bytes(mut self, bytes: usize) -> Self {
+        self.client_bytes = bytes;
         self
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod replica;
 mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,9 @@ const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// Approximate memory of a key besides its name and value, in bytes.
 pub(super) const KEY_COST: usize = 256;
+
+/// Approximate memory of a topic with keys besides its name and keys, in bytes: mostly the first nodes of the indexes.
+pub(super) const TOPIC_COST: usize = 2_048;
 
 /// Maximum number of keys that one read looks at, so that writers wait only briefly.
 const SCAN_MAX: usize = 4_096;
@@ -52,6 +56,10 @@ pub(crate) struct KeyedState {
     tombstones: BTreeMap<u64, Instant>,
     recent: RecentWrites,
     bytes: usize,
+    /// The memory of clients that the last changes have added and freed.
+    shares: ShareChanges,
+    /// The client that has written the first key: the topic itself counts toward its share.
+    creator: Option<NonZeroU64>,
     /// When the topic's thread looks at it next, or has been asked to.
     armed: Option<Instant>,
     /// The thread has been asked and has not answered.
@@ -72,7 +80,12 @@ struct KeyState {
     /// `None` if the key was removed.
     value: Option<Bytes>,
     expires: Option<Instant>,
+    /// The client whose share it counts toward.
+    client: Option<NonZeroU64>,
 }
+
+/// Changes of the memory of clients, in bytes.
+pub(super) type ShareChanges = Vec<(NonZeroU64, isize)>;
 
 /// Changes of keys in order, after a cursor and up to another.
 #[derive(Debug)]
@@ -91,6 +104,8 @@ pub(super) struct WriteLimits {
     pub(super) config: KeyedConfig,
     /// Bytes that all topics may grow by.
     pub(super) left: usize,
+    /// Bytes that the keys of the client may grow by.
+    pub(super) client_left: usize,
 }
 
 impl WriteLimits {
@@ -115,6 +130,8 @@ impl KeyedState {
             tombstones: BTreeMap::new(),
             recent: RecentWrites::default(),
             bytes: 0,
+            shares: Vec::new(),
+            creator: None,
             armed: None,
             is_asked: false,
             frozen: false,
@@ -217,13 +234,15 @@ impl KeyedState {
         let changed = match &write.value {
             Some(value) => {
                 let needed = self.check_limits(&write.key, value, named_bytes(write), limits.of(write))?;
+                self.check_share(write, value, limits)?;
                 self.make_space(needed, limits);
-                self.put(&write.key, Some(value.clone()), write.ttl.map(|ttl| now + ttl), now);
+                let value = (Some(value.clone()), write.client);
+                self.put(&write.key, value, write.ttl.map(|ttl| now + ttl), now);
                 true
             }
             None if current.is_some() => {
                 self.make_space(named_bytes(write), limits);
-                self.put(&write.key, None, None, now);
+                self.put(&write.key, (None, write.client), None, now);
                 true
             }
             None => false,
@@ -282,20 +301,71 @@ impl KeyedState {
         Ok(growth + named)
     }
 
-    /// Changes a key.
-    fn put(&mut self, key: &Arc<str>, value: Option<Bytes>, expires: Option<Instant>, now: Instant) {
+    /// Checks the share of the client that writes.
+    fn check_share(&self, write: &KeyWrite, value: &Bytes, limits: WriteLimits) -> Result<(), KeyError> {
+        if write.client.is_none() {
+            return Ok(());
+        }
+        let known = self.keys.get(&write.key).filter(|known| known.client == write.client);
+        let before = known.map_or(0, |known| cost(&write.key, known.value.as_ref()));
+        let growth = cost(&write.key, Some(value)).saturating_sub(before);
+        let of_topic = if self.keys.is_empty() { TOPIC_COST } else { 0 };
+        if growth > 0 && growth + of_topic > limits.client_left {
+            return Err(KeyError::ClientFull(limits.config.client_bytes));
+        }
+        Ok(())
+    }
+
+    /// Takes the changes of the memory of clients since the last call.
+    pub(super) fn take_shares(&mut self) -> ShareChanges {
+        std::mem::take(&mut self.shares)
+    }
+
+    fn note_share(&mut self, client: Option<NonZeroU64>, bytes: usize, is_freed: bool) {
+        let bytes = isize::try_from(bytes).unwrap_or(isize::MAX);
+        self.shares.extend(client.map(|client| (client, if is_freed { -bytes } else { bytes })));
+    }
+
+    /// Frees the shares of the clients, before the keys are replaced.
+    fn free_shares(&mut self) -> ShareChanges {
+        let costs: Vec<_> =
+            self.keys.iter().map(|(key, known)| (known.client, cost(key, known.value.as_ref()))).collect();
+        costs.into_iter().for_each(|(client, bytes)| self.note_share(client, bytes, true));
+        let creator = self.creator.take();
+        self.note_share(creator, TOPIC_COST, true);
+        self.take_shares()
+    }
+
+    /// Changes a key, to a value that counts toward the share of a client. A removal that no client has made counts toward
+    /// that of the removed value.
+    fn put(
+        &mut self,
+        key: &Arc<str>,
+        (value, client): (Option<Bytes>, Option<NonZeroU64>),
+        expires: Option<Instant>,
+        now: Instant,
+    ) {
         self.sequence += 1;
+        if self.keys.is_empty() {
+            self.creator = client;
+            self.note_share(client, TOPIC_COST, false);
+        }
         // All indexes share one allocation of the name.
         let known = self.keys.get_key_value(key);
         let key = known.map_or(key, |(known, _)| known).clone();
+        let mut client = client;
         if let Some(before) = self.keys.get(&key) {
-            self.bytes -= cost(&key, before.value.as_ref());
+            let (bytes, owner) = (cost(&key, before.value.as_ref()), before.client);
+            client = client.or_else(|| owner.filter(|_| value.is_none()));
+            self.bytes -= bytes;
             self.order.remove(&before.version);
             self.tombstones.remove(&before.version);
             if let Some(expires) = before.expires {
                 self.expiries.remove(&(expires, key.clone()));
             }
+            self.note_share(owner, bytes, true);
         }
+        self.note_share(client, cost(&key, value.as_ref()), false);
         self.bytes += cost(&key, value.as_ref());
         self.order.insert(self.sequence, key.clone());
         if let Some(expires) = expires {
@@ -304,7 +374,7 @@ impl KeyedState {
         if value.is_none() {
             self.tombstones.insert(self.sequence, now);
         }
-        self.keys.insert(key, KeyState { version: self.sequence, value, expires });
+        self.keys.insert(key, KeyState { version: self.sequence, value, expires, client });
     }
 
     /// Removes expired keys, and forgets old removals. Returns whether keys were removed.
@@ -319,7 +389,7 @@ impl KeyedState {
             && self.role.accepts_writes()
         {
             let key = key.clone();
-            self.put(&key, None, None, now);
+            self.put(&key, (None, None), None, now);
         }
         while let Some((&sequence, &at)) = self.tombstones.first_key_value()
             && (self.tombstones.len() > tombstones_max || at + TOMBSTONE_TTL <= now)
@@ -336,7 +406,12 @@ impl KeyedState {
         self.forgotten = self.forgotten.max(sequence);
         if let Some(key) = self.order.remove(&sequence) {
             self.bytes -= cost(&key, None);
-            self.keys.remove(&key);
+            let client = self.keys.remove(&key).and_then(|removed| removed.client);
+            self.note_share(client, cost(&key, None), true);
+            if self.keys.is_empty() {
+                let creator = self.creator.take();
+                self.note_share(creator, TOPIC_COST, true);
+            }
         }
     }
 
@@ -494,7 +569,7 @@ impl KeyedState {
                 continue;
             }
             self.sequence = version - 1;
-            self.put(&key, value, ttl.map(|ttl| now + ttl), now);
+            self.put(&key, (value, None), ttl.map(|ttl| now + ttl), now);
         }
         self.recent.set_bytes_left(limits.left.saturating_sub(self.bytes), limits.config.total_bytes);
         for RecentKeyWrite { key, idempotency_key, sequence, age } in snapshot.recent {

@@ -5,6 +5,7 @@ mod shared;
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -16,7 +17,7 @@ use super::log::{KeyLogError, LoggedChange, SharedKeyLog};
 use super::replication::SharedKeyReplication;
 use super::snapshot::SnapshotMemory;
 use super::state::replica::KeyRole;
-use super::state::{KeyedState, WriteLimits};
+use super::state::{KeyedState, ShareChanges, TOPIC_COST, WriteLimits};
 use super::topic::{EncodeKeys, KeyedTopic};
 use super::update::{KeyChange, KeyPage, KeyedSnapshot};
 use super::write::{KeyError, KeyWrite, KeyWritten};
@@ -40,6 +41,8 @@ pub(crate) struct KeyedTable {
     overflowed: Box<[AtomicBool]>,
     bytes: AtomicUsize,
     keys: AtomicUsize,
+    /// Bytes of the keys of each client. Locked for writes of clients only.
+    shares: Mutex<HashMap<NonZeroU64, usize, RandomState>>,
     snapshots: Arc<SnapshotMemory>,
     counters: KeyedCounters,
 }
@@ -73,9 +76,6 @@ pub(crate) struct KeyedUse {
     pub(crate) lagged: u64,
 }
 
-/// Memory of a topic with keys besides its name and keys, in bytes.
-const TOPIC_COST: usize = 512;
-
 /// Memory limit of the snapshots that subscribers read, in limits of the keys: the last snapshots of all topics take one,
 /// and older ones, which keep replaced values, and encoded parts the other.
 const SNAPSHOTS_FACTOR: usize = 2;
@@ -100,6 +100,7 @@ impl KeyedTable {
             overflowed: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             bytes: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
+            shares: Mutex::default(),
             snapshots: SnapshotMemory::new(config.total_bytes.saturating_mul(SNAPSHOTS_FACTOR)),
             counters: KeyedCounters::default(),
         }
@@ -181,7 +182,11 @@ impl KeyedTable {
         let before = (charge(&topic.name, &state), state.len());
         let result = change(&mut state);
         let after = (charge(&topic.name, &state), state.len());
+        let shares = state.take_shares();
         drop(state);
+        if !shares.is_empty() {
+            self.change_shares(shares);
+        }
         self.bytes.fetch_add(after.0.wrapping_sub(before.0), Ordering::Relaxed);
         self.keys.fetch_add(after.1.wrapping_sub(before.1), Ordering::Relaxed);
         Some(result)
@@ -193,8 +198,25 @@ impl KeyedTable {
         total.saturating_sub(self.bytes.load(Ordering::Relaxed)).saturating_sub(first)
     }
 
-    fn limits(&self, topic: &str, state: &KeyedState) -> WriteLimits {
-        WriteLimits { config: self.config, left: self.bytes_left(self.config.total_bytes, topic, state) }
+    fn change_shares(&self, changes: ShareChanges) {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        for (client, bytes) in changes {
+            let share = shares.entry(client).or_default();
+            *share = share.saturating_add_signed(bytes);
+            if *share == 0 {
+                shares.remove(&client);
+            }
+        }
+    }
+
+    fn limits(&self, topic: &str, state: &KeyedState, client: Option<NonZeroU64>) -> WriteLimits {
+        let share = |client| {
+            let shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+            shares.get(&client).copied().unwrap_or_default()
+        };
+        let client_left = self.config.client_bytes.saturating_sub(client.map_or(0, share));
+        let left = self.bytes_left(self.config.total_bytes, topic, state);
+        WriteLimits { config: self.config, left, client_left }
     }
 
     /// Writes a key, and notifies the threads with subscribers.
@@ -212,10 +234,10 @@ impl KeyedTable {
                 let before = state.position();
                 let written = if state.is_stored() {
                     self.expire(name, state, now);
-                    let limits = self.limits(name, state);
+                    let limits = self.limits(name, state, write.client);
                     state.write_to_log(write, limits, now, &|change| self.append(name, change))
                 } else {
-                    state.write(write, self.limits(name, state), now)
+                    state.write(write, self.limits(name, state, write.client), now)
                 };
                 (written, state.position() != before, state.ask())
             });
@@ -437,7 +459,7 @@ impl KeyedTable {
             let snapshot = snapshot.clone();
             let is_asked = self.change(&topic, |state| {
                 if !state.had_changes() {
-                    let limits = self.limits(&topic.name, state);
+                    let limits = self.limits(&topic.name, state, None);
                     restored = (true, state.restore(snapshot, limits, now));
                 }
                 state.ask()

@@ -1,6 +1,7 @@
 //! Writes of keys: their conditions, results and errors.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ pub struct KeyWrite {
     pub(crate) condition: Option<KeyCondition>,
     pub(crate) idempotency_key: Option<Box<str>>,
     pub(crate) max_keys: Option<usize>,
+    pub(crate) client: Option<NonZeroU64>,
 }
 
 /// Condition of a write: otherwise it changes nothing.
@@ -69,6 +71,7 @@ impl KeyWrite {
             condition: None,
             idempotency_key: None,
             max_keys: None,
+            client: None,
         }
     }
 
@@ -82,6 +85,7 @@ impl KeyWrite {
             condition: None,
             idempotency_key: None,
             max_keys: None,
+            client: None,
         }
     }
 
@@ -106,6 +110,15 @@ impl KeyWrite {
     #[must_use]
     pub fn with_max_keys(mut self, keys: usize) -> Self {
         self.max_keys = Some(keys);
+        self
+    }
+
+    /// Sets the client whose share of memory the key counts toward
+    /// ([`KeyedConfig::with_max_client_bytes`](crate::KeyedConfig::with_max_client_bytes)), as a number such as a hash of the
+    /// user's name. Default: none, without a share.
+    #[must_use]
+    pub fn with_client(mut self, client: NonZeroU64) -> Self {
+        self.client = Some(client);
         self
     }
 
@@ -160,6 +173,12 @@ impl KeyWrite {
     #[must_use]
     pub fn idempotency_key(&self) -> Option<&str> {
         self.idempotency_key.as_deref()
+    }
+
+    /// Returns the client whose share of memory the key counts toward.
+    #[must_use]
+    pub fn client(&self) -> Option<NonZeroU64> {
+        self.client
     }
 
     /// Returns the limit of keys of its topic.
@@ -244,6 +263,9 @@ pub enum KeyError {
     /// All topics would exceed this number of bytes
     /// ([`KeyedConfig::with_max_total_bytes`](crate::KeyedConfig::with_max_total_bytes)).
     ServerFull(usize),
+    /// The keys of the [client](KeyWrite::with_client) would exceed this number of bytes
+    /// ([`KeyedConfig::with_max_client_bytes`](crate::KeyedConfig::with_max_client_bytes)).
+    ClientFull(usize),
     /// [`KeyCondition::IfNew`]: the key has a value, of this version.
     Exists(u64),
     /// [`KeyCondition::IfExists`], [`Version`](KeyCondition::Version) or [`At`](KeyCondition::At): the key has no value.
@@ -288,6 +310,9 @@ impl fmt::Display for KeyError {
             Self::TooManyKeys(max) => write!(f, "the topic has max_keys ({max}) keys"),
             Self::TopicFull(max) => write!(f, "the keys of the topic would exceed max_topic_bytes ({max})"),
             Self::ServerFull(max) => write!(f, "the keys of all topics would exceed max_total_bytes ({max})"),
+            Self::ClientFull(max) => {
+                write!(f, "the keys of the client would exceed max_client_bytes ({max})")
+            }
             Self::Exists(version) => write!(f, "the key exists, with version {version}"),
             Self::Missing => f.write_str("the key does not exist"),
             Self::OtherVersion(version) => write!(f, "the key has another version: {version}"),

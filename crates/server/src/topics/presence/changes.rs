@@ -37,10 +37,20 @@ pub(super) struct PresenceChanges {
 pub(super) struct MemberChange {
     /// Its info at the last update; `None` if it was absent then.
     pub(super) before: Option<Arc<[u8]>>,
+    /// Its info at its last leave, if it has left.
+    pub(super) last: Option<Arc<[u8]>>,
     /// The version of its last leave; 0 if it has not left.
     pub(super) left: u64,
     /// The version of its last change.
     pub(super) version: u64,
+}
+
+impl MemberChange {
+    /// Memory of the last info besides that of the former one.
+    fn last_bytes(&self) -> usize {
+        let is_former = |last: &Arc<[u8]>| self.before.as_ref().is_some_and(|it| Arc::ptr_eq(it, last));
+        self.last.as_ref().filter(|last| !is_former(last)).map_or(0, |last| last.len())
+    }
 }
 
 /// What an update is computed from.
@@ -82,15 +92,25 @@ impl PresenceChanges {
             return;
         }
         let left = if leaves { version } else { 0 };
+        let last = before.filter(|_| leaves).cloned();
         if let Some(known) = self.before.get_mut(id) {
             (known.left, known.version) = (known.left.max(left), version);
+            if last.is_some() {
+                self.bytes -= known.last_bytes();
+                known.last = last;
+                self.bytes += known.last_bytes();
+            }
+            if self.bytes > NOTED_BYTES_MAX {
+                self.overflow();
+            }
             return;
         }
+        // The last info is the same one.
         self.bytes += id.len() + before.map_or(0, |info| info.len());
         if self.before.len() == CHANGES_MAX || self.bytes > NOTED_BYTES_MAX {
             return self.overflow();
         }
-        self.before.insert(id.clone(), MemberChange { before: before.cloned(), left, version });
+        self.before.insert(id.clone(), MemberChange { before: before.cloned(), last, left, version });
     }
 
     /// Notes that members or numbers are read, with this number of connections.

@@ -24,6 +24,12 @@ impl Topics {
         self.directory.presence.count(topic)
     }
 
+    /// Returns a member of a topic, over all threads, if it is present.
+    #[must_use]
+    pub fn member(&self, topic: &str, id: &str) -> Option<Member> {
+        self.directory.presence.member(topic, id)
+    }
+
     /// Returns members of a topic in order of their ids, each with its number of connections, over all threads: after the
     /// member `after`, or from the first. At most `limit` and [`MEMBERS_MAX`](Self::MEMBERS_MAX); the last id of one list is `after` of the next.
     #[must_use]

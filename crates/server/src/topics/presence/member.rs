@@ -184,7 +184,8 @@ impl<'a> PresencePart<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresenceTransition {
     pub(crate) id: Arc<str>,
-    pub(crate) info: Option<Arc<[u8]>>,
+    pub(crate) info: Arc<[u8]>,
+    pub(crate) has_joined: bool,
     pub(crate) version: u64,
 }
 
@@ -198,7 +199,13 @@ impl PresenceTransition {
     /// Returns the info of a member that has joined; `None` if it has left.
     #[must_use]
     pub fn info(&self) -> Option<&[u8]> {
-        self.info.as_deref()
+        self.has_joined.then_some(&*self.info)
+    }
+
+    /// Returns the info of a member that has joined, or the last info of a member that has left.
+    #[must_use]
+    pub fn last_info(&self) -> &[u8] {
+        &self.info
     }
 
     /// Returns the version of the presence after the change.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::member::Member;
-use super::noted::NotedChanges;
+use super::noted::{NotedChanges, NotedMember};
 use super::table::{PresenceTable, TableState};
 use crate::topics::publisher::Publisher;
 
@@ -28,7 +28,8 @@ pub struct TopicPresence {
     pub topic: Arc<str>,
     /// Number of joined connections, with and without a member.
     pub connections: usize,
-    /// Some members, each with its number of connections. A member that has left has none.
+    /// Some members, each with its number of connections. A member that has left has none, and its last info, unless more
+    /// than 4 MiB of infos wait.
     pub members: Vec<(Member, usize)>,
 }
 
@@ -42,7 +43,7 @@ impl PresenceTable {
         let mut state = self.lock();
         let Some(mut observed) = state.observed.take() else { return PresenceChangeList::default() };
         let taken = observed.take(limit);
-        let presence = |(name, ids): (Arc<str>, Vec<_>)| state.topic_presence(&name, ids.into_iter());
+        let presence = |(name, ids): (Arc<str>, Vec<_>)| state.topic_presence(&name, ids);
         let topics = taken.topics.into_iter().map(presence).collect();
         let changes = PresenceChangeList { topics, overflowed: taken.overflowed, more: taken.more };
         state.observed = Some(observed);
@@ -52,20 +53,26 @@ impl PresenceTable {
 
 impl TableState {
     /// Notes a change of any member. While another server is in charge, changes are no concern of this one.
-    pub(super) fn note_observed(&mut self, topic: &Arc<str>, id: Option<&Arc<str>>) {
+    pub(super) fn note_observed(
+        &mut self,
+        topic: &Arc<str>,
+        id: Option<&Arc<str>>,
+        last: Option<&Arc<[u8]>>,
+    ) {
         if let Some(observed) = self.observed.as_mut().filter(|_| !self.paused) {
-            observed.note(topic, id);
+            observed.note(topic, id, last);
         }
     }
 
-    fn topic_presence(&self, name: &Arc<str>, ids: impl Iterator<Item = Arc<str>>) -> TopicPresence {
+    fn topic_presence(&self, name: &Arc<str>, ids: Vec<NotedMember>) -> TopicPresence {
         let topic = self.topics.get(name);
-        let member = |id: Arc<str>| match topic.and_then(|topic| topic.members().get(&id)) {
+        let member = |(id, last): NotedMember| match topic.and_then(|topic| topic.members().get(&id)) {
             Some(known) => (Member { id, info: known.info.clone() }, known.connections.get()),
-            None => (Member { id, info: Arc::default() }, 0),
+            None => (Member { id, info: last.unwrap_or_default() }, 0),
         };
         let connections = topic.map_or(0, |topic| topic.connections);
-        TopicPresence { topic: name.clone(), connections, members: ids.map(member).collect() }
+        let members = ids.into_iter().map(member).collect();
+        TopicPresence { topic: name.clone(), connections, members }
     }
 }
 

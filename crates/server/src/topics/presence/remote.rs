@@ -70,7 +70,7 @@ impl Publisher {
         let state = self.directory().presence.lock();
         let (name, known) = state.topics.get_key_value(topic)?;
         let own = known.members().after(after).filter(|(_, member)| member.connections > member.remote);
-        Some(state.own(name, own.take(limit).map(|(id, _)| id.clone())))
+        Some(state.own(name, own.take(limit).map(|(id, _)| (id.clone(), None)).collect()))
     }
 
     /// Adds connections of other servers to the presence of a topic, or removes them with negative numbers: of the

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::member::{Member, OwnPresence};
-use super::noted::NotedChanges;
+use super::noted::{NotedChanges, NotedMember};
 use super::roster::{JoinedMember, MemberCount};
 use super::table::{Changed, PresenceTable, TopicMembers, cost};
 
@@ -26,8 +26,8 @@ impl PresenceTable {
         let mut state = self.lock();
         let mut unshared = NotedChanges::new(notify);
         for (name, topic) in state.topics.iter().filter(|(_, topic)| topic.connections > topic.remote()) {
-            unshared.note(name, None);
-            topic.members().iter().for_each(|(id, _)| unshared.note(name, Some(id)));
+            unshared.note(name, None, None);
+            topic.members().iter().for_each(|(id, _)| unshared.note(name, Some(id), None));
         }
         state.unshared = Some(Box::new(unshared));
     }
@@ -36,7 +36,7 @@ impl PresenceTable {
         let mut state = self.lock();
         let Some(mut unshared) = state.unshared.take() else { return OwnChanges::default() };
         let taken = unshared.take(limit);
-        let topics = taken.topics.into_iter().map(|(name, ids)| state.own(&name, ids.into_iter())).collect();
+        let topics = taken.topics.into_iter().map(|(name, ids)| state.own(&name, ids)).collect();
         let changes = OwnChanges { topics, overflowed: taken.overflowed, more: taken.more };
         state.unshared = Some(unshared);
         changes
@@ -52,19 +52,25 @@ impl PresenceTable {
         now: Instant,
     ) -> (Changed, usize) {
         let mut state = self.lock();
-        let (mut bytes, bytes_max, mut left_out) = (state.bytes, self.bytes_max, 0);
+        let (mut bytes, bytes_max) = (state.bytes, self.bytes_max);
+        let mut adjusted = Vec::with_capacity(members.len());
         let changed = state.change(topic, now, |topic| {
             topic.connections = topic.connections.saturating_add_signed(connections);
             let details = topic.details_mut();
             details.remote = details.remote.saturating_add_signed(connections);
             for (at, (member, delta)) in members.iter().enumerate() {
                 topic.begin_member(at);
-                left_out += usize::from(!topic.adjust(member, *delta, (&mut bytes, bytes_max)));
+                if topic.adjust(member, *delta, (&mut bytes, bytes_max)) {
+                    adjusted.push(member);
+                }
             }
         });
         state.bytes = bytes;
-        state.note_observed(&changed.topic, None);
-        members.iter().for_each(|(member, _)| state.note_observed(&changed.topic, Some(&member.id)));
+        state.note_observed(&changed.topic, None, None);
+        let left_out = members.len() - adjusted.len();
+        for member in adjusted {
+            state.note_observed(&changed.topic, Some(&member.id), Some(&member.info));
+        }
         state.prune(topic);
         (changed, left_out)
     }
@@ -72,16 +78,16 @@ impl PresenceTable {
 
 impl super::table::TableState {
     /// Own connections of a topic and of some members.
-    pub(super) fn own(&self, name: &Arc<str>, ids: impl Iterator<Item = Arc<str>>) -> OwnPresence {
+    pub(super) fn own(&self, name: &Arc<str>, ids: Vec<NotedMember>) -> OwnPresence {
         let topic = self.topics.get(name);
-        let member = |id: Arc<str>| match topic.and_then(|topic| topic.members().get(&id)) {
+        let member = |(id, last): NotedMember| match topic.and_then(|topic| topic.members().get(&id)) {
             Some(known) => {
                 (Member { id, info: known.info.clone() }, known.connections.get() - known.remote.get())
             }
-            None => (Member { id, info: Arc::default() }, 0),
+            None => (Member { id, info: last.unwrap_or_default() }, 0),
         };
         let connections = topic.map_or(0, |topic| topic.connections - topic.remote());
-        OwnPresence { topic: name.clone(), connections, members: ids.map(member).collect() }
+        OwnPresence { topic: name.clone(), connections, members: ids.into_iter().map(member).collect() }
     }
 }
 

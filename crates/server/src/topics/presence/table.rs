@@ -157,13 +157,15 @@ impl PresenceTable {
             Some(member) => topic.add(member),
             None => topic.add_anonymous(),
         });
-        state.note_own(&changed.topic, member.map(|member| &member.id));
+        state.note_own(&changed.topic, member.map(|member| &member.id), None);
         Ok(changed)
     }
 
     /// Removes a connection of a member, or without one.
     pub(crate) fn leave(&self, topic: &str, id: Option<&Arc<str>>, now: Instant) -> Changed {
         let mut state = self.lock();
+        let known = state.topics.get(topic).zip(id).and_then(|(topic, id)| topic.members().get(id));
+        let last = known.map(|known| known.info.clone());
         let mut freed = 0;
         let changed = state.change(topic, now, |topic| {
             topic.connections = topic.connections.saturating_sub(1);
@@ -172,7 +174,7 @@ impl PresenceTable {
             }
         });
         state.bytes -= freed;
-        state.note_own(&changed.topic, id);
+        state.note_own(&changed.topic, id, last.as_ref());
         state.prune(topic);
         changed
     }
@@ -202,7 +204,7 @@ impl PresenceTable {
         }
         state.bytes = bytes;
         let changed = state.change(topic, now, |topic| topic.replace_info(member));
-        state.note_own(&changed.topic, Some(&member.id));
+        state.note_own(&changed.topic, Some(&member.id), None);
         Ok(changed)
     }
 
@@ -261,6 +263,13 @@ impl PresenceTable {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(topic) else { return Default::default() };
         (topic.observe(), topic.list())
+    }
+
+    /// Returns a member that is present.
+    pub(crate) fn member(&self, topic: &str, id: &str) -> Option<Member> {
+        let state = self.lock();
+        let known = state.topics.get(topic)?.members().get(id)?;
+        Some(Member { id: id.into(), info: known.info.clone() })
     }
 
     /// Returns members in order of their ids, after one of them, each with its number of connections.
@@ -337,8 +346,8 @@ impl PresenceTable {
             }
             state.bytes = bytes;
             state.members += added;
-            state.note_own(&name, None);
-            ids.iter().for_each(|id| state.note_own(&name, Some(id)));
+            state.note_own(&name, None, None);
+            ids.iter().for_each(|id| state.note_own(&name, Some(id), None));
         }
     }
 
@@ -362,8 +371,8 @@ impl PresenceTable {
             let (mut freed, mut ids) = (0, Vec::new());
             all.push(state.change(&name, now, |topic| (freed, ids) = topic.remove_restored()));
             state.bytes -= freed;
-            state.note_own(&name, None);
-            ids.iter().for_each(|id| state.note_own(&name, Some(id)));
+            state.note_own(&name, None, None);
+            ids.iter().for_each(|id| state.note_own(&name, Some(id), None));
             state.prune(&name);
         }
         all
@@ -396,11 +405,11 @@ impl TableState {
     }
 
     /// Notes a change of this server's own members.
-    fn note_own(&mut self, topic: &Arc<str>, id: Option<&Arc<str>>) {
+    fn note_own(&mut self, topic: &Arc<str>, id: Option<&Arc<str>>, last: Option<&Arc<[u8]>>) {
         if let Some(unshared) = &mut self.unshared {
-            unshared.note(topic, id);
+            unshared.note(topic, id, last);
         }
-        self.note_observed(topic, id);
+        self.note_observed(topic, id, last);
     }
 
     /// PresenceChanges a topic and schedules an update.

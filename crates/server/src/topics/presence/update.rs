@@ -128,13 +128,13 @@ fn transitions_of(
     now: Option<&JoinedMember>,
     observed: bool,
 ) -> impl Iterator<Item = PresenceTransition> {
-    let MemberChange { before, left, version } = change;
-    let leave = |version| PresenceTransition { id: id.clone(), info: None, version };
-    let join = |member: &JoinedMember| PresenceTransition {
-        id: id.clone(),
-        info: Some(member.info.clone()),
-        version: *version,
+    let MemberChange { before, last, left, version } = change;
+    let transition = |info: &Arc<[u8]>, has_joined, version| {
+        let (id, info) = (id.clone(), info.clone());
+        PresenceTransition { id, info, has_joined, version }
     };
+    let leave = |version| transition(&last.clone().unwrap_or_default(), false, version);
+    let join = |member: &JoinedMember| transition(&member.info, true, *version);
     let pair = match (before, now) {
         (None, Some(member)) => [None, Some(join(member))],
         (Some(_), None) => [Some(leave(*version)), None],

@@ -16,7 +16,7 @@ use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, accepted, success};
 use crate::api::streams::error_response;
 use crate::auth::{Action, Rights};
 use crate::brief::brief_error;
-use crate::json::{borrowed, read_object};
+use crate::json::{TOO_DEEP, borrowed, exceeds_depth_in_text, read_object};
 use crate::problem::Problem;
 use crate::protocol::pusher::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
@@ -155,6 +155,9 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     if size > limits.event_data {
         let text = format!("event data of {size} bytes exceeds the limit of {}", limits.event_data);
         return Err(ApiError::new(413, text));
+    }
+    if exceeds_depth_in_text(event.data.get()) {
+        return Err(ApiError::bad(format!("event data: {TOO_DEEP}")));
     }
     if event.socket_id.as_deref().is_some_and(|id| parse_socket_id(id).is_none()) {
         return Err(ApiError::bad("socket_id is not digits, a dot and digits"));

@@ -126,7 +126,11 @@ impl World {
             memory,
             encoded,
             history: RefCell::new([(0, Vec::new())].into()),
-            limits: WriteLimits { config: KeyedConfig::default().with_max_keys(64), left: usize::MAX },
+            limits: WriteLimits {
+                config: KeyedConfig::default().with_max_keys(64),
+                left: usize::MAX,
+                client_left: usize::MAX,
+            },
             now: Instant::now(),
         }
     }
@@ -432,7 +436,7 @@ fn threads_that_begin_at_once_share_a_snapshot() {
     const THREADS: usize = 4;
     let (memory, encoded) = (SnapshotMemory::new(usize::MAX), Arc::new(AtomicUsize::new(0)));
     let (topic, encode) = (KeyedTopic::new("t", 1, (1, 0), &memory), encoder(Arc::clone(&encoded)));
-    let limits = WriteLimits { config: KeyedConfig::default(), left: usize::MAX };
+    let limits = WriteLimits { config: KeyedConfig::default(), left: usize::MAX, client_left: usize::MAX };
     for round in 0..20 {
         for key in 0..1_000 {
             let write = KeyWrite::set(format!("k{key}"), format!("{round:0100}"));

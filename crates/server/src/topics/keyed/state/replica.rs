@@ -165,7 +165,7 @@ impl KeyedState {
     fn put_at(&mut self, KeySnapshot { key, version, value, ttl }: KeySnapshot, now: Instant) {
         let key: Arc<str> = key.into();
         self.sequence = version - 1;
-        self.put(&key, value, ttl.map(|ttl| now + ttl), now);
+        self.put(&key, (value, None), ttl.map(|ttl| now + ttl), now);
     }
 
     /// Replaces the keys by those of the owner. Subscribers get a snapshot.
@@ -221,9 +221,9 @@ impl KeyedState {
 
     fn replace_by(&mut self, snapshot: KeyedSnapshot, role: KeyRole, now: Instant) {
         let cursor = self.cursor();
-        let (armed, is_asked) = (self.armed, self.is_asked);
+        let (armed, is_asked, shares) = (self.armed, self.is_asked, self.free_shares());
         *self = Self::new(snapshot.position.epoch);
-        (self.armed, self.is_asked, self.role) = (armed, is_asked, role);
+        (self.armed, self.is_asked, self.role, self.shares) = (armed, is_asked, role, shares);
         snapshot.keys.into_iter().for_each(|key| self.put_at(key, now));
         self.sequence = snapshot.position.sequence;
         self.forgotten = snapshot.forgotten.min(self.sequence);

@@ -2,6 +2,7 @@
 //! not.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -38,6 +39,7 @@ struct PendingChange {
     expires: Option<Instant>,
     idempotency_key: Option<Box<str>>,
     is_new_key: bool,
+    client: Option<NonZeroU64>,
 }
 
 impl PendingChange {
@@ -108,6 +110,7 @@ impl KeyedState {
         let pending = self.stored.as_ref().and_then(|stored| stored.newest.get(&write.key));
         let (expires, needed) = match &write.value {
             Some(value) => {
+                self.check_share(write, value, limits)?;
                 let is_new = version.is_none();
                 (write.ttl, self.check_limits_with_pending(write, value, is_new, limits.of(write))?)
             }
@@ -119,8 +122,12 @@ impl KeyedState {
         };
         self.make_space(needed, limits);
         let name = write.idempotency_key.as_deref();
-        let (ticket, sequence) =
-            self.append_change((&write.key, write.value.as_ref()), (expires, name), now, append)?;
+        let (ticket, sequence) = self.append_change(
+            (&write.key, write.value.as_ref(), write.client),
+            (expires, name),
+            now,
+            append,
+        )?;
         let position = Position { epoch: self.epoch, sequence };
         Ok(KeyWritten { position, changed: true, repeated: false, pending: Some(ticket) })
     }
@@ -166,7 +173,7 @@ impl KeyedState {
 
     fn append_change(
         &mut self,
-        (key, value): (&Arc<str>, Option<&Bytes>),
+        (key, value, client): (&Arc<str>, Option<&Bytes>, Option<NonZeroU64>),
         (ttl, idempotency_key): (Option<Duration>, Option<&str>),
         now: Instant,
         append: AppendChange<'_>,
@@ -185,6 +192,7 @@ impl KeyedState {
             expires: ttl.map(|ttl| now + ttl),
             idempotency_key: idempotency_key.map(Into::into),
             is_new_key,
+            client,
         });
         Ok((ticket, sequence))
     }
@@ -192,13 +200,13 @@ impl KeyedState {
     /// Applies a change that the log has stored.
     pub(in crate::topics::keyed) fn commit(&mut self, ticket: u64, now: Instant) {
         let Some(change) = self.stored.as_mut().and_then(|stored| stored.remove(ticket)) else { return };
-        let PendingChange { sequence, key, value, expires, idempotency_key, .. } = change;
+        let PendingChange { sequence, key, value, expires, idempotency_key, client, .. } = change;
         // The log assigns them in order.
         if sequence <= self.sequence {
             return;
         }
         self.sequence = sequence - 1;
-        self.put(&key, value, expires, now);
+        self.put(&key, (value, client), expires, now);
         if let Some(name) = idempotency_key {
             self.recent.insert((&key, &name), sequence, now);
         }
@@ -228,7 +236,7 @@ impl KeyedState {
             if !is_due || is_changing {
                 continue;
             }
-            if self.append_change((&key, None), (None, None), now, append).is_err() {
+            if self.append_change((&key, None, None), (None, None), now, append).is_err() {
                 self.expiries.insert((now + RETRY, key));
             }
         }

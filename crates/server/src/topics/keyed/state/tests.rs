@@ -4,10 +4,15 @@ use sinews_testkit::Rng;
 
 use super::*;
 
-const CONFIG: KeyedConfig =
-    KeyedConfig { keys: 8, value_bytes: 64, topic_bytes: usize::MAX, total_bytes: usize::MAX };
+const CONFIG: KeyedConfig = KeyedConfig {
+    keys: 8,
+    value_bytes: 64,
+    topic_bytes: usize::MAX,
+    total_bytes: usize::MAX,
+    client_bytes: usize::MAX,
+};
 
-const LIMITS: WriteLimits = WriteLimits { config: CONFIG, left: usize::MAX };
+const LIMITS: WriteLimits = WriteLimits { config: CONFIG, left: usize::MAX, client_left: usize::MAX };
 
 /// A map and the list of all changes: what the state must be equal to.
 #[derive(Default)]
@@ -163,7 +168,7 @@ fn version_of_another_epoch_is_rejected() {
 fn writes_beyond_a_limit_are_rejected_and_removals_are_accepted() {
     let (mut state, now) = (KeyedState::new(3), Instant::now());
     let config = KeyedConfig::default().with_max_keys(2).with_max_topic_bytes(2 * (KEY_COST + 11));
-    let limits = WriteLimits { config, left: KEY_COST + 11 };
+    let limits = WriteLimits { config, left: KEY_COST + 11, client_left: usize::MAX };
     let set = |key: &str, value: &str| KeyWrite::set(key.to_owned(), value.to_owned());
     assert!(state.write(&set("a", "0123456789"), limits, now).is_ok());
     let left = WriteLimits { left: KEY_COST + 10, ..limits };

@@ -21,8 +21,9 @@ impl TestTable {
         // Its thread is not running.
         self.table.change(&self.table.find_or_create(topic, &self.epochs), |state| state.answer());
         let topic = self.table.find_or_create(topic, &self.epochs);
+        let write_client = write.client;
         let write = |state: &mut KeyedState| {
-            state.write(write, self.table.limits(&topic.name, state), Instant::now())
+            state.write(write, self.table.limits(&topic.name, state, write_client), Instant::now())
         };
         self.table.change(&topic, write).unwrap()
     }
@@ -45,7 +46,7 @@ fn topics_with_subscribers_only_take_no_memory_of_keys() {
     let topics: Vec<_> =
         (0..2_000).map(|number| world.subscribe(&format!("{}.{number}", "x".repeat(200)))).collect();
     assert_eq!((world.bytes(), world.table.usage().topics), (0, 2_000));
-    let value = "v".repeat(LIMIT - 4_096);
+    let value = "v".repeat(LIMIT - 10_240);
     world.write("a", &KeyWrite::set("a", value)).unwrap();
     world.write("a", &KeyWrite::set("b", "1")).unwrap();
     // The replica of a topic.
@@ -100,10 +101,10 @@ fn named(number: usize, value: &str) -> KeyWrite {
 #[test]
 fn idempotency_keys_count_toward_the_limit_and_leave_memory_for_keys() {
     let world = TestTable::new();
-    for topic in 0..500 {
+    for topic in 0..250 {
         world.write(&format!("t{topic}"), &KeyWrite::set("k".repeat(128), "1")).unwrap();
     }
-    for topic in 0..500 {
+    for topic in 0..250 {
         for number in 0..200 {
             world.write(&format!("t{topic}"), &named(number, "2")).unwrap();
         }
@@ -125,4 +126,59 @@ fn topic_remembers_1024_writes_while_memory_is_left() {
     }
     assert!(world.write("t", &named(1, "1")).unwrap().repeated);
     assert!(!world.write("t", &named(0, "1")).unwrap().repeated);
+}
+
+#[test]
+fn client_has_a_share_of_the_memory_that_removed_keys_free() {
+    const SHARE: usize = 64 << 10;
+    let mut world = TestTable::new();
+    world.table.config.client_bytes = SHARE;
+    let client = |number| NonZeroU64::new(number).unwrap();
+    let set = |topic: &str, key: &str, size: usize, of: Option<u64>| {
+        let write = KeyWrite::set(key.to_owned(), vec![0; size]);
+        let write = match of {
+            Some(of) => write.with_client(client(of)),
+            None => write,
+        };
+        world.write(topic, &write)
+    };
+    let share = |of| world.table.shares.lock().unwrap().get(&client(of)).copied().unwrap_or_default();
+    let delete = |topic: &str, key: &str| world.write(topic, &KeyWrite::delete(key.to_owned())).unwrap();
+    // Over topics, and together with the topics.
+    let full = Err(KeyError::ClientFull(SHARE));
+    let mut topics = 0;
+    while set(&format!("a.{topics}"), "k", 1_000, Some(1)).is_ok() {
+        topics += 1;
+    }
+    let each = KEY_COST + 1 + 1_000 + TOPIC_COST;
+    assert_eq!((topics, share(1)), (SHARE / each, SHARE / each * each));
+    assert_eq!(set("b", "k", 1_000, Some(1)), full);
+    // Other clients, the program, values that are not larger, and deletions are not affected.
+    for of in [Some(2), None] {
+        assert!(set("b", "k", 1_000, of).is_ok() && set("b", "l", SHARE - 4_096, of).is_ok());
+    }
+    assert!(set("a.0", "k", 1_000, Some(1)).is_ok() && set("a.0", "k", 10, Some(1)).is_ok());
+    // A removal frees the value at once, whoever removes it.
+    delete("a.1", "k");
+    assert_eq!(share(1), (topics * each) - 990 - 1_000);
+    // A key counts for the client that has written it last.
+    let before = (share(1), share(2));
+    assert!(set("a.2", "k", 1_000, Some(2)).is_ok());
+    assert_eq!((before.0 - share(1), share(2) - before.1), (KEY_COST + 1 + 1_000, KEY_COST + 1 + 1_000));
+    // Expired keys, too.
+    let write = KeyWrite::set("t", "v").with_client(client(3)).with_ttl(std::time::Duration::from_millis(1));
+    world.write("ttl", &write).unwrap();
+    assert_eq!(share(3), KEY_COST + 2 + TOPIC_COST);
+    let later = Instant::now() + std::time::Duration::from_secs(3_600);
+    let topic = world.table.find("ttl").unwrap();
+    world.table.change(&topic, |state| {
+        state.expire(later, 10);
+        state.expire(later + std::time::Duration::from_secs(3_600), 10)
+    });
+    assert_eq!(share(3), 0);
+    assert!(!world.table.shares.lock().unwrap().contains_key(&client(3)), "nothing remains of the client");
+    // Keys of another server replace those of clients.
+    let topic = world.table.find("b").unwrap();
+    world.table.change(&topic, |state| state.disown(9));
+    assert_eq!(share(2), KEY_COST + 1 + 1_000, "the key in a.2");
 }

@@ -9,10 +9,15 @@ use crate::topics::keyed::config::KeyedConfig;
 use crate::topics::keyed::state::WriteLimits;
 use crate::topics::keyed::write::{KeyError, KeyWrite};
 
-const CONFIG: KeyedConfig =
-    KeyedConfig { keys: 8, value_bytes: 64, topic_bytes: usize::MAX, total_bytes: usize::MAX };
+const CONFIG: KeyedConfig = KeyedConfig {
+    keys: 8,
+    value_bytes: 64,
+    topic_bytes: usize::MAX,
+    total_bytes: usize::MAX,
+    client_bytes: usize::MAX,
+};
 
-const LIMITS: WriteLimits = WriteLimits { config: CONFIG, left: usize::MAX };
+const LIMITS: WriteLimits = WriteLimits { config: CONFIG, left: usize::MAX, client_left: usize::MAX };
 
 fn owner(epoch: u64) -> KeyedState {
     let mut state = KeyedState::new(1);

@@ -6,8 +6,15 @@ use crate::topics::keyed::log::KeyLogError;
 use crate::topics::keyed::write::KeyCondition;
 
 const LIMITS: WriteLimits = WriteLimits {
-    config: KeyedConfig { keys: 3, value_bytes: 64, topic_bytes: usize::MAX, total_bytes: usize::MAX },
+    config: KeyedConfig {
+        keys: 3,
+        value_bytes: 64,
+        topic_bytes: usize::MAX,
+        total_bytes: usize::MAX,
+        client_bytes: usize::MAX,
+    },
     left: usize::MAX,
+    client_left: usize::MAX,
 };
 
 /// A log that assigns the next sequence.
