@@ -8,6 +8,7 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 
 use super::crypto;
 use super::jwks_options::JwksOptions;
+use crate::brief::describe_json_error;
 
 /// A key and its algorithms.
 #[derive(Clone)]
@@ -181,7 +182,8 @@ pub(super) fn of_public_set(json: &[u8]) -> Result<Vec<VerifyingKey>, String> {
 }
 
 fn of_set(json: &[u8]) -> Result<Vec<VerifyingKey>, String> {
-    let set: JwkSet = serde_json::from_slice(json).map_err(|error| format!("invalid key set: {error}"))?;
+    let set: JwkSet = serde_json::from_slice(json)
+        .map_err(|error| format!("invalid key set: {}", describe_json_error(&error)))?;
     // Skip encryption keys and unknown kinds (RFC 7517 section 5).
     let signs = |jwk: &&Jwk| !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
     let keys: Vec<VerifyingKey> = set.keys.iter().filter(signs).filter_map(of_jwk).collect();
