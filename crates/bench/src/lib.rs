@@ -8,6 +8,7 @@
 mod args;
 mod compare;
 mod durable;
+pub mod escape;
 mod first_byte;
 mod idle;
 mod interrupt;

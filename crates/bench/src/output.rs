@@ -2,13 +2,15 @@
 
 use std::io::Write;
 
-/// Prints a result.
+use crate::escape::escape_controls;
+
+/// Prints a result. It may have texts of the server.
 pub(crate) fn print(text: &str) {
     // A closed pipe is not an error: the reader has enough.
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = writeln!(std::io::stdout(), "{}", escape_controls(text));
 }
 
 /// Prints a diagnostic to standard error; results go to standard output.
 pub(crate) fn print_status(text: &str) {
-    let _ = writeln!(std::io::stderr(), "sinews bench: {text}");
+    let _ = writeln!(std::io::stderr(), "sinews bench: {}", escape_controls(text));
 }

@@ -61,7 +61,8 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match found {
         Ok(found) if found.is_empty() => Err(format!("{}: no certificate in PEM", path.display())),
-        found => found.map_err(|error| format!("{}: {error}", path.display())),
+        found => found
+            .map_err(|error| format!("{}: {}", path.display(), sinews_server::describe_pem_error(&error))),
     }
 }
 

@@ -40,6 +40,10 @@ impl BrokerUrl {
         if hosts.iter().any(String::is_empty) {
             return Err(url_error(url, "it has no host, or an empty one"));
         }
+        // Without an `@` behind it, a password would be here.
+        if hosts.iter().any(|host| !has_valid_port(host)) {
+            return Err(url_error(url, "the text behind the colon of a host is not a port"));
+        }
         let (user, password) = match credentials.map(|who| who.split_once(':').unwrap_or((who, ""))) {
             None => (None, None),
             Some((user, password)) => {
@@ -77,9 +81,7 @@ impl BrokerUrl {
     pub(crate) fn take_number(&mut self, name: &'static str, default: u64) -> Result<u64, BrokerConfigError> {
         match self.take(name) {
             None => Ok(default),
-            Some(text) => {
-                text.parse().map_err(|_| self.setting_error(name, format!("`{text}` is not a whole number")))
-            }
+            Some(text) => text.parse().map_err(|_| self.setting_error(name, "it is not a whole number")),
         }
     }
 
@@ -87,9 +89,9 @@ impl BrokerUrl {
     pub(crate) fn take_failure_timeout(&mut self) -> Result<std::time::Duration, BrokerConfigError> {
         let millis = match self.take(FAILURE_TIMEOUT) {
             None => FAILURE_TIMEOUT_MS,
-            Some(text) => text.parse().map_err(|_| {
-                self.setting_error(FAILURE_TIMEOUT, format!("`{text}` is not a whole number"))
-            })?,
+            Some(text) => {
+                text.parse().map_err(|_| self.setting_error(FAILURE_TIMEOUT, "it is not a whole number"))?
+            }
         };
         Ok(std::time::Duration::from_millis(millis))
     }
@@ -113,6 +115,13 @@ impl BrokerUrl {
             }
         }
     }
+}
+
+/// Whether the text behind a host's colon, if there is one, is a port.
+fn has_valid_port(host: &str) -> bool {
+    // A colon within brackets belongs to an IPv6 address.
+    let after_address = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    after_address.split_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_ok())
 }
 
 /// A setting of each engine.

@@ -135,6 +135,30 @@ mod tests {
     }
 
     #[test]
+    fn value_behind_a_switch_is_explained() {
+        let error = |arguments: &[&str]| {
+            let mut command = command();
+            let error = command.clone().try_get_matches_from(arguments).unwrap_err();
+            flags::explain(error, &mut command, arguments.iter().map(Into::into)).to_string()
+        };
+        let serve = Cli::command();
+        let serve = serve.find_subcommand("serve").unwrap();
+        for key in key::keys(TABLES).filter(|key| key.kind.form == crate::config::value::Form::Bool) {
+            let argument =
+                serve.get_arguments().find(|argument| argument.get_id() == key.id().as_str()).unwrap();
+            for name in argument.get_long_and_visible_aliases().unwrap() {
+                let flag = format!("--{name}");
+                for arguments in [&["sinews", "serve", &flag, "true"][..], &["sinews", &flag, "false"]] {
+                    let text = error(arguments);
+                    let expected = format!("write {flag}=true or {flag}=false");
+                    assert!(text.contains(&expected), "{text}");
+                }
+            }
+        }
+        assert!(error(&["sinews", "serve", "true"]).contains("unexpected argument 'true'"));
+    }
+
+    #[test]
     fn error_about_a_variable_names_the_variable() {
         let error = || {
             let arg = Arg::new("n").long("n").env("N").value_name("N").value_parser(clap::value_parser!(u8));
@@ -144,7 +168,7 @@ mod tests {
         };
         let named = |arguments: &[&str]| {
             let (mut command, error) = error();
-            flags::name_variable(error, &mut command, arguments.iter().map(Into::into)).to_string()
+            flags::explain(error, &mut command, arguments.iter().map(Into::into)).to_string()
         };
         assert!(named(&["a"]).contains("invalid value 'x' for 'N'"), "{}", named(&["a"]));
         assert!(named(&["a", "--n=x"]).contains("invalid value 'x' for '--n <N>'"));

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
+use crate::output::LogWriter;
+
 /// Format of log events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -45,15 +47,15 @@ pub(crate) fn filter(text: &str) -> Result<EnvFilter, String> {
     whole.parse().map_err(|error| format!("{error}"))
 }
 
-/// Starts logging to standard error.
+/// Starts logging to standard error, through its [queue](crate::output).
 pub(crate) fn start(filter: EnvFilter, format: LogFormat) -> SetFilter {
     // Files and journals get no colors.
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let log = tracing_subscriber::fmt()
         .with_ansi(colors && format == LogFormat::Text)
         .with_env_filter(filter)
-        .with_writer(io::stderr);
-    // Do not report write errors of the log (`2>&1 | head`): the report would fail too, and panic.
+        .with_writer(|| LogWriter);
+    // An event that cannot be formatted is not reported: the report would be written by this thread.
     match format {
         LogFormat::Text => {
             let log = log.with_target(false).with_filter_reloading();

@@ -10,6 +10,7 @@ mod environment;
 mod log;
 mod manual;
 mod nodes;
+mod output;
 mod serve;
 mod settings;
 mod token;
@@ -18,9 +19,11 @@ mod version;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
+use sinews_bench::escape::escape_controls;
+use sinews_server::redact_urls;
 
 use crate::args::{Cli, Command};
-use crate::config::flags::name_variable;
+use crate::config::flags::explain;
 
 fn main() -> ExitCode {
     let cli = parse();
@@ -42,11 +45,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The only direct message to the terminal; all others go through the log.
-            #[allow(clippy::print_stderr, reason = "final error message of the program")]
-            {
-                eprintln!("sinews: {error}");
-            }
+            output::print_error(&escape_controls(&redact_urls(&format!("sinews: {error}"))));
+            output::flush();
             ExitCode::FAILURE
         }
     }
@@ -60,7 +60,6 @@ fn parse() -> Cli {
         command = command.long_version(version::long());
     }
     let matches = command.try_get_matches_from_mut(std::env::args_os());
-    let matches =
-        matches.unwrap_or_else(|error| name_variable(error, &mut command, std::env::args_os()).exit());
+    let matches = matches.unwrap_or_else(|error| explain(error, &mut command, std::env::args_os()).exit());
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use sinews_bench::escape::{escape_json, escape_line};
 use sinews_hub::{ClusterNode, ClusterOptions, observe_nodes};
 
 /// Time limit of the login at the broker.
@@ -48,20 +49,21 @@ fn lines(nodes: &[ClusterNode]) -> String {
                 "id": id, "name": name, "version": version, "uptime": uptime, "connections": connections,
                 "users": users, "topics": topics,
             });
-            format!("{line}\n")
+            format!("{}\n", escape_json(&line.to_string()))
         })
         .collect()
 }
 
 fn table(nodes: &[ClusterNode]) -> String {
-    let width = nodes.iter().map(|node| node.name.chars().count()).chain([4]).max().unwrap_or(4);
+    let names: Vec<String> = nodes.iter().map(|node| escape_line(&node.name)).collect();
+    let width = names.iter().map(|name| name.chars().count()).chain([4]).max().unwrap_or(4);
     let mut table = format!(
         "{:<width$}  {:<32}  {:<10}  {:>9}  {:>11}  {:>9}  {:>9}\n",
         "NAME", "ID", "VERSION", "UPTIME", "CONNECTIONS", "USERS", "TOPICS"
     );
-    for node in nodes {
-        let ClusterNode { id, name, version, connections, users, topics, .. } = node;
-        let uptime = uptime(node.uptime);
+    for (node, name) in nodes.iter().zip(&names) {
+        let ClusterNode { id, version, connections, users, topics, .. } = node;
+        let (id, version, uptime) = (escape_line(id), escape_line(version), uptime(node.uptime));
         table.push_str(&format!(
             "{name:<width$}  {id:<32}  {version:<10}  {uptime:>9}  {connections:>11}  {users:>9}  {topics:>9}\n"
         ));
@@ -89,6 +91,16 @@ mod tests {
     fn uptime_has_two_units() {
         let texts = [5, 65, 3_720, 180_000].map(uptime);
         assert_eq!(texts, ["5s", "1m05s", "1h02m", "2d02h"]);
+    }
+
+    #[test]
+    fn names_of_nodes_cannot_control_the_terminal() {
+        let mut node = ClusterNode::default();
+        (node.name, node.version) = ("a\x1b[2J\u{9b}m\r\nfake".to_owned(), "1\x07".to_owned());
+        for shown in [table(&[node.clone()]), lines(&[node])] {
+            assert!(!shown.chars().any(|char| char.is_control() && char != '\n'), "{shown:?}");
+            assert!(shown.lines().count() <= 2, "{shown:?}");
+        }
     }
 
     #[test]

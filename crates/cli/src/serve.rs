@@ -1,5 +1,6 @@
 //! `sinews serve`.
 
+mod notify;
 mod options;
 mod reload;
 
@@ -8,28 +9,40 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use sd_notify::NotifyState;
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
 use sinews_hub::{AccessPolicy, Predecessor};
-use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, TlsConfig};
+use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, TlsConfig, redact_urls};
 
+use self::notify::notify;
 use self::options::{access_policy, build_hub, check_hub};
 use self::reload::Reloader;
 use crate::args::ConfigCommand;
 use crate::config::render;
 use crate::environment;
 use crate::log;
+use crate::output;
 use crate::settings::{self, BackendSetting, DeflateSetting, ServeArgs, ServeSettings};
 
 /// Serves until a signal stops the server, or a successor process takes over.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
+    // From here on, SIGHUP waits until the server can reload.
+    let signals = Signals::new([SIGHUP])?;
+    output::start().map_err(|error| format!("cannot start the threads of the log: {error}"))?;
     let mut predecessor = Predecessor::find()?;
-    let result = serve(args, &mut predecessor);
+    let result = serve(args, signals, &mut predecessor);
     if let (Err(error), Some(predecessor)) = (&result, &mut predecessor) {
-        predecessor.fail(&error.to_string());
+        predecessor.fail(&redact_urls(&error.to_string()));
     }
+    output::flush();
     result
 }
 
-fn serve(args: ServeArgs, predecessor: &mut Option<Predecessor>) -> Result<(), Box<dyn Error>> {
+fn serve(
+    args: ServeArgs,
+    signals: Signals,
+    predecessor: &mut Option<Predecessor>,
+) -> Result<(), Box<dyn Error>> {
     let settings = ServeSettings::load(&args)?;
     let log = log::start(settings.log_filter()?, settings.log_format);
     environment::warn_of_unknown(&crate::args::command());
@@ -59,12 +72,12 @@ fn serve(args: ServeArgs, predecessor: &mut Option<Predecessor>) -> Result<(), B
     let hub = hub.start(&server)?;
     warn_if_open(server.addresses(), tls.is_some(), &live.policy());
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
-    let reloader = Reloader { args, settings, live, tls, log, watches_apps: false };
-    reload::watch(server.stop_handle(), reloader, hub.handover())?;
+    let restart_hashes = settings.files.restart_hashes();
+    let reloader = Reloader { args, settings, live, tls, log, watches_apps: false, restart_hashes };
+    reload::watch(signals, server.stop_handle(), reloader, hub.handover())?;
     // Last step: from here on, the predecessor does not publish to topics with a history.
     let serving = predecessor.as_mut().map(|predecessor| hub.take_over(predecessor)).transpose()?;
-    // A closed standard output is not an error.
-    let _ = io::stdout().lock().write_all(table.as_bytes());
+    output::print(&table);
     server.run_with(|| {
         if let Some(serving) = serving {
             serving.run();
@@ -102,6 +115,15 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
         }
     };
     io::stdout().lock().write_all(message.as_bytes()).map_err(|error| format!("standard output: {error}"))
+}
+
+/// Checks the settings of the hub.
+///
+/// # Errors
+/// The invalid setting, and the reason.
+#[cfg(test)]
+pub(crate) fn check(settings: &ServeSettings) -> Result<(), String> {
+    check_hub(settings)
 }
 
 /// Other programs may sign with or without the line break at the end of the file.
@@ -185,13 +207,6 @@ fn explain(error: &BindError) -> String {
 
 /// "Too many open files" on every supported system.
 const EMFILE: i32 = 24;
-
-/// Notifies the service manager, if there is one.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "cannot notify the service manager");
-    }
-}
 
 fn name_of(backend: BackendChoice) -> &'static str {
     if backend == BackendChoice::Uring { "io_uring" } else { "readiness" }

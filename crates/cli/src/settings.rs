@@ -42,7 +42,7 @@ use self::webhooks::{WebhookKeys, WebhookSettings};
 use crate::config::file::ConfigFile;
 use crate::config::flags::{SettingFlags, setting_args};
 use crate::config::key::{Table, Tables};
-use crate::config::resolver::{SettingGroup, SettingNames, SettingResolver};
+use crate::config::resolver::{SettingFiles, SettingGroup, SettingNames, SettingResolver};
 use crate::config::schema::settings;
 use crate::config::units::{ByteSize, HistorySetting, MessagesOrOff};
 use crate::config::value::choice;
@@ -87,7 +87,7 @@ settings! {
         deflate: DeflateSetting { default: "shared", placeholder: "MODE" }
 
         /// Origins whose pages may connect and publish: `same` (pages of this server), `any`, or origins such as
-        /// `https://example.com`.
+        /// `https://example.com`, or `https://*.example.com` for all its subdomains.
         origin: Vec<String> {
             default: "same",
             placeholder: "ORIGIN",
@@ -148,6 +148,7 @@ settings! {
         webhooks: WebhookSettings,
         pusher: PusherSettings,
         names: SettingNames,
+        files: SettingFiles,
     }
 }
 
@@ -171,7 +172,7 @@ choice!(BackendSetting, DeflateSetting, LogFormat);
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// Configuration file in TOML. Command line and environment override it. `sinews config default` prints a default
-    /// file. SIGHUP reloads the file. SIGUSR2 starts the installed program with all settings of the file and hands over
+    /// file. SIGHUP reloads the file, and the files that settings name. SIGUSR2 starts the installed program with all settings of the file and hands over
     /// to it, without refusing connections
     #[arg(long, value_name = "FILE", env = "SINEWS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
@@ -243,8 +244,15 @@ impl ServeSettings {
         match &self.origin[..] {
             [one] if one == "same" => Ok(OriginPolicy::same_origin()),
             [one] if one == "any" => Ok(OriginPolicy::any()),
-            list => OriginPolicy::list(list.iter().cloned())
-                .map_err(|error| format!("{} {}: {error}", self.name("origin"), list.join(","))),
+            list => OriginPolicy::list(list.iter().cloned()).map_err(|error| {
+                let bad = list.iter().find(|origin| OriginPolicy::list([origin.as_str()]).is_err());
+                let bad = bad.map_or("", String::as_str);
+                format!(
+                    "{} {bad}: {error}; expected \"same\" or \"any\" alone, or origins such as https://example.com, \
+                     http://localhost:3000 or https://*.example.com, without a path",
+                    self.name("origin")
+                )
+            }),
         }
     }
 

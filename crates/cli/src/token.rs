@@ -9,10 +9,11 @@ use clap::{Args, Subcommand};
 use jsonwebtoken::dangerous::insecure_decode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
+use sinews_bench::escape::escape_json;
 use sinews_hub::auth::{
     Auth, AuthOptions, TokenKeys, crypto, hmac_algorithms, key_pattern, read_secret, seconds,
 };
-use sinews_server::TopicPattern;
+use sinews_hub::check_pattern;
 
 use crate::config::units::DurationSetting;
 
@@ -144,8 +145,9 @@ fn make(args: &MakeTokenArgs) -> Result<String, String> {
         ("--delete", &args.delete),
         ("--topics", &args.topics),
     ] {
-        if let Some(bad) = patterns.iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err()) {
-            return Err(format!("{flag} {bad}: not a valid topic pattern"));
+        for pattern in patterns {
+            check_pattern(pattern)
+                .map_err(|error| format!("{flag} {pattern}: not a valid topic pattern: {error}"))?;
         }
     }
     if let Some(bad) = args.keys.iter().find(|pattern| !key_pattern::is_valid(pattern)) {
@@ -246,7 +248,7 @@ fn inspect(args: &InspectTokenArgs) -> Result<(), String> {
         Some(Ok(())) => json!("good"),
         Some(Err(problem)) => json!(problem),
     };
-    print(&format!("{shown:#}\n"))?;
+    print(&escape_json(&format!("{shown:#}\n")))?;
     match verdict {
         Some(Err(problem)) => Err(format!("a server rejects this token: {problem}")),
         _ => Ok(()),

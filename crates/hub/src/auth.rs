@@ -44,7 +44,7 @@ use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
 pub(crate) use self::rights_change::RightsChange;
 use crate::brief::{brief, brief_error};
-use crate::topics::{check_subscription, parse_patterns};
+use crate::topics::{check_pattern, check_subscription, parse_patterns};
 
 /// Claims of a token that this server uses, besides the registered claims that the check covers. A claim that is `null` is
 /// absent.
@@ -153,8 +153,8 @@ impl Auth {
     /// The fault of a key or a pattern.
     pub fn new(options: &AuthOptions) -> Result<Self, AuthError> {
         let check = |patterns: &[String], error: fn(String) -> AuthError| {
-            let bad = patterns.iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err());
-            bad.map_or(Ok(()), |bad| Err(error(format!("{bad:?} is not a topic pattern"))))
+            let fault = |bad: &String| Some(format!("{bad:?}: {}", check_pattern(bad).err()?));
+            patterns.iter().find_map(fault).map_or(Ok(()), |fault| Err(error(fault)))
         };
         check(&options.public_subscribe, AuthError::PublicSubscribe)?;
         check(&options.public_publish, AuthError::PublicPublish)?;
@@ -414,7 +414,9 @@ fn check_personal_topics(topics: &[String]) -> Result<(), String> {
         if !topic.contains(SUBJECT) {
             return Err(format!("{topic:?} has no {SUBJECT}: it would be the same topic for all users"));
         }
-        check_subscription(&topic.replace(SUBJECT, "user")).map_err(|why| format!("{topic:?}: {why}"))?;
+        let example = topic.replace(SUBJECT, "user");
+        let checked = check_subscription(&example).and_then(|()| check_pattern(&example));
+        checked.map_err(|why| format!("{topic:?}: {why}"))?;
     }
     Ok(())
 }

@@ -32,6 +32,21 @@ pub(crate) fn brief_error(error: &impl Display) -> String {
     if input.len() <= ECHO_MAX { text } else { [head, &brief(input), tail].concat() }
 }
 
+/// Replaces a secret in a text of a server, which may repeat the command that it rejects.
+pub(crate) fn without_secret(text: &str, secret: Option<&str>) -> String {
+    match secret.filter(|secret| !secret.is_empty()) {
+        Some(secret) => text.replace(secret, "***"),
+        None => text.to_owned(),
+    }
+}
+
+/// Describes an error of JSON by its place, without the input, which may be a secret.
+pub(crate) fn describe_json_error(error: &serde_json::Error) -> String {
+    let fault =
+        if error.is_data() { "a member of another type, or without a required member" } else { "not JSON" };
+    format!("{fault}, at line {} column {}", error.line(), error.column())
+}
+
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;

@@ -49,6 +49,9 @@ impl HostRules {
     ) -> Result<Self, String> {
         let rule = match names {
             Some([one]) if one == "any" => HostRule::Any,
+            Some(names) if names.iter().any(|name| name == "any") => {
+                return Err("any stands alone: the other names would have no effect".to_owned());
+            }
             Some(names) => HostRule::Named(names.iter().map(|name| checked(name)).collect::<Result<_, _>>()?),
             None => HostRule::Default { any_address: listen.into_iter().any(|it| it.ip().is_unspecified()) },
         };
@@ -76,7 +79,7 @@ impl HostRules {
         let Some(authority) = request.head().authority() else { return Ok(()) };
         let host = host_of(authority).unwrap_or_default();
         let is_known = is_of_machine(&host)
-            || self.origin_hosts.iter().any(|known| *known == host)
+            || self.origin_hosts.iter().any(|known| covers(known, &host))
             || names.iter().any(|name| covers(name, &host));
         if is_known { Ok(()) } else { Err(brief(authority)) }
     }

@@ -55,5 +55,6 @@ pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
 pub use self::protocol::pusher::{PusherApp, PusherApps, PusherFeatures, PusherLimits, PusherWebhook};
 pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
+pub use self::topics::check_pattern;
 pub use self::topics::keys::key_value_of_json;
 pub use self::webhooks::WebhookOptions;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry;
 use sinews_server::{Metrics, Response, Router};
 
@@ -15,12 +16,23 @@ use crate::protocol::pusher::PusherMetrics;
 use crate::services::HubServices;
 use crate::streams::report::StreamMetrics;
 
+const DROPPED_LOG_LINES_HELP: &str = "Lines of the log that were dropped, since its reader stalled";
+
 /// Serves `/metrics`: metrics of the server and of streams.
-pub(crate) fn add_to(router: Router, services: &HubServices, live: &LivePolicy) -> Router {
+pub(crate) fn add_to(
+    router: Router,
+    services: &HubServices,
+    live: &LivePolicy,
+    dropped_log_lines: Option<fn() -> u64>,
+) -> Router {
     let (monitor, HubServices { store, cluster }, live) = (router.monitor(), services.clone(), live.clone());
     router.get("/metrics", move |request| {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(monitor.metrics()));
+        if let Some(count) = dropped_log_lines {
+            let counter = ConstCounter::new(count());
+            registry.register("sinews_log_lines_dropped", DROPPED_LOG_LINES_HELP, counter);
+        }
         registry.register_collector(Box::new(RejectionMetrics(Arc::clone(live.policy().rejections()))));
         if let Some(hooks) = live.policy().hook_metrics() {
             registry.register_collector(Box::new(hooks));

@@ -8,13 +8,14 @@ mod table;
 
 use std::time::Duration;
 
-use sinews_server::{KeySubscription, PresenceInterval, SlowConsumer, TopicPattern};
+use sinews_server::{KeySubscription, PresenceInterval, SlowConsumer};
 
 pub(crate) use self::live::LiveNamespaces;
 use self::order::order;
 pub(crate) use self::rates::ConnectionRates;
 pub(crate) use self::table::{AmbiguousHook, NamespaceTable, TopicHook};
 use crate::hooks::{HookFailure, HookTarget};
+use crate::topics::check_pattern;
 
 /// Options of the topics that a pattern matches.
 ///
@@ -101,7 +102,7 @@ impl PublishRate {
 }
 
 impl Namespace {
-    /// Creates a namespace for the topics that a pattern matches ([`TopicPattern`]), without options.
+    /// Creates a namespace for the topics that a pattern matches ([`TopicPattern`](sinews_server::TopicPattern)), without options.
     #[must_use]
     pub fn new(pattern: impl Into<String>) -> Self {
         Self {
@@ -355,8 +356,8 @@ impl Namespaces {
         list.sort_by(|a, b| order(&a.pattern, &b.pattern));
         for (at, namespace) in list.iter().enumerate() {
             let fault = |fault: &str| Err(format!("namespace {:?}: {fault}", namespace.pattern));
-            if TopicPattern::parse(&*namespace.pattern).is_err() {
-                return fault("the pattern is not a valid topic pattern");
+            if let Err(error) = check_pattern(&namespace.pattern) {
+                return fault(&error);
             }
             if list.get(at + 1).is_some_and(|next| next.pattern == namespace.pattern) {
                 return fault("the pattern is given twice");

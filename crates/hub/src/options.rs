@@ -18,4 +18,6 @@ pub(crate) struct RouteOptions {
     pub(crate) pusher_prefix: Option<String>,
     /// Memory of all recoveries of the Pusher protocol; `None` for the default.
     pub(crate) pusher_recovery_bytes: Option<usize>,
+    /// Counts the lines of the log that were dropped.
+    pub(crate) dropped_log_lines: Option<fn() -> u64>,
 }

@@ -50,7 +50,7 @@ pub(crate) fn add_to(
         let readers = readers.clone();
         move |request: &mut Request<'_>| readers.answer(|reader| reader.answer(request))
     };
-    let router = metrics::add_to(router, services, live);
+    let router = metrics::add_to(router, services, live, options.dropped_log_lines);
     let readiness = Readiness::new(&router, services);
     let router = health::add_to(router, readiness);
     let router = if options.has_pages { pages::add_to(router) } else { router };

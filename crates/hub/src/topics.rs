@@ -32,6 +32,7 @@ use sinews_server::{
 use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
 use self::channels::{PublishedChannel, TopicLocks};
 pub(crate) use self::content::{MessageContent, push_json};
+pub use self::names::check_pattern;
 pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
 };

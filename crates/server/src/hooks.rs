@@ -13,7 +13,7 @@ use sinews_http::{RequestHead, Version};
 
 pub use self::compression::Compression;
 pub use self::cors::Cors;
-pub use self::redact::redact_credentials;
+pub use self::redact::{describe_pem_error, redact_credentials, redact_urls};
 use crate::request::{Request, Response};
 
 /// In registration order.

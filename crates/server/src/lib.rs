@@ -97,7 +97,7 @@ pub use asset::Asset;
 pub use client::TrustedProxies;
 pub use files::Files;
 pub use handler::{Context, Handler};
-pub use hooks::{Compression, Cors, redact_credentials};
+pub use hooks::{Compression, Cors, describe_pem_error, redact_credentials, redact_urls};
 pub use http::HttpConfig;
 pub use http3::Http3Limits;
 pub use inherit::Listeners;

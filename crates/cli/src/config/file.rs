@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use sinews_server::redact_urls;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -281,9 +282,9 @@ fn fault(key: &SettingKey, found: &str, reason: &str) -> String {
         reason => format!(": {reason}"),
     };
     if key.kind.is_secret {
-        return format!("{} must be {expected}", key.name);
+        return format!("{} must be {expected}{reason}", key.name);
     }
-    format!("{} must be {expected}, not {}{reason}", key.name, shown(found))
+    format!("{} must be {expected}, not {}{reason}", key.name, shown(&redact_urls(found)))
 }
 
 /// A key in the file.

@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::fmt;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Error};
+
+use sinews_server::redact_urls;
 
 use super::key::{SettingKey, flag};
 use super::value::Scalar;
@@ -72,14 +74,73 @@ macro_rules! setting_args {
 }
 pub(crate) use setting_args;
 
+/// Text in the place of a secret value.
+const REDACTED: &str = "***";
+
+/// Prepares an error about the arguments for the terminal: it repeats no secret, and names the environment variable with the value.
+pub(crate) fn explain(
+    error: Error,
+    command: &mut Command,
+    arguments: impl Iterator<Item = OsString>,
+) -> Error {
+    let arguments: Vec<OsString> = arguments.collect();
+    if let Some(error) = explain_value_of_switch(&error, command, &arguments) {
+        return error;
+    }
+    name_variable(redact(error, command), command, arguments.into_iter())
+}
+
+/// Explains a value that follows a switch as an argument of its own: a switch is also valid without a value.
+fn explain_value_of_switch(error: &Error, command: &mut Command, arguments: &[OsString]) -> Option<Error> {
+    use ErrorKind::{ArgumentConflict, InvalidSubcommand, UnknownArgument};
+    if !matches!(error.kind(), ArgumentConflict | InvalidSubcommand | UnknownArgument) {
+        return None;
+    }
+    command.build();
+    let is_switch =
+        |name: &str| find_by(command, &|arg| arg.is_require_equals_set() && has_name(arg, name)).is_some();
+    let is_value = |value: &str| ["true", "false", "on", "off", "yes", "no", "1", "0"].contains(&value);
+    let switch = arguments.windows(2).find_map(|pair| {
+        let switch = pair[0].to_str().filter(|name| is_switch(name))?;
+        pair[1].to_str().is_some_and(is_value).then_some(switch)
+    })?;
+    let text = format!("a value of '{switch}' follows a '=': write {switch}=true or {switch}=false\n");
+    Some(Error::raw(error.kind(), text).with_cmd(command))
+}
+
+/// Whether this is a name of the argument on the command line.
+fn has_name(arg: &Arg, name: &str) -> bool {
+    let names = arg.get_long_and_visible_aliases().unwrap_or_default();
+    names.into_iter().any(|known| flag(known) == name)
+}
+
+/// Replaces the values of secrets, and the passwords of URLs.
+fn redact(mut error: Error, command: &mut Command) -> Error {
+    command.build();
+    let arg = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(named)) => find(command, named),
+        _ => None,
+    };
+    let is_secret = arg.is_some_and(Arg::is_hide_env_values_set);
+    for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::SuggestedArg] {
+        let Some(ContextValue::String(text)) = error.get(kind) else { continue };
+        let shown = match kind {
+            ContextKind::InvalidValue if is_secret && !text.is_empty() => REDACTED.to_owned(),
+            _ => redact_urls(text).into_owned(),
+        };
+        error.insert(kind, ContextValue::String(shown));
+    }
+    error
+}
+
 /// Names the environment variable in an error about its value; clap names the flag in both cases.
-pub(crate) fn name_variable(
+fn name_variable(
     mut error: Error,
     command: &mut Command,
     arguments: impl Iterator<Item = OsString>,
 ) -> Error {
-    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else { return error };
     command.build();
+    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else { return error };
     let Some(arg) = find(command, named) else { return error };
     let names = arg.get_long_and_visible_aliases().unwrap_or_default();
     let names: Vec<String> = names.into_iter().map(flag).collect();
@@ -100,6 +161,10 @@ pub(crate) fn name_variable(
 
 /// Finds the argument with a variable that errors show as `named`.
 fn find<'a>(command: &'a Command, named: &str) -> Option<&'a Arg> {
-    let own = command.get_arguments().find(|arg| arg.get_env().is_some() && arg.to_string() == named);
-    own.or_else(|| command.get_subcommands().find_map(|command| find(command, named)))
+    find_by(command, &|arg| arg.get_env().is_some() && arg.to_string() == named)
+}
+
+fn find_by<'a>(command: &'a Command, is_found: &dyn Fn(&Arg) -> bool) -> Option<&'a Arg> {
+    let own = command.get_arguments().find(|arg| is_found(arg));
+    own.or_else(|| command.get_subcommands().find_map(|command| find_by(command, is_found)))
 }

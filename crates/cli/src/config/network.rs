@@ -78,7 +78,7 @@ impl FromStr for UnixMode {
 }
 
 impl FromStr for ProxyNetwork {
-    type Err = &'static str;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "unix" {
@@ -86,8 +86,25 @@ impl FromStr for ProxyNetwork {
             return Ok(Self(IpAddr::from(Ipv4Addr::UNSPECIFIED).into()));
         }
         let address = || text.parse::<IpAddr>().map(IpNet::from);
-        let network = text.parse().or_else(|_| address());
-        network.map(Self).map_err(|_| "expected a network such as 10.0.0.0/8, an address, or unix")
+        let network: IpNet = text
+            .parse()
+            .or_else(|_| address())
+            .map_err(|_| "expected a network such as 10.0.0.0/8, an address, or unix")?;
+        if network.addr() != network.network() {
+            let (address, network) = (network.addr(), network.trunc());
+            return Err(format!(
+                "has bits set behind its prefix: write {network}, or {address} for one address"
+            ));
+        }
+        if let (IpAddr::V6(address), 96..) = (network.addr(), network.prefix_len())
+            && let Some(address) = address.to_ipv4_mapped()
+        {
+            let prefix = network.prefix_len() - 96;
+            return Err(format!(
+                "is a network of IPv4, whose addresses are compared as such: write {address}/{prefix}"
+            ));
+        }
+        Ok(Self(network))
     }
 }
 

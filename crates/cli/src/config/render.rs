@@ -110,7 +110,7 @@ the file. A flag overrides the variable, the variable overrides the file, and th
 repeatable; flag and variable also take a list with commas. Tables that a file may have several times have neither flags nor variables.
 
 `sinews serve --config FILE` (`SINEWS_CONFIG`) names the file, in TOML. `sinews config default` prints a file with every key, and
-`sinews config check FILE` reports its errors. SIGHUP reloads the file: keys with *reload* take effect; for changed keys with *restart*,
+`sinews config check FILE` reports its errors. SIGHUP reloads the file and the files that settings name: keys with *reload* take effect; for changed keys with *restart*,
 the log names the key, and the change takes effect after a restart or after SIGUSR2, which hands over to a successor process.
 
 This page is generated from the program's schema: `SINEWS_TEST_BLESS=1 cargo test -p sinews-cli reference` writes it.

@@ -1,6 +1,9 @@
 //! Precedence: the command line overrides the environment, which overrides the file, which overrides the default.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::slice;
 
 use super::file::{ConfigFile, FileSection};
@@ -25,11 +28,12 @@ pub(crate) struct SettingResolver<'a> {
     flags: &'a SettingFlags,
     file: &'a ConfigFile,
     pub(crate) names: SettingNames,
+    pub(crate) files: SettingFiles,
 }
 
 impl<'a> SettingResolver<'a> {
     pub(crate) fn new(flags: &'a SettingFlags, file: &'a ConfigFile) -> Self {
-        Self { flags, file, names: SettingNames::default() }
+        Self { flags, file, names: SettingNames::default(), files: SettingFiles::default() }
     }
 
     /// The tables of the file that are sections of a table of the schema.
@@ -48,6 +52,7 @@ impl<'a> SettingResolver<'a> {
 
     fn given<S: Scalar>(&mut self, key: &'static SettingKey) -> Result<Option<Vec<S>>, String> {
         if let Some((values, source)) = self.flags.get(key) {
+            self.files.add(key, &source, &values);
             self.names.0.insert(key.name, source);
             return Ok(Some(values));
         }
@@ -55,7 +60,9 @@ impl<'a> SettingResolver<'a> {
             return Ok(None);
         }
         let Some(values) = self.file.get(key)? else { return Ok(None) };
-        self.names.0.insert(key.name, self.file.location(key.name));
+        let source = self.file.location(key.name);
+        self.files.add(key, &source, &values);
+        self.names.0.insert(key.name, source);
         Ok(Some(values))
     }
 }
@@ -84,6 +91,75 @@ impl PartialEq for SettingNames {
 }
 
 impl Eq for SettingNames {}
+
+/// The files that settings name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SettingFiles(Vec<SettingFile>);
+
+/// A file that a setting names.
+#[derive(Clone, Debug)]
+pub(crate) struct SettingFile {
+    key: &'static str,
+    /// Name under which the setting was given.
+    source: String,
+    path: PathBuf,
+    /// Its content takes effect on reload.
+    reloads: bool,
+}
+
+impl SettingFiles {
+    fn add<S: Scalar>(&mut self, key: &'static SettingKey, source: &str, values: &[S]) {
+        let paths = values.iter().filter_map(Scalar::file);
+        self.0.extend(paths.map(|path| SettingFile {
+            key: key.name,
+            source: source.to_owned(),
+            path: path.to_owned(),
+            reloads: key.reloads,
+        }));
+    }
+
+    /// Adds the files of a section, whose table is `table` in the schema and `shown` in messages.
+    pub(crate) fn add_section(&mut self, section: Self, table: &str, shown: &str) {
+        let renamed = |file: SettingFile| SettingFile { source: file.source.replace(table, shown), ..file };
+        self.0.extend(section.0.into_iter().map(renamed));
+    }
+
+    /// The files whose content takes effect on reload, each with the name of its setting.
+    pub(crate) fn reloaded(&self) -> impl Iterator<Item = String> {
+        let reloaded = self.0.iter().filter(|file| file.reloads);
+        reloaded.map(|file| format!("{} {}", file.source, file.path.display()))
+    }
+
+    /// Hashes of the files whose content needs a restart, each with the key of its setting. Only regular files are read.
+    pub(crate) fn restart_hashes(&self) -> BTreeMap<&'static str, u64> {
+        let hashed = self.0.iter().filter(|file| !file.reloads).filter_map(|file| {
+            let is_regular = fs::metadata(&file.path).is_ok_and(|metadata| metadata.is_file());
+            let content = if is_regular { fs::read(&file.path).ok()? } else { return None };
+            let mut hasher = DefaultHasher::new();
+            content.hash(&mut hasher);
+            Some((file.key, hasher.finish()))
+        });
+        hashed.collect()
+    }
+}
+
+/// The content of files and their sources do not affect equality of settings.
+impl PartialEq for SettingFiles {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SettingFiles {}
+
+/// The files of all groups before this one.
+impl SettingGroup for SettingFiles {
+    fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
+        Ok(resolver.files.clone())
+    }
+
+    fn list_restarts(&self, _: &Self, _: &mut Vec<&'static str>) {}
+}
 
 /// The names of all groups before this one.
 impl SettingGroup for SettingNames {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use sinews_server::TopicPattern;
+use sinews_hub::check_pattern;
 use sinews_stream::Fsync;
 
 use super::value::{Scalar, scalar};
@@ -81,9 +81,8 @@ impl std::str::FromStr for HistorySetting {
     fn from_str(text: &str) -> Result<Self, String> {
         let (pattern, messages) =
             text.rsplit_once('=').ok_or("expected a pattern and a number, such as chat.>=100")?;
-        if TopicPattern::parse(pattern).is_err() {
-            return Err(format!("{pattern:?} is not a valid topic pattern"));
-        }
+        check_pattern(pattern)
+            .map_err(|error| format!("{pattern:?} is not a valid topic pattern: {error}"))?;
         match messages.parse() {
             Ok(messages) if messages > 0 => Ok(Self { pattern: pattern.to_owned(), messages }),
             _ => Err(format!("{messages:?} is not a number of messages of at least 1")),

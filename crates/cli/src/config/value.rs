@@ -1,7 +1,7 @@
 //! Values of settings: the text that flags, variables and the file share, and the types that the server uses.
 
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use clap::builder::ValueParser;
@@ -37,6 +37,11 @@ pub(crate) trait Scalar: Clone + Send + Sync + 'static {
     fn parse(text: &str) -> Result<Self, String>;
 
     fn setting(self) -> Self::Setting;
+
+    /// The file that the value names.
+    fn file(&self) -> Option<&Path> {
+        None
+    }
 
     fn parser() -> ValueParser {
         ValueParser::new(|text: &str| Self::parse(text))
@@ -109,14 +114,25 @@ impl<S: Scalar> SettingValue for Option<Vec<S>> {
     }
 }
 
-/// Implements [`Scalar`] for a type with `FromStr`.
+/// Implements [`Scalar`] for a type with `FromStr`; behind `secret`, for a type whose errors do not repeat the text.
 macro_rules! scalar {
+    (secret $type:ident => $setting:ty, $placeholder:literal, $expected:literal, |$pattern:pat_param| $convert:expr) => {
+        $crate::config::value::scalar!(
+            @ true, $type => $setting, Text, $placeholder, $expected, |$pattern| $convert
+        );
+    };
     ($type:ident => $setting:ty, $form:ident, $placeholder:literal, $expected:literal, |$pattern:pat_param| $convert:expr) => {
+        $crate::config::value::scalar!(
+            @ false, $type => $setting, $form, $placeholder, $expected, |$pattern| $convert
+        );
+    };
+    (@ $secret:literal, $type:ident => $setting:ty, $form:ident, $placeholder:literal, $expected:literal, |$pattern:pat_param| $convert:expr) => {
         impl $crate::config::value::Scalar for $type {
             type Setting = $setting;
 
             const FORM: $crate::config::value::Form = $crate::config::value::Form::$form;
             const PLACEHOLDER: &'static str = $placeholder;
+            const IS_SECRET: bool = $secret;
 
             fn expected() -> String {
                 $expected.to_owned()
@@ -288,6 +304,10 @@ impl Scalar for PathBuf {
 
     fn setting(self) -> Self {
         self
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self)
     }
 
     fn parser() -> ValueParser {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 
 use sinews::{CloseCode, CloseFrame, Message, Sender};
+use sinews_bench::escape::escape_line;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -225,7 +226,7 @@ impl Conversation {
         match command {
             ConsoleCommand::Help => self.output.lines(HELP),
             ConsoleCommand::Peers => {
-                let list: Vec<String> = self.peers.values().map(|peer| peer.name.clone()).collect();
+                let list: Vec<String> = self.peers.values().map(|peer| escape_line(&peer.name)).collect();
                 self.output.lines(&if list.is_empty() { "no clients".to_owned() } else { list.join("\n") })
             }
             ConsoleCommand::To(id, command) if self.peers.contains_key(&id) => self.send_to(&[id], *command),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use sinews::client::ConnectError;
 use sinews::{Cause, CloseCode, Closed, Error};
+use sinews_bench::escape::escape_line;
 use sinews_bench::trust;
 
 /// The end of a run.
@@ -55,9 +56,9 @@ impl RunEnd {
     }
 }
 
-/// Prints a line to standard error in one write. Write errors are ignored.
+/// Prints a line, which may have texts of the peer, to standard error in one write. Write errors are ignored.
 pub(crate) fn print_error(message: &str) {
-    let _ = io::stderr().write_all(format!("sinews: {message}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("sinews: {}\n", escape_line(message)).as_bytes());
 }
 
 impl From<ConnectError> for RunEnd {

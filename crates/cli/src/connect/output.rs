@@ -1,13 +1,14 @@
 //! Output of all events: the terminal, a pipe, JSON, a recording.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sinews::Message;
+use sinews_bench::escape::{controls_terminal, escape_controls, escape_json, escape_line};
 
 use super::args::{BinaryFormat, ConnectArgs};
 use super::console::Printer;
@@ -23,6 +24,8 @@ pub(crate) struct Output {
     /// Messages carry the client's number.
     many: bool,
     opened: Option<Instant>,
+    /// Standard output is a terminal, which messages must not control; other readers get the bytes of a message.
+    in_terminal: bool,
 }
 
 enum OutputFormat {
@@ -65,7 +68,8 @@ impl Output {
         let show =
             args.output.show.unwrap_or(if in_console { BinaryFormat::Dump } else { BinaryFormat::Raw });
         let many = args.listen.is_some();
-        Ok(Self { format, show, verbose: args.output.verbose, record, many, opened: None })
+        let (verbose, in_terminal) = (args.output.verbose, io::stdout().is_terminal());
+        Ok(Self { format, show, verbose, record, many, opened: None, in_terminal })
     }
 
     /// Reports an open connection; times start with the first.
@@ -126,7 +130,7 @@ impl Output {
     /// Prints a notice: always in the console, otherwise on standard error with `--verbose`.
     pub(crate) fn print_status(&mut self, message: &str) -> Result<(), RunEnd> {
         match &mut self.format {
-            OutputFormat::Console(printer) => printer.print(format!("* {message}\n")),
+            OutputFormat::Console(printer) => printer.print(format!("* {}\n", escape_line(message))),
             _ if self.verbose => self.warn(message),
             _ => Ok(()),
         }
@@ -135,7 +139,7 @@ impl Output {
     /// Prints a notice in any case.
     pub(crate) fn warn(&mut self, message: &str) -> Result<(), RunEnd> {
         match &mut self.format {
-            OutputFormat::Console(printer) => printer.print(format!("* {message}\n")),
+            OutputFormat::Console(printer) => printer.print(format!("* {}\n", escape_line(message))),
             _ => {
                 print_error(message);
                 Ok(())
@@ -143,8 +147,9 @@ impl Output {
         }
     }
 
-    /// Prints lines of `--inspect` and `/help` unchanged.
+    /// Prints lines of `--inspect` and `/help`.
     pub(crate) fn lines(&mut self, text: &str) -> Result<(), RunEnd> {
+        let text = escape_controls(text);
         match &mut self.format {
             OutputFormat::Console(printer) => printer.print(format!("{text}\n")),
             _ => write(|stdout| writeln!(stdout, "{text}")),
@@ -176,7 +181,10 @@ impl Output {
                 printer.print(format!("{peer_prefix}< {}\n", in_console(message, self.show)))
             }
             OutputFormat::Pipe(framing) => {
-                let shown = in_pipe(message, self.show);
+                let mut shown = in_pipe(message, self.show);
+                if self.in_terminal {
+                    shown = escape_controls(&String::from_utf8_lossy(&shown)).into_bytes();
+                }
                 write(|stdout| match framing {
                     PipeFraming::Delimited(delimiter) => {
                         stdout.write_all(&shown).and_then(|()| stdout.write_all(delimiter))
@@ -202,6 +210,7 @@ impl Output {
         entry.at_ms = self.opened.map_or(0.0, |opened| micros(opened.elapsed().as_secs_f64() * 1e3));
         // The entry contains only strings and numbers.
         let line = serde_json::to_string(&entry).map_err(|error| RunEnd::failed(error.to_string()))?;
+        let line = escape_json(&line);
         if let Some((path, file)) = &mut self.record {
             // Flush, so that readers see each entry immediately, and also after a crash.
             let written = writeln!(file, "{line}").and_then(|()| file.flush());
@@ -252,13 +261,13 @@ fn in_pipe(message: &Message, show: BinaryFormat) -> Vec<u8> {
 }
 
 /// Escapes control characters: received text must not control the terminal.
-pub(crate) fn printable(text: &str) -> String {
+fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\n' => shown.push_str("\n  "),
             '\t' => shown.push(c),
-            c if c.is_control() => shown.extend(c.escape_default()),
+            c if controls_terminal(c) => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }

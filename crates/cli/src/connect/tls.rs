@@ -8,6 +8,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, ServerConfig};
 use sinews_bench::trust;
+use sinews_server::describe_pem_error;
 
 use super::args::ConnectTlsArgs;
 use super::end::RunEnd;
@@ -45,7 +46,8 @@ pub(crate) fn server(args: &ConnectTlsArgs) -> Result<Option<Arc<ServerConfig>>,
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, RunEnd> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| fault(&path.display().to_string(), &error))
+    let key = PrivateKeyDer::from_pem_file(path);
+    key.map_err(|error| fault(&path.display().to_string(), &describe_pem_error(&error)))
 }
 
 fn fault(what: &str, error: &dyn std::fmt::Display) -> RunEnd {

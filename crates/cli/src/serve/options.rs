@@ -5,8 +5,9 @@ use sinews_hub::auth::{ApiKeys, Auth, AuthError, AuthOptions, TokenKeys};
 use sinews_hub::{AccessPolicy, BrowserRejection, BuildError, Hub, HubBuilder, Predecessor};
 use sinews_server::DeflateMode;
 
-use super::notify;
+use super::notify::notify;
 use crate::config::units::Redacted;
+use crate::output;
 use crate::settings::{AuthSettings, DeflateSetting, KeySource, RejectBrowsers, ServeSettings};
 use crate::version;
 
@@ -24,6 +25,7 @@ pub(super) fn build_hub(
         .deflate(deflate(settings.deflate))
         .message_rate(settings.limits.messages_per_second.map(Into::into))
         .build_info(version::VERSION, version::COMMIT)
+        .dropped_log_lines(output::dropped_lines)
         .predecessor(predecessor)
         .on_successor(|process| notify(&[NotifyState::MainPid(process)]));
     builder.build().map_err(|error| describe(settings, error))
@@ -128,6 +130,16 @@ fn auth_options(settings: &AuthSettings) -> Result<AuthOptions, (&'static str, S
         options = options.with_keys(TokenKeys::JwksUrls(settings.jwks_options(urls)?));
     } else if let Some(keys) = token_keys(&settings.keys) {
         options = options.with_keys(keys);
+    }
+    let names = [("auth.audience", &settings.audience), ("auth.issuer", &settings.issuer)];
+    for (key, names) in names {
+        let is_wrong = |name: &&String| name.is_empty() || name.trim() != name.as_str();
+        if let Some(name) = names.iter().flatten().find(is_wrong) {
+            return Err((
+                key,
+                format!("{name:?} is empty or has blanks around it: no token has such a name"),
+            ));
+        }
     }
     if let Some(audience) = &settings.audience {
         options = options.with_audience(audience.iter().cloned());

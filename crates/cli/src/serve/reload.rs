@@ -1,6 +1,8 @@
 //! Signals, and settings that change while the server runs.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -9,9 +11,9 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use sinews_hub::{Handover, LivePolicy};
-use sinews_server::{StopHandle, TlsConfig};
+use sinews_server::{StopHandle, TlsConfig, redact_urls};
 
-use super::notify;
+use super::notify::notify;
 use super::options::access_policy;
 use crate::log::SetFilter;
 use crate::settings::{ServeArgs, ServeSettings};
@@ -26,33 +28,41 @@ pub(super) struct Reloader {
     pub(super) log: SetFilter,
     /// Whether a thread watches the directory of apps.
     pub(super) watches_apps: bool,
+    /// Hashes of the files whose content needs a restart, at the start.
+    pub(super) restart_hashes: BTreeMap<&'static str, u64>,
 }
 
-/// Watches signals and the directory of apps, each on a thread.
+/// Watches signals and the directory of apps, and reloads, each on a thread. `signals` has SIGHUP.
 ///
 /// # Errors
 /// A handler of signals or a thread cannot be started.
-pub(super) fn watch(stop: StopHandle, reloader: Reloader, handover: Handover) -> io::Result<()> {
-    let mut watched = vec![SIGINT, SIGTERM, SIGUSR2];
-    // Without files there is nothing to reload, and SIGHUP terminates the program.
-    if reloader.args.config.is_some() || reloader.settings.pusher.directory().is_some() {
-        watched.push(SIGHUP);
+pub(super) fn watch(
+    mut signals: Signals,
+    stop: StopHandle,
+    reloader: Reloader,
+    handover: Handover,
+) -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM, SIGUSR2] {
+        signals.add_signal(signal)?;
     }
-    let mut signals = Signals::new(watched)?;
     let reloader = Arc::new(Mutex::new(reloader));
     watch_apps(&reloader)?;
+    let (reload, reloads) = sync_channel(RELOADS_MAX);
+    // A file may be slow, or a FIFO without a writer: other signals do not wait for it.
+    thread::Builder::new().name("reload".to_owned()).spawn(move || {
+        for () in reloads {
+            reload_all(&reloader);
+        }
+    })?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut stopping = false;
         for signal in signals.forever() {
             if signal == SIGHUP {
-                if let Ok(now) = NotifyState::monotonic_usec_now() {
-                    notify(&[NotifyState::Reloading, now]);
+                if reload.try_send(()).is_err() {
+                    tracing::warn!(
+                        "SIGHUP: the reload before this one still reads files; another one follows it"
+                    );
                 }
-                lock(&reloader).run();
-                if let Err(error) = watch_apps(&reloader) {
-                    tracing::error!("thread of pusher.apps_directory: {error}");
-                }
-                notify(&[NotifyState::Ready]);
             } else if signal == SIGUSR2 {
                 handover.start();
             } else if std::mem::replace(&mut stopping, true) {
@@ -70,6 +80,21 @@ pub(super) fn watch(stop: StopHandle, reloader: Reloader, handover: Handover) ->
         }
     })?;
     Ok(())
+}
+
+/// Reloads that wait: one reads all that changes until it starts.
+const RELOADS_MAX: usize = 1;
+
+/// Reloads everything, and notifies the service manager.
+fn reload_all(reloader: &Arc<Mutex<Reloader>>) {
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        notify(&[NotifyState::Reloading, now]);
+    }
+    lock(reloader).run();
+    if let Err(error) = watch_apps(reloader) {
+        tracing::error!("thread of pusher.apps_directory: {error}");
+    }
+    notify(&[NotifyState::Ready]);
 }
 
 fn lock(reloader: &Mutex<Reloader>) -> MutexGuard<'_, Reloader> {
@@ -131,16 +156,32 @@ impl Reloader {
     /// Reloads everything, and logs the result.
     fn run(&mut self) {
         match self.try_run() {
-            Ok(restart) if restart.is_empty() => tracing::info!("the configuration has been read again"),
+            Ok(restart) if restart.is_empty() => {
+                tracing::info!("the configuration has been read again: {}", self.reloaded());
+            }
             Ok(restart) => tracing::warn!(
-                "the configuration has been read again, but some changes take effect only by SIGUSR2 (handover to a successor process): \
-                 this needs a restart: {}",
+                "the configuration has been read again ({}), but some changes take effect only by SIGUSR2 (handover to a successor \
+                 process): this needs a restart: {}",
+                self.reloaded(),
                 restart.join(", ")
             ),
             Err(problem) => {
-                tracing::error!("the configuration is invalid and was not applied: {problem}");
+                tracing::error!(
+                    "the configuration is invalid and was not applied: {}",
+                    redact_urls(&problem)
+                );
             }
         }
+    }
+
+    /// Lists the files that a reload reads. Flags and variables cannot change.
+    fn reloaded(&self) -> String {
+        let config = self.args.config.iter().map(|path| format!("--config {}", path.display()));
+        let files: Vec<String> = config.chain(self.settings.files.reloaded()).collect();
+        if files.is_empty() {
+            return "no setting names a file that can be reloaded".to_owned();
+        }
+        files.join(", ")
     }
 
     /// Reloads. Returns the settings that need a restart.
@@ -148,7 +189,12 @@ impl Reloader {
         let new = ServeSettings::load(&self.args)?;
         let (filter, policy) = (new.log_filter()?, access_policy(&new)?);
         let certificates = new.certificates()?;
-        let restart = self.settings.needs_restart(&new);
+        let mut restart = self.settings.needs_restart(&new);
+        let hashes = new.files.restart_hashes();
+        let is_changed = |key: &&'static str| self.restart_hashes.get(key) != hashes.get(key);
+        let changed = hashes.keys().copied().filter(is_changed).filter(|key| !restart.contains(key));
+        let changed: Vec<_> = changed.collect();
+        restart.extend(changed);
         if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
             tls.replace(certificates).map_err(|error| error.to_string())?;
         }
@@ -158,6 +204,7 @@ impl Reloader {
         }
         self.live.replace(policy);
         self.settings.pusher = new.pusher;
+        self.settings.files = new.files;
         Ok(restart)
     }
 
@@ -172,7 +219,7 @@ impl Reloader {
                 self.settings.pusher = new;
             }
             Err(problem) => {
-                tracing::error!("the apps are invalid and were not applied: {problem}");
+                tracing::error!("the apps are invalid and were not applied: {}", redact_urls(&problem));
                 self.settings.pusher.note_state(&new);
             }
         }
@@ -199,7 +246,9 @@ mod tests {
         let hub = build_hub(&settings, access_policy(&settings).unwrap(), None).unwrap();
         let (args, live) = (ServeArgs::default(), hub.access());
         let log: SetFilter = Box::new(|_| Ok(()));
-        let mut reloader = Reloader { args, settings, live, tls: None, log, watches_apps: false };
+        let restart_hashes = BTreeMap::new();
+        let mut reloader =
+            Reloader { args, settings, live, tls: None, log, watches_apps: false, restart_hashes };
         let is_current = |reloader: &Reloader| {
             let directory = reloader.settings.pusher.directory().unwrap();
             directory.has_state(directory.current_state())

@@ -124,7 +124,7 @@ impl std::str::FromStr for JwksUrlSetting {
 }
 
 scalar!(
-    JwksUrlSetting => Self, Text, "URL",
+    secret JwksUrlSetting => Self, "URL",
     "a string such as \"https://login.example.com/jwks.json\" or \"ISSUER=https://login.example.com/jwks.json\"",
     |setting| setting
 );

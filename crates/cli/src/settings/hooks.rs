@@ -139,12 +139,12 @@ pub(crate) enum HookFailureSetting {
 
 choice!(HookFailureSetting);
 scalar!(
-    HookUrlSetting => String, Text, "URL",
+    secret HookUrlSetting => String, "URL",
     "a string such as \"https://app.example.com/hooks\"",
     |HookUrlSetting(url)| url
 );
 scalar!(
-    HookUrlOrOff => HookTarget, Text, "URL",
+    secret HookUrlOrOff => HookTarget, "URL",
     "a string such as \"https://app.example.com/hooks\", or \"off\"",
     |HookUrlOrOff(target)| target
 );

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use sinews_hub::{HookTarget, Namespace, Namespaces, PublishRate, TopicAccess};
-use sinews_server::{CloseCode, KeySubscription, PresenceInterval, SlowConsumer, TopicPattern};
+use sinews_hub::{HookTarget, Namespace, Namespaces, PublishRate, TopicAccess, check_pattern};
+use sinews_server::{CloseCode, KeySubscription, PresenceInterval, SlowConsumer};
 
 use super::hooks::{self, HookFailureSetting, HookUrlOrOff};
 use super::{KeySource, ServeSettings};
@@ -189,7 +189,7 @@ struct NamespaceSection {
 impl SettingGroup for NamespaceSettings {
     fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
         let tables = resolver.sections(NamespaceKeys::TABLE.name).map(|section| {
-            if let Err(error) = TopicPattern::parse(&*section.name) {
+            if let Err(error) = check_pattern(&section.name) {
                 return Err(format!("{}: namespace.{:?}: {error}", section.location, section.name));
             }
             let (keys, names) = resolve(&section.file)?;

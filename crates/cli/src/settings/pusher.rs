@@ -13,7 +13,7 @@ use sinews_hub::{PusherApp, PusherApps, PusherFeatures, PusherLimits, PusherWebh
 use self::directory::AppDirectory;
 use crate::config::file::FileSection;
 use crate::config::flags::SettingFlags;
-use crate::config::resolver::{SettingGroup, SettingResolver};
+use crate::config::resolver::{SettingFiles, SettingGroup, SettingResolver};
 use crate::config::schema::settings;
 use crate::config::units::{ByteSize, DurationSetting, PositiveDuration, Redacted};
 use crate::config::value::choice;
@@ -254,8 +254,10 @@ impl SettingGroup for PusherSettings {
     fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
         let keys = PusherKeys::resolve(resolver)?;
         let directory = keys.apps_directory.clone().map(AppDirectory::new);
-        let sections = resolver.sections(PusherAppKeys::TABLE.name).map(PusherSection::resolve);
-        let sections = sections.collect::<Result<_, _>>()?;
+        let mut sections = Vec::new();
+        for section in resolver.sections(PusherAppKeys::TABLE.name) {
+            sections.push(PusherSection::resolve(section, &mut resolver.files)?);
+        }
         Ok(Self { keys, sections, directory, files: Vec::new() })
     }
 
@@ -301,7 +303,8 @@ impl PusherSettings {
         let mut faults = Vec::new();
         self.files.clear();
         for file in files {
-            match file.and_then(|section| PusherSection::resolve(&section)) {
+            let mut files = SettingFiles::default();
+            match file.and_then(|section| PusherSection::resolve(&section, &mut files)) {
                 Ok(section) => self.files.push(section),
                 Err(fault) => faults.push(fault),
             }
@@ -370,9 +373,11 @@ impl PusherSettings {
 
 impl PusherSection {
     /// Reads the keys of one table.
-    fn resolve(section: &FileSection) -> Result<Self, String> {
+    fn resolve(section: &FileSection, files: &mut SettingFiles) -> Result<Self, String> {
         let flags = SettingFlags::default();
-        let keys = PusherAppKeys::resolve(&mut SettingResolver::new(&flags, &section.file))?;
+        let mut resolver = SettingResolver::new(&flags, &section.file);
+        let keys = PusherAppKeys::resolve(&mut resolver)?;
+        files.add_section(resolver.files, PusherAppKeys::TABLE.name, "pusher.app");
         Ok(Self { location: section.location.clone(), keys })
     }
 

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use sinews_hub::{CreationLimits, StreamOptions};
-use sinews_server::{Listen, MessageRoute, Server, TlsConfig, TopicPattern};
+use sinews_hub::{CreationLimits, StreamOptions, check_pattern};
+use sinews_server::{Listen, MessageRoute, Server, TlsConfig};
 use sinews_stream::{Fsync, StreamConfig};
 
 use super::store::StoreSettings;
@@ -110,9 +110,10 @@ impl StreamSettings {
             ));
         }
         for (name, patterns) in patterns {
-            let is_wrong = |pattern: &&String| TopicPattern::parse(pattern.as_str()).is_err();
-            if let Some(wrong) = patterns.iter().find(is_wrong) {
-                return Err(format!("{}: {wrong:?} is not a valid topic pattern", names.of(name)));
+            for pattern in patterns {
+                let fault =
+                    |error| format!("{}: {pattern:?} is not a valid topic pattern: {error}", names.of(name));
+                check_pattern(pattern).map_err(fault)?;
             }
             if name == COMPACT && !patterns.is_empty() && self.store.is_some() {
                 return Err(format!("{}: needs streams.directory without streams.store", names.of(name)));

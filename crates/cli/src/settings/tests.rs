@@ -47,6 +47,89 @@ fn setting_several_keys_is_rejected() {
 }
 
 #[test]
+fn every_file_of_a_setting_is_reloaded_or_needs_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    for key in key::keys(TABLES).filter(|key| key.placeholder == "FILE") {
+        std::fs::write(&path, "one").unwrap();
+        let file = path.display().to_string();
+        let mut flags = vec![key.flag(), file.clone()];
+        if key.name.starts_with("tls.") {
+            flags = vec!["--tls-certificate".to_owned(), file.clone(), "--tls-key".to_owned(), file.clone()];
+        }
+        if key.name.starts_with("streams.") {
+            flags.extend(["--store".to_owned(), "nats://a".to_owned()]);
+        }
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let files = settings(&flags, "").unwrap().files;
+        let is_reloaded = files.reloaded().any(|shown| shown == format!("{} {file}", key.flag()));
+        let before = files.restart_hashes();
+        std::fs::write(&path, "two").unwrap();
+        let needs_restart = before.get(key.name) != files.restart_hashes().get(key.name);
+        assert_eq!((is_reloaded, needs_restart), (key.reloads, !key.reloads), "{}", key.name);
+    }
+    let file =
+        "[webhook.a]\nsecret_file = \"x\"\n[[pusher.app]]\nid = \"1\"\nkey = \"k\"\nsecret_file = \"y\"";
+    let files: Vec<String> = settings(&[], file).unwrap().files.reloaded().collect();
+    assert_eq!(
+        files,
+        ["sinews.toml:2: webhook.\"a\".secret_file x", "sinews.toml:6: pusher.app.secret_file y"]
+    );
+}
+
+#[test]
+fn settings_that_can_never_match_are_rejected() {
+    let check = |flags: &[&str], file: &str| -> Result<(), String> {
+        let settings = settings(flags, file)?;
+        settings.origin_policy()?;
+        settings.host_policy()?;
+        settings.webhook_options()?;
+        crate::serve::check(&settings)
+    };
+    let secret = "secret = \"0123456789abcdef0123456789abcdef\"";
+    let webhook = |topics: &str| format!("[webhook.a]\nurl = \"http://a/\"\n{secret}\ntopics = \"{topics}\"");
+    for (flags, file, part) in [
+        (&["--origin", "https://a.example/"][..], String::new(), "--origin https://a.example/: "),
+        (&["--origin", "https://a,b.example"], String::new(), "--origin b.example: "),
+        (&["--origin", "same,https://a.example"], String::new(), "--origin same: "),
+        (&["--origin", "https://a.*.example"], String::new(), "https://*.example.com"),
+        (&["--hosts", "https://a.example"], String::new(), "is not a host name"),
+        (&["--hosts", "a.example:8080"], String::new(), "without scheme and port"),
+        (&["--hosts", "any,a.example"], String::new(), "any stands alone"),
+        (
+            &["--trusted-proxies", "10.0.0.5/8"],
+            String::new(),
+            "write 10.0.0.0/8, or 10.0.0.5 for one address",
+        ),
+        (&["--trusted-proxies", "fd00::1/64"], String::new(), "write fd00::/64"),
+        (&["--trusted-proxies", "::ffff:10.0.0.0/104"], String::new(), "write 10.0.0.0/8"),
+        (&["--history", "chat.*x=5"], String::new(), "\"*x\" would match the part \"*x\" only"),
+        (&["--streams", "d", "--streams-topics", "chat.>x"], String::new(), "a wildcard is a whole part"),
+        (&["--auth-public-subscribe", "chat.x*"], String::new(), "--auth-public-subscribe: \"chat.x*\": "),
+        (&["--auth-public-publish", "a..b"], String::new(), "--auth-public-publish: \"a..b\": "),
+        (&["--auth-personal-topics", "{sub}.*x"], String::new(), "--auth-personal-topics: \"{sub}.*x\": "),
+        (
+            &["--auth-issuer", " https://a"],
+            String::new(),
+            "--auth-issuer: \" https://a\" is empty or has blanks",
+        ),
+        (&["--auth-audience", ""], String::new(), "--auth-audience: \"\" is empty"),
+        (&[], "[namespace.\"chat.*x\"]".to_owned(), "namespace.\"chat.*x\": "),
+        (&[], webhook("chat.*x"), "topics: \"chat.*x\": "),
+    ] {
+        let error = check(flags, &file).expect_err(part);
+        assert!(error.contains(part), "{error}");
+    }
+    for (flags, file) in [
+        (&["--origin", "https://*.example.com,http://localhost:80,https://a:443,null"][..], String::new()),
+        (&["--trusted-proxies", "10.0.0.0/8,10.0.0.5,fd00::/64,::/0,unix"], String::new()),
+        (&["--history", "chat.*=5", "--hosts", "*.example.com,a"], webhook("chat.*,>")),
+    ] {
+        assert_eq!(check(flags, &file.replace(",>", "")), Ok(()), "{flags:?}");
+    }
+}
+
+#[test]
 fn origins_are_validated_at_startup() {
     let with = |origin: &str| settings(&["--origin", origin], "").unwrap().origin_policy();
     assert!(with("same").is_ok() && with("any").is_ok() && with("https://example.com").is_ok());

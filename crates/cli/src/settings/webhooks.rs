@@ -10,7 +10,6 @@ use sinews_hub::{WebhookEventKind, WebhookOptions};
 
 use super::ServeSettings;
 use super::hooks::HookUrlSetting;
-use crate::config::file::ConfigFile;
 use crate::config::flags::SettingFlags;
 use crate::config::resolver::{SettingGroup, SettingNames, SettingResolver};
 use crate::config::schema::settings;
@@ -119,24 +118,21 @@ struct WebhookSection {
 
 impl SettingGroup for WebhookSettings {
     fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
-        let tables = resolver.sections(WebhookKeys::TABLE.name).map(|section| {
-            let (keys, names) = resolve(&section.file)?;
+        let mut tables = Vec::new();
+        for section in resolver.sections(WebhookKeys::TABLE.name) {
+            let flags = SettingFlags::default();
+            let mut of_section = SettingResolver::new(&flags, &section.file);
+            let keys = WebhookKeys::resolve(&mut of_section)?;
             let (name, location) = (section.name.clone(), section.location.clone());
-            Ok(WebhookSection { name, location, keys, names })
-        });
-        tables.collect::<Result<_, _>>().map(Self)
+            let shown = format!("webhook.{name:?}");
+            resolver.files.add_section(of_section.files, WebhookKeys::TABLE.name, &shown);
+            tables.push(WebhookSection { name, location, keys, names: of_section.names });
+        }
+        Ok(Self(tables))
     }
 
     /// All keys are reloaded.
     fn list_restarts(&self, _: &Self, _: &mut Vec<&'static str>) {}
-}
-
-/// Reads the keys of one table.
-fn resolve(file: &ConfigFile) -> Result<(WebhookKeys, SettingNames), String> {
-    let flags = SettingFlags::default();
-    let mut resolver = SettingResolver::new(&flags, file);
-    let keys = WebhookKeys::resolve(&mut resolver)?;
-    Ok((keys, resolver.names))
 }
 
 impl ServeSettings {

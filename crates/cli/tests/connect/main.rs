@@ -4,6 +4,7 @@ mod console;
 #[path = "../shared/directory.rs"]
 mod directory;
 mod ends;
+mod hostile;
 mod inspect;
 mod listen;
 mod pipe;

@@ -47,7 +47,7 @@ fn client(
 }
 
 /// The answer to a request of the start page.
-fn get(server: &Running, name: &str, trusted: &[&TestCertificate]) -> std::io::Result<String> {
+pub(crate) fn get(server: &Running, name: &str, trusted: &[&TestCertificate]) -> std::io::Result<String> {
     let mut stream = client(server, name, trusted);
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();

@@ -12,6 +12,7 @@ use super::bearer_of;
 use super::keys::read_text;
 use crate::brief::brief;
 use crate::problem::{Problem, problem};
+use crate::topics::check_pattern;
 
 /// Limit of keys: each request is compared with all of them.
 const KEYS_MAX: usize = 64;
@@ -107,7 +108,8 @@ impl ApiRights {
                 word.split_once(':').map_or((word, None), |(right, list)| (right, Some(list)));
             let right = ApiRight::ALL.into_iter().find(|known| known.name() == right).ok_or_else(|| {
                 let known: Vec<_> = ApiRight::ALL.iter().map(|right| right.name()).collect();
-                format!("unknown right {:?}; rights are {}", brief(right), known.join(", "))
+                // A line in another order has the key here.
+                format!("a word after the key is not a right; rights are {}", known.join(", "))
             })?;
             if granted.iter().any(|(known, _)| *known == right) {
                 return Err(format!(
@@ -124,7 +126,9 @@ impl ApiRights {
             }
             let parse = |text: &str| {
                 let parsed = TopicPattern::parse(text.to_owned());
-                parsed.map_err(|_| format!("{:?} is not a topic pattern", brief(text)))
+                let parsed = parsed.ok().filter(|_| check_pattern(text).is_ok());
+                parsed
+                    .ok_or_else(|| format!("a pattern of the right {} is not a topic pattern", right.name()))
             };
             let patterns = texts.into_iter().map(parse).collect::<Result<_, _>>()?;
             granted.push((right, patterns));
@@ -337,11 +341,19 @@ mod tests {
         assert_eq!(of(&format!("a {KEY}")), "keys:1: the key has no rights");
         assert!(of("a short admin").starts_with("keys:1: the key has 5 bytes; 32 are required"));
         assert!(
-            of(&format!("a {KEY} write")).starts_with("keys:1: unknown right \"write\"; rights are publish,")
+            of(&format!("a {KEY} write"))
+                .starts_with("keys:1: a word after the key is not a right; rights are publish,")
         );
         assert!(of(&format!("a {KEY} read read:a")).contains("given twice"));
         assert!(of(&format!("a {KEY} admin:a")).contains("the right admin has no patterns"));
-        assert!(of(&format!("a {KEY} read:a..b")).contains("\"a..b\" is not a topic pattern"));
+        assert!(
+            of(&format!("a {KEY} read:a..b")).contains("a pattern of the right read is not a topic pattern")
+        );
+        for swapped in
+            [format!("{KEY} a publish"), format!("a publish {KEY}"), format!("a {KEY} read:{KEY}..")]
+        {
+            assert!(!of(&swapped).contains(KEY), "no key is repeated");
+        }
         assert!(of("a sha256:12 admin").contains("64 hexadecimal digits"));
         let many: String = (0..65).map(|at| format!("a{at} {KEY} admin\n")).collect();
         assert_eq!(of(&many), "keys:65: more than 64 keys");

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::crypto;
 use super::jwks_options::JwksOptions;
+use crate::brief::describe_json_error;
 
 /// A key and its algorithms.
 #[derive(Clone)]
@@ -198,10 +199,7 @@ fn of_set(json: &[u8]) -> Result<KeySet, String> {
         #[serde(borrow)]
         keys: Vec<&'a RawValue>,
     }
-    // Errors of serde may repeat a secret.
-    let fault = |error: serde_json::Error| {
-        format!("no JSON object with a list keys (line {}, column {})", error.line(), error.column())
-    };
+    let fault = |error| format!("no JSON object with a list keys: {}", describe_json_error(&error));
     let members = serde_json::from_slice::<Members<'_>>(json).map_err(fault)?.keys;
     let (mut keys, mut odd) = (Vec::new(), Vec::new());
     let mut omitted = 0;

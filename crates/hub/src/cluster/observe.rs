@@ -14,7 +14,7 @@ use super::subject::Subjects;
 use super::times::HEARTBEAT;
 
 /// A node of a cluster, as it describes itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClusterNode {
     /// Random id of the process, in hexadecimal digits.

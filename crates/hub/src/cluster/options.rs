@@ -139,7 +139,8 @@ fn parse_hosts(hosts: &str, port: u16) -> Result<Vec<String>, String> {
             }
             None => Ok(format!("{host}:{port}")),
             Some((_, given)) if given.parse::<u16>().is_ok() => Ok(host.to_owned()),
-            Some((_, given)) => Err(format!("`{given}` is not a port")),
+            // Without an `@` behind it, a password is here.
+            Some(_) => Err("the text behind the colon of a host is not a port".to_owned()),
         }
     };
     hosts.split(',').map(with_port).collect()

@@ -3,6 +3,7 @@
 use super::nats::write_number;
 use super::options::ClusterOptions;
 use super::protocol::{BrokerEvent, Received};
+use crate::brief::without_secret;
 
 /// Largest payload: the default limit of a Redis string.
 pub(super) const MAX_PAYLOAD: usize = 512 << 20;
@@ -111,7 +112,11 @@ impl RedisClient {
             RespValue::Error(text) if self.state == RedisLogin::Ready => {
                 BrokerEvent::Rejected(format!("Redis: {}", brief(text)))
             }
-            RespValue::Error(text) => return Err(format!("Redis: {}", brief(text))),
+            RespValue::Error(text) => {
+                // Versions without HELLO repeat its arguments.
+                let text = without_secret(&String::from_utf8_lossy(text), self.password.as_deref());
+                return Err(format!("Redis: {}", brief(text.as_bytes())));
+            }
             RespValue::Push(elements) if self.state != RedisLogin::Ready => {
                 self.log_in_further(elements.as_slice())
             }
@@ -275,6 +280,14 @@ mod tests {
             assert_eq!(client.receive(value), Ok(Some((value.len(), BrokerEvent::Other))));
         }
         assert_eq!(client.receive(last), Ok(Some((last.len(), BrokerEvent::Ready))));
+    }
+
+    #[test]
+    fn error_of_a_server_without_hello_does_not_show_the_password() {
+        let mut client = client("redis://ann:pass-word@one");
+        let reply = b"-ERR unknown command `HELLO`, with args beginning with: `3` `pass-word`\r\n";
+        let error = client.receive(reply).unwrap_err();
+        assert!(error.contains("unknown command") && !error.contains("pass-word"), "{error}");
     }
 
     #[test]

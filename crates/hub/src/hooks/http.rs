@@ -18,6 +18,7 @@ use ring::hmac;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use sinews_server::describe_pem_error;
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
@@ -118,7 +119,7 @@ pub(crate) fn tls_connector(roots: Option<&[CertificateDer<'static>]>) -> Result
 /// The text has no certificate, or an invalid one.
 pub(crate) fn trusted_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let roots: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let roots = roots.map_err(|error| error.to_string())?;
+    let roots = roots.map_err(|error| describe_pem_error(&error))?;
     if roots.is_empty() {
         return Err("no certificate in PEM".to_owned());
     }

@@ -296,6 +296,10 @@ impl HookUrl {
     /// # Errors
     /// The fault, which completes "the URL". It does not repeat the URL, which may have a secret.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
+        // A parser drops what follows the sign, which may be a part of a password.
+        if url.contains('#') {
+            return Err("must have no fragment (#)".to_owned());
+        }
         let uri: Uri = url.parse().map_err(|error| format!("is invalid: {error}"))?;
         let is_tls = match uri.scheme_str() {
             Some("http") => false,
@@ -305,6 +309,13 @@ impl HookUrl {
         let authority = uri.authority().ok_or("has no host")?;
         if authority.as_str().contains('@') {
             return Err("must have no user and password: sign the requests instead".to_owned());
+        }
+        if authority.host().is_empty() {
+            return Err("has no host".to_owned());
+        }
+        let has_port = !authority.as_str().ends_with(authority.host());
+        if has_port && authority.port_u16().is_none() {
+            return Err("has an invalid port".to_owned());
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -360,7 +371,18 @@ mod tests {
             let path = parsed.path.to_string();
             assert_eq!((parsed.is_tls, &*parsed.host, parsed.port, &*authority, &*path), expected);
         }
-        for bad in ["", "app", "ftp://app", "http://", "/hooks", "http://user:secret@app/", "http://a b/"] {
+        for bad in [
+            "",
+            "app",
+            "ftp://app",
+            "http://",
+            "/hooks",
+            "http://user:secret@app/",
+            "http://a b/",
+            "http://:secret/",
+            "http://app:secret/",
+            "http://u:1#secret@app",
+        ] {
             let error = parse_url(bad).unwrap_err();
             assert!(error.starts_with("the URL of a hook ") && !error.contains("secret"), "{bad}: {error}");
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use sinews_server::{Config, DeflateMode, TopicPattern};
+use sinews_server::{Config, DeflateMode};
 
 use super::Hub;
 use crate::auth::Auth;
@@ -22,9 +22,9 @@ use crate::protocol::pusher;
 use crate::services::HubServices;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
-use crate::topics::HubTopics;
 use crate::topics::nodes::OtherNodes;
 use crate::topics::shared_keys::SharedKeys;
+use crate::topics::{HubTopics, check_pattern};
 
 /// The options of a [`Hub`].
 pub struct HubBuilder {
@@ -55,6 +55,7 @@ impl HubBuilder {
                 has_pages: true,
                 pusher_prefix: None,
                 pusher_recovery_bytes: None,
+                dropped_log_lines: None,
             },
             access: None,
             history: Vec::new(),
@@ -172,6 +173,14 @@ impl HubBuilder {
         self
     }
 
+    /// Sets a function that counts the lines of the log that were dropped, for the metric `sinews_log_lines_dropped_total`: a log must
+    /// not block the threads of the server, which write to it. Default: none, and no such metric.
+    #[must_use]
+    pub fn dropped_log_lines(mut self, count: fn() -> u64) -> Self {
+        self.options.dropped_log_lines = Some(count);
+        self
+    }
+
     /// Prepares for the takeover from a predecessor process: streams that it still owns become available later.
     #[must_use]
     pub fn predecessor(mut self, predecessor: Option<&Predecessor>) -> Self {
@@ -206,8 +215,7 @@ impl HubBuilder {
         let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
         let keyed = streams.as_ref().map_or(&[][..], |options| &options.keyed_topics);
         let patterns = self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed);
-        if let Some(bad) = patterns.into_iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err())
-        {
+        if let Some(bad) = patterns.into_iter().find(|pattern| check_pattern(pattern).is_err()) {
             return Err(BuildError::Pattern(bad.clone()));
         }
         if let Some(prefix) = &self.options.pusher_prefix {

@@ -29,6 +29,27 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     check_subscription(name)
 }
 
+/// Checks a pattern of a setting. A part such as `*x` is an ordinary part of a name, and in a setting a mistake: it matches the topic
+/// with this name only.
+///
+/// # Errors
+/// The reason why no topic, or no topic but one that is called like the pattern, matches.
+pub fn check_pattern(pattern: &str) -> Result<(), String> {
+    if pattern.len() > NAME_MAX {
+        return Err(format!(
+            "a topic's name has at most {NAME_MAX} bytes, and the pattern has {}",
+            pattern.len()
+        ));
+    }
+    TopicPattern::parse(pattern).map_err(|error| error.to_string())?;
+    match pattern.split('.').find(|part| part.len() > 1 && part.contains(['*', '>'])) {
+        Some(part) => Err(format!(
+            "{part:?} would match the part {part:?} only: a wildcard is a whole part, `*`, or `>` at the end"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Checks the topic name or pattern of a subscription.
 pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {

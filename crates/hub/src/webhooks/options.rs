@@ -13,6 +13,7 @@ use super::encoder::{JsonEncoder, WebhookEncoder};
 use super::filter::EventFilter;
 use crate::events::WebhookEventKind;
 use crate::hooks::{HookTransport, HookUrl, tls_connector, trusted_certificates};
+use crate::topics::check_pattern;
 
 /// Maximum number of webhooks: each is a label of metrics, and has a queue.
 const WEBHOOKS_MAX: usize = 64;
@@ -203,7 +204,9 @@ impl WebhookOptions {
 
     fn patterns(&self) -> Result<Vec<TopicPattern<'static>>, String> {
         let parse = |pattern: &String| {
-            TopicPattern::parse(pattern.clone()).map_err(|error| format!("topics: {pattern:?}: {error}"))
+            let checked = check_pattern(pattern)
+                .and_then(|()| TopicPattern::parse(pattern.clone()).map_err(|error| error.to_string()));
+            checked.map_err(|error| format!("topics: {pattern:?}: {error}"))
         };
         self.topics.iter().map(parse).collect()
     }

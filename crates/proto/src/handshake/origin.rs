@@ -29,7 +29,21 @@ pub struct OriginPolicy {
 enum OriginRule {
     Any,
     SameOrigin,
-    List(Vec<String>),
+    List(Vec<AllowedOrigin>),
+}
+
+/// An entry of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum AllowedOrigin {
+    /// `null`: of a page without an origin, such as a file.
+    Null,
+    Origin {
+        scheme: String,
+        /// Host and port, without the scheme's default port; of a wildcard, the part behind the `*`.
+        authority: String,
+        /// The authority is that of all subdomains.
+        is_wildcard: bool,
+    },
 }
 
 impl OriginPolicy {
@@ -47,17 +61,16 @@ impl OriginPolicy {
         Self { rule: OriginRule::SameOrigin, required: false }
     }
 
-    /// Accepts pages of these origins, each `scheme://host` or `scheme://host:port` as browsers write them,
-    /// or `null`. Compared as a whole, case-insensitive.
+    /// Accepts pages of these origins, each `scheme://host` or `scheme://host:port`, or `null`. The host
+    /// `*.example.com` stands for all subdomains of `example.com`, and not for `example.com`. Compared
+    /// case-insensitive; the default port of `http` and `https` may be written or omitted.
     ///
     /// # Errors
-    /// [`HandshakeMisuse::Origin`] for any other value, such as an origin with a path or a trailing `/`,
-    /// which no browser sends.
+    /// [`HandshakeMisuse::Origin`] for any other value, such as an origin with a path or a trailing `/`, with
+    /// a `*` in another place, or with a port above 65535, which no browser sends.
     pub fn list<S: Into<String>>(origins: impl IntoIterator<Item = S>) -> Result<Self, HandshakeMisuse> {
-        let origins: Vec<String> = origins.into_iter().map(Into::into).collect();
-        if origins.iter().any(|origin| origin != "null" && split(origin).is_none()) {
-            return Err(HandshakeMisuse::Origin);
-        }
+        let parse = |origin: S| AllowedOrigin::parse(&origin.into()).ok_or(HandshakeMisuse::Origin);
+        let origins = origins.into_iter().map(parse).collect::<Result<_, _>>()?;
         Ok(Self { rule: OriginRule::List(origins), required: false })
     }
 
@@ -83,13 +96,56 @@ impl OriginPolicy {
         let allowed = match &self.rule {
             OriginRule::Any => true,
             OriginRule::SameOrigin => same_origin(request),
-            OriginRule::List(origins) => request.only("origin").is_some_and(|found| {
-                origins.iter().any(|origin| origin.as_bytes().eq_ignore_ascii_case(found))
-            }),
+            OriginRule::List(origins) => request
+                .only("origin")
+                .and_then(|found| str::from_utf8(found).ok())
+                .is_some_and(|found| origins.iter().any(|origin| origin.matches(found))),
         };
         if allowed { Ok(()) } else { Err(Refusal::with_reason(403, "Origin not allowed")) }
     }
 }
+
+impl AllowedOrigin {
+    fn parse(origin: &str) -> Option<Self> {
+        if origin == NULL {
+            return Some(Self::Null);
+        }
+        let (scheme, authority) = split(origin)?;
+        let authority = without_default_port(scheme, authority);
+        let (is_wildcard, rest) = match authority.strip_prefix("*.") {
+            Some(_) => (true, &authority[1..]),
+            None => (false, authority),
+        };
+        // A host of dots and a port above the largest one match nothing.
+        let host = match rest.rsplit_once(':') {
+            Some((host, port)) if !rest.ends_with(']') => {
+                port.parse::<u16>().ok()?;
+                host
+            }
+            _ => rest,
+        };
+        let labels = host.strip_prefix('.').unwrap_or(host);
+        if labels.is_empty() || labels.starts_with('.') || labels.contains("..") || rest.contains('*') {
+            return None;
+        }
+        Some(Self::Origin { scheme: scheme.into(), authority: rest.into(), is_wildcard })
+    }
+
+    fn matches(&self, found: &str) -> bool {
+        let Self::Origin { scheme, authority, is_wildcard } = self else { return found == NULL };
+        let Some((found_scheme, found)) = split(found) else { return false };
+        let found = without_default_port(found_scheme, found);
+        let ends = || {
+            let start = found.len().checked_sub(authority.len()).filter(|start| *start > 0);
+            start.and_then(|start| found.get(start..)).is_some_and(|end| end.eq_ignore_ascii_case(authority))
+        };
+        found_scheme.eq_ignore_ascii_case(scheme)
+            && if *is_wildcard { ends() } else { found.eq_ignore_ascii_case(authority) }
+    }
+}
+
+/// The origin of a page without one.
+const NULL: &str = "null";
 
 impl Default for OriginPolicy {
     fn default() -> Self {
@@ -109,19 +165,18 @@ pub fn same_origin(request: &impl RequestView) -> bool {
         return false;
     };
     // Browsers omit the default port in both, other clients may write it in either.
-    let default_port = if scheme.eq_ignore_ascii_case("https") {
-        ":443"
-    } else if scheme.eq_ignore_ascii_case("http") {
-        ":80"
-    } else {
-        return false;
-    };
-    let host = |authority: &'_ str| authority.len() - suffix_len(authority, default_port);
-    origin[..host(origin)].eq_ignore_ascii_case(&authority[..host(authority)])
+    default_port(scheme).is_some()
+        && without_default_port(scheme, origin).eq_ignore_ascii_case(without_default_port(scheme, authority))
 }
 
-fn suffix_len(text: &str, suffix: &str) -> usize {
-    if text.ends_with(suffix) { suffix.len() } else { 0 }
+fn default_port(scheme: &str) -> Option<&'static str> {
+    let ports = [("https", ":443"), ("http", ":80")];
+    ports.into_iter().find(|(known, _)| scheme.eq_ignore_ascii_case(known)).map(|(_, port)| port)
+}
+
+/// The authority without the default port of the scheme, which browsers omit.
+fn without_default_port<'a>(scheme: &str, authority: &'a str) -> &'a str {
+    default_port(scheme).and_then(|port| authority.strip_suffix(port)).unwrap_or(authority)
 }
 
 /// Scheme and authority of an origin (RFC 6454 section 6.2).

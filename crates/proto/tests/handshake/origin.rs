@@ -93,6 +93,58 @@ fn origin_list_compares_whole_origins() {
 }
 
 #[test]
+fn origin_list_has_subdomains_and_default_ports() {
+    let list = OriginPolicy::list([
+        "https://*.example.com",
+        "http://*.example.com:8080",
+        "https://a.example:443",
+        "http://b.example:80",
+    ]);
+    let list = list.expect("sound");
+    for (origin, expected) in [
+        ("https://a.example.com", 101),
+        ("https://a.b.EXAMPLE.com", 101),
+        ("https://a.example.com:443", 101),
+        ("http://a.example.com:8080", 101),
+        ("https://a.example", 101),
+        ("https://a.example:443", 101),
+        ("http://b.example", 101),
+        ("https://example.com", 403),
+        ("https://.example.com", 403),
+        ("https://evilexample.com", 403),
+        ("https://a.example.com.evil", 403),
+        ("https://evil/.example.com", 403),
+        ("https://evil@a.example.com", 403),
+        ("https://a.example.com:8443", 403),
+        ("http://a.example.com", 403),
+        ("http://a.example:443", 403),
+        ("null", 403),
+    ] {
+        assert_eq!(status(&from(origin), &list), expected, "{origin}");
+    }
+    for origin in [
+        "https://*",
+        "https://*.",
+        "https://*example.com",
+        "https://a.*.com",
+        "https://*.*.com",
+        "*.example.com",
+        "https://a:",
+        "https://a:65536",
+        "https://a:x",
+        "https://u:p@a",
+        "https://..",
+        "https://.a",
+        "https://a..b",
+        "https://a.example:443/",
+        "https://ä.example",
+        "NULL",
+    ] {
+        assert_eq!(OriginPolicy::list([origin]), Err(HandshakeMisuse::Origin), "{origin}");
+    }
+}
+
+#[test]
 fn clients_without_origin_are_accepted_by_default() {
     let list = OriginPolicy::list(["https://a.example"]).expect("sound");
     for policy in [OriginPolicy::any(), OriginPolicy::same_origin(), list] {

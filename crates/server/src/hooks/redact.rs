@@ -1,8 +1,9 @@
-//! Removes credentials from request targets before they are logged.
+//! Removes credentials from texts before they are logged or printed.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
+use rustls::pki_types::pem;
 
 /// Query parameters with credentials, in lower case.
 const SECRET: &[&str] = &[
@@ -52,6 +53,50 @@ pub fn redact_credentials(target: &str) -> Cow<'_, str> {
         shown.push_str(separator);
     }
     shown.into()
+}
+
+/// Replaces the user and the password of each URL in a text by `***`, and the values of credentials in its query as
+/// [`redact_credentials`] does: for errors that repeat a setting. A URL ends at a blank or a quotation mark.
+///
+/// ```
+/// assert_eq!(sinews_server::redact_urls("no host: redis://ann:b@c@one"), "no host: redis://***@one");
+/// ```
+#[must_use]
+pub fn redact_urls(text: &str) -> Cow<'_, str> {
+    if !text.contains("://") {
+        return text.into();
+    }
+    let is_end = |char: char| char.is_whitespace() || matches!(char, '"' | '\'' | '`');
+    let mut shown = String::with_capacity(text.len());
+    for word in text.split_inclusive(is_end) {
+        let Some((scheme, rest)) = word.split_once("://") else {
+            shown.push_str(word);
+            continue;
+        };
+        shown.extend([scheme, "://"]);
+        // A password may have every character that ends an authority.
+        let behind = rest.rsplit_once('@').map(|(_, behind)| behind);
+        if behind.is_some() {
+            shown.extend([REDACTED, "@"]);
+        }
+        shown.push_str(&redact_credentials(behind.unwrap_or(rest)));
+    }
+    shown.into()
+}
+
+/// Describes an error of PEM without the content, which may be a private key. The error's own text repeats it.
+#[must_use]
+pub fn describe_pem_error(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "a section of PEM has no END line".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => {
+            "the BEGIN line of a section of PEM does not end in dashes and a line break".to_owned()
+        }
+        pem::Error::Base64Decode(_) => "a section of PEM is not base64".to_owned(),
+        pem::Error::NoItemsFound => "there is no such section in the PEM".to_owned(),
+        pem::Error::Io(error) => error.to_string(),
+        _ => "invalid PEM".to_owned(),
+    }
 }
 
 fn is_secret(pair: &str) -> bool {

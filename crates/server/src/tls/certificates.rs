@@ -11,6 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use crate::hooks::describe_pem_error;
+
 /// Certificates with their keys. A client gets the first certificate that is valid for its server name (SNI), or the
 /// first of all without a server name or a match.
 #[derive(Clone, Debug, Default)]
@@ -33,11 +35,12 @@ impl Certificates {
     pub fn with_pem(mut self, chain: &[u8], key: &[u8]) -> Result<Self, InvalidTls> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<_, _>>()
-            .map_err(|error| InvalidTls::new("the certificate", &error))?;
+            .map_err(|error| InvalidTls::new("the certificate", &describe_pem_error(&error)))?;
         if chain.is_empty() {
             return Err(InvalidTls("there is no certificate in the PEM".to_owned()));
         }
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| InvalidTls::new("the key", &error))?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| InvalidTls::new("the key", &describe_pem_error(&error)))?;
         let key = CertifiedKey::from_der(chain, key, &ring::default_provider())
             .map_err(|error| InvalidTls::new("certificate and key", &error))?;
         self.keys.push(Arc::new(key));
@@ -189,6 +192,25 @@ mod tests {
         ] {
             let found = certificates.find(name).unwrap();
             assert!(Arc::ptr_eq(&found, &certificates.keys[place]), "{name:?}");
+        }
+    }
+
+    /// The library's errors repeat lines of the file.
+    #[test]
+    fn error_of_a_malformed_key_does_not_repeat_it() {
+        let (chain, key) = pem(&["a.example"]);
+        let secret = key.lines().nth(1).unwrap();
+        let bytes: Vec<String> = secret.bytes().take(8).map(|byte| byte.to_string()).collect();
+        for bad in
+            [key.replace('\n', " "), key.replace("-----END", "---END"), key.replace(&secret[..4], "!!!!")]
+        {
+            for (chain, key) in [(&*chain, &*bad), (&*bad, &*key)] {
+                let error = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap_err();
+                for shown in [error.to_string(), format!("{error:?}")] {
+                    let leaks = shown.contains(&secret[8..16]) || shown.contains(&bytes.join(", "));
+                    assert!(!leaks, "{shown}");
+                }
+            }
         }
     }
 

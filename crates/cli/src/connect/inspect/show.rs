@@ -1,16 +1,18 @@
 //! Output of an inspection.
 
+use sinews_bench::escape::escape_line;
+
 use super::frame::RawFrameHead;
 use super::parser::FramePayload;
 use super::violation::Violation;
 use crate::connect::end::{EndKind, RunEnd};
-use crate::connect::output::{dump, hex, printable};
+use crate::connect::output::{dump, hex};
 
 /// Formats an HTTP head line by line, with `>` for sent and `<` for received lines.
 pub(crate) fn http(direction: char, head: &str) -> String {
     let line = |line: &str| {
         let ending = if line.ends_with("\r\n") || !line.ends_with('\n') { "" } else { " (a bare LF)" };
-        format!("{direction} {}{ending}", printable(line.trim_end_matches(['\r', '\n'])))
+        format!("{direction} {}{ending}", escape_line(line.trim_end_matches(['\r', '\n'])))
     };
     head.split_inclusive('\n').map(line).collect::<Vec<_>>().join("\n")
 }
@@ -27,7 +29,7 @@ pub(crate) fn payload(payload: &FramePayload) -> String {
     if payload.head.opcode() == 8 && payload.bytes.len() >= 2 {
         let (code, reason) = payload.bytes.split_at(2);
         let code = u16::from_be_bytes([code[0], code[1]]);
-        lines.push(format!("    {code} {}", printable(&String::from_utf8_lossy(reason))));
+        lines.push(format!("    {code} {}", escape_line(&String::from_utf8_lossy(reason))));
     } else if payload.len > 0 {
         lines.push(excerpt(&payload.bytes, payload.len, is_text || payload.head.is_control()));
     }

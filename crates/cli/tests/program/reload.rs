@@ -1,0 +1,109 @@
+//! SIGHUP, with flags and environment variables alone: the files that they name are read again.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::ChildStderr;
+use std::time::{Duration, Instant};
+
+use crate::auth::{SECRET, post, status, token};
+use crate::directory::Directory;
+use crate::support::{Running, TIMEOUT, program, unused_address};
+use crate::tls::{self, TestCertificate};
+
+type Log = Lines<BufReader<ChildStderr>>;
+
+fn log_of(server: &mut Running) -> Log {
+    BufReader::new(server.child.stderr.take().unwrap()).lines()
+}
+
+fn reload(server: &Running, log: &mut Log) -> String {
+    server.signal("HUP");
+    log.find_map(|line| line.ok().filter(|line| line.contains("read again") || line.contains("not applied")))
+        .expect("a line about the reload")
+}
+
+#[test]
+fn signal_without_files_has_no_effect() {
+    let mut server = Running::serve(&[]);
+    let mut log = log_of(&mut server);
+    let line = reload(&server, &mut log);
+    assert!(line.contains("no setting names a file that can be reloaded"), "{line}");
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));
+}
+
+/// The server listens before it prints its addresses.
+#[test]
+fn signal_during_the_start_has_no_effect() {
+    let address = unused_address();
+    let mut child = program().args(["serve", "--listen", &address.to_string()]).spawn().unwrap();
+    let deadline = Instant::now() + TIMEOUT;
+    // The start of the handler of signals: the first thread of the program.
+    let tasks = format!("/proc/{}/task", child.id());
+    while std::fs::read_dir(&tasks).is_ok_and(|tasks| tasks.count() < 2) {
+        assert!(Instant::now() < deadline);
+    }
+    while std::net::TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "it has ended");
+        let status = std::process::Command::new("kill").args(["-s", "HUP", &child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn files_of_flags_and_variables_are_read_again() {
+    let directory = Directory::new();
+    let made = TestCertificate::new("localhost");
+    let (certificate, key) =
+        (directory.write("a.pem", &made.certificate), directory.write("a.key", &made.key));
+    let secret = directory.write("secret", SECRET);
+    let former = "k".repeat(32);
+    let keys = directory.write("keys", &format!("a {former} publish\n"));
+    let former_token = token(&secret, &["--publish", "a"]);
+    let mut command = program();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--auth-secret-file", &secret]);
+    let mut plain = Running::start(command.env("SINEWS_API_KEYS_FILE", &keys));
+    let flags = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let mut encrypted = Running::serve(&flags);
+    let (mut plain_log, mut encrypted_log) = (log_of(&mut plain), log_of(&mut encrypted));
+    assert_eq!(status(&post(&plain, "a", Some(&former_token))), "200");
+    assert!(tls::get(&encrypted, "localhost", &[&made]).is_ok());
+
+    directory.write("secret", &SECRET.replace('0', "x"));
+    let next = "n".repeat(32);
+    directory.write("keys", &format!("a {next} publish\n"));
+    let line = reload(&plain, &mut plain_log);
+    assert!(line.contains(&format!("--auth-secret-file {secret}")), "{line}");
+    assert!(line.contains(&format!("SINEWS_API_KEYS_FILE {keys}")), "{line}");
+    assert_eq!(status(&post(&plain, "a", Some(&former_token))), "401");
+    assert_eq!(status(&post(&plain, "a", Some(&token(&secret, &["--publish", "a"])))), "200");
+    for (key, expected) in [(&former, "401"), (&next, "200")] {
+        let head = format!("POST /api/v1/publish HTTP/1.1\r\nX-API-Key: {key}");
+        assert_eq!(status(&plain.request(&head, r#"{"topic":"a","data":1}"#)), expected);
+    }
+
+    let renewed = TestCertificate::new("localhost");
+    directory.write("a.pem", &renewed.certificate);
+    directory.write("a.key", &renewed.key);
+    let line = reload(&encrypted, &mut encrypted_log);
+    assert!(line.contains(&format!("--tls-certificate {certificate}, --tls-key {key}")), "{line}");
+    assert!(tls::get(&encrypted, "localhost", &[&renewed]).is_ok());
+    directory.write("a.key", "no key");
+    assert!(reload(&encrypted, &mut encrypted_log).contains("not applied"));
+    assert!(tls::get(&encrypted, "localhost", &[&renewed]).is_ok(), "the server runs with the former key");
+}
+
+#[test]
+fn changed_file_that_is_read_at_the_start_needs_a_restart() {
+    let directory = Directory::new();
+    let password = directory.write("password", "one");
+    let broker = format!("nats://ann@{}", unused_address());
+    let mut server = Running::serve(&["--cluster", &broker, "--cluster-password-file", &password]);
+    let mut log = log_of(&mut server);
+    assert!(!reload(&server, &mut log).contains("restart"));
+    directory.write("password", "two");
+    let line = reload(&server, &mut log);
+    assert!(line.ends_with("this needs a restart: cluster.password_file"), "{line}");
+}

@@ -1,0 +1,279 @@
+//! No output has the content of a secret, whatever is wrong with it: every setting of a file, a URL or a secret gets malformed
+//! content, and the log, errors, `/metrics` and `sinews config check` are searched for it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::directory::Directory;
+use crate::support::{TIMEOUT, program};
+
+/// It stands for a secret.
+const MARKER: &str = "Xy7MARKERq9";
+
+/// Contents of a file.
+fn contents() -> Vec<String> {
+    let long = format!("{MARKER}{}", "a".repeat(64));
+    vec![
+        MARKER.to_owned(),
+        format!("{long}\n{long}\n"),
+        format!("{long} name publish\n"),
+        format!("name publish {long}\n"),
+        format!("name {long} publish:{MARKER}..\n"),
+        format!("name {long} publish\nname {long} {MARKER}\n"),
+        format!("-----BEGIN PRIVATE KEY----- {MARKER} -----END PRIVATE KEY-----"),
+        format!("-----BEGIN PRIVATE KEY-----\n{MARKER}\n"),
+        format!("-----BEGIN PRIVATE KEY-----\n{MARKER}!!\n-----END PRIVATE KEY-----\n"),
+        format!("-----BEGIN PRIVATE KEY-----\n{MARKER}\n-----END {MARKER}-----\n"),
+        format!("-----BEGIN CERTIFICATE-----\n{MARKER}$\n-----END CERTIFICATE-----\n"),
+        format!("-----BEGIN CERTIFICATE-----\n{MARKER}A=\n-----END CERTIFICATE-----\n"),
+        format!("{{\"keys\":\"{MARKER}\"}}"),
+        format!("{{\"keys\":[{{\"kty\":\"{MARKER}\",\"k\":\"{MARKER}\"}}]}}"),
+        format!("{{\"keys\":[{{\"kty\":\"oct\",\"kid\":[\"{MARKER}\"],\"k\":\"{MARKER}\"}}]}}"),
+        format!("{{\"{MARKER}"),
+        format!("secret = {MARKER}\n"),
+        format!("\u{0}{MARKER}"),
+    ]
+}
+
+/// Values of a URL or a secret.
+fn values() -> Vec<String> {
+    let hosts = ["127.0.0.1:1/", "127.0.0.1:1/a?b=c", "ho st/", "127.0.0.1:x", ""];
+    let mut all =
+        vec![MARKER.to_owned(), format!("a={MARKER}"), format!("{MARKER}://a"), format!("//{MARKER}@a")];
+    for scheme in ["http", "https", "ftp", "nats", "redis", "rediss", "kafka"] {
+        all.push(format!("{scheme}://ann:{MARKER}"));
+        all.push(format!("{scheme}://:{MARKER}?x@127.0.0.1:1"));
+        all.push(format!("{scheme}://:{MARKER}/x@127.0.0.1:1"));
+        all.push(format!("{scheme}://:{MARKER}#x@127.0.0.1:1"));
+        all.push(format!("{scheme}://127.0.0.1:1/?maxlen={MARKER}"));
+        all.push(format!("{scheme}://127.0.0.1:1/?{MARKER}"));
+        all.extend(hosts.iter().map(|host| format!("{scheme}://ann:{MARKER}@{host}")));
+        all.push(format!("issuer={scheme}://ann:{MARKER}@127.0.0.1:1"));
+    }
+    all
+}
+
+/// The settings with a value of one of these kinds, each with its table, its key and its kind.
+fn settings() -> Vec<(String, String, String)> {
+    let output = program().args(["config", "default"]).output().unwrap();
+    let default = String::from_utf8(output.stdout).unwrap();
+    let help = String::from_utf8(program().args(["serve", "--help"]).output().unwrap().stdout).unwrap();
+    let (mut table, mut found) = (String::new(), Vec::new());
+    for line in default.lines() {
+        if let Some(name) = line.trim_start_matches('#').strip_prefix('[') {
+            name.trim_end_matches(']').clone_into(&mut table);
+        } else if let Some((key, _)) = line.trim_start_matches('#').split_once(" = ")
+            && !table.contains(['"', '['])
+        {
+            let flag = format!("--{}-{key} <", table).replace(['.', '_'], "-");
+            let flag = flag.replace("---", "--");
+            let Some((_, rest)) = help.split_once(&flag) else { continue };
+            let kind = rest.split('>').next().unwrap();
+            if ["FILE", "URL", "SECRET", "PASSWORD", "[ISSUER=]URL", "NAME=VALUE"].contains(&kind) {
+                found.push((table.clone(), key.to_owned(), kind.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// The output of the server: until it ends, or after a reload and the metrics.
+fn run(directory: &Directory, mut command: Command, id: usize) -> String {
+    let [out, err] = ["out", "err"].map(|name| directory.path(&format!("{id}.{name}")));
+    let file = |path: &str| Stdio::from(File::create(path).unwrap());
+    let mut child = command.stdout(file(&out)).stderr(file(&err)).spawn().unwrap();
+    let read = |path: &str| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+    let process = child.id().to_string();
+    let signal = |name: &str| {
+        let _ = Command::new("kill").args(["-s", name, &process]).status();
+    };
+    let (deadline, mut metrics, mut is_signalled) = (Instant::now() + TIMEOUT, String::new(), false);
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "the server does not stop: {}", read(&err));
+        let table = read(&out);
+        if table.contains("Ctrl-C stops.") && !is_signalled {
+            let address = table.split_once("://").unwrap().1.split('/').next().unwrap();
+            if !table.contains("https://") {
+                metrics = get_metrics(address);
+            }
+            signal("HUP");
+            is_signalled = true;
+        }
+        if is_signalled && ["read again", "not applied"].iter().any(|words| read(&err).contains(words)) {
+            signal("TERM");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    format!("{}{}{metrics}", read(&out), read(&err))
+}
+
+fn get_metrics(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The lines of an output with a part of the secret.
+fn leaks(output: &str, case: &str) -> Vec<String> {
+    // Bytes of the secret as decimal or hexadecimal numbers, too.
+    let bytes = &MARKER.as_bytes()[3..9];
+    let decimal: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    let hexadecimal: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let forms = [&MARKER[3..9], &decimal.join(", "), &hexadecimal.concat(), &hexadecimal.join(" ")];
+    let has_secret = |line: &&str| forms.iter().any(|form| line.contains(form));
+    output.lines().filter(has_secret).map(|line| format!("{case}: {line}")).collect()
+}
+
+fn assert_hidden(output: &str, case: &str) {
+    assert_eq!(leaks(output, case), Vec::<String>::new());
+}
+
+#[test]
+fn no_output_has_the_content_of_a_malformed_file_or_url() {
+    let directory = Directory::new();
+    let settings = settings();
+    assert!(settings.len() >= 20, "{settings:?}");
+    let mut cases = Vec::new();
+    for (table, key, kind) in &settings {
+        let values = if kind == "FILE" {
+            let write = |(at, content): (usize, String)| directory.write(&format!("content{at}"), &content);
+            contents().into_iter().enumerate().map(write).collect()
+        } else {
+            values()
+        };
+        cases.extend(values.into_iter().map(|value| (table, key, value)));
+    }
+    // The check of the file takes the same errors; every seventh case also runs the server, by flags and by variables in turn.
+    let cases = Mutex::new(cases.into_iter().enumerate());
+    let found = Mutex::new(Vec::new());
+    let next = || cases.lock().unwrap().next();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some((at, (table, key, value))) = next() {
+                    let leaks = check_case(&directory, at, (table, key, &value));
+                    found.lock().unwrap().extend(leaks);
+                }
+            });
+        }
+    });
+    assert_eq!(found.into_inner().unwrap(), Vec::<String>::new());
+}
+
+fn check_case(directory: &Directory, at: usize, (table, key, value): (&str, &str, &str)) -> Vec<String> {
+    let case = format!("{table}.{key} = {value:?}");
+    let mut with = vec![(key.to_owned(), value.to_owned())];
+    let mut other = |key: &str, value: &str| with.push((key.to_owned(), value.to_owned()));
+    match (table, key) {
+        ("tls", "certificate") => other("key", value),
+        ("tls", "key") => other("certificate", value),
+        ("cluster", "password_file") => other("url", "nats://ann@127.0.0.1:1"),
+        ("streams", "store_password" | "store_password_file" | "store_settings") => {
+            other("store", "nats://ann@127.0.0.1:1");
+        }
+        ("hooks", "ca_file" | "signing_key" | "signing_key_file") => other("connect", "https://127.0.0.1:1/"),
+        ("auth", "jwks_ca_file") => other("jwks_url", "https://127.0.0.1:1/"),
+        _ => {}
+    }
+    let lines: String = with.iter().map(|(key, value)| format!("{key} = {value:?}\n")).collect();
+    let file = directory.write(&format!("{at}.toml"), &format!("[{table}]\n{lines}"));
+    let output = program().args(["config", "check", &file]).output().unwrap();
+    let output = [output.stdout, output.stderr].concat();
+    let mut found = leaks(&String::from_utf8_lossy(&output), &case);
+    if !at.is_multiple_of(7) {
+        return found;
+    }
+    let mut command = program();
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    for (key, value) in &with {
+        let name = format!("{table}_{key}");
+        if at.is_multiple_of(2) {
+            command.arg(format!("--{}={value}", name.replace('_', "-")));
+        } else {
+            command.env(format!("SINEWS_{}", name.to_uppercase()), value);
+        }
+    }
+    found.extend(leaks(&run(directory, command, at), &case));
+    found
+}
+
+#[test]
+fn no_output_has_the_content_of_a_malformed_configuration() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", &format!("{MARKER}\n"));
+    for text in [
+        format!("[auth]\nsecret = {MARKER}\n"),
+        format!("[auth]\nsecret = \"{MARKER}\n"),
+        format!("[auth]\nsecret = '{MARKER}\n"),
+        format!("[auth]\nsecret = \"{MARKER}\\q\"\n"),
+        format!("[auth]\nsecret = [\"{MARKER}\"]\n"),
+        format!("[auth]\nsecret = {{ a = \"{MARKER}\" }}\n"),
+        format!("[auth]\nsecret \"{MARKER}\"\n"),
+        format!("[api]\nkey = \"{MARKER}\"\n"),
+        format!("[hooks]\nsigning_key = \"{MARKER}\"\n"),
+        format!("[hooks]\nconnect = [\"http://u:{MARKER}@a/\"]\n"),
+        format!("[namespace.a]\nrpc_hook = \"http://u:{MARKER}@a/\"\n"),
+        format!("[webhook.a]\nurl = \"http://u:{MARKER}@a/\"\n"),
+        format!("[webhook.a]\nurl = \"http://a/\"\nsecret = \"{MARKER}\"\n"),
+        format!("[webhook.a]\nurl = \"http://a/\"\nsecret_file = {secret:?}\n"),
+        format!("[[pusher.app]]\nid = \"1\"\nkey = \"k\"\nsecret = [\"{MARKER}\"]\n"),
+        format!("[[pusher.app]]\nid = \"1\"\nkey = \"k\"\nsecret = \"s\"\nmore_keys = [\"{MARKER}\"]\n"),
+        format!(
+            "[[pusher.app]]\nid = \"1\"\nkey = \"k\"\nsecret = \"s\"\nwebhooks = [\"http://u:{MARKER}@a/\"]\n"
+        ),
+        format!(
+            "[[pusher.app]]\nid = \"1\"\nkey = \"k\"\nsecret = \"s\"\nwebhooks = [\"http://a/\"]\n\
+             webhook_headers = [\"{MARKER}\"]\n"
+        ),
+        format!(
+            "[[pusher.app]]\nid = \"1\"\nkey = \"k\"\nsecret = \"s\"\nwebhooks = [\"http://a/\"]\n\
+             webhook_headers = [\"Authorization: {MARKER}\\u0001\"]\n"
+        ),
+        format!("[cluster]\nurl = [\"nats://u:{MARKER}@a\"]\n"),
+        format!("[streams]\nstore = \"nats://u:{MARKER}@a/b/c\"\n"),
+        format!("origin = \"https://u:{MARKER}@a\"\n"),
+        format!("listen = \"redis://:{MARKER}@a\"\n"),
+    ] {
+        let file = directory.write("sinews.toml", &text);
+        let output = program().args(["config", "check", &file]).output().unwrap();
+        assert!(!output.status.success(), "{text}");
+        let output = [output.stdout, output.stderr].concat();
+        assert_hidden(&String::from_utf8_lossy(&output), &text);
+    }
+}
+
+#[test]
+fn other_commands_and_the_help_do_not_show_passwords() {
+    let url = format!("redis://:{MARKER}@127.0.0.1:1");
+    let web = format!("ws://ann:{MARKER}@127.0.0.1:1/?token={MARKER}");
+    let proxy = format!("http://ann:{MARKER}@127.0.0.1:1");
+    for arguments in [
+        &["nodes", &url][..],
+        &["nodes", &format!("redis://ann:{MARKER}")],
+        &["connect", &web],
+        &["connect", &format!("ws://ann:{MARKER}@ho st/")],
+        &["connect", &format!("ftp://ann:{MARKER}@a/")],
+        &["connect", "--proxy", &proxy, "ws://127.0.0.1:1/"],
+        &["connect", "--proxy", &format!("ftp://ann:{MARKER}@a"), "ws://127.0.0.1:1/"],
+        &["bench", "--duration", "1s", &web],
+        &["serve", "--help"],
+        &["serve", "--threads", &proxy],
+        &["serve", "--origin", &proxy],
+        &["token", "inspect", MARKER],
+    ] {
+        let mut command = program();
+        for name in ["HOOKS_CONNECT", "AUTH_JWKS_URL", "CLUSTER_URL", "STREAMS_STORE", "AUTH_SECRET"] {
+            command.env(format!("SINEWS_{name}"), &proxy);
+        }
+        let output = command.args(arguments).output().unwrap();
+        let output = [output.stdout, output.stderr].concat();
+        assert_hidden(&String::from_utf8_lossy(&output), &format!("{arguments:?}"));
+    }
+}
