@@ -47,7 +47,7 @@ impl Handler for ChatMember {
         } else if &payload[..] == b"+" {
             cx.subscribe("other").unwrap();
         } else if &payload[..] == b"?" {
-            cx.send_text("answer").unwrap();
+            let _ = cx.send_text("answer").unwrap();
         } else if payload.starts_with(b"=") {
             cx.publish("other", &Prepared::new(payload.kind(), payload.detach())).unwrap();
         } else if payload.starts_with(b"#") {

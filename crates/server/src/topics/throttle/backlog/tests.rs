@@ -40,7 +40,7 @@ impl SlowSession {
             rules: TopicRules::new(rules),
             counters: TopicCounters::default(),
         };
-        slow.session.tx(&mut slow.resources, Time::ZERO).send_binary(&[0; 200]).unwrap();
+        let _ = slow.session.tx(&mut slow.resources, Time::ZERO).send_binary(&[0; 200]).unwrap();
         slow.in_flight = slow.session.start_send();
         slow
     }
@@ -64,7 +64,7 @@ impl SlowSession {
     fn sends(&mut self, text: &str) {
         let mut tx = self.session.tx(&mut self.resources, Time::ZERO);
         self.backlog.flush_before_send(&mut tx, &self.rules, &mut self.counters);
-        tx.send_text(text).unwrap();
+        let _ = tx.send_text(text).unwrap();
     }
 
     fn reports(&mut self) -> Vec<(Option<String>, u64)> {
@@ -194,7 +194,7 @@ fn route_policy_applies_without_a_rule() {
                 // Not slow yet, by this policy.
                 let mut tx = slow.session.tx(&mut slow.resources, Time::ZERO);
                 assert!(is_ready(&tx, RuleId::NONE) == (number < 12));
-                tx.queue_prepared(&Prepared::text(number.to_string()), false).unwrap();
+                let _ = tx.queue_prepared(&Prepared::text(number.to_string()), false).unwrap();
             } else {
                 slow.offer("a", &number.to_string());
             }
