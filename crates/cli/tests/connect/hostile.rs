@@ -66,8 +66,8 @@ fn frames_cannot_control_the_terminal() {
         [frame(0x89, HOSTILE.as_bytes()), close.clone()].concat(),
         [frame(0x8a, HOSTILE.as_bytes()), close.clone()].concat(),
         [frame(0x81, HOSTILE.as_bytes()), close.clone()].concat(),
-        [frame(0x82, HOSTILE.as_bytes()), close].concat(),
-        frame(0x83, HOSTILE.as_bytes()),
+        [frame(0x82, HOSTILE.as_bytes()), close.clone()].concat(),
+        [frame(0x83, HOSTILE.as_bytes()), close].concat(),
     ] {
         for (mode, is_formatted) in MODES.into_iter().filter(|(mode, _)| !mode.contains(&"--probe")) {
             let (sent, is_violation) = (sent.clone(), sent[0] == 0x83);

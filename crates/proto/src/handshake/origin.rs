@@ -124,7 +124,7 @@ impl AllowedOrigin {
             }
             _ => rest,
         };
-        let labels = host.strip_prefix('.').unwrap_or(host);
+        let labels = if is_wildcard { &host[1..] } else { host };
         if labels.is_empty() || labels.starts_with('.') || labels.contains("..") || rest.contains('*') {
             return None;
         }
