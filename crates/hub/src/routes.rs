@@ -91,16 +91,18 @@ pub(crate) fn add_to(
         });
     let router = add_requests(router.decode_bodies(), live);
     let router = add_keys(router, live, (hub, store), readers.clone());
-    let host_live = live.clone();
-    let router = router.before("/", move |request| {
-        host_live
-            .policy()
-            .check_host(request)
-            .or_else(|| query::check(request).map(|error| failure(400, &error)))
-    });
-    let router = cors::add_to(router, live);
+    let router = cors::add_to(add_checks(router, live), live);
     let router = add_streams(router, options, live, hub, store);
     add_records(router, live, store, readers)
+}
+
+/// Adds the checks that precede all routes: the host, and the names of query parameters.
+fn add_checks(router: Router, live: &LivePolicy) -> Router {
+    let live = live.clone();
+    router.before("/", move |request| {
+        let rejected = live.policy().check_host(request);
+        rejected.or_else(|| query::check(request).map(|error| failure(400, &error)))
+    })
 }
 
 /// What a [`TopicsReader`] of a request borrows.

@@ -265,9 +265,7 @@ fn json_that_is_nested_too_deeply_is_rejected() {
             "{{\"op\":\"join\",\"id\":1,\"topic\":\"a\",\"member\":{{\"id\":\"m\",\"info\":{data}}}}}"
         );
         let joined = answer(&mut socket, &member);
-        assert!(
-            depth == 128 || joined["error"].as_str().is_some_and(|text| text.contains(limit)),
-            "{joined}"
-        );
+        let text = joined["error"].as_str().unwrap_or_default();
+        assert!(depth == 128 || text.contains(limit), "{joined}");
     }
 }
