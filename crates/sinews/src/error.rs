@@ -223,10 +223,7 @@ impl From<crate::SendError> for Error {
         if let Some(closed) = error.closed() {
             return Self::Closed(closed.clone());
         }
-        Self::Misuse(error.misuse().unwrap_or(if error.is_full() {
-            Misuse::QueueFull
-        } else {
-            Misuse::Closing
-        }))
+        let unsent = if error.is_full() { Misuse::QueueFull } else { Misuse::Closing };
+        Self::Misuse(error.misuse().unwrap_or(unsent))
     }
 }

@@ -37,7 +37,8 @@ fn message_of_any_kind_reads_as_text() {
     ];
     for (message, text) in cases {
         assert_eq!(message.to_text().ok(), text, "{message:?}");
-        assert_eq!(message.to_string(), text.map_or(format!("{} bytes", message.len()), str::to_owned));
+        let shown = text.map_or_else(|| format!("{} bytes", message.len()), str::to_owned);
+        assert_eq!(message.to_string(), shown);
         let data = text.map_or_else(|| message.as_bytes().to_vec(), |text| text.as_bytes().to_vec());
         assert_eq!(message.into_data(), data);
     }

@@ -245,7 +245,7 @@ fn fill(policy: Overflow, len: usize) -> (SessionEnd, Vec<Sent>) {
     let negotiated = negotiate_plain(Role::Server);
     let mut end = SessionEnd::new(negotiated, config, App::listener(), Time::ZERO);
     // The first byte of a first message has left: the rest of it can no longer be dropped.
-    end.act(Time::ZERO, |tx| tx.send_text("in flight").expect("open"));
+    let _ = end.act(Time::ZERO, |tx| tx.send_text("in flight").expect("open"));
     assert_eq!(end.take(1, Time::ZERO).len(), 1);
     let mut sent = Vec::new();
     for number in 0..120_u8 {
@@ -324,7 +324,7 @@ fn output_over_the_cap_drops_the_oldest() {
 fn own_messages_are_not_dropped_by_the_overflow_policy() {
     let config = quiet().with_max_outbound(5000).with_overflow(Overflow::DropOldest);
     let mut end = SessionEnd::new(negotiate_plain(Role::Server), config, App::listener(), Time::ZERO);
-    end.act(Time::ZERO, |tx| tx.send_text("in flight").expect("open"));
+    let _ = end.act(Time::ZERO, |tx| tx.send_text("in flight").expect("open"));
     assert_eq!(end.take(1, Time::ZERO).len(), 1);
     let published = Prepared::binary(Bytes::from(vec![9; 1000]));
     for number in 0..20_u8 {
@@ -527,8 +527,8 @@ fn windows_stay_in_step_with_plain_and_published_messages_between() {
                     let _ = tx.send_prepared(&published).expect("open");
                 }
                 if number % 5 == 0 {
-                    tx.send_fragment(Text, b"in two ", false).expect("open");
-                    tx.send_fragment(Text, b"fragments", true).expect("open");
+                    let _ = tx.send_fragment(Text, b"in two ", false).expect("open");
+                    let _ = tx.send_fragment(Text, b"fragments", true).expect("open");
                 }
             };
             pair.client.act(now, send);

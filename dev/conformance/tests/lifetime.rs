@@ -106,14 +106,14 @@ fn sending_and_publishing_inside_any_callback_keep_their_order() {
                 return;
             }
             let _ = tx.send_text("copied").expect("open");
-            tx.send_bytes(large.clone()).expect("open");
+            let _ = tx.send_bytes(large.clone()).expect("open");
             let _ = tx.send_prepared(&published).expect("open");
-            tx.send_fragment(Binary, b"in ", false).expect("open");
+            let _ = tx.send_fragment(Binary, b"in ", false).expect("open");
             assert_eq!(tx.send_text("inside a message"), Err(Misuse::MessageOpen));
             let _ = tx.send_prepared(&published).expect("held until the message has ended");
             assert_eq!(tx.send_fragment(Text, b"", true), Err(Misuse::MessageOpen));
-            tx.send_ping(b"between").expect("open");
-            tx.send_fragment(Binary, b"pieces", true).expect("open");
+            let _ = tx.send_ping(b"between").expect("open");
+            let _ = tx.send_fragment(Binary, b"pieces", true).expect("open");
         }
     };
     for trigger in triggers() {
@@ -205,7 +205,7 @@ fn a_session_may_end_while_a_send_is_in_flight() {
     for role in ROLES {
         let negotiated = negotiate(None, None).of(role);
         let mut end = SessionEnd::new(negotiated, quiet(), App::listener(), Time::ZERO);
-        end.act(Time::ZERO, |tx| tx.send_bytes(vec![3; 50_000].into()).expect("open"));
+        let _ = end.act(Time::ZERO, |tx| tx.send_bytes(vec![3; 50_000].into()).expect("open"));
         let mut sent = end.take(10, Time::ZERO);
         end.deliver(
             &mut Frame::new(5, "").encode(if role == Role::Server { Role::Client } else { Role::Server }),

@@ -27,7 +27,7 @@ impl Events for Quiet {
         self.messages += 1;
         self.bytes += payload.len();
         if self.echo {
-            tx.send_payload(payload).expect("open");
+            let _ = tx.send_payload(payload).expect("open");
         }
     }
 
@@ -338,7 +338,7 @@ fn an_owned_message_leaves_by_reference() {
     let payload = Bytes::from(vec![1; 1 << 20]);
     let ((), counts) = measure(|| {
         let mut tx = end.session.tx(&mut end.resources, Time::ZERO);
-        tx.send_bytes(payload.clone()).expect("open");
+        let _ = tx.send_bytes(payload.clone()).expect("open");
         end.drain();
     });
     assert!(counts.peak < 4096, "{counts:?}");

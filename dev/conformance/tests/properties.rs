@@ -279,14 +279,14 @@ fn a_send_may_stop_at_every_byte() {
         let queue = |end: &mut SessionEnd| {
             end.act(Time::ZERO, |tx| {
                 let _ = tx.send_text("small").expect("open");
-                tx.send_bytes(vec![b'L'; 5000].into()).expect("open");
+                let _ = tx.send_bytes(vec![b'L'; 5000].into()).expect("open");
                 let _ = tx.send_binary(&[1; 130]).expect("open");
-                tx.send_ping(b"ping").expect("open");
-                tx.send_bytes(vec![b'M'; 4096].into()).expect("open");
+                let _ = tx.send_ping(b"ping").expect("open");
+                let _ = tx.send_bytes(vec![b'M'; 4096].into()).expect("open");
             });
         };
         let late = |end: &mut SessionEnd| {
-            end.act(Time::ZERO, |tx| tx.send_text("behind all that").expect("open"));
+            let _ = end.act(Time::ZERO, |tx| tx.send_text("behind all that").expect("open"));
         };
         let mut whole = session(negotiated, App::listener());
         queue(&mut whole);

@@ -91,8 +91,23 @@ const BESIDE: [[&[&str]; 2]; 3] = [
 
 /// Seconds that the long steps take on two slow cores beside another step, for [`Options::within`]. The other
 /// steps take at most [`USUAL_SECONDS`].
-const LONG_STEPS: [(&str, u64); 0] = [];
-const USUAL_SECONDS: u64 = 60;
+const LONG_STEPS: [(&str, u64); 14] = [
+    ("build", 240),
+    ("conformance", 300),
+    ("examples", 300),
+    ("interop", 1200),
+    ("doc", 150),
+    ("msrv", 150),
+    ("targets", 200),
+    ("api", 150),
+    ("sanitizer", 240),
+    ("fuzz", 300),
+    ("features", 600),
+    ("floors", 240),
+    ("instructions", 400),
+    ("archive", 300),
+];
+const USUAL_SECONDS: u64 = 120;
 
 /// Name of a step, and what it does.
 type Step = (&'static str, Run);

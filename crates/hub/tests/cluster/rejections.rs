@@ -134,7 +134,7 @@ impl RealBroker {
         let spawned =
             command.arg(&path).current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let Ok(child) = spawned else {
-            eprintln!("skipped: {program} is not installed (apt install redis-server nats-server)");
+            println!("skipped: {program} is not installed (apt install redis-server nats-server)");
             return None;
         };
         let broker = Self { child, url: format!("{scheme}://sinews:secret@127.0.0.1:{port}"), _files: files };
