@@ -44,7 +44,7 @@ fn csv_columns_are_the_same_without_answers() {
 #[test]
 fn html_report_is_self_contained() {
     let own = ServeProcess::start(&[]);
-    let (url, pid) = (own.url("ws", "/echo?a=<b>"), own.pid());
+    let (url, pid) = (own.url("ws", "/echo?_a=<b>"), own.pid());
     let directory = Directory::new();
     let path = directory.path("report.html");
     let run = run(&[&url, "-c", "2", "-d", "700ms", "-q", "--pid", &pid, "--report", &path]);
@@ -52,7 +52,7 @@ fn html_report_is_self_contained() {
     let page = std::fs::read_to_string(&path).unwrap();
     let charts = if cfg!(target_os = "linux") { 3 } else { 2 };
     assert_eq!(page.matches("<svg").count(), charts, "latency, rate, memory");
-    assert!(page.contains("prefers-color-scheme:dark") && page.contains("/echo?a=&lt;b&gt;"));
+    assert!(page.contains("prefers-color-scheme:dark") && page.contains("/echo?_a=&lt;b&gt;"));
     for outside in ["<script", "src=", "<link", "@import", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }

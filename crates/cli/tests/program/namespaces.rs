@@ -339,6 +339,7 @@ fn slow_consumer_policy_follows_the_namespace() {
     );
     let subscriber = |pattern: &str| {
         let mut client = Client::connect(&server);
+        client.0.fix_receive_buffer();
         assert_eq!(subscribe(&mut client, pattern)["op"], "ack");
         client
     };

@@ -202,6 +202,11 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
+    /// Sets the size of the kernel's receive buffer, which would grow while the client does not read.
+    pub(crate) fn fix_receive_buffer(&self) {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, 64 << 10).unwrap();
+    }
+
     pub(crate) fn send(&mut self, frame: &Frame) {
         self.stream.write_all(&frame.encode(Role::Client)).unwrap();
     }

@@ -1,6 +1,7 @@
 //! Lists the nodes of a cluster from outside, by their heartbeats.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
@@ -61,9 +62,13 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
     let (begin, mut found) = (Instant::now(), BTreeMap::new());
     let mut end = begin + timeout;
     let mut poll = Poll::new().map_err(describe)?;
-    let waker = Waker::new(poll.registry(), Token(1)).map_err(describe)?;
-    // Without a wakeup, the next attempt to list them may succeed.
-    let wake = move || drop(waker.wake());
+    let waker = Arc::new(Waker::new(poll.registry(), Token(1)).map_err(describe)?);
+    // This function keeps the waker until it returns: a wakeup is lost with the last reference. Without a wakeup, the next attempt
+    // to list them may succeed.
+    let wake = {
+        let waker = Arc::clone(&waker);
+        move || drop(waker.wake())
+    };
     let mut connection = BrokerConnection::start((options, None), 0, (poll.registry(), Token(0)), wake)?;
     let mut events = Events::with_capacity(8);
     loop {
