@@ -351,7 +351,10 @@ fn slow_consumer_policy_follows_the_namespace() {
     };
     let (numbers, dropped) = flood(&server, &mut subscriber("newest.*"), &["newest.a"], is_all);
     let newest = &numbers["newest.a"];
-    assert!(dropped > 0 && newest.iter().copied().eq(0..newest.len() as u64), "the first messages stay");
+    assert!(dropped > 0 && is_ascending(newest), "{dropped} dropped");
+    // While the kernel's send buffer grows, messages after the first dropped one find space.
+    assert_eq!(newest.first(), Some(&0), "the first messages stay");
+    assert!(newest.last() < Some(&(FLOOD - 1)), "the last messages are dropped");
 
     let (numbers, dropped) = flood(&server, &mut subscriber("oldest.*"), &["oldest.a"], is_all);
     let oldest = &numbers["oldest.a"];

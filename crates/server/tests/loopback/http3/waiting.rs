@@ -11,8 +11,9 @@ use super::sockets::Http3Sockets;
 use super::{Http3Client, Http3Server};
 use crate::support::{echo, patient};
 
-/// Two exceed the limit of 1 MiB.
-const ANSWER: usize = 1_000_000;
+/// Two exceed the limit.
+const ANSWER: usize = 100_000;
+const QUEUED_MAX: usize = 128 << 10;
 
 /// A server, the numbers of its requests in the order of their execution, and a client whose streams have small windows.
 fn start(http: HttpConfig) -> (Http3Server, Arc<Mutex<Vec<usize>>>, Http3Client) {
@@ -22,8 +23,9 @@ fn start(http: HttpConfig) -> (Http3Server, Arc<Mutex<Vec<usize>>>, Http3Client)
         asked.lock().unwrap().push(request.param("number").unwrap().parse().unwrap());
         Response::text(vec![b'x'; ANSWER])
     });
-    let server =
-        Http3Server::with(http, router, |server| server.limits(Limits::default().without_max_memory()));
+    let server = Http3Server::with(http.with_max_queued_answers(QUEUED_MAX), router, |server| {
+        server.limits(Limits::default().without_max_memory())
+    });
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(1000_u32.into());
     let (address, roots) = (server.running.address, server.roots.clone());
