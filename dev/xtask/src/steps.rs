@@ -92,7 +92,7 @@ const BESIDE: [[&[&str]; 2]; 3] = [
 /// Seconds that the long steps take on two slow cores beside another step, for [`Options::within`]. The other
 /// steps take at most [`USUAL_SECONDS`].
 const LONG_STEPS: [(&str, u64); 14] = [
-    ("build", 240),
+    ("build", 400),
     ("conformance", 300),
     ("examples", 300),
     ("interop", 1200),
