@@ -92,9 +92,9 @@ const BESIDE: [[&[&str]; 2]; 3] = [
 /// Seconds that the long steps take on two slow cores beside another step, for [`Options::within`]. The other
 /// steps take at most [`USUAL_SECONDS`].
 const LONG_STEPS: [(&str, u64); 14] = [
-    ("build", 400),
-    ("conformance", 300),
-    ("examples", 300),
+    ("build", 700),
+    ("conformance", 500),
+    ("examples", 500),
     ("interop", 1200),
     ("doc", 150),
     ("msrv", 150),
