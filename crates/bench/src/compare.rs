@@ -15,8 +15,8 @@ use crate::output::{print, print_status};
 use crate::plan::{LoadMode, LoadPlan};
 use crate::process::pin;
 use crate::report::units::{count, nanos};
-use crate::result::LoadResult;
 use crate::statistics::{MedianInterval, ROUNDS_MIN, RoundRatio, spread};
+use crate::tally::LoadFigures;
 use crate::url::shown_url;
 
 /// A server under comparison.
@@ -131,7 +131,7 @@ fn measure(one: &Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result
     let pids: Vec<u32> = started.iter().map(StartedServer::id).collect();
     let outcome = load::run(one.plan.clone(), (&pids, true), interrupt, |_| ())?;
     if !interrupt.is_interrupted() {
-        check(&outcome).map_err(|fault| format!("comparison is invalid: {}: {fault}", one.name))?;
+        check(&outcome.tally).map_err(|fault| format!("comparison is invalid: {}: {fault}", one.name))?;
     }
     let at = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64;
     Ok(ServerRound {
@@ -144,9 +144,9 @@ fn measure(one: &Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result
 }
 
 /// Rejects a round without figures.
-fn check(outcome: &LoadResult) -> Result<(), String> {
-    verdict(&outcome.tally)?;
-    match outcome.tally.messages {
+fn check(figures: &LoadFigures) -> Result<(), String> {
+    verdict(figures)?;
+    match figures.messages {
         0 => Err("no message was answered during the measurement; use a longer --duration".to_owned()),
         _ => Ok(()),
     }
@@ -226,4 +226,18 @@ fn to_json(all: &[Contender]) -> Value {
         result
     };
     json!({ "rounds_to_decide": ROUNDS_MIN, "servers": all.iter().map(one).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_without_answers_is_rejected() {
+        let mut figures = LoadFigures::new();
+        let error = check(&figures).unwrap_err();
+        assert!(error.contains("no message was answered"), "{error}");
+        figures.messages = 1;
+        assert_eq!(check(&figures), Ok(()));
+    }
 }

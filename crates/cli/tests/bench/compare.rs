@@ -166,7 +166,6 @@ fn invalid_comparison_has_no_table() {
         (&missing, &page, &["-n", "20"], "http_status"),
         (&url, &silent, &["-d", "50ms", "--timeout", "1s"], "no_answer"),
         (&url, &"ws://127.0.0.1:1/".to_owned(), &["-n", "20"], "connection_refused"),
-        (&url, &url, &["-d", "1ms", "--warm-up", "0s", "--rate", "1"], "no message was answered"),
         (&url, &url, &["--mode", "idle"], "sinews bench idle"),
     ] {
         let run = run(&[&["compare", first, other, "--rounds", "3", "-c", "2", "-q"], arguments].concat());
