@@ -6,7 +6,7 @@
 //!              ◀─── result ────┘ after the changes
 //! ```
 //!
-//! docs/book/src/internals/decisions.md has the reasons, docs/book/src/operate/cluster.md the guarantees.
+//! Decision 58 in docs/book/src/internals/decisions.md has the reasons, docs/book/src/server/keys.md the guarantees.
 
 mod claim;
 mod durable;
