@@ -34,8 +34,7 @@ const WITH_BACKEND: [(&str, &str); 10] = [
 /// Binaries that bound latencies run when nothing else does.
 const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
 /// Binaries that take longest start first. The others follow in cargo's order.
-const LONGEST: [(&str, &str); 3] =
-    [("cli", "program"), ("conformance", "properties"), ("conformance", "autobahn")];
+const LONGEST: [(&str, &str); 3] = [("cli", "program"), ("conformance", "cases"), ("sinews", "on_tokio")];
 /// Binaries that run at a time: most tests wait more than they compute.
 const AT_A_TIME: usize = 3;
 /// How many of the slowest runs are printed.

@@ -13,7 +13,7 @@ const CHUNKED: &str = "crates/http/src/h1/chunked.rs";
 const CONDITIONS: &str = "crates/http/src/conditions.rs";
 const PATHS: &str = "crates/server/src/files/path.rs";
 const COMPRESS: &str = "crates/http/src/encoding.rs";
-const CASES: &str = "dev/conformance/tests/http.rs";
+const CASES: &str = "dev/conformance/tests/cases/http.rs";
 const CONFIG: &str = "crates/server/src/http.rs";
 
 pub(super) const HTTP_1: &[Line] = &[

@@ -65,7 +65,7 @@ pub(crate) const fn line(id: &'static str, text: &'static str, held: Held) -> Li
 pub fn render() -> String {
     let mut out = String::from(
         "# Standards, and the tests that verify them\n\n\
-         Generated from `src/standards`; `UPDATE_STANDARDS=1 cargo test -p sinews-conformance --test standards`\n\
+         Generated from `src/standards`; `UPDATE_STANDARDS=1 cargo test -p sinews-conformance --test cases standards`\n\
          writes it anew.\n",
     );
     for (title, lines) in SECTIONS {

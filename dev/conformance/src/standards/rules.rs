@@ -19,12 +19,12 @@ pub(super) const MASKS: &str = "crates/session/src/masks.rs";
 pub(super) const UPGRADE: &str = "crates/server/tests/loopback/upgrade.rs";
 pub(super) const HTTP: &str = "crates/server/tests/loopback/http.rs";
 pub(super) const SOCKET: &str = "crates/server/tests/loopback/websocket.rs";
-pub(super) const AUTOBAHN: &str = "dev/conformance/tests/autobahn.rs";
-pub(super) const PROBES: &str = "dev/conformance/tests/probes.rs";
-pub(super) const FAULTS: &str = "dev/conformance/tests/faults.rs";
+pub(super) const AUTOBAHN: &str = "dev/conformance/tests/cases/autobahn.rs";
+pub(super) const PROBES: &str = "dev/conformance/tests/cases/probes.rs";
+pub(super) const FAULTS: &str = "dev/conformance/tests/cases/faults.rs";
 pub(super) const MEMORY: &str = "dev/conformance/tests/memory.rs";
-pub(super) const LIFETIME: &str = "dev/conformance/tests/lifetime.rs";
-pub(super) const PROPERTIES: &str = "dev/conformance/tests/properties.rs";
+pub(super) const LIFETIME: &str = "dev/conformance/tests/cases/lifetime.rs";
+pub(super) const PROPERTIES: &str = "dev/conformance/tests/cases/properties.rs";
 
 pub(super) const RFC_6455: &[Line] = &[
     line(

@@ -6,7 +6,7 @@ use super::http3::{MESSAGES, SERVER_SOCKETS as HTTP3_SOCKETS};
 use super::rules::{CLIENT, ORIGIN, SERVER};
 use super::{Line, line};
 
-const HTTP2_CLIENT: &str = "crates/sinews/tests/http2_client.rs";
+const HTTP2_CLIENT: &str = "crates/sinews/tests/over_http/http2_client.rs";
 
 pub(super) const RFC_8441: &[Line] = &[
     line(

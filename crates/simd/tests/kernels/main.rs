@@ -1,0 +1,4 @@
+//! Vector kernels against references.
+
+mod mask;
+mod utf8;

@@ -1,0 +1,47 @@
+//! An application that handles a message slowly.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use compio::net::UnixStream;
+use compio::runtime::Runtime;
+use sinews::compio::WebSocket;
+use sinews::{Config, Message};
+use sinews_testkit::negotiate;
+
+#[test]
+fn unread_input_in_the_socket_is_not_silence() {
+    let Ok(runtime) = Runtime::new() else { return println!("skipped: no runtime") };
+    // On a busy machine, this thread may not run for the timeout while the server waits: then once more.
+    runtime.block_on(async { while !unread_input_is_received().await {} });
+}
+
+/// Returns whether the server has not waited for the timeout before.
+async fn unread_input_is_received() -> bool {
+    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (one, other) = (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap());
+    let agreed = negotiate(None, None);
+    let idle = Duration::from_secs(1);
+    let config = Config::default().with_idle_timeout(Some(idle)).with_ping_interval(None);
+    let mut client = WebSocket::from_negotiated(one, agreed.client, Arc::default(), &[]);
+    let mut server = WebSocket::from_negotiated(other, agreed.server, Arc::new(config), &[]);
+    let client = compio::runtime::spawn(async move {
+        // The server waits by then, and has set its timer.
+        compio::time::sleep(Duration::from_millis(10)).await;
+        // The server may have timed out.
+        let _ = client.send("one").await;
+        let _ = client.send("two").await;
+        client
+    });
+    let begun = Instant::now();
+    let first = server.next().await;
+    if begun.elapsed() >= idle / 2 {
+        return false;
+    }
+    assert_eq!(first.unwrap().unwrap(), Message::text("one"));
+    let client = client.await;
+    compio::time::sleep(idle * 3 / 2).await;
+    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("two"));
+    drop(client);
+    true
+}

@@ -1,0 +1,130 @@
+//! On compio: messages of several buffers, which are returned once sent.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use crate::support::{pair, run, sockets};
+use compio::buf::{BufResult, IoBuf, IoVectoredBuf};
+use compio::io::{AsyncReadExt as _, AsyncWrite};
+use compio::net::UnixStream;
+use sinews::compio::WebSocket;
+use sinews::{Bytes, Kind, Message, Misuse};
+use sinews_testkit::negotiate;
+
+/// A writer that records the addresses of the sent bytes.
+struct RecordingStream(UnixStream, Rc<RefCell<Vec<usize>>>);
+
+impl AsyncWrite for RecordingStream {
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.1.borrow_mut().push(buf.as_init().as_ptr() as usize);
+        self.0.write(buf).await
+    }
+
+    async fn write_vectored<T: IoVectoredBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.1.borrow_mut().extend(buf.iter_slice().map(|slice| slice.as_ptr() as usize));
+        self.0.write_vectored(buf).await
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().await
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.0.shutdown().await
+    }
+}
+
+/// Memory of an application's own type, which records when it is freed.
+struct TrackedBuffer {
+    memory: Vec<u8>,
+    is_freed: Arc<AtomicBool>,
+}
+
+impl IoBuf for TrackedBuffer {
+    fn as_init(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl Drop for TrackedBuffer {
+    fn drop(&mut self) {
+        self.is_freed.store(true, Ordering::SeqCst);
+    }
+}
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn buffers_are_sent_without_a_copy_and_returned() {
+    run(|| async {
+        let agreed = negotiate(None, None);
+        let (client, server) = sockets();
+        let addresses = Rc::new(RefCell::new(Vec::new()));
+        let halves = (server.clone(), RecordingStream(server, addresses.clone()));
+        let mut server = WebSocket::from_negotiated(halves, agreed.server, Arc::default(), &[]);
+        let mut client = WebSocket::from_negotiated(client, agreed.client, Arc::default(), &[]);
+        let is_freed = Arc::new(AtomicBool::new(false));
+        let own = TrackedBuffer { memory: vec![2; 10_000], is_freed: is_freed.clone() };
+        let at = own.memory.as_ptr() as usize;
+        let buffers = ([1_u8; 20], (own, (Bytes::from(vec![3; 5000]),)));
+        let (sent, buffers) = server.send_vectored(Kind::Binary, buffers).await;
+        sent.unwrap();
+        let (head, (own, (tail,))) = buffers.expect("all has left");
+        assert!(addresses.borrow().contains(&at) && !is_freed.load(Ordering::SeqCst));
+        let whole = [&head[..], &own.memory, &tail].concat();
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(whole));
+    });
+}
+
+#[test]
+fn masked_buffers_are_returned_also_from_halves() {
+    run(|| async {
+        let (client, mut server) = pair();
+        let (mut write, _read) = client.split();
+        let buffers = vec![vec![1_u8; 3], vec![2; 70_001], Vec::new(), vec![3; 2]];
+        let (sent, back) = write.send_vectored(Kind::Binary, buffers.clone()).await;
+        sent.unwrap();
+        assert_eq!(back, Some(buffers.clone()));
+        assert_eq!(server.next().await.unwrap().unwrap(), Message::binary(buffers.concat()));
+    });
+}
+
+#[test]
+fn dropped_call_frees_the_buffers_when_the_message_has_left() {
+    run(|| async {
+        let agreed = negotiate(None, None);
+        let (mut raw, server) = sockets();
+        let mut server = WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]);
+        let is_freed = Arc::new(AtomicBool::new(false));
+        let own = TrackedBuffer { memory: vec![7; 4 << 20], is_freed: is_freed.clone() };
+        assert!(
+            poll_once(server.send_vectored(Kind::Binary, [own])).is_pending(),
+            "more than a socket takes"
+        );
+        assert!(!is_freed.load(Ordering::SeqCst), "part of it is in flight");
+        let flushing = server.flush();
+        let receiving = raw.read_exact(vec![0; 10 + (4 << 20)]);
+        let (flushed, received) = futures_util::join!(flushing, receiving);
+        flushed.unwrap();
+        assert!(received.1[10..].iter().all(|byte| *byte == 7));
+        assert!(is_freed.load(Ordering::SeqCst));
+    });
+}
+
+#[test]
+fn unsendable_buffers_are_returned_with_the_error() {
+    run(|| async {
+        let (_client, mut server) = pair();
+        server.start_close(sinews::CloseCode::NORMAL, "").unwrap();
+        let (sent, back) = server.send_vectored(Kind::Binary, [vec![7_u8; 5000]]).await;
+        assert!(matches!(sent, Err(sinews::Error::Misuse(Misuse::Closing))), "{sent:?}");
+        assert_eq!(back, Some([vec![7; 5000]]));
+    });
+}

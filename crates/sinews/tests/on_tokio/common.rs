@@ -1,0 +1,166 @@
+//! Two in-memory ends with a link that counts operations, and splits data by a seed.
+#![allow(dead_code, unreachable_pub, reason = "each feature needs some of it")]
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use sinews::Config;
+use sinews::tokio::WebSocket;
+use sinews_testkit::{Agreed, Rng, negotiate};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+
+/// A stream that counts its operations, and, with a seed, passes a few bytes at a time and is often not ready.
+#[derive(Debug)]
+pub struct ChoppyStream<S> {
+    io: S,
+    rng: Option<Rng>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub reads: AtomicUsize,
+    pub writes: AtomicUsize,
+    pub bytes_written: AtomicUsize,
+}
+
+impl Counts {
+    pub fn writes(&self) -> usize {
+        self.writes.load(Ordering::Relaxed)
+    }
+}
+
+impl<S> ChoppyStream<S> {
+    pub fn new(io: S, seed: Option<u64>) -> Self {
+        Self { io, rng: seed.map(Rng::new), counts: Arc::default() }
+    }
+
+    pub fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
+    }
+
+    /// How many bytes may pass now; `None`: none, and the task is woken at once.
+    fn admit(&mut self, cx: &Context<'_>, most: usize) -> Option<usize> {
+        let Some(rng) = &mut self.rng else { return Some(most) };
+        if rng.below(3) == 0 {
+            cx.waker().wake_by_ref();
+            return None;
+        }
+        let cut = if rng.below(4) == 0 { 1 << rng.below(16) } else { 1 + rng.below(9) };
+        Some(most.min(cut))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ChoppyStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.counts.reads.fetch_add(1, Ordering::Relaxed);
+        let Some(most) = self.admit(cx, buf.remaining()) else { return Poll::Pending };
+        let mut part = vec![0; most];
+        let mut part = ReadBuf::new(&mut part);
+        let read = Pin::new(&mut self.io).poll_read(cx, &mut part);
+        buf.put_slice(part.filled());
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ChoppyStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let Some(most) = self.admit(cx, buf.len()) else { return Poll::Pending };
+        let written = Pin::new(&mut self.io).poll_write(cx, &buf[..most]);
+        if let Poll::Ready(Ok(count)) = written {
+            self.counts.writes.fetch_add(1, Ordering::Relaxed);
+            self.counts.bytes_written.fetch_add(count, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let all = bufs.iter().map(|buf| &**buf).collect::<Vec<&[u8]>>().concat();
+        self.poll_write(cx, &all)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+pub type End = WebSocket<ChoppyStream<DuplexStream>>;
+
+/// A client and a server; the link has this capacity in each direction.
+pub fn pair_with(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
+    pair_of(negotiate(None, None), config, capacity, seed)
+}
+
+/// The same with compression.
+pub fn deflating_pair(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
+    let deflate = Some(sinews::DeflateConfig::new());
+    pair_of(negotiate(deflate.clone(), deflate), config, capacity, seed)
+}
+
+fn pair_of(agreed: Agreed, config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
+    let (client, server) = tokio::io::duplex(capacity);
+    let config = Arc::new(config.clone());
+    let client = ChoppyStream::new(client, seed);
+    let server = ChoppyStream::new(server, seed.map(|seed| seed + 1));
+    (
+        WebSocket::from_negotiated(client, agreed.client, config.clone(), &[]),
+        WebSocket::from_negotiated(server, agreed.server, config, &[]),
+    )
+}
+
+/// The same with default limits and a link that does not split data.
+pub fn pair() -> (End, End) {
+    pair_with(&Config::default(), 1 << 20, None)
+}
+
+/// A server against a raw peer.
+pub fn server_and_raw(config: &Config) -> (WebSocket<DuplexStream>, DuplexStream) {
+    let (raw, server) = tokio::io::duplex(1 << 20);
+    let negotiated = negotiate(None, None).server;
+    (WebSocket::from_negotiated(server, negotiated, Arc::new(config.clone()), &[]), raw)
+}
+
+/// Polls a future once.
+pub fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    let mut future = std::pin::pin!(future);
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Echoes until the connection has ended.
+pub async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocket<S>) -> Result<(), sinews::Error> {
+    while let Some(message) = socket.next().await {
+        let message = message?;
+        if message.is_data() {
+            socket.send(message).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The lengths of all text and binary messages until the end.
+pub async fn received_lengths<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocket<S>) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    while let Some(message) = socket.next_data().await {
+        lengths.push(message.expect("sound").len());
+    }
+    lengths
+}
