@@ -17,6 +17,7 @@ use crate::backend::{Backend, Choice};
 use crate::count::Count;
 use crate::process;
 use crate::steps;
+use crate::times;
 
 /// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`, and run once on each backend.
 const WITH_BACKEND: [(&str, &str); 10] = [
@@ -38,6 +39,8 @@ const LONGEST: [(&str, &str); 3] =
     [("cli", "program"), ("conformance", "properties"), ("conformance", "autobahn")];
 /// Binaries that run at a time: most tests wait more than they compute.
 const AT_A_TIME: usize = 3;
+/// The step that runs the tests.
+pub(crate) const STEP: &str = "tests";
 /// How many of the slowest runs are printed.
 const SLOWEST: usize = 10;
 
@@ -159,6 +162,7 @@ fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Vec<Ran> {
     thread::scope(|scope| {
         for _ in 0..at_a_time {
             scope.spawn(|| {
+                times::enter(Some(STEP));
                 while let Some(job) = take() {
                     let done = run_one(&job);
                     ran.lock().unwrap_or_else(PoisonError::into_inner).push(done);
@@ -178,6 +182,7 @@ fn run_one(job: &Job) -> Ran {
 
 /// The examples in the documentation, which cargo compiles itself.
 fn document_tests(logs: &Path) -> Ran {
+    times::enter(Some(STEP));
     let Ok(mut command) = process::linting_cargo() else { return failed(logs) };
     command.args(["test", "--doc", "--no-fail-fast"]).args(selection().unwrap_or_default());
     measure(&mut command, &logs.join("doc.log"))

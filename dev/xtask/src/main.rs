@@ -35,6 +35,7 @@ mod soak;
 mod steps;
 mod suite;
 mod tidy;
+mod times;
 mod tools;
 mod webtransport;
 

@@ -12,14 +12,12 @@ use std::time::{Duration, Instant};
 
 use crate::binaries;
 use crate::certificate::Certificate;
-use crate::process;
+use crate::process::{self, TICKS_PER_SECOND};
 
 /// Time limit for a started server's health check. It needs milliseconds; a loaded machine more, and may stall.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for the release build from nothing on a small machine.
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// Unit of process times in Linux, on every architecture we run on.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Ports of servers that do not choose their own; tests of the program use those above.
 const PORTS: Range<u16> = 5_000..12_000;

@@ -19,6 +19,7 @@ use crate::count::Count;
 use crate::gates;
 use crate::process;
 use crate::server;
+use crate::times::{self, Spent};
 use crate::tools;
 
 /// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
@@ -40,7 +41,7 @@ enum Lane {
 const STEPS: [(&str, Lane, Run); 27] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
-    ("tests", Lane::Test, binaries::run),
+    (binaries::STEP, Lane::Test, binaries::run),
     ("autobahn", Lane::Test, autobahn),
     ("pages", Lane::Test, pages),
     ("no_std", Lane::Long, no_std),
@@ -171,6 +172,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let deadline = options.within.map(|seconds| started + Duration::from_secs(seconds));
     let schedule = Schedule { backend: options.backend, deadline };
     own_program()?;
+    // The rest adds to the times of the run before it.
+    if !options.rest {
+        times::begin();
+    }
     let mut rows = Vec::new();
     let chosen = STEPS.into_iter().filter(|(name, lane, _)| options.wants(name, *lane));
     let steps: Vec<Step> = chosen.map(|(name, _, run)| (name, run)).collect();
@@ -188,6 +193,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let total = rows.iter().map(|(_, count, _)| *count).sum();
     print_row("all", total, started.elapsed());
+    times::print_longest();
     Ok(total)
 }
 
@@ -236,9 +242,12 @@ fn carry_out((name, run): Step, schedule: Schedule) -> (Row, String) {
     let log = process::target().join("xtask").join(format!("{name}.log"));
     // What is added to it must not be added to that of an earlier run.
     let _ = fs::remove_file(&log);
+    times::enter(Some(name));
     let started = Instant::now();
     let outcome = run(&log, schedule.backend);
     let duration = started.elapsed();
+    times::enter(None);
+    times::record(name, times::WHOLE_STEP, Spent { wall: duration, cpu: None });
     let count = outcome.as_ref().map_or(Count::FAILED, |count| *count);
     let word = if count.failed > 0 { "FAILED" } else { "ok" };
     let mut words = vec![format!("{word} in {:.1} s: {count}", duration.as_secs_f64())];
@@ -447,6 +456,9 @@ pub(crate) fn single(command: &mut Command, log: &Path) -> Outcome {
 fn task(arguments: &[&str], log: &Path) -> Outcome {
     let mut command = Command::new(own_program()?);
     command.args(arguments).current_dir(process::root());
+    if let Some(step) = times::step() {
+        command.env(times::STEP_VARIABLE, step);
+    }
     if binaries::are_built() {
         command.env(binaries::BUILT_VARIABLE, "1");
     }
