@@ -30,6 +30,7 @@ mod library;
 mod process;
 mod quick;
 mod report;
+mod rotation;
 mod server;
 mod soak;
 mod steps;
