@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use sinews_hub::HostRules;
 use sinews_server::{Certificates, OriginPolicy};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use self::api::ApiSettings;
 use self::auth::AuthKeys;
@@ -268,7 +268,7 @@ impl ServeSettings {
     }
 
     /// Returns the filter of the log.
-    pub(crate) fn log_filter(&self) -> Result<EnvFilter, String> {
+    pub(crate) fn log_filter(&self) -> Result<Targets, String> {
         log::filter(&self.log).map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
     }
 
