@@ -11,7 +11,8 @@ use crate::Error;
 pub(crate) struct Program(&'static [&'static str], &'static str);
 
 impl Program {
-    pub(crate) const SINEWS: Self = Self(&["--package", "sinews-cli", "--bin", "sinews"], "sinews");
+    pub(crate) const SINEWS: Self =
+        Self(&["--package", "sinews-cli", "--features", "http3", "--bin", "sinews"], "sinews");
     pub(crate) const HELLO: Self =
         Self(&["--package", "sinews-server", "--example", "hello_http"], "examples/hello_http");
     pub(crate) const TCP_ECHO: Self =

@@ -105,7 +105,7 @@ pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
 
 /// Cargo's arguments for the one debug build of the workspace, whose features are those of all packages together.
 pub(crate) fn selection() -> Result<Vec<String>, String> {
-    let features = crate::features::of_workspace()?;
+    let features = format!("{},{}", crate::features::of_workspace()?, crate::server::CHECKED_FEATURES);
     let selected = ["--workspace", "--exclude", "sinews-fuzz", "--features"].map(str::to_owned);
     Ok(selected.into_iter().chain([features]).collect())
 }

@@ -77,8 +77,8 @@ pub(crate) struct Options {
     /// Targets of the programs [default: all]
     #[arg(long, value_delimiter = ',')]
     target: Vec<String>,
-    /// Features of the programs: brokers that can store the streams
-    #[arg(long, default_value = "nats,redis")]
+    /// Features of the programs: HTTP/3, and brokers that can store the streams
+    #[arg(long, default_value = "http3,nats,redis")]
     features: String,
     /// Compile the programs without optimization, into `target/archives-trial`: enough to try the archives
     #[arg(long)]

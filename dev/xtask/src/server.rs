@@ -18,6 +18,8 @@ use crate::process::{self, TICKS_PER_SECOND};
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// The profile of the programs under checks, and the name of its folder.
 pub(crate) const CHECKS_PROFILE: &str = "checks";
+/// Features of the program under checks, beyond its defaults.
+pub(crate) const CHECKED_FEATURES: &str = "sinews-cli/http3";
 /// The profile of archives and figures, and the name of its folder.
 pub(crate) const DIST_PROFILE: &str = "dist";
 /// Time limit for an optimized build from nothing on a small machine.
@@ -163,7 +165,8 @@ pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
         return found.map_err(|error| format!("{}: {error}", path.display()));
     }
     // No package is named: `cargo run` selects the same ones, and one build serves both.
-    let arguments = ["--profile", CHECKS_PROFILE, "--bin", "sinews"].map(str::to_owned);
+    let arguments =
+        ["--profile", CHECKS_PROFILE, "--features", CHECKED_FEATURES, "--bin", "sinews"].map(str::to_owned);
     build_with(process::cargo(), &arguments, "sinews")?;
     Ok(process::target().join(CHECKS_PROFILE).join("sinews"))
 }

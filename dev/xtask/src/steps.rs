@@ -353,8 +353,9 @@ fn fuzz(log: &Path, _: Choice) -> Outcome {
 }
 
 fn build(log: &Path, _: Choice) -> Outcome {
-    // The command of the README, with the profile that the other steps need: it names no program.
-    let arguments = ["run", "--profile", server::CHECKS_PROFILE, "--", "--version"];
+    // The command of the README, with the profile and the features that the other steps need: it names no program.
+    let profile = ["--profile", server::CHECKS_PROFILE, "--features", server::CHECKED_FEATURES];
+    let arguments = [&["run"], &profile[..], &["--", "--version"]].concat();
     single(process::cargo().args(arguments), log)
 }
 
