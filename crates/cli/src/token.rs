@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 use jsonwebtoken::dangerous::insecure_decode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
-use sinews_bench::escape::escape_json;
 use sinews_hub::auth::{
     Auth, AuthOptions, TokenKeys, crypto, hmac_algorithms, key_pattern, pem, read_secret, seconds,
 };
 use sinews_hub::check_pattern;
+use sinews_server::escape::escape_json;
 
 use crate::config::units::DurationSetting;
 
