@@ -241,27 +241,33 @@ fn split_debug(built: &Path, folder: &Path, name: &str, sysroot: &str) -> Result
     Ok(program)
 }
 
-/// Whether an ELF file names a section of debug information in DWARF.
+/// Whether a 64-bit little-endian ELF file has a section of debug information in DWARF.
 fn has_debug_information(file: &[u8]) -> bool {
-    const SECTION: &[u8] = b"\0.debug_info\0";
-    file.windows(SECTION.len()).any(|window| window == SECTION)
+    const SECTION: &[u8] = b".debug_info\0";
+    // The section with the names of sections: its header, and there its place.
+    let names = || {
+        let (start, size, index) = (number(file, 40, 8)?, number(file, 58, 2)?, number(file, 62, 2)?);
+        let header = start + index * size;
+        file.get(number(file, header + 24, 8)?..)?.get(..number(file, header + 32, 8)?)
+    };
+    names().is_some_and(|names| names.windows(SECTION.len()).any(|window| window == SECTION))
+}
+
+/// Reads a number of a little-endian file.
+fn number(file: &[u8], at: usize, bytes: usize) -> Option<usize> {
+    let slice = file.get(at..at + bytes)?;
+    usize::try_from(slice.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte))).ok()
 }
 
 /// Whether a 64-bit little-endian ELF file names no interpreter (PT_INTERP).
 fn is_static(file: &[u8]) -> bool {
-    const PT_INTERP: u32 = 3;
-    let number = |at: usize, bytes: usize| {
-        let slice = file.get(at..at + bytes)?;
-        Some(slice.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
-    };
+    const PT_INTERP: usize = 3;
     let headers = || {
-        let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-        (0..count)
-            .map(|index| number(usize::try_from(start + index * size).ok()?, 4))
-            .collect::<Option<Vec<_>>>()
+        let (start, size, count) = (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?);
+        (0..count).map(|index| number(file, start + index * size, 4)).collect::<Option<Vec<_>>>()
     };
     let is_elf = file.starts_with(b"\x7fELF\x02\x01");
-    is_elf && headers().is_some_and(|kinds| !kinds.is_empty() && !kinds.contains(&u64::from(PT_INTERP)))
+    is_elf && headers().is_some_and(|kinds| !kinds.is_empty() && !kinds.contains(&PT_INTERP))
 }
 
 fn fill(content: &Path, program: &Path) -> std::io::Result<()> {
@@ -398,13 +404,16 @@ mod tests {
         let folder = process::target().join("xtask/self-test-debug");
         fs::create_dir_all(&folder).expect("the target folder is writable");
         let sysroot = output_of(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();
-        // This test has at least the debug information of the standard library.
-        let built = env::current_exe().expect("a process knows its program");
+        let (source, built) = (folder.join("a.rs"), folder.join("a"));
+        fs::write(&source, "fn main() {}").expect("the folder is writable");
+        let mut compiler = Command::new("rustc");
+        compiler.args(["-Cdebuginfo=1", "--edition=2024", "-o"]).arg(&built).arg(&source);
+        execute(&mut compiler, "self-test-debug").expect("it compiles");
         assert!(has_debug_information(&fs::read(&built).expect("it exists")));
         let program = split_debug(&built, &folder, "a-1.0.0", sysroot.trim()).expect("it is split");
         assert!(!has_debug_information(&fs::read(&program).expect("it is written")));
         assert!(folder.join("a-1.0.0.debug.gz").is_file());
-        assert!(output_of(Command::new(&program).arg("--list")).is_some(), "it runs");
+        assert!(output_of(&mut Command::new(&program)).is_some(), "it runs");
     }
 
     #[test]
