@@ -20,20 +20,20 @@ enum Never {}
 
 /// A connection of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConnectionKey(Never);
+pub struct AbsentKey(Never);
 
 /// Calls of an application on a connection.
-pub struct Exchanges<'a> {
+pub struct AbsentExchanges<'a> {
     never: Never,
     lifetime: PhantomData<&'a mut ()>,
 }
 
 /// The connections of HTTP/3 of one worker.
-pub struct QuicEndpoint {
+pub struct AbsentEndpoint {
     never: Never,
 }
 
-impl QuicEndpoint {
+impl AbsentEndpoint {
     pub fn new(
         _: Arc<rustls::ServerConfig>,
         _: Config,
@@ -48,7 +48,7 @@ impl QuicEndpoint {
         Err(QuicSetupError::NotBuilt)
     }
 
-    pub fn connect(&mut self, _: SocketAddr, _: &str, _: Instant) -> Result<ConnectionKey, QuicConnectError> {
+    pub fn connect(&mut self, _: SocketAddr, _: &str, _: Instant) -> Result<AbsentKey, QuicConnectError> {
         match self.never {}
     }
 
@@ -82,10 +82,10 @@ impl QuicEndpoint {
 
     pub fn with_connection<A: Http3App, T>(
         &mut self,
-        _: ConnectionKey,
+        _: AbsentKey,
         _: &mut A,
         _: Instant,
-        _: impl FnOnce(&mut A, &mut Exchanges<'_>) -> T,
+        _: impl FnOnce(&mut A, &mut AbsentExchanges<'_>) -> T,
     ) -> Option<T> {
         match self.never {}
     }
@@ -117,8 +117,8 @@ impl QuicEndpoint {
     }
 }
 
-impl Exchanges<'_> {
-    pub const fn connection(&self) -> ConnectionKey {
+impl AbsentExchanges<'_> {
+    pub const fn connection(&self) -> AbsentKey {
         match self.never {}
     }
 

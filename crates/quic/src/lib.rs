@@ -44,7 +44,7 @@ mod tunnel;
 mod window;
 
 #[cfg(not(feature = "quinn"))]
-pub use absent::{ConnectionKey, Exchanges, QuicEndpoint};
+pub use absent::{AbsentEndpoint as QuicEndpoint, AbsentExchanges as Exchanges, AbsentKey as ConnectionKey};
 pub use app::{DatagramSend, Http3App, LinkEnd, Outgoing};
 #[cfg(feature = "quinn")]
 pub use endpoint::QuicEndpoint;
