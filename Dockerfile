@@ -12,14 +12,16 @@ WORKDIR /build
 COPY . .
 # The commit in `sinews --version`: `--build-arg SINEWS_COMMIT=$(git rev-parse --short HEAD)`.
 ARG SINEWS_COMMIT=unknown
-# Brokers that can store the streams (`--store`), as in the archives. `--build-arg SINEWS_FEATURES=kafka` builds librdkafka.
-ARG SINEWS_FEATURES=nats,redis
+# HTTP/3, and brokers that can store the streams (`--store`), as in the archives. `--build-arg SINEWS_FEATURES=kafka` builds
+# librdkafka.
+ARG SINEWS_FEATURES=http3,nats,redis
 RUN case ",$SINEWS_FEATURES," in *,kafka,*) apk add --no-cache \
       bash g++ make perl pkgconf openssl-dev openssl-libs-static zlib-dev zlib-static ;; esac
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
-    OPENSSL_STATIC=1 cargo build --release --locked --package sinews-cli --features "$SINEWS_FEATURES" && \
-    cp target/release/sinews /sinews && mkdir /empty
+    OPENSSL_STATIC=1 cargo rustc --profile dist --locked --package sinews-cli --bin sinews --features "$SINEWS_FEATURES" \
+      -- -Cstrip=debuginfo && \
+    cp target/dist/sinews /sinews && mkdir /empty
 
 # The program, certificates of public authorities, and two folders: no C library, no shell.
 FROM scratch

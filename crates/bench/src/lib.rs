@@ -8,7 +8,6 @@
 mod args;
 mod compare;
 mod durable;
-pub mod escape;
 mod first_byte;
 mod idle;
 mod interrupt;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::escape::escape_controls;
+use sinews_server::escape::escape_controls;
 
 /// Prints a result. It may have texts of the server.
 pub(crate) fn print(text: &str) {

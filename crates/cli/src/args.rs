@@ -3,9 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
+#[cfg(feature = "bench")]
 use sinews_bench::BenchArgs;
 
+#[cfg(not(feature = "bench"))]
+use crate::absent::AbsentArgs as BenchArgs;
+#[cfg(not(feature = "connect"))]
+use crate::absent::AbsentArgs as ConnectArgs;
 use crate::app::AppCommand;
+#[cfg(feature = "connect")]
 use crate::connect::ConnectArgs;
 use crate::copy::StreamsCommand;
 use crate::manual::{CompletionsArgs, ManArgs};
@@ -52,8 +58,16 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Measure a server's throughput, latency and cost under load.
+    #[cfg_attr(
+        not(feature = "bench"),
+        command(about = "Not in this program: needs the Cargo feature bench.")
+    )]
     Bench(Box<BenchArgs>),
     /// Open a WebSocket from a terminal or a pipe, or inspect its frames.
+    #[cfg_attr(
+        not(feature = "connect"),
+        command(about = "Not in this program: needs the Cargo feature connect.")
+    )]
     Connect(Box<ConnectArgs>),
     /// Write a shell completion script.
     Completions(CompletionsArgs),
@@ -90,6 +104,18 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[cfg(not(feature = "bench"))]
+    #[test]
+    fn absent_commands_take_any_arguments_and_their_help_names_the_feature() {
+        let cli = Cli::parse_from(["sinews", "bench", "ws://localhost/", "--connections", "7", "-s", "1"]);
+        assert!(matches!(cli.command, Some(Command::Bench(_))));
+        let help = command().render_help().to_string();
+        assert!(help.contains("needs the Cargo feature bench"), "{help}");
+        assert!(help.contains("needs the Cargo feature connect"), "{help}");
+        let error = crate::absent::error("bench");
+        assert!(error.contains("`sinews bench`") && error.contains("feature bench"), "{error}");
     }
 
     #[test]

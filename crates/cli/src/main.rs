@@ -1,9 +1,12 @@
 //! The `sinews` program.
 #![forbid(unsafe_code)]
 
+#[cfg(not(all(feature = "bench", feature = "connect")))]
+mod absent;
 mod app;
 mod args;
 mod config;
+#[cfg(feature = "connect")]
 mod connect;
 mod copy;
 mod environment;
@@ -19,7 +22,7 @@ mod version;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use sinews_bench::escape::escape_controls;
+use sinews_server::escape::escape_controls;
 use sinews_server::redact_urls;
 
 use crate::args::{Cli, Command};
@@ -32,10 +35,16 @@ fn main() -> ExitCode {
         Command::App(command) => app::run(&command).map_err(Into::into),
         Command::Completions(args) => manual::completions(&args).map_err(Into::into),
         Command::Config(command) => serve::config(&command).map_err(Into::into),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) => Err(absent::error("bench").into()),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => match sinews_bench::run(*args) {
             Ok(code) => return code,
             Err(error) => Err(error.into()),
         },
+        #[cfg(not(feature = "connect"))]
+        Command::Connect(_) => Err(absent::error("connect").into()),
+        #[cfg(feature = "connect")]
         Command::Connect(args) => return connect::run(&args),
         Command::Man(args) => manual::man(&args).map_err(Into::into),
         Command::Nodes(args) => nodes::run(&args).map_err(Into::into),

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sinews_bench::escape::{escape_json, escape_line};
 use sinews_hub::{ClusterNode, ClusterOptions, observe_nodes};
+use sinews_server::escape::{escape_json, escape_line};
 
 /// Time limit of the login at the broker.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -21,8 +21,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use sinews_hub::HostRules;
+use sinews_quic::QuicSetupError;
 use sinews_server::{Certificates, OriginPolicy};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use self::api::ApiSettings;
 use self::auth::AuthKeys;
@@ -203,7 +204,7 @@ impl ServeSettings {
     fn merge(flags: &SettingFlags, file: &ConfigFile) -> Result<Self, String> {
         let settings = Self::resolve(&mut SettingResolver::new(flags, file))?;
         settings.check_threads()?;
-        settings.check_http3()?;
+        settings.check_http3(sinews_quic::IS_BUILT)?;
         settings.streams.check(&settings.names)?;
         settings.check_namespaces()?;
         settings.pusher.check()?;
@@ -225,8 +226,12 @@ impl ServeSettings {
     }
 
     /// # Errors
-    /// Returns an error if HTTP/3 is enabled without TLS, or with invalid limits.
-    fn check_http3(&self) -> Result<(), String> {
+    /// Returns an error if HTTP/3 is enabled in a program without it, without TLS, or with invalid limits.
+    fn check_http3(&self, is_built: bool) -> Result<(), String> {
+        if self.http.http3 && !is_built {
+            let why = QuicSetupError::NotBuilt;
+            return Err(format!("{}: {why}", self.name("http.http3")));
+        }
         if self.http.http3 && !self.tls.is_on() {
             let (http3, certificate) = (self.name("http.http3"), self.name("tls.certificate"));
             return Err(format!("{http3} requires {certificate}: QUIC includes TLS"));
@@ -268,7 +273,7 @@ impl ServeSettings {
     }
 
     /// Returns the filter of the log.
-    pub(crate) fn log_filter(&self) -> Result<EnvFilter, String> {
+    pub(crate) fn log_filter(&self) -> Result<Targets, String> {
         log::filter(&self.log).map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
     }
 

@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 use jsonwebtoken::dangerous::insecure_decode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
-use sinews_bench::escape::escape_json;
 use sinews_hub::auth::{
-    Auth, AuthOptions, TokenKeys, crypto, hmac_algorithms, key_pattern, read_secret, seconds,
+    Auth, AuthOptions, TokenKeys, crypto, hmac_algorithms, key_pattern, pem, read_secret, seconds,
 };
 use sinews_hub::check_pattern;
+use sinews_server::escape::escape_json;
 
 use crate::config::units::DurationSetting;
 
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &TokenArgs) -> Result<(), String> {
 }
 
 fn make(args: &MakeTokenArgs) -> Result<String, String> {
-    let (key, good) = signing_key(args)?;
+    let (key, good) = key_and_algorithms(args)?;
     let algorithm = args.algorithm.unwrap_or(good[0]);
     if !good.contains(&algorithm) {
         return Err(format!("--algorithm {algorithm:?}: the key is good for {good:?}"));
@@ -192,10 +192,10 @@ fn make(args: &MakeTokenArgs) -> Result<String, String> {
 }
 
 /// Reads the key, and determines its algorithms.
-fn signing_key(args: &MakeTokenArgs) -> Result<(EncodingKey, Vec<Algorithm>), String> {
+fn key_and_algorithms(args: &MakeTokenArgs) -> Result<(EncodingKey, Vec<Algorithm>), String> {
     if let Some(path) = &args.private_key_file {
-        let pem = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        return of_pem(&pem).ok_or_else(|| {
+        let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        return pem::signing_key(&bytes).ok_or_else(|| {
             format!("{}: not a private key in PEM: expected RSA, EC (PKCS #8) or Ed25519", path.display())
         });
     }
@@ -205,20 +205,6 @@ fn signing_key(args: &MakeTokenArgs) -> Result<(EncodingKey, Vec<Algorithm>), St
     let secret = read_secret(path)?;
     let good = hmac_algorithms(&secret).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok((EncodingKey::from_secret(&secret), good))
-}
-
-fn of_pem(pem: &[u8]) -> Option<(EncodingKey, Vec<Algorithm>)> {
-    if let Ok(key) = EncodingKey::from_rsa_pem(pem) {
-        use Algorithm::{PS256, PS384, PS512, RS256, RS384, RS512};
-        return Some((key, vec![RS256, RS384, RS512, PS256, PS384, PS512]));
-    }
-    if let Ok(key) = EncodingKey::from_ec_pem(pem) {
-        // Signing succeeds only with the key's own curve.
-        let signs = |algorithm: &Algorithm| encode(&Header::new(*algorithm), &json!({}), &key).is_ok();
-        let good: Vec<_> = [Algorithm::ES256, Algorithm::ES384].into_iter().filter(signs).collect();
-        return (!good.is_empty()).then_some((key, good));
-    }
-    EncodingKey::from_ed_pem(pem).ok().map(|key| (key, vec![Algorithm::EdDSA]))
 }
 
 fn inspect(args: &InspectTokenArgs) -> Result<(), String> {

@@ -10,6 +10,7 @@ mod jwks_options;
 pub mod key_pattern;
 pub(crate) mod keys;
 pub(crate) mod options;
+pub mod pem;
 mod revocations;
 mod rights;
 mod rights_change;

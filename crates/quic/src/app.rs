@@ -1,11 +1,12 @@
 //! The application of an endpoint.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+#[cfg(feature = "quinn")]
 use quinn_proto::ConnectionError;
 use sinews_http::h3::{Event, QuicStreamId};
 
-use crate::exchanges::{ConnectionKey, Exchanges};
+use crate::{ConnectionKey, Exchanges};
 
 /// The application of an endpoint.
 pub trait Http3App {
@@ -63,6 +64,7 @@ pub enum LinkEnd {
     Lost,
 }
 
+#[cfg(feature = "quinn")]
 impl LinkEnd {
     pub(crate) fn of(error: &ConnectionError) -> Self {
         match error {
@@ -72,4 +74,33 @@ impl LinkEnd {
             _ => Self::Violation,
         }
     }
+}
+
+/// Datagrams to send: `segment` is the size of each but the last, for one call with segmentation offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outgoing {
+    /// The peer.
+    pub destination: SocketAddr,
+    /// Length of the datagrams.
+    pub len: usize,
+    /// Size of a datagram, if there are several.
+    pub segment: Option<usize>,
+    /// Bits of explicit congestion notification (RFC 3168).
+    pub ecn: u8,
+    /// The address to send from, if it is known.
+    pub source: Option<IpAddr>,
+}
+
+/// The fate of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
+pub enum DatagramSend {
+    /// It leaves with the next packets.
+    Sent,
+    /// The congestion window is closed, and the buffer is full; or content of streams leaves first.
+    /// [`handle_settled`](crate::Http3App::handle_settled) follows once datagrams may leave.
+    Blocked,
+    /// It exceeds a packet of this path, or the client takes no datagrams.
+    TooLarge,
 }

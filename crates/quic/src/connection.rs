@@ -10,9 +10,10 @@ use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSi
 
 use crate::app::{Http3App, LinkEnd};
 use crate::budget::DatagramBudget;
+use crate::config::varint;
 use crate::exchanges::{ConnectionKey, EndState, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
-use crate::limits::{QuicLimits, varint};
+use crate::limits::QuicLimits;
 use crate::memory::UnreadBytes;
 use crate::window::ConnectionWindow;
 

@@ -11,29 +11,14 @@ use quinn_proto::{
 };
 use sinews_http::h3::{Config, FieldBuffer, H3Code};
 
-use crate::app::{Http3App, LinkEnd};
+use crate::app::{Http3App, LinkEnd, Outgoing};
+use crate::config;
 use crate::connection::Http3Link;
 use crate::exchanges::{ConnectionKey, Exchanges};
 use crate::handshakes::{ClientNetwork, Handshakes};
 use crate::ids::{ConnectionRoutes, WorkerRoute};
-use crate::limits::{self, QuicConnectError, QuicLimits, QuicSetupError};
+use crate::limits::{QuicConnectError, QuicLimits, QuicSetupError};
 use crate::links::{LinkDeadlines, Links};
-
-/// Datagrams to send: `segment` is the size of each but the last, for one call with segmentation offload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Outgoing {
-    /// The peer.
-    pub destination: SocketAddr,
-    /// Length of the datagrams.
-    pub len: usize,
-    /// Size of a datagram, if there are several.
-    pub segment: Option<usize>,
-    /// Bits of explicit congestion notification (RFC 3168).
-    pub ecn: u8,
-    /// The address to send from, if it is known.
-    pub source: Option<IpAddr>,
-}
 
 /// The connections of HTTP/3 of one worker.
 pub struct QuicEndpoint {
@@ -77,7 +62,7 @@ impl QuicEndpoint {
         route: WorkerRoute,
     ) -> Result<Self, QuicSetupError> {
         let server = limits.server(tls, &http)?;
-        let config = limits::endpoint(routes, route)?;
+        let config = config::endpoint(routes, route)?;
         let quic = Endpoint::new(Arc::new(config), Some(Arc::new(server)), true, None);
         Ok(Self::with_parts(quic, None, http, limits))
     }
@@ -112,7 +97,7 @@ impl QuicEndpoint {
         limits: QuicLimits,
     ) -> Result<Self, QuicSetupError> {
         let client = limits.client(tls, &http)?;
-        let config = limits::endpoint(ConnectionRoutes::new(), WorkerRoute::new(0, 0))?;
+        let config = config::endpoint(ConnectionRoutes::new(), WorkerRoute::new(0, 0))?;
         let quic = Endpoint::new(Arc::new(config), None, true, None);
         Ok(Self::with_parts(quic, Some(client), http, limits))
     }

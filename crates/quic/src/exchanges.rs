@@ -8,8 +8,9 @@ use bytes::Bytes;
 use quinn_proto::{Connection, ConnectionHandle, Dir, SendDatagramError, StreamId, WriteError};
 use sinews_http::h3::{H3Code, H3Connection, H3SendError, PeerSettings, QuicStreamId, RequestTarget};
 
+use crate::app::DatagramSend;
 use crate::budget::DatagramBudget;
-use crate::limits::varint;
+use crate::config::varint;
 use crate::memory::{RetainedBytes, UnreadBytes};
 use crate::window::ConnectionWindow;
 
@@ -27,19 +28,6 @@ pub struct Exchanges<'a> {
     /// The beginning of the connection.
     pub(crate) started: Instant,
     pub(crate) out: Vec<u8>,
-}
-
-/// The fate of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
-pub enum DatagramSend {
-    /// It leaves with the next packets.
-    Sent,
-    /// The congestion window is closed, and the buffer is full; or content of streams leaves first.
-    /// [`handle_settled`](crate::Http3App::handle_settled) follows once datagrams may leave.
-    Blocked,
-    /// It exceeds a packet of this path, or the client takes no datagrams.
-    TooLarge,
 }
 
 impl Exchanges<'_> {

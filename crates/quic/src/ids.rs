@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "quinn")]
 use std::time::Duration;
 
+#[cfg(feature = "quinn")]
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 use ring::aead::quic::{AES_128, HeaderProtectionKey};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -135,6 +137,7 @@ pub(crate) struct RoutedIds {
     pub(crate) random: Arc<SystemRandom>,
 }
 
+#[cfg(feature = "quinn")]
 impl ConnectionIdGenerator for RoutedIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut nonce = [0; NONCE_LEN];
@@ -158,7 +161,7 @@ impl ConnectionIdGenerator for RoutedIds {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "quinn"))]
 mod tests {
     use super::*;
 

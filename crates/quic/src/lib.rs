@@ -10,27 +10,50 @@
 //!
 //! # Features
 //!
-//! `tokio`: `Http3Tunnel`, a WebSocket's stream of a client with a socket of its own.
+//! * `quinn`: QUIC itself. Without it an endpoint cannot be created ([`QuicSetupError::NotBuilt`], [`IS_BUILT`]); programs on this
+//!   crate compile all the same, without the crates of QUIC.
+//! * `tokio`: `Http3Tunnel`, a WebSocket's stream of a client with a socket of its own.
 #![forbid(unsafe_code)]
+// Limits and routes are read by QUIC only.
+#![cfg_attr(not(feature = "quinn"), allow(dead_code))]
 
+#[cfg(not(feature = "quinn"))]
+mod absent;
 mod app;
+#[cfg(feature = "quinn")]
 mod budget;
+#[cfg(feature = "quinn")]
+mod config;
+#[cfg(feature = "quinn")]
 mod connection;
+#[cfg(feature = "quinn")]
 mod endpoint;
+#[cfg(feature = "quinn")]
 mod exchanges;
+#[cfg(feature = "quinn")]
 mod handshakes;
 mod ids;
 mod limits;
+#[cfg(feature = "quinn")]
 mod links;
+#[cfg(feature = "quinn")]
 mod memory;
 #[cfg(feature = "tokio")]
 mod tunnel;
+#[cfg(feature = "quinn")]
 mod window;
 
-pub use app::{Http3App, LinkEnd};
-pub use endpoint::{Outgoing, QuicEndpoint};
-pub use exchanges::{ConnectionKey, DatagramSend, Exchanges};
+#[cfg(not(feature = "quinn"))]
+pub use absent::{AbsentEndpoint as QuicEndpoint, AbsentExchanges as Exchanges, AbsentKey as ConnectionKey};
+pub use app::{DatagramSend, Http3App, LinkEnd, Outgoing};
+#[cfg(feature = "quinn")]
+pub use endpoint::QuicEndpoint;
+#[cfg(feature = "quinn")]
+pub use exchanges::{ConnectionKey, Exchanges};
 pub use ids::{ConnectionRoutes, WorkerRoute};
 pub use limits::{QuicConnectError, QuicLimits, QuicSetupError};
 #[cfg(feature = "tokio")]
 pub use tunnel::{Http3Tunnel, TunnelRequest, TunnelResponse};
+
+/// Whether this build has QUIC: the feature `quinn`.
+pub const IS_BUILT: bool = cfg!(feature = "quinn");

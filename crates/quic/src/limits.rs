@@ -1,16 +1,10 @@
-//! Limits of an endpoint, and their translation into quinn-proto's configuration.
+//! Limits of an endpoint.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
-use quinn_proto::{
-    ClientConfig, ConnectError, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt,
-};
-use ring::rand::SystemRandom;
-
-use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
+#[cfg(feature = "quinn")]
+use quinn_proto::{ConnectError, crypto::rustls::NoInitialCipherSuite};
 
 /// Limits of the connections of one worker.
 #[derive(Clone, Copy, Debug)]
@@ -145,64 +139,7 @@ impl QuicLimits {
         self.datagram_send_buffer = bytes;
         self
     }
-
-    pub(crate) fn transport(
-        &self,
-        http: &sinews_http::h3::Config,
-    ) -> Result<TransportConfig, QuicSetupError> {
-        let mut transport = TransportConfig::default();
-        let idle = IdleTimeout::try_from(self.idle_timeout).map_err(|_| QuicSetupError::IdleTimeout)?;
-        let (max_streams, has_datagrams) = http.for_transport();
-        let datagrams = has_datagrams.then_some(DATAGRAM_BUFFER);
-        transport
-            .max_concurrent_bidi_streams(max_streams.into())
-            .max_concurrent_uni_streams(max_streams.min(PLAIN_STREAMS_MAX).into())
-            .max_idle_timeout(Some(idle))
-            .keep_alive_interval(self.keep_alive)
-            .stream_receive_window(self.stream_window.into())
-            .receive_window(self.connection_window.into())
-            .send_window(self.send_window.into())
-            .datagram_receive_buffer_size(datagrams)
-            .datagram_send_buffer_size(self.datagram_send_buffer);
-        Ok(transport)
-    }
-
-    pub(crate) fn server(
-        &self,
-        tls: Arc<rustls::ServerConfig>,
-        http: &sinews_http::h3::Config,
-    ) -> Result<ServerConfig, QuicSetupError> {
-        let crypto = QuicServerConfig::try_from(tls).map_err(QuicSetupError::CipherSuite)?;
-        let mut server = ServerConfig::new(Arc::new(crypto), Arc::new(token_key()?));
-        server
-            .transport_config(Arc::new(self.transport(http)?))
-            .max_incoming(self.retry_at.max(1))
-            .incoming_buffer_size(INCOMING_MAX)
-            .incoming_buffer_size_total(INCOMING_MAX * 64);
-        Ok(server)
-    }
-
-    pub(crate) fn client(
-        &self,
-        tls: Arc<rustls::ClientConfig>,
-        http: &sinews_http::h3::Config,
-    ) -> Result<ClientConfig, QuicSetupError> {
-        let crypto = QuicClientConfig::try_from(tls).map_err(QuicSetupError::CipherSuite)?;
-        let mut client = ClientConfig::new(Arc::new(crypto));
-        client.transport_config(Arc::new(self.transport(http)?));
-        Ok(client)
-    }
 }
-
-/// Received datagrams of a connection that wait for the application. It reads them at once.
-const DATAGRAM_BUFFER: usize = 64 << 10;
-
-/// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
-/// takes memory for each permitted stream. A session permits further streams as its client opens streams.
-const PLAIN_STREAMS_MAX: u32 = 6;
-
-/// Bytes of a client before its connection is accepted, which happens at once.
-const INCOMING_MAX: u64 = 16 << 10;
 
 impl Default for QuicLimits {
     fn default() -> Self {
@@ -210,58 +147,29 @@ impl Default for QuicLimits {
     }
 }
 
-fn random_key() -> Result<[u8; 64], QuicSetupError> {
-    let mut key = [0; 64];
-    let filled = ring::rand::SecureRandom::fill(&SystemRandom::new(), &mut key);
-    filled.map_err(|_| QuicSetupError::Random)?;
-    Ok(key)
-}
-
-/// The key of tokens of Retry. A token is valid for 15 s at the worker that sent it.
-fn token_key() -> Result<ring::hkdf::Prk, QuicSetupError> {
-    Ok(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&random_key()?))
-}
-
-/// QUIC version 1 (RFC 9000 section 15).
-const VERSION_1: u32 = 1;
-
-pub(crate) fn endpoint(
-    routes: ConnectionRoutes,
-    route: WorkerRoute,
-) -> Result<EndpointConfig, QuicSetupError> {
-    let reset_key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &random_key()?);
-    let mut config = EndpointConfig::new(Arc::new(reset_key));
-    // Version negotiation offers no drafts to fall back to.
-    config.supported_versions(vec![VERSION_1]);
-    let random = Arc::new(SystemRandom::new());
-    config.cid_generator(move || {
-        Box::new(RoutedIds { routes: routes.clone(), route, random: Arc::clone(&random) })
-    });
-    Ok(config)
-}
-
-pub(crate) fn varint(number: u64) -> VarInt {
-    VarInt::from_u64(number).unwrap_or(VarInt::MAX)
-}
-
 /// The reason why an endpoint cannot be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum QuicSetupError {
     /// TLS 1.3 with AES-128-GCM, which protects first packets, is not configured.
+    #[cfg(feature = "quinn")]
     CipherSuite(NoInitialCipherSuite),
     /// The idle timeout exceeds 2^62 ms.
     IdleTimeout,
     /// The system's random source failed.
     Random,
+    /// This build has no QUIC: the feature `quinn` of this crate, `http3` of those above it.
+    NotBuilt,
 }
 
 impl fmt::Display for QuicSetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            #[cfg(feature = "quinn")]
             Self::CipherSuite(error) => error.fmt(f),
             Self::IdleTimeout => f.write_str("idle timeout exceeds 2^62 ms"),
             Self::Random => f.write_str("the random source of the system failed"),
+            Self::NotBuilt => f.write_str("this program is built without HTTP/3 (the Cargo feature http3)"),
         }
     }
 }
@@ -275,6 +183,7 @@ pub enum QuicConnectError {
     /// The endpoint was not created by [`QuicEndpoint::client`](crate::QuicEndpoint::client).
     NotClient,
     /// QUIC rejects the address, or the name.
+    #[cfg(feature = "quinn")]
     Quic(ConnectError),
 }
 
@@ -282,6 +191,7 @@ impl fmt::Display for QuicConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotClient => f.write_str("the endpoint only accepts connections"),
+            #[cfg(feature = "quinn")]
             Self::Quic(error) => error.fmt(f),
         }
     }

@@ -152,7 +152,7 @@ impl HttpConfig {
     /// the same routes, hooks, limits and timeouts. WebSockets by extended CONNECT (RFC 9220) and
     /// [streaming responses](crate::StreamingResponse) share the connection with requests; each counts as a connection in
     /// [`Limits`](crate::Limits). After [`StopHandle::hand_over`](crate::StopHandle::hand_over), connections of HTTP/3 are closed
-    /// at once. Default: `false`.
+    /// at once. Needs the feature `http3` of this crate: without it, listeners with TLS fail to bind. Default: `false`.
     #[must_use]
     pub fn with_http3(mut self, enabled: bool) -> Self {
         self.http3 = enabled;

@@ -63,6 +63,7 @@ mod client;
 mod compress;
 mod date;
 mod decode;
+pub mod escape;
 mod exchange;
 mod files;
 mod fixed;

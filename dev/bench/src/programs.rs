@@ -1,16 +1,18 @@
 //! The programs of this workspace that are measured.
 
 use std::env;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
 
-/// Arguments of cargo that build a program, and its path below `release`.
+/// Arguments of cargo that build a program, and its path below the profile's folder.
 pub(crate) struct Program(&'static [&'static str], &'static str);
 
 impl Program {
-    pub(crate) const SINEWS: Self = Self(&["--package", "sinews-cli", "--bin", "sinews"], "sinews");
+    pub(crate) const SINEWS: Self =
+        Self(&["--package", "sinews-cli", "--features", "http3", "--bin", "sinews"], "sinews");
     pub(crate) const HELLO: Self =
         Self(&["--package", "sinews-server", "--example", "hello_http"], "examples/hello_http");
     pub(crate) const TCP_ECHO: Self =
@@ -34,19 +36,23 @@ impl Program {
             return Ok(given.clone());
         }
         let this = env::current_exe()?;
-        let directory = this.ancestors().nth(2).ok_or("this program is not in a target directory")?;
+        let mut folders = this.ancestors().skip(1);
+        let own = folders.next().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
+        let directory = folders.next().ok_or("this program is not in a target directory")?;
+        // The folder has the name of the profile, except for that of debug builds, which nobody measures.
+        let profile = if own == "debug" { "release" } else { own };
         if is_needed {
-            cargo_build(directory, self.0)?;
+            cargo_build(directory, profile, self.0)?;
         }
-        Ok(directory.join("release").join(self.1))
+        Ok(directory.join(profile).join(self.1))
     }
 }
 
-fn cargo_build(directory: &Path, what: &[&str]) -> Result<(), Error> {
+fn cargo_build(directory: &Path, profile: &str, what: &[&str]) -> Result<(), Error> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
     let status = Command::new(cargo)
-        .args(["build", "--release", "--manifest-path", manifest, "--target-dir"])
+        .args(["build", "--profile", profile, "--manifest-path", manifest, "--target-dir"])
         .arg(directory)
         .args(what)
         .status()?;

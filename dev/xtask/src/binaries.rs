@@ -17,6 +17,7 @@ use crate::backend::{Backend, Choice};
 use crate::count::Count;
 use crate::process;
 use crate::steps;
+use crate::times;
 
 /// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`, and run once on each backend.
 const WITH_BACKEND: [(&str, &str); 10] = [
@@ -37,6 +38,8 @@ const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
 const LONGEST: [(&str, &str); 3] = [("cli", "program"), ("conformance", "cases"), ("sinews", "on_tokio")];
 /// Binaries that run at a time: most tests wait more than they compute.
 const AT_A_TIME: usize = 3;
+/// The step that runs the tests.
+pub(crate) const STEP: &str = "tests";
 /// How many of the slowest runs are printed.
 const SLOWEST: usize = 10;
 
@@ -101,7 +104,7 @@ pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
 
 /// Cargo's arguments for the one debug build of the workspace, whose features are those of all packages together.
 pub(crate) fn selection() -> Result<Vec<String>, String> {
-    let features = crate::features::of_workspace()?;
+    let features = format!("{},{}", crate::features::of_workspace()?, crate::server::CHECKED_FEATURES);
     let selected = ["--workspace", "--exclude", "sinews-fuzz", "--features"].map(str::to_owned);
     Ok(selected.into_iter().chain([features]).collect())
 }
@@ -158,6 +161,7 @@ fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Vec<Ran> {
     thread::scope(|scope| {
         for _ in 0..at_a_time {
             scope.spawn(|| {
+                times::enter(Some(STEP));
                 while let Some(job) = take() {
                     let done = run_one(&job);
                     ran.lock().unwrap_or_else(PoisonError::into_inner).push(done);
@@ -177,6 +181,7 @@ fn run_one(job: &Job) -> Ran {
 
 /// The examples in the documentation, which cargo compiles itself.
 fn document_tests(logs: &Path) -> Ran {
+    times::enter(Some(STEP));
     let Ok(mut command) = process::linting_cargo() else { return failed(logs) };
     command.args(["test", "--doc", "--no-fail-fast"]).args(selection().unwrap_or_default());
     measure(&mut command, &logs.join("doc.log"))

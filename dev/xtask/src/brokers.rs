@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// Brokers to test: kafka, redis, nats [default: all]
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Measures 10,000 members over three nodes of a cluster, of which one is killed, with a release build. No other test
+    /// Measures 10,000 members over three nodes of a cluster, of which one is killed, with an optimized build. No other test
     /// runs
     #[arg(long)]
     measure: bool,
@@ -116,7 +116,7 @@ fn measure(wanted: &[&'static str], logs: &Path) -> Outcome {
             Err(missing) => return Ok(missing.report(name)),
         };
         let mut command = process::cargo();
-        command.args(["test", "--release", "--package", "sinews-cli", "--features"]);
+        command.args(["test", "--profile", server::DIST_PROFILE, "--package", "sinews-cli", "--features"]);
         // Those of both brokers, for one build.
         command.args(["sinews-cli/redis,sinews-cli/nats", "--test", "program", "--"]);
         command.args(["--ignored", "--nocapture", "--test-threads", "1"]);

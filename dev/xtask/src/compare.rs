@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::Outcome;
 use crate::count::Count;
 use crate::process;
-use crate::server;
+use crate::server::{self, DIST_PROFILE};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -43,8 +43,8 @@ pub(crate) struct Options {
     /// Processor of the load
     #[arg(long, value_name = "N", default_value = "1")]
     load_core: String,
-    /// Build profile; profiles other than release have no meaningful figures
-    #[arg(long, value_name = "NAME", default_value = "release")]
+    /// Build profile; profiles other than dist have no meaningful figures
+    #[arg(long, value_name = "NAME", default_value = DIST_PROFILE)]
     profile: String,
     /// Print JSON, an object for each load, instead of tables
     #[arg(long)]
@@ -67,7 +67,7 @@ impl Options {
             rate: None,
             server_core: "0".to_owned(),
             load_core: "1".to_owned(),
-            profile: "release".to_owned(),
+            profile: DIST_PROFILE.to_owned(),
             json: true,
             list: false,
         }

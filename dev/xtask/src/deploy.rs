@@ -82,7 +82,7 @@ fn run_file(program: &Path, kind: &str, file: &Path, nats: Option<&Path>, logs: 
 /// The program with the broker of the files.
 fn build_program(log: &Path) -> Result<PathBuf, String> {
     let mut build = process::cargo();
-    build.args(["build", "--package", "sinews-cli", "--features", "sinews-cli/nats"]);
+    build.args(["build", "--package", "sinews-cli", "--features", "sinews-cli/http3,sinews-cli/nats"]);
     process::run(&mut build, log, COMMAND_LIMIT)?.check("building the program", log)?;
     Ok(process::target().join("debug/sinews"))
 }

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use crate::Outcome;
 use crate::count::Count;
 use crate::process::{self, find_program, output_of};
-use crate::server::{self, Server};
+use crate::server::{self, DIST_PROFILE, Server};
 
 /// A target of archives, the compilers for the C code of a dependency, and their package.
 struct Target {
@@ -77,10 +77,10 @@ pub(crate) struct Options {
     /// Targets of the programs [default: all]
     #[arg(long, value_delimiter = ',')]
     target: Vec<String>,
-    /// Features of the programs: brokers that can store the streams
-    #[arg(long, default_value = "nats,redis")]
+    /// Features of the programs: HTTP/3, and brokers that can store the streams
+    #[arg(long, default_value = "http3,nats,redis")]
     features: String,
-    /// Compile the programs without optimization, into `target/dist-trial`: enough to try the archives
+    /// Compile the programs without optimization, into `target/archives-trial`: enough to try the archives
     #[arg(long)]
     trial: bool,
     /// Package the crates without compiling them
@@ -94,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     {
         return Err(format!("no such target: {unknown}"));
     }
-    let folder = process::target().join(if options.trial { "dist-trial" } else { "dist" });
+    let folder = process::target().join(if options.trial { "archives-trial" } else { "archives" });
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let wants = |part| options.only.is_empty() || options.only.contains(&part);
     let mut count = Count::default();
@@ -142,17 +142,23 @@ fn archive(target: &Target, options: &Options, folder: &Path) -> Outcome {
     let Some(compiler) = target.compilers.iter().find_map(|name| find_program(name)) else {
         return Ok(skip(&format!("no C compiler for {} ({})", target.name, target.remedy)));
     };
-    let program = build(target, &compiler, options)?;
+    let name = format!("sinews-{}-{}", env!("CARGO_PKG_VERSION"), target.name);
+    let built = build(target, &compiler, options)?;
+    let program = split_debug(&built, folder, &name, sysroot.trim())?;
     let bytes = fs::read(&program).map_err(|error| format!("{}: {error}", program.display()))?;
     if !is_static(&bytes) {
         println!("FAIL {}: the program needs a dynamic linker", target.name);
         return Ok(Count::FAILED);
     }
-    let name = format!("sinews-{}-{}", env!("CARGO_PKG_VERSION"), target.name);
+    if has_debug_information(&bytes) {
+        println!("FAIL {}: the program has debug information", target.name);
+        return Ok(Count::FAILED);
+    }
     let content = folder.join(&name);
     let _ = fs::remove_dir_all(&content);
     fill(&content, &program).map_err(|error| format!("{}: {error}", content.display()))?;
     document(&content, &program)?;
+    fs::remove_file(&program).map_err(|error| format!("{}: {error}", program.display()))?;
     compress(folder, &name)?;
     fs::remove_dir_all(&content).map_err(|error| format!("{}: {error}", content.display()))?;
     println!("ok {name}.tar.gz, program of {:.1} MiB", bytes.len() as f64 / f64::from(1 << 20));
@@ -200,38 +206,68 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
 
 fn build(target: &Target, compiler: &Path, options: &Options) -> Result<PathBuf, String> {
     let mut command = process::cargo();
-    command.args(["rustc", "--release", "--locked", "--package", "sinews-cli", "--bin", "sinews"]);
-    // Symbols stay for backtraces. Line tables would triple the size.
-    command.args(["--target", target.name, "--features", &options.features, "--", "-Cstrip=debuginfo"]);
-    command.env("CARGO_PROFILE_RELEASE_DEBUG", "none");
-    if options.trial {
-        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
-        command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    }
+    let [profile, subfolder] = if options.trial { ["dev", "debug"] } else { [DIST_PROFILE; 2] };
+    command.args(["build", "--profile", profile, "--locked", "--package", "sinews-cli", "--bin", "sinews"]);
+    command.args(["--target", target.name, "--features", &options.features]);
     let variable = target.name.replace('-', "_");
     command.env(format!("CC_{variable}"), compiler);
     if !target.name.starts_with(env::consts::ARCH) {
         command.env(format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase()), "rust-lld");
     }
     execute(&mut command, target.name)?;
-    Ok(process::target().join(target.name).join("release/sinews"))
+    Ok(process::target().join(target.name).join(subfolder).join("sinews"))
+}
+
+/// Copies the program without debug information, which would triple its size, and writes this to a file of its own. Symbols stay
+/// for backtraces. `split-debuginfo` of cargo leaves most of it in the program on Linux.
+fn split_debug(built: &Path, folder: &Path, name: &str, sysroot: &str) -> Result<PathBuf, String> {
+    let host = output_of(Command::new("rustc").arg("-vV")).unwrap_or_default();
+    let host = host.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
+    // It knows all targets; that of the system only this machine's.
+    let tool = Path::new(sysroot).join("lib/rustlib").join(host).join("bin/rust-objcopy");
+    let tool = if tool.is_file() { tool } else { PathBuf::from("objcopy") };
+    // Its own libraries are not found otherwise.
+    let run = |command: &mut Command, step| {
+        execute(command.env("LD_LIBRARY_PATH", Path::new(sysroot).join("lib")), step)
+    };
+    let [program, debug] = ["program", "debug"].map(|what| folder.join(format!("{name}.{what}")));
+    let mut separate = Command::new(&tool);
+    run(separate.arg("--only-keep-debug").arg(built).arg(&debug), "objcopy-debug")?;
+    let mut strip = Command::new(&tool);
+    // The link is the name of the file, which a debugger looks for beside the program. It is read for a checksum.
+    strip.arg("--strip-debug").arg(format!("--add-gnu-debuglink={}", debug.display()));
+    run(strip.arg(built).arg(&program), "objcopy-strip")?;
+    execute(Command::new("gzip").arg("-nf9").arg(&debug), "gzip")?;
+    Ok(program)
+}
+
+/// Whether a 64-bit little-endian ELF file has a section of debug information in DWARF.
+fn has_debug_information(file: &[u8]) -> bool {
+    const SECTION: &[u8] = b".debug_info\0";
+    // The section with the names of sections: its header, and there its place.
+    let names = || {
+        let (start, size, index) = (number(file, 40, 8)?, number(file, 58, 2)?, number(file, 62, 2)?);
+        let header = start + index * size;
+        file.get(number(file, header + 24, 8)?..)?.get(..number(file, header + 32, 8)?)
+    };
+    names().is_some_and(|names| names.windows(SECTION.len()).any(|window| window == SECTION))
+}
+
+/// Reads a number of a little-endian file.
+fn number(file: &[u8], at: usize, bytes: usize) -> Option<usize> {
+    let slice = file.get(at..at + bytes)?;
+    usize::try_from(slice.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte))).ok()
 }
 
 /// Whether a 64-bit little-endian ELF file names no interpreter (PT_INTERP).
 fn is_static(file: &[u8]) -> bool {
-    const PT_INTERP: u32 = 3;
-    let number = |at: usize, bytes: usize| {
-        let slice = file.get(at..at + bytes)?;
-        Some(slice.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
-    };
+    const PT_INTERP: usize = 3;
     let headers = || {
-        let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-        (0..count)
-            .map(|index| number(usize::try_from(start + index * size).ok()?, 4))
-            .collect::<Option<Vec<_>>>()
+        let (start, size, count) = (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?);
+        (0..count).map(|index| number(file, start + index * size, 4)).collect::<Option<Vec<_>>>()
     };
     let is_elf = file.starts_with(b"\x7fELF\x02\x01");
-    is_elf && headers().is_some_and(|kinds| !kinds.is_empty() && !kinds.contains(&u64::from(PT_INTERP)))
+    is_elf && headers().is_some_and(|kinds| !kinds.is_empty() && !kinds.contains(&PT_INTERP))
 }
 
 fn fill(content: &Path, program: &Path) -> std::io::Result<()> {
@@ -361,6 +397,23 @@ mod tests {
         assert!(!is_static(&elf(&[])));
         assert!(!is_static(&elf(&[1])[..66]));
         assert!(!is_static(b"#!/bin/sh\n"));
+    }
+
+    #[test]
+    fn debug_information_goes_to_a_file_of_its_own() {
+        let folder = process::target().join("xtask/self-test-debug");
+        fs::create_dir_all(&folder).expect("the target folder is writable");
+        let sysroot = output_of(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();
+        let (source, built) = (folder.join("a.rs"), folder.join("a"));
+        fs::write(&source, "fn main() {}").expect("the folder is writable");
+        let mut compiler = Command::new("rustc");
+        compiler.args(["-Cdebuginfo=1", "--edition=2024", "-o"]).arg(&built).arg(&source);
+        execute(&mut compiler, "self-test-debug").expect("it compiles");
+        assert!(has_debug_information(&fs::read(&built).expect("it exists")));
+        let program = split_debug(&built, &folder, "a-1.0.0", sysroot.trim()).expect("it is split");
+        assert!(!has_debug_information(&fs::read(&program).expect("it is written")));
+        assert!(folder.join("a-1.0.0.debug.gz").is_file());
+        assert!(output_of(&mut Command::new(&program)).is_some(), "it runs");
     }
 
     #[test]

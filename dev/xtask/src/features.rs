@@ -1,4 +1,4 @@
-//! Compiles the library with every sensible choice of features: each must compile without a warning. Programs
+//! Compiles the library with every sensible choice of features, and the program with some: each must compile without a warning. Programs
 //! that must not compile are rejected with a hint.
 //!
 //! A feature enables other features, so that many choices are the same build; each build runs once.
@@ -30,6 +30,9 @@ type Features = BTreeMap<String, Vec<String>>;
 /// Features that are enabled together.
 type Choice = BTreeSet<String>;
 
+/// Features of the program: each that can be left out is left out once. Other checks build it with all, except for brokers.
+const PROGRAM_CHOICES: [&str; 3] = ["", "bench", "bench,http3"];
+
 /// The only feature with a system dependency.
 const NATIVE_TLS: &str = "native-tls";
 
@@ -46,7 +49,11 @@ pub(crate) fn run(options: &Options) -> Outcome {
         count = count + Count::SKIPPED;
     }
     for choice in choices(&features, together) {
-        count = count + check(&choice)?;
+        let names = choice.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+        count = count + check(&[LIBRARY, "--lib"], &names)?;
+    }
+    for names in PROGRAM_CHOICES {
+        count = count + check(&["sinews-cli", "--bin", "sinews"], names)?;
     }
     Ok(count + hints::check()?)
 }
@@ -79,24 +86,17 @@ fn buildable() -> Result<Vec<String>, String> {
     Ok(features()?.into_keys().filter(|name| !lacks || name != NATIVE_TLS).collect())
 }
 
-fn check(choice: &Choice) -> Outcome {
-    let names = choice.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+/// Builds the targets of a package with these features.
+fn check(targets: &[&str], names: &str) -> Outcome {
     let log = process::target().join("xtask/features-one.log");
     let mut command = process::cargo();
     // Excludes dev-dependencies: their features would hide missing features.
-    command.args([
-        "clippy",
-        "--package",
-        LIBRARY,
-        "--lib",
-        "--no-deps",
-        "--no-default-features",
-        "--features",
-    ]);
-    command.arg(&names).args(["--", "-D", "warnings"]).env("CARGO_TERM_COLOR", "never");
+    command.args(["clippy", "--package"]).args(targets);
+    command.args(["--no-deps", "--no-default-features", "--features"]);
+    command.arg(names).args(["--", "-D", "warnings"]).env("CARGO_TERM_COLOR", "never");
     let end = process::run(&mut command, &log, process::COMMAND_LIMIT)?;
-    let shown = if names.is_empty() { "no feature" } else { &names };
-    match end.check(shown, &log) {
+    let shown = format!("{}: {}", targets[0], if names.is_empty() { "no feature" } else { names });
+    match end.check(&shown, &log) {
         Ok(()) => println!("ok      {shown}"),
         Err(why) => {
             println!("FAILED  {why}");

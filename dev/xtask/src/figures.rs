@@ -14,7 +14,7 @@ use crate::Outcome;
 use crate::compare::{self, Load, PLAIN_NAME, Programs};
 use crate::count::Count;
 use crate::process;
-use crate::server::Server;
+use crate::server::{DIST_PROFILE, Server};
 
 /// The page that is written as a whole.
 const PAGE: &str = "docs/book/src/internals/figures.md";
@@ -102,12 +102,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let settings = options.settings();
     let origin = origin();
     println!("{}", origin.commit);
-    let mut programs = Programs::build_own("release")?;
+    let mut programs = Programs::build_own(DIST_PROFILE)?;
     let mut count = Count::default();
     if options.no_peers {
         println!("skipped: servers on other libraries: --no-peers");
         count = count + Count::SKIPPED;
-    } else if let Err(why) = programs.build_peers("release") {
+    } else if let Err(why) = programs.build_peers(DIST_PROFILE) {
         println!("skipped: servers on other libraries: {why}");
         count = count + Count::SKIPPED;
     }
@@ -251,7 +251,7 @@ fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u
          | | |\n|---|---|\n\
          | sources | {commit} |\n\
          | machine | {machine} |\n\
-         | compiler | {compiler}, release profile |\n\
+         | compiler | {compiler}, profile `{DIST_PROFILE}` |\n\
          | measured | {}, load average before: {load} |\n\
          | rounds | {rounds} for each server, {duration} each after {warm_up} of warm-up, in an order that changes |\n\
          | processors | the server on 0, with one thread; the load on 1 |\n\n\
@@ -435,6 +435,7 @@ mod tests {
         for part in [
             "| sources | commit `1234abc` |",
             "| machine | 2 processors |",
+            "| compiler | rustc 1.0, profile `dist` |",
             "2000-02-29",
             "--load-core 1 -c 64 -s 64 --binary`",
             "| CPU ÷ plain-echo | p50 at 20000/s | p99 at 20000/s | CPU at 20000/s |\n|---|---|---|---|---|---|---|---|---|",

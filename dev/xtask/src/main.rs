@@ -30,11 +30,13 @@ mod library;
 mod process;
 mod quick;
 mod report;
+mod rotation;
 mod server;
 mod soak;
 mod steps;
 mod suite;
 mod tidy;
+mod times;
 mod tools;
 mod webtransport;
 

@@ -9,12 +9,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::times::{self, Spent};
+
 /// Poll interval for a running program. Short compared with any program's run time, long compared with the
 /// cost of a poll.
 const POLL_EVERY: Duration = Duration::from_millis(10);
 /// Time limit of any one command. The longest, the programs of other projects on both backends, need nine minutes on two
 /// cores beside other steps; a hanging command is killed at this limit.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(40 * 60);
+/// Unit of process times in Linux, on every architecture we run on.
+pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 /// Number of lines printed of a failed program's output.
 pub(crate) const TAIL_LINES: usize = 40;
 
@@ -111,8 +115,13 @@ impl End {
 
 /// Runs the program without standard input, its output and its errors in the file `log`.
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<End, String> {
+    let started = Instant::now();
     let child = spawn(command, log)?;
-    wait(child, limit).map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
+    let ended = wait(child, limit);
+    let (end, cpu) =
+        ended.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
+    times::record_command(command, log, Spent { wall: started.elapsed(), cpu });
+    Ok(end)
 }
 
 /// Starts the program as [`run`] does.
@@ -132,19 +141,50 @@ pub(crate) fn output_of(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn wait(mut child: Child, limit: Duration) -> io::Result<End> {
+/// Waits for the end of the program. Returns also its processor time, if the system tells.
+fn wait(mut child: Child, limit: Duration) -> io::Result<(End, Option<f64>)> {
     let deadline = Instant::now() + limit;
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(End::Exit(status));
+        // An exited program tells its whole time until it is waited for.
+        let usage = Stat::read(child.id());
+        let cpu = usage.as_ref().map(|usage| usage.cpu);
+        if usage.is_none_or(|usage| usage.has_exited) {
+            if let Some(status) = child.try_wait()? {
+                return Ok((End::Exit(status), cpu));
+            }
         }
         if Instant::now() >= deadline {
             kill_descendants(child.id());
             child.kill()?;
             child.wait()?;
-            return Ok(End::TimeOut(limit));
+            return Ok((End::TimeOut(limit), cpu));
         }
         thread::sleep(POLL_EVERY);
+    }
+}
+
+/// What `/proc` tells of a process.
+#[derive(Debug, PartialEq)]
+struct Stat {
+    /// The process is a zombie: it has exited, and its parent has not waited for it.
+    has_exited: bool,
+    /// Processor time in seconds, with that of the descendants that were waited for.
+    cpu: f64,
+}
+
+impl Stat {
+    fn read(process: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The name, field 2, is in parentheses and may itself hold any character.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let has_exited = fields.next()? == "Z";
+        // Fields 14 to 17: user and system time of the process, and of its descendants.
+        let ticks = fields.skip(10).take(4).map(|field| field.parse::<u32>().ok());
+        let cpu = ticks.map(|ticks| ticks.map(f64::from)).sum::<Option<f64>>()? / TICKS_PER_SECOND;
+        Some(Self { has_exited, cpu })
     }
 }
 
@@ -235,7 +275,7 @@ mod tests {
         BufReader::new(output).read_line(&mut line).expect("sh prints a line");
         let sleeper: u32 = line.trim().parse().expect("the line is a process id");
 
-        let end = wait(child, Duration::ZERO).expect("a child can be waited for");
+        let (end, _) = wait(child, Duration::ZERO).expect("a child can be waited for");
         assert!(matches!(end, End::TimeOut(_)), "{end:?}");
         let gone = (0..6000).any(|_| {
             thread::sleep(POLL_EVERY);
@@ -243,6 +283,21 @@ mod tests {
             fs::read_to_string(format!("/proc/{sleeper}/stat")).map_or(true, |stat| stat.contains(") Z"))
         });
         assert!(gone, "process {sleeper} outlived its limit");
+    }
+
+    #[test]
+    fn processor_time_of_a_program_includes_its_children() {
+        let stat = "7 (a) b) Z 1 7 7 0 -1 4194560 90 0 0 0 100 50 25 25 20 0 3 0 99 1 2 3";
+        assert_eq!(Stat::parse(stat), Some(Stat { has_exited: true, cpu: 2.0 }));
+        assert_eq!(Stat::parse("7 (a) S 1 7"), Some(Stat { has_exited: false, cpu: 0.0 }));
+        if Path::new("/proc/self/stat").exists() {
+            let mut command = Command::new("sh");
+            // The inner shell works, the outer one only waits.
+            command.args(["-c", "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; :"]);
+            let child = command.spawn().expect("sh runs");
+            let (_, cpu) = wait(child, Duration::from_secs(60)).expect("a child can be waited for");
+            assert!(cpu.is_some_and(|cpu| cpu > 0.0), "{cpu:?}");
+        }
     }
 
     #[test]

@@ -12,14 +12,18 @@ use std::time::{Duration, Instant};
 
 use crate::binaries;
 use crate::certificate::Certificate;
-use crate::process;
+use crate::process::{self, TICKS_PER_SECOND};
 
 /// Time limit for a started server's health check. It needs milliseconds; a loaded machine more, and may stall.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// Time limit for the release build from nothing on a small machine.
+/// The profile of the programs under checks, and the name of its folder.
+pub(crate) const CHECKS_PROFILE: &str = "checks";
+/// Features of the program under checks, beyond its defaults.
+pub(crate) const CHECKED_FEATURES: &str = "sinews-cli/http3";
+/// The profile of archives and figures, and the name of its folder.
+pub(crate) const DIST_PROFILE: &str = "dist";
+/// Time limit for an optimized build from nothing on a small machine.
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
-/// Unit of process times in Linux, on every architecture we run on.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Ports of servers that do not choose their own; tests of the program use those above.
 const PORTS: Range<u16> = 5_000..12_000;
@@ -154,18 +158,22 @@ impl Usage {
     }
 }
 
-/// Returns the given binary, or builds the release build of `sinews`.
+/// Returns the given binary, or builds `sinews` for checks.
 pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = given {
         let found = path.canonicalize();
         return found.map_err(|error| format!("{}: {error}", path.display()));
     }
-    build("sinews-cli", "sinews")
+    // No package is named: `cargo run` selects the same ones, and one build serves both.
+    let arguments =
+        ["--profile", CHECKS_PROFILE, "--features", CHECKED_FEATURES, "--bin", "sinews"].map(str::to_owned);
+    build_with(process::cargo(), &arguments, "sinews")?;
+    Ok(process::target().join(CHECKS_PROFILE).join("sinews"))
 }
 
-/// Builds the release build of a program of the workspace.
+/// Builds a program of the workspace for checks.
 pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf, String> {
-    Ok(build_package(package, &["--release", "--bin", program])?.join("release").join(program))
+    Ok(build_package(package, &["--bin", program])?.join(program))
 }
 
 /// The debug build of a program of the workspace, built now: for checks of correctness, with overflow checks.
@@ -173,9 +181,9 @@ pub(crate) fn build_debug(program: &str) -> Result<PathBuf, String> {
     Ok(build_all_debug(&[program])?.join(program))
 }
 
-/// Builds the release builds of all programs of a package, and returns their folder.
+/// Builds all programs of a package for checks, and returns their folder.
 pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
-    Ok(build_package(package, &["--release", "--bins"])?.join("release"))
+    build_package(package, &["--bins"])
 }
 
 /// Builds the debug builds of these programs, and returns their folder. The Rust tests use the same builds,
@@ -191,12 +199,12 @@ pub(crate) fn build_all_debug(programs: &[&str]) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Returns the folder of all builds.
+/// Returns the folder of the programs.
 fn build_package(package: &str, what: &[&str]) -> Result<PathBuf, String> {
-    let arguments: Vec<_> =
-        ["--package", package].iter().chain(what).map(|word| (*word).to_owned()).collect();
+    let profile = ["--profile", CHECKS_PROFILE, "--package", package];
+    let arguments: Vec<_> = profile.iter().chain(what).map(|word| (*word).to_owned()).collect();
     build_with(process::cargo(), &arguments, package)?;
-    Ok(process::target())
+    Ok(process::target().join(CHECKS_PROFILE))
 }
 
 fn build_with(mut build: Command, arguments: &[String], name: &str) -> Result<(), String> {

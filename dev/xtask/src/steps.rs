@@ -18,7 +18,9 @@ use crate::binaries;
 use crate::count::Count;
 use crate::gates;
 use crate::process;
+use crate::rotation::{self, Due, Passes};
 use crate::server;
+use crate::times::{self, Spent};
 use crate::tools;
 
 /// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
@@ -40,7 +42,7 @@ enum Lane {
 const STEPS: [(&str, Lane, Run); 27] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
-    ("tests", Lane::Test, binaries::run),
+    (binaries::STEP, Lane::Test, binaries::run),
     ("autobahn", Lane::Test, autobahn),
     ("pages", Lane::Test, pages),
     ("no_std", Lane::Long, no_std),
@@ -67,47 +69,11 @@ const STEPS: [(&str, Lane, Run); 27] = [
     ("brokers", Lane::Long, brokers),
 ];
 
-/// Consecutive steps that run as two sequences side by side: the first ones mostly wait, and alone would leave a core idle.
-const BESIDE: [[&[&str]; 2]; 3] = [
-    [&["autobahn"], &["pages"]],
-    [
-        &["conformance", "examples", "interop"],
-        &[
-            "doc",
-            "msrv",
-            "targets",
-            "api",
-            "sanitizer",
-            "fuzz",
-            "features",
-            "floors",
-            "instructions",
-            "packages",
-            "archive",
-        ],
-    ],
-    [&["soak", "reconnects", "browser"], &["deploy", "brokers"]],
-];
-
-/// Seconds that the long steps take on two slow cores beside another step, for [`Options::within`]. The other
-/// steps take at most [`USUAL_SECONDS`].
-const LONG_STEPS: [(&str, u64); 14] = [
-    ("build", 700),
-    ("conformance", 500),
-    ("examples", 500),
-    ("interop", 1200),
-    ("doc", 150),
-    ("msrv", 150),
-    ("targets", 200),
-    ("api", 150),
-    ("sanitizer", 240),
-    ("fuzz", 300),
-    ("features", 600),
-    ("floors", 240),
-    ("instructions", 400),
-    ("archive", 300),
-];
-const USUAL_SECONDS: u64 = 120;
+/// Steps that mostly wait, and alone would leave a core idle: the other ones run beside them.
+const WAITING: [&str; 7] =
+    ["autobahn", "conformance", "examples", "interop", "soak", "reconnects", "browser"];
+/// Steps that nothing runs beside: the later ones need what they compile.
+const ALONE: [&str; 3] = ["fmt", "tidy", binaries::STEP];
 
 /// Name of a step, and what it does.
 type Step = (&'static str, Run);
@@ -120,9 +86,6 @@ pub(crate) struct Options {
     /// Every check of the repository: half an hour more
     #[arg(long)]
     all: bool,
-    /// Only what `--all` adds
-    #[arg(long, conflicts_with = "all")]
-    rest: bool,
     /// Only these steps, of any lane
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STEPS.map(|(name, ..)| name)))]
     only: Vec<String>,
@@ -132,10 +95,14 @@ pub(crate) struct Options {
     /// Backend of the servers in the steps: what depends on it runs once for each
     #[arg(long, value_enum, default_value_t = Choice::Both)]
     backend: Choice,
-    /// Skip the steps that would end later than this number of seconds after the start, by their usual duration on
-    /// a slow machine
-    #[arg(long, value_name = "SECONDS")]
+    /// Of what `--all` adds, only steps that end within this number of seconds after the start, by their recorded
+    /// duration: changed ones and those longest without a pass first
+    #[arg(long, value_name = "SECONDS", requires = "all")]
     within: Option<u64>,
+    /// Record the steps that pass in `dev/xtask/passed.tsv`, with this commit and their duration. In a fresh clone:
+    /// later runs take the duration for their estimates
+    #[arg(long)]
+    record: bool,
 }
 
 impl Options {
@@ -143,8 +110,8 @@ impl Options {
         let is_in = |list: &[String]| list.iter().any(|entry| entry == name);
         let is_chosen = match lane {
             _ if !self.only.is_empty() => is_in(&self.only),
-            Lane::Test => !self.rest,
-            Lane::Long => self.all || self.rest,
+            Lane::Test => true,
+            Lane::Long => self.all,
         };
         is_chosen && !is_in(&self.skip)
     }
@@ -152,43 +119,87 @@ impl Options {
 
 /// How the steps of one run are carried out.
 #[derive(Clone, Copy)]
-struct Schedule {
+struct Schedule<'a> {
     backend: Choice,
-    deadline: Option<Instant>,
+    /// The end of the time for steps, with what says how long a step takes.
+    limit: Option<Limit<'a>>,
 }
 
-impl Schedule {
+#[derive(Clone, Copy)]
+struct Limit<'a> {
+    deadline: Instant,
+    passes: &'a Passes,
+    slowness: f64,
+}
+
+impl Schedule<'_> {
     /// Whether a step that starts now ends before the deadline.
     fn permits(self, name: &str) -> bool {
-        let found = LONG_STEPS.iter().find(|(step, _)| *step == name);
-        let usual = Duration::from_secs(found.map_or(USUAL_SECONDS, |(_, seconds)| *seconds));
-        self.deadline.is_none_or(|deadline| Instant::now() + usual <= deadline)
+        self.limit.is_none_or(|Limit { deadline, passes, slowness }| {
+            Instant::now() + passes.estimate(name, slowness) <= deadline
+        })
     }
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let started = Instant::now();
-    let deadline = options.within.map(|seconds| started + Duration::from_secs(seconds));
-    let schedule = Schedule { backend: options.backend, deadline };
-    own_program()?;
-    let mut rows = Vec::new();
-    let chosen = STEPS.into_iter().filter(|(name, lane, _)| options.wants(name, *lane));
-    let steps: Vec<Step> = chosen.map(|(name, _, run)| (name, run)).collect();
-    for group in steps.chunk_by(|one, next| place(one.0).is_some_and(|pair| place(next.0) == Some(pair))) {
-        let pair = group.first().and_then(|step| place(step.0));
-        let is_second = |step: &Step| pair.is_some_and(|pair| BESIDE[pair][1].contains(&step.0));
-        match group.split_at(group.iter().position(is_second).unwrap_or(group.len())) {
-            (one, []) | ([], one) => rows.extend(one.iter().map(|step| run_step(*step, schedule))),
-            (first, second) => rows.extend(run_beside(first, second, schedule)),
-        }
+    let passes = Passes::read()?;
+    if options.record {
+        rotation::is_committed()?;
     }
+    own_program()?;
+    times::begin();
+    let chosen = |wanted: Lane| {
+        let steps = STEPS.into_iter().filter(move |(_, lane, _)| *lane == wanted);
+        let steps = steps.filter(|(name, lane, _)| options.wants(name, *lane));
+        steps.map(|(name, _, run)| (name, run)).collect::<Vec<Step>>()
+    };
+    let mut schedule = Schedule { backend: options.backend, limit: None };
+    let (alone, test): (Vec<_>, Vec<_>) =
+        chosen(Lane::Test).into_iter().partition(|(name, _)| ALONE.contains(name));
+    let mut rows: Vec<Row> = alone.into_iter().map(|step| run_step(step, schedule)).collect();
+    rows.extend(run_waiting_beside(test, schedule));
+    let mut long = chosen(Lane::Long);
+    if let Some(seconds) = options.within {
+        let tests = rows.iter().find(|(name, ..)| *name == binaries::STEP);
+        let slowness = tests.map_or(1.0, |(name, _, duration)| passes.slowness(name, *duration));
+        let deadline = started + Duration::from_secs(seconds);
+        schedule.limit = Some(Limit { deadline, passes: &passes, slowness });
+        long = in_turn(&long, &passes, slowness);
+    }
+    rows.extend(run_waiting_beside(long, schedule));
     println!("\n{:<12} {:>7} {:>7} {:>7} {:>8}", "step", "passed", "failed", "skipped", "seconds");
     for (name, count, duration) in &rows {
         print_row(name, *count, *duration);
     }
     let total = rows.iter().map(|(_, count, _)| *count).sum();
     print_row("all", total, started.elapsed());
+    times::print_longest();
+    if options.record {
+        let has_passed = |row: &&Row| row.1.failed == 0 && row.1.passed > 0;
+        let passed: Vec<_> =
+            rows.iter().filter(has_passed).map(|(name, _, duration)| (*name, *duration)).collect();
+        passes.record(&passed)?;
+    }
     Ok(total)
+}
+
+/// Names of the steps that `--all` adds.
+#[cfg(test)]
+pub(crate) fn long_steps() -> impl Iterator<Item = &'static str> {
+    STEPS.into_iter().filter(|(_, lane, _)| *lane == Lane::Long).map(|(name, ..)| name)
+}
+
+/// The long steps in the order in which they run in limited time. Prints it, with the reasons.
+fn in_turn(steps: &[Step], passes: &Passes, slowness: f64) -> Vec<Step> {
+    println!("\norder of the long steps, at {slowness:.2} times their recorded seconds:");
+    let names: Vec<_> = steps.iter().map(|(name, _)| *name).collect();
+    let order = passes.order(&names);
+    for due in &order {
+        println!("{:<12} {:>5} s  {}", due.step, passes.estimate(due.step, slowness).as_secs(), due.why());
+    }
+    let find = |due: &Due| steps.iter().find(|(name, _)| *name == due.step).copied();
+    order.iter().filter_map(find).collect()
 }
 
 fn print_row(name: &str, count: Count, duration: Duration) {
@@ -196,7 +207,7 @@ fn print_row(name: &str, count: Count, duration: Duration) {
     println!("{name:<12} {passed:>7} {failed:>7} {skipped:>7} {:>8.1}", duration.as_secs_f64());
 }
 
-fn run_step(step: Step, schedule: Schedule) -> Row {
+fn run_step(step: Step, schedule: Schedule<'_>) -> Row {
     print!("{:<12} ", step.0);
     // A line that appears late is only ugly.
     let _ = io::stdout().flush();
@@ -205,12 +216,16 @@ fn run_step(step: Step, schedule: Schedule) -> Row {
     row
 }
 
-/// The pair of sequences that a step belongs to.
-fn place(name: &str) -> Option<usize> {
-    BESIDE.iter().position(|pair| pair.iter().any(|sequence| sequence.contains(&name)))
+/// Runs the steps that mostly wait, and beside them the others; both in their order.
+fn run_waiting_beside(steps: Vec<Step>, schedule: Schedule<'_>) -> Vec<Row> {
+    let (first, second): (Vec<_>, Vec<_>) = steps.into_iter().partition(|(name, _)| WAITING.contains(name));
+    match (&first[..], &second[..]) {
+        (one, []) | ([], one) => one.iter().map(|step| run_step(*step, schedule)).collect(),
+        (first, second) => run_beside(first, second, schedule),
+    }
 }
 
-fn run_beside(first: &[Step], second: &[Step], schedule: Schedule) -> Vec<Row> {
+fn run_beside(first: &[Step], second: &[Step], schedule: Schedule<'_>) -> Vec<Row> {
     let names = |steps: &[Step]| steps.iter().map(|step| step.0).collect::<Vec<_>>().join(", ");
     println!("{} beside {}", names(first), names(second));
     let told = |step: &Step| {
@@ -228,7 +243,7 @@ fn run_beside(first: &[Step], second: &[Step], schedule: Schedule) -> Vec<Row> {
 }
 
 /// Runs a step. What is said of it goes behind its name.
-fn carry_out((name, run): Step, schedule: Schedule) -> (Row, String) {
+fn carry_out((name, run): Step, schedule: Schedule<'_>) -> (Row, String) {
     if !schedule.permits(name) {
         let why = format!("skipped: no time is left for it (cargo xtask test --only {name})");
         return ((name, Count::SKIPPED, Duration::ZERO), why);
@@ -236,9 +251,12 @@ fn carry_out((name, run): Step, schedule: Schedule) -> (Row, String) {
     let log = process::target().join("xtask").join(format!("{name}.log"));
     // What is added to it must not be added to that of an earlier run.
     let _ = fs::remove_file(&log);
+    times::enter(Some(name));
     let started = Instant::now();
     let outcome = run(&log, schedule.backend);
     let duration = started.elapsed();
+    times::enter(None);
+    times::record(name, times::WHOLE_STEP, Spent { wall: duration, cpu: None });
     let count = outcome.as_ref().map_or(Count::FAILED, |count| *count);
     let word = if count.failed > 0 { "FAILED" } else { "ok" };
     let mut words = vec![format!("{word} in {:.1} s: {count}", duration.as_secs_f64())];
@@ -335,14 +353,10 @@ fn fuzz(log: &Path, _: Choice) -> Outcome {
 }
 
 fn build(log: &Path, _: Choice) -> Outcome {
-    let built = single(
-        process::cargo().args(["build", "--release", "--package", "sinews-cli", "--bin", "sinews"]),
-        log,
-    )?;
-    // The command of the README: it names no program.
-    let mut run = process::cargo();
-    run.args(["run", "--release", "--", "--version"]);
-    Ok(built + single(&mut run, &log.with_file_name("build-run.log"))?)
+    // The command of the README, with the profile and the features that the other steps need: it names no program.
+    let profile = ["--profile", server::CHECKS_PROFILE, "--features", server::CHECKED_FEATURES];
+    let arguments = [&["run"], &profile[..], &["--", "--version"]].concat();
+    single(process::cargo().args(arguments), log)
 }
 
 fn tidy(log: &Path, _: Choice) -> Outcome {
@@ -447,6 +461,9 @@ pub(crate) fn single(command: &mut Command, log: &Path) -> Outcome {
 fn task(arguments: &[&str], log: &Path) -> Outcome {
     let mut command = Command::new(own_program()?);
     command.args(arguments).current_dir(process::root());
+    if let Some(step) = times::step() {
+        command.env(times::STEP_VARIABLE, step);
+    }
     if binaries::are_built() {
         command.env(binaries::BUILT_VARIABLE, "1");
     }
@@ -529,23 +546,28 @@ mod tests_of_steps {
     }
 
     #[test]
-    fn sequences_beside_each_other_are_consecutive_steps() {
+    fn waiting_and_lone_steps_are_steps() {
         let names = STEPS.map(|(name, ..)| name);
-        for pair in BESIDE {
-            let all = pair.concat();
-            assert!(names.windows(all.len()).any(|window| window == all), "{all:?}");
-        }
+        assert!(WAITING.iter().chain(&ALONE).all(|name| names.contains(name)));
     }
 
     #[test]
-    fn step_without_time_left_is_skipped_with_its_command() {
-        let step: Step = ("no_std", |_, _| Ok(Count::PASSED));
-        let late = Schedule { backend: Choice::Both, deadline: Some(Instant::now()) };
-        let (row, words) = carry_out(step, late);
+    fn step_without_time_left_is_skipped_with_its_command_and_a_shorter_one_runs() {
+        let passes = Passes::parse("long\t-\t-\t100\nshort\t-\t-\t10\n").expect("they are passes");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let step = |name| -> Step { (name, |_, _| Ok(Count::PASSED)) };
+        let schedule = |slowness| Schedule {
+            backend: Choice::Both,
+            limit: Some(Limit { deadline, passes: &passes, slowness }),
+        };
+        let (row, words) = carry_out(step("long"), schedule(1.0));
         assert_eq!(row.1, Count::SKIPPED);
-        assert!(words.starts_with("skipped: ") && words.contains("--only no_std"), "{words}");
-        let unlimited = Schedule { backend: Choice::Both, deadline: None };
-        assert_eq!(carry_out(step, unlimited).0.1, Count::PASSED);
+        assert!(words.starts_with("skipped: ") && words.contains("--only long"), "{words}");
+        assert_eq!(carry_out(step("short"), schedule(1.0)).0.1, Count::PASSED);
+        assert_eq!(carry_out(step("long"), schedule(0.5)).0.1, Count::PASSED);
+        assert_eq!(carry_out(step("short"), schedule(7.0)).0.1, Count::SKIPPED);
+        let unlimited = Schedule { backend: Choice::Both, limit: None };
+        assert_eq!(carry_out(step("long"), unlimited).0.1, Count::PASSED);
     }
 
     #[test]

@@ -119,13 +119,14 @@ pub(crate) struct ConnectionArgs {
     #[arg(long)]
     pub(crate) http2: bool,
 
-    /// Open WebSockets (RFC 9220) or send requests over HTTP/3, on QUIC. The host of the URL must accept UDP on the port.
+    /// Open WebSockets (RFC 9220) or send requests over HTTP/3, on QUIC. The host of the URL must accept UDP on the port, and
+    /// this program needs the Cargo feature http3.
     /// For https:// URLs, --in-flight sets the concurrent requests of a connection
     #[arg(long, conflicts_with_all = ["http2", "unix"])]
     pub(crate) http3: bool,
 
     /// Open sessions of WebTransport over HTTP/3 instead of WebSockets. Messages use the stream that the server opens in a
-    /// session, in the format of `sinews serve`; in fan-out mode datagrams are received, too
+    /// session, in the format of `sinews serve`; in fan-out mode datagrams are received, too. Needs the Cargo feature http3
     #[arg(long, conflicts_with_all = ["http2", "unix", "http3_protocol", "deflate", "subprotocol"])]
     pub(crate) webtransport: bool,
 

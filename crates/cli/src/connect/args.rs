@@ -136,7 +136,7 @@ pub(crate) struct DialArgs {
     pub(crate) http2: bool,
 
     /// Use HTTP/3 (RFC 9220), on QUIC: the server must accept UDP on the port of the URL. Fails if it offers no WebSockets
-    /// over HTTP/3. Proxies are not used
+    /// over HTTP/3. Proxies are not used. Needs the Cargo feature http3
     #[arg(long, conflicts_with_all = ["listen", "inspect", "probe", "http2", "unix", "proxy", "connect_to", "redirects"])]
     pub(crate) http3: bool,
 

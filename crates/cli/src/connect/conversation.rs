@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 
 use sinews::{CloseCode, CloseFrame, Message, Sender};
-use sinews_bench::escape::escape_line;
+use sinews_server::escape::escape_line;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};

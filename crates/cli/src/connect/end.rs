@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use sinews::client::ConnectError;
 use sinews::{Cause, CloseCode, Closed, Error};
-use sinews_bench::escape::escape_line;
 use sinews_bench::trust;
+use sinews_server::escape::escape_line;
 
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sinews::Message;
-use sinews_bench::escape::{controls_terminal, escape_controls, escape_json, escape_line};
+use sinews_server::escape::{controls_terminal, escape_controls, escape_json, escape_line};
 
 use super::args::{BinaryFormat, ConnectArgs};
 use super::console::Printer;

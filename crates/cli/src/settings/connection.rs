@@ -55,7 +55,8 @@ settings! {
 
         /// Serve HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port, which answers of
         /// earlier versions announce. Requests, WebSockets (RFC 9220), Server-Sent Events and sessions of WebTransport share its
-        /// connections. Requires {tls.certificate}; listen addresses that expect a PROXY header have no HTTP/3.
+        /// connections. Requires {tls.certificate} and a program with the Cargo feature http3; listen addresses that expect a PROXY
+        /// header have no HTTP/3.
         http3: bool { default: "false" }
 
         /// Port that answers of earlier versions announce for HTTP/3, where it is another for clients, such as that of a container's
@@ -304,6 +305,11 @@ mod tests {
         assert_eq!(without_tls, "sinews.toml:6: http.http3 requires tls.certificate: QUIC includes TLS");
         let file = format!("{file}\n[tls]\ncertificate = \"a\"\nkey = \"b\"");
         let settings = settings(&flags, &file).unwrap();
+        let not_built = settings.check_http3(false).unwrap_err();
+        assert_eq!(
+            not_built,
+            "sinews.toml:6: http.http3: this program is built without HTTP/3 (the Cargo feature http3)"
+        );
         let http = HttpConfig::default()
             .with_max_body(1)
             .with_max_queued_answers(9 << 10)

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::crypto;
 use super::jwks_options::JwksOptions;
+use super::pem::{self, RSA};
 use crate::brief::describe_json_error;
 
 /// A key and its algorithms.
@@ -141,32 +142,10 @@ fn of_secret(secret: &[u8], id: Option<String>) -> Result<VerifyingKey, String> 
     Ok(VerifyingKey { id, algorithms: hmac_algorithms(secret)?, key: DecodingKey::from_secret(secret) })
 }
 
-const RSA: [Algorithm; 6] = [
-    Algorithm::RS256,
-    Algorithm::RS384,
-    Algorithm::RS512,
-    Algorithm::PS256,
-    Algorithm::PS384,
-    Algorithm::PS512,
-];
-
 fn of_pem(pem: &[u8]) -> Result<VerifyingKey, String> {
-    if let Ok(key) = DecodingKey::from_rsa_pem(pem) {
-        return Ok(VerifyingKey { id: None, algorithms: RSA.to_vec(), key });
-    }
-    if let Ok(key) = DecodingKey::from_ec_pem(pem) {
-        let algorithm = match key.try_get_as_bytes().map_or(0, <[u8]>::len) {
-            // 0x04 and two coordinates (SEC 1 section 2.3.3).
-            65 => Algorithm::ES256,
-            97 => Algorithm::ES384,
-            _ => return Err("an EC key must be on P-256 or P-384".to_owned()),
-        };
-        return Ok(VerifyingKey { id: None, algorithms: vec![algorithm], key });
-    }
-    if let Ok(key) = DecodingKey::from_ed_pem(pem) {
-        return Ok(VerifyingKey { id: None, algorithms: vec![Algorithm::EdDSA], key });
-    }
-    Err("not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519".to_owned())
+    let (key, algorithms) =
+        pem::verifying_key(pem).ok_or("not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519")?;
+    Ok(VerifyingKey { id: None, algorithms, key })
 }
 
 /// Limit of keys in a set: the first ones are used. No issuer is known to have as many.

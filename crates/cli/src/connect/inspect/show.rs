@@ -1,6 +1,6 @@
 //! Output of an inspection.
 
-use sinews_bench::escape::escape_line;
+use sinews_server::escape::escape_line;
 
 use super::frame::RawFrameHead;
 use super::parser::FramePayload;
