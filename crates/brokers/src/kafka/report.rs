@@ -15,6 +15,18 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
+/// Describes an error. That of a missing right has the remedy.
+pub(super) fn described(error: &KafkaError) -> String {
+    use RDKafkaErrorCode::{ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed};
+    let remedy = match error.rdkafka_error_code() {
+        Some(ClusterAuthorizationFailed | GroupAuthorizationFailed | TopicAuthorizationFailed) => {
+            ". Grant the operations that the documentation of brokers lists"
+        }
+        _ => "",
+    };
+    format!("{error}{remedy}")
+}
+
 /// Records an error that concerns no single record.
 pub(super) fn record_client_error(status: &Status, error: &KafkaError, reason: &str) {
     use RDKafkaErrorCode::{AllBrokersDown, Authentication, Fatal, SSL};
