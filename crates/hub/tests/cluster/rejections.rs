@@ -1,13 +1,14 @@
 //! Commands that the broker rejects, at a broker in this process and at real ones, with the rights of the documentation.
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::broker::{FakeBroker, TIMEOUT, WireProtocol};
-use super::{Client, TestPeer, for_both};
+use super::{BodyReader, Client, TestPeer, for_both};
 
 /// The page with the rights that a cluster needs.
 const PAGE: &str = include_str!("../../../../docs/book/src/operate/cluster.md");
@@ -76,6 +77,39 @@ fn rejected_subscription_is_reported_to_its_clients_and_leaves_the_link() {
         for subscriber in [&mut late, &mut last] {
             assert_eq!(subscriber.data(1), ["x"]);
         }
+    });
+}
+
+#[test]
+fn event_streams_are_notified_of_a_rejected_subscription_and_other_forms_continue() {
+    for_both(|broker| {
+        broker.reject(Some(("SUBSCRIBE", "sinews.t.secret")));
+        let node = TestPeer::start(&broker);
+        let open = |head: &str| {
+            let mut stream = node.connect();
+            write!(stream, "GET {head}\r\nHost: {}\r\n\r\n", node.address).unwrap();
+            BodyReader::new(stream)
+        };
+        let mut poll = open("/topics/secret.a?wait=55 HTTP/1.1\r\nAccept: application/json");
+        poll.until("\"op\":\"ack\"").unwrap();
+        // Its frames are messages of the topic alone.
+        let mut raw = node.websocket("/topics/secret.a");
+        let mut events = open("/topics/secret.a HTTP/1.1\r\nAccept: text/event-stream");
+        let mut lines = open("/topics/secret.a HTTP/1.1\r\nAccept: application/x-ndjson");
+        let is_expected = |message: &Value| {
+            let is_error = message["op"] == "error";
+            if is_error {
+                assert_eq!((&message["code"], &message["topic"]), (&json!(503), &json!("secret.a")));
+                assert!(message["error"].as_str().unwrap().contains("rejects the subscription"), "{message}");
+            }
+            is_error
+        };
+        while !is_expected(&serde_json::from_str(&events.event().unwrap().data).unwrap()) {}
+        while !is_expected(&serde_json::from_str(&lines.line().unwrap()).unwrap()) {}
+        node.publish("secret.a", "x");
+        assert_eq!(raw.read().unwrap().into_text().unwrap(), "x");
+        let rest = poll.rest();
+        assert!(rest.contains("\"data\":\"x\"") && !rest.contains("rejects"), "{rest}");
     });
 }
 
