@@ -893,3 +893,51 @@ mod nats {
         }
     }
 }
+
+/// The rights of the documentation, at real brokers.
+mod rights {
+    use std::collections::BTreeMap;
+
+    use sinews_testkit::{RealBroker, documented};
+
+    use super::broker::operations::OPERATIONS;
+    use super::broker::{Node, acked, publish, publish_once, until};
+
+    const PAGE: &str = include_str!("../../../docs/book/src/server/brokers.md");
+
+    /// Runs all operations twice: a second node continues behind the records of its copy.
+    fn use_all(broker: &RealBroker) {
+        for _ in 0..2 {
+            let store = sinews_brokers::connect(&broker.url, &BTreeMap::new()).expect("a URL");
+            let node = Node::new();
+            for stream in ["s", "t"] {
+                assert!(acked(&mut publish(&*store, stream, 0, &["a", "b", "c"])).is_ok());
+            }
+            publish_once(&*store, "s", "key", "x");
+            for operation in OPERATIONS {
+                assert_eq!(operation.run(&*store, &node), Ok(()), "{operation:?}");
+            }
+            until("it is ready", || store.health().ready);
+            assert_eq!(store.health().error, None, "nothing is rejected");
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn documented_rights_of_redis_suffice() {
+        let acl = documented(PAGE, "ACL SETUSER").trim().replace("ACL SETUSER", "user");
+        let config =
+            format!("port PORT\nbind 127.0.0.1\nsave \"\"\nappendonly no\nuser default off\n{acl}\n");
+        let Some(broker) = RealBroker::start("redis-server", "redis", &config) else { return };
+        use_all(&broker);
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn documented_rights_of_nats_suffice() {
+        let rights = documented(PAGE, "permissions");
+        let config = format!("listen: \"127.0.0.1:PORT\"\njetstream {{ store_dir: \"js\" }}\n{rights}\n");
+        let Some(broker) = RealBroker::start("nats-server", "nats", &config) else { return };
+        use_all(&broker);
+    }
+}

@@ -76,6 +76,8 @@ pub(crate) struct LinkCounters {
     pub(crate) dropped_full: AtomicU64,
     pub(crate) dropped_large: AtomicU64,
     pub(crate) connects: AtomicU64,
+    /// Commands that the broker has rejected.
+    pub(crate) rejected: AtomicU64,
 }
 
 #[derive(Debug)]

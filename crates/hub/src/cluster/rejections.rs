@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sinews_server::Publisher;
@@ -33,6 +34,7 @@ impl Rejections {
 
     /// Notes an error.
     pub(super) fn note(&mut self, cluster: &Cluster, text: String, now: Instant) {
+        cluster.outbox.counters.rejected.fetch_add(1, Ordering::Relaxed);
         if let Some(omitted) = cluster.log_limits.rejected.permit(now) {
             tracing::warn!(broker = %cluster.options, reason = text, omitted,
                 "the broker of the cluster rejects a command");

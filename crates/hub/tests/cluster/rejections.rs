@@ -1,13 +1,11 @@
 //! Commands that the broker rejects, at a broker in this process and at real ones, with the rights of the documentation.
 
-use std::io::Write as _;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
-
 use serde_json::{Value, json};
+use std::io::Write as _;
 
-use super::broker::{FakeBroker, TIMEOUT, WireProtocol};
+use sinews_testkit::{RealBroker, documented};
+
+use super::broker::{FakeBroker, WireProtocol};
 use super::{BodyReader, Client, TestPeer, for_both};
 
 /// The page with the rights that a cluster needs.
@@ -30,6 +28,7 @@ impl TestPeer {
     fn assert_one_login(&self, rejected: u64) {
         assert_eq!(self.metric("sinews_cluster_connects_total"), 1);
         assert_eq!(self.metric("sinews_cluster_subscriptions_rejected"), rejected);
+        assert!(self.metric("sinews_cluster_commands_rejected_total") >= rejected);
     }
 }
 
@@ -152,67 +151,19 @@ fn node_without_the_rights_for_its_own_subjects_names_them() {
     }
 }
 
-/// A real broker that ends with this value.
-struct RealBroker {
-    child: Child,
-    url: String,
-    _files: tempfile::TempDir,
-}
-
-impl RealBroker {
-    /// Starts a program with a configuration, in which `PORT` is replaced; `None` if it is not installed.
-    fn start(program: &str, scheme: &str, config: &str) -> Option<Self> {
-        let files = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let path = files.path().join("broker.conf");
-        std::fs::write(&path, config.replace("PORT", &port.to_string())).unwrap();
-        let mut command = Command::new(program);
-        if program == "nats-server" {
-            command.arg("-c");
-        }
-        let spawned =
-            command.arg(&path).current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let Ok(child) = spawned else {
-            println!("skipped: {program} is not installed (apt install redis-server nats-server)");
-            return None;
-        };
-        let broker = Self { child, url: format!("{scheme}://sinews:secret@127.0.0.1:{port}"), _files: files };
-        let begin = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begin.elapsed() < TIMEOUT, "{program} does not listen");
-            std::thread::park_timeout(std::time::Duration::from_millis(5));
-        }
-        Some(broker)
-    }
-
-    fn nodes(&self) -> [TestPeer; 2] {
-        [(); 2].map(|()| TestPeer::start_at(&self.url, |builder| builder))
-    }
-}
-
-impl Drop for RealBroker {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The rights in the documentation: the code block with a text.
-fn documented(text: &str) -> String {
-    let blocks: Vec<&str> = PAGE.split("```").skip(1).step_by(2).collect();
-    let block = blocks.iter().find(|block| block.contains(text)).unwrap_or_else(|| panic!("{text}"));
-    block.split_once('\n').unwrap().1.replace("PASSWORD", "secret")
+/// Two nodes at a real broker.
+fn nodes(broker: &RealBroker) -> [TestPeer; 2] {
+    [(); 2].map(|()| TestPeer::start_at(&broker.url, |builder| builder))
 }
 
 #[test]
 fn documented_rights_of_redis_suffice() {
-    let acl = documented("ACL SETUSER").trim().replace("ACL SETUSER", "user");
+    let acl = documented(PAGE, "ACL SETUSER").trim().replace("ACL SETUSER", "user");
     let config = |user: &str| {
         format!("port PORT\nbind 127.0.0.1\nsave \"\"\nappendonly no\nuser default off\n{user}\n")
     };
     let Some(broker) = RealBroker::start("redis-server", "redis", &config(&acl)) else { return };
-    let nodes = broker.nodes();
+    let nodes = nodes(&broker);
     use_beside_rejected(&nodes, &[]);
     let mut subscriber = nodes[0].subscriber("open.*");
     let before = nodes[0].metric("sinews_cluster_received_total");
@@ -227,24 +178,24 @@ fn documented_rights_of_redis_suffice() {
     let limited = acl.replace("allchannels", "&sinews.*");
     assert_ne!(limited, acl);
     let Some(broker) = RealBroker::start("redis-server", "redis", &config(&limited)) else { return };
-    use_beside_rejected(&broker.nodes(), &["room.*", "a.>"]);
+    use_beside_rejected(&nodes(&broker), &["room.*", "a.>"]);
 }
 
 #[test]
 fn documented_rights_of_nats_suffice() {
-    let rights = documented("permissions");
+    let rights = documented(PAGE, "permissions");
     let config = |rights: &str, more: &str| format!("listen: \"127.0.0.1:PORT\"\n{more}\n{rights}\n");
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "")) else { return };
-    use_beside_rejected(&broker.nodes(), &[]);
+    use_beside_rejected(&nodes(&broker), &[]);
     let all = "subscribe: \"sinews.>\"";
     let limited = rights.replace(all, "subscribe: { allow: \"sinews.>\", deny: \"sinews.t.secret.>\" }");
     assert_ne!(limited, rights);
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&limited, "")) else { return };
-    use_beside_rejected(&broker.nodes(), &["secret.a", "secret.b"]);
+    use_beside_rejected(&nodes(&broker), &["secret.a", "secret.b"]);
     // Three subscriptions: those of a node, and one topic.
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "max_subscriptions: 3"))
     else {
         return;
     };
-    use_beside_rejected(&broker.nodes(), &["other.a"]);
+    use_beside_rejected(&nodes(&broker), &["other.a"]);
 }
