@@ -121,8 +121,7 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
 fn client(address: &BrokerUrl, host: &str, database: u64) -> RedisResult<Client> {
     let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let port =
-        port.parse().map_err(|_| (ErrorKind::InvalidClientConfig, "the port is not a number"))?;
+    let port = port.parse().map_err(|_| (ErrorKind::InvalidClientConfig, "the port is not a number"))?;
     let connection_addr = if address.scheme == "rediss" {
         // Fails if the program has already installed a provider, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -684,7 +684,8 @@ mod tests {
         };
         let lazy = |result| async move { open(result).await };
         runtime.block_on(async {
-            let (one, two) = tokio::join!(shared.get(lazy(Ok(0))), shared.get(lazy(Ok(0))));
+            let (one, two) =
+                futures_util::future::join(shared.get(lazy(Ok(0))), shared.get(lazy(Ok(0)))).await;
             assert_eq!((one, two, logins.get()), (Ok((1, 1)), Ok((1, 1)), 1));
             shared.discard(0, "another one").await;
             assert_eq!(shared.get(lazy(Ok(0))).await, Ok((1, 1)));

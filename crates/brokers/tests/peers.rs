@@ -92,7 +92,7 @@ fn reject_each_command(
     remedy: &str,
 ) {
     for (command, expected) in cases {
-        *log.rejected.lock().unwrap() = Some(command);
+        *log.rejected.lock().unwrap() = Some(*command);
         let before = log.connections.load(Ordering::SeqCst);
         let (store, node) = (connect(), broker::Node::new());
         for operation in OPERATIONS {
@@ -667,7 +667,7 @@ mod nats {
                     ["UNSUB", id, ..] if words.len() == 2 => subscriptions.0.retain(|(_, known)| known != id),
                     ["PUB" | "HPUB", subject, inbox, .., size] => {
                         let body = bytes(&mut reader, size.parse().expect("a size"))?;
-                        self.publish(reader.get_mut(), &subscriptions, [words[0], subject, inbox], &body)?;
+                        self.publish(reader.get_mut(), &subscriptions, (subject, inbox), &body)?;
                     }
                     _ => {}
                 }
@@ -678,7 +678,7 @@ mod nats {
             &self,
             out: &mut TcpStream,
             subscriptions: &Subscriptions,
-            [command, subject, inbox]: [&str; 3],
+            (subject, inbox): (&str, &str),
             body: &str,
         ) -> io::Result<()> {
             let name = match subject.strip_prefix("$JS.API.") {
@@ -713,7 +713,11 @@ mod nats {
                 "STREAM.MSG.GET" => {
                     r#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#.to_owned()
                 }
-                "CONSUMER.CREATE" | "CONSUMER.INFO" => CONSUMER.to_owned(),
+                "CONSUMER.CREATE" | "CONSUMER.INFO" => {
+                    let names: Vec<&str> = subject.split('.').skip(4).collect();
+                    let stream = format!(r#""stream_name":"{}""#, names[0]);
+                    CONSUMER.replace(r#""stream_name":"s-0""#, &stream)
+                }
                 "CONSUMER.DELETE" => r#"{"success":true}"#.to_owned(),
                 "CONSUMER.MSG.NEXT" => {
                     for sequence in 1..=3 {
@@ -766,7 +770,7 @@ mod nats {
             });
             let url = format!("nats://{}?failure.timeout.ms=60000", peer.address);
             let connect = || connect(&url, &BTreeMap::new()).expect("a URL");
-            let cases = if error_code.is_none() { &denied } else { cases };
+            let cases = if error_code.is_none() { &denied[..] } else { cases };
             reject_each_command(&server.log, connect, cases, remedy);
             check_cases(&server.log, &denied);
             let is_stored = |case: &&(&str, &[Operation])| !case.1.contains(&Append);

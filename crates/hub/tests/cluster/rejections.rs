@@ -136,6 +136,95 @@ fn error_of_each_command_leaves_the_link_and_the_other_topics() {
     });
 }
 
+/// What the error of a command changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The node stays in the cluster.
+    None,
+    /// The login fails, and names the reason.
+    Login,
+}
+
+/// Each command of the source of a client, with the beginning of the subjects for which it is rejected.
+const NATS_COMMANDS: [(&str, &str, Effect); 5] = [
+    ("CONNECT", "", Effect::Login),
+    // The ping of the login confirms it.
+    ("PING", "", Effect::Login),
+    ("UNSUB", "", Effect::None),
+    ("SUBSCRIBE", "sinews.t.", Effect::None),
+    ("PUBLISH", "sinews.n.", Effect::None),
+];
+const REDIS_COMMANDS: [(&str, &str, Effect); 9] = [
+    ("HELLO", "", Effect::Login),
+    ("CLIENT", "REPLY", Effect::None),
+    // Its subscription proves that the broker omits replies.
+    ("SUBSCRIBE", "sinews.n.", Effect::Login),
+    ("UNSUBSCRIBE", "sinews.n.", Effect::Login),
+    ("PUBLISH", "sinews.n.", Effect::None),
+    ("PING", "", Effect::None),
+    ("SUBSCRIBE", "sinews.t.", Effect::None),
+    ("PSUBSCRIBE", "sinews.t.", Effect::None),
+    ("PUNSUBSCRIBE", "sinews.t.", Effect::None),
+];
+
+/// Words of capitals in byte strings of the source, which are commands or their arguments.
+fn words_of(source: &str) -> impl Iterator<Item = &str> {
+    let (code, _) = source.split_once("mod tests {").unwrap_or((source, ""));
+    let strings = code.split('"').skip(1).step_by(2);
+    let words = strings.filter_map(|text| text.split([' ', '\\']).next());
+    words.filter(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()))
+}
+
+#[test]
+fn each_command_of_the_source_has_a_case() {
+    let protocol = include_str!("../../src/cluster/protocol.rs");
+    let redis = words_of(include_str!("../../src/cluster/redis.rs")).chain(words_of(protocol));
+    let nats = words_of(include_str!("../../src/cluster/nats.rs"));
+    // Arguments, and what the broker sends. Cases have the names of Redis.
+    let known =
+        ["AUTH", "SETNAME", "REPLY", "SKIP", "PONG", "MSG", "INFO", "ERR", "NATS", "SUB", "PUB", "NOPERM"];
+    let missing = |commands: &[(&str, &str, Effect)], words: Vec<&str>| -> Vec<String> {
+        let is_missing = |word: &&str| !known.contains(word) && commands.iter().all(|case| case.0 != *word);
+        words.into_iter().filter(is_missing).map(str::to_owned).collect()
+    };
+    assert_eq!(missing(&REDIS_COMMANDS, redis.collect()), Vec::<String>::new());
+    assert_eq!(missing(&NATS_COMMANDS, nats.collect()), Vec::<String>::new());
+}
+
+#[test]
+fn error_of_each_command_of_a_link_has_its_effect() {
+    let kinds = [(WireProtocol::Nats, &NATS_COMMANDS[..]), (WireProtocol::Redis, &REDIS_COMMANDS[..])];
+    for (kind, (command, subject, effect)) in
+        kinds.into_iter().flat_map(|(kind, cases)| cases.iter().map(move |case| (kind, *case)))
+    {
+        let broker = FakeBroker::start(kind);
+        broker.reject(Some((command, subject)));
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        if effect == Effect::Login {
+            for node in &nodes {
+                node.until("the reason is named", |node| {
+                    let answer = node.request("GET /readyz", b"");
+                    answer.to_lowercase().contains(&command.to_lowercase())
+                });
+            }
+            broker.reject(None);
+        }
+        for node in &nodes {
+            node.until("all are known", |node| node.metric("sinews_cluster_nodes") == 2);
+        }
+        let mut subscriber = nodes[0].subscriber("open.a");
+        nodes[0].subscriber("open.*");
+        if (command, subject) != ("SUBSCRIBE", "sinews.t.") {
+            broker.wait_for("sinews.t.open.a", 1);
+            nodes[1].publish("open.a", "x");
+            assert_eq!(subscriber.data(1), ["x"], "{kind:?} {command}");
+        }
+        if effect == Effect::None {
+            nodes.iter().for_each(|node| assert_eq!(node.metric("sinews_cluster_connects_total"), 1));
+        }
+    }
+}
+
 #[test]
 fn node_without_the_rights_for_its_own_subjects_names_them() {
     for kind in [WireProtocol::Nats, WireProtocol::Redis] {
