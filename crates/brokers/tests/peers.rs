@@ -667,7 +667,7 @@ mod nats {
                     ["UNSUB", id, ..] if words.len() == 2 => subscriptions.0.retain(|(_, known)| known != id),
                     ["PUB" | "HPUB", subject, inbox, .., size] => {
                         let body = bytes(&mut reader, size.parse().expect("a size"))?;
-                        self.publish(reader.get_mut(), &subscriptions, (subject, inbox), &body)?;
+                        self.publish(reader.get_mut(), &subscriptions, subject, inbox, &body)?;
                     }
                     _ => {}
                 }
@@ -678,7 +678,8 @@ mod nats {
             &self,
             out: &mut TcpStream,
             subscriptions: &Subscriptions,
-            (subject, inbox): (&str, &str),
+            subject: &str,
+            inbox: &str,
             body: &str,
         ) -> io::Result<()> {
             let name = match subject.strip_prefix("$JS.API.") {
