@@ -241,7 +241,7 @@ fn node_without_the_rights_for_its_own_subjects_names_them() {
 }
 
 /// Two nodes at a real broker.
-fn nodes(broker: &RealBroker) -> [TestPeer; 2] {
+fn nodes_at(broker: &RealBroker) -> [TestPeer; 2] {
     [(); 2].map(|()| TestPeer::start_at(&broker.url, |builder| builder))
 }
 
@@ -252,7 +252,7 @@ fn documented_rights_of_redis_suffice() {
         format!("port PORT\nbind 127.0.0.1\nsave \"\"\nappendonly no\nuser default off\n{user}\n")
     };
     let Some(broker) = RealBroker::start("redis-server", "redis", &config(&acl)) else { return };
-    let nodes = nodes(&broker);
+    let nodes = nodes_at(&broker);
     use_beside_rejected(&nodes, &[]);
     let mut subscriber = nodes[0].subscriber("open.*");
     let before = nodes[0].metric("sinews_cluster_received_total");
@@ -267,7 +267,7 @@ fn documented_rights_of_redis_suffice() {
     let limited = acl.replace("allchannels", "&sinews.*");
     assert_ne!(limited, acl);
     let Some(broker) = RealBroker::start("redis-server", "redis", &config(&limited)) else { return };
-    use_beside_rejected(&nodes(&broker), &["room.*", "a.>"]);
+    use_beside_rejected(&nodes_at(&broker), &["room.*", "a.>"]);
 }
 
 #[test]
@@ -275,16 +275,16 @@ fn documented_rights_of_nats_suffice() {
     let rights = documented(PAGE, "permissions");
     let config = |rights: &str, more: &str| format!("listen: \"127.0.0.1:PORT\"\n{more}\n{rights}\n");
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "")) else { return };
-    use_beside_rejected(&nodes(&broker), &[]);
+    use_beside_rejected(&nodes_at(&broker), &[]);
     let all = "subscribe: \"sinews.>\"";
     let limited = rights.replace(all, "subscribe: { allow: \"sinews.>\", deny: \"sinews.t.secret.>\" }");
     assert_ne!(limited, rights);
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&limited, "")) else { return };
-    use_beside_rejected(&nodes(&broker), &["secret.a", "secret.b"]);
+    use_beside_rejected(&nodes_at(&broker), &["secret.a", "secret.b"]);
     // Three subscriptions: those of a node, and one topic.
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "max_subscriptions: 3"))
     else {
         return;
     };
-    use_beside_rejected(&nodes(&broker), &["other.a"]);
+    use_beside_rejected(&nodes_at(&broker), &["other.a"]);
 }

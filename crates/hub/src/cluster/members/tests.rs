@@ -123,11 +123,11 @@ fn numbers_that_go_back_need_one_snapshot() {
         let mut node = TestNode::new();
         let now = Instant::now();
         node.snapshot(50, FIRST_PART | LAST_PART, &[own("a", 1, &[])]);
-        assert!(node.changes(forged, &[]) && node.remote.compare(NODE, 51, now + REQUEST_INTERVAL));
+        assert!(node.changes(forged, &[]) && node.remote.compare(NODE, 51, now + REQUEST_INTERVAL * 2));
         node.snapshot(51, FIRST_PART | LAST_PART, &[own("a", 2, &[])]);
         for number in 52..60 {
             let later = now + REQUEST_INTERVAL * 2;
-            assert!(!node.changes(number, &[own("a", number as usize, &[])]), "{forged}");
+            assert!(!node.changes(number, &[own("a", usize::try_from(number).unwrap(), &[])]), "{forged}");
             assert!(!node.remote.compare(NODE, number, later), "{forged}: it is requested again");
         }
         assert_eq!(node.presence("a").0, 59);
