@@ -21,6 +21,8 @@ mod kafka;
 mod lock;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
+mod reconnect;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "redis", feature = "nats"))]

@@ -7,6 +7,7 @@
 //! Core NATS stores no messages, so it has no offsets from which to continue.
 
 mod append;
+mod denied;
 mod follow;
 mod message;
 mod pull;
@@ -42,6 +43,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Subject that answers whether JetStream is available.
 const ACCOUNT: &str = "$JS.API.INFO";
+/// Subject of the list of streams.
+const NAMES: &str = "$JS.API.STREAM.NAMES";
 /// Maximum characters of an error text that are reported.
 const ERROR_CHARS: usize = 300;
 
@@ -167,11 +170,13 @@ impl BrokerEngine for Nats {
         }
         let limit = PullLimit::new(&self.streams, max_bytes).await.map_err(BrokerError::failed)?;
         let created = FetchConsumer::new(&self.streams, stream).await.map_err(BrokerError::failed)?;
-        let name = Some(created.name.clone());
-        let consumer =
-            consumer(&created.stream, name, by_sequence(from)).await.map_err(BrokerError::failed)?;
+        let unique = Some(created.name.clone());
+        let denied = &self.streams.denied;
+        let consumer = denied.request(&name, consumer(&created.stream, unique, by_sequence(from))).await;
+        let consumer = consumer.flatten().map_err(BrokerError::failed)?;
         let reading = read_old(&consumer, limit, end, max_bytes, &mut batches);
-        let outcome = tokio::time::timeout(READ_TIMEOUT, reading).await;
+        let reading = denied.request(&name, tokio::time::timeout(READ_TIMEOUT, reading));
+        let outcome = reading.await.map_err(BrokerError::failed)?;
         drop(created);
         match outcome {
             Ok(read) => read.map(|()| batches.finish()),
@@ -195,7 +200,9 @@ impl BrokerEngine for Nats {
     async fn streams(&self) -> Result<Vec<String>, BrokerError> {
         let context = self.streams.reader().await.map_err(BrokerError::failed)?;
         let (mut streams, mut names) = (Vec::new(), context.stream_names());
-        while let Some(name) = names.next().await {
+        while let Some(name) =
+            self.streams.denied.request(NAMES, names.next()).await.map_err(BrokerError::failed)?
+        {
             streams.extend(self.streams.settings.stream_of(&name.map_err(BrokerError::failed)?));
             if streams.len() > STREAMS_MAX {
                 return Err(too_many_streams());
@@ -215,14 +222,16 @@ impl BrokerEngine for Nats {
         let subject = self.streams.group(&groups, stream, partition, group);
         let context = self.streams.reader().await.map_err(BrokerError::failed)?;
         let stored =
-            context.publish(subject, offset.to_string().into()).await.map_err(BrokerError::failed)?;
-        stored.await.map(|_| ()).map_err(BrokerError::failed)
+            async { context.publish(subject.clone(), offset.to_string().into()).await?.await.map(|_| ()) };
+        let stored = self.streams.denied.request(&subject, stored).await.map_err(BrokerError::failed)?;
+        stored.map_err(BrokerError::failed)
     }
 
     async fn committed(&self, stream: &str, partition: u32, group: &str) -> Result<Option<u64>, BrokerError> {
         let (committed, groups) = self.streams.groups().await.map_err(BrokerError::failed)?;
         let subject = self.streams.group(&groups, stream, partition, group);
-        match committed.get_last_raw_message_by_subject(&subject).await {
+        let read = committed.get_last_raw_message_by_subject(&subject);
+        match self.streams.denied.request(&groups, read).await.map_err(BrokerError::failed)? {
             Ok(message) => Ok(std::str::from_utf8(&message.payload).ok().and_then(|text| text.parse().ok())),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
             Err(error) => Err(BrokerError::failed(error)),
@@ -232,7 +241,15 @@ impl BrokerEngine for Nats {
     async fn probe(&self) -> Result<(), String> {
         // Not the client's own request: it rejects the answer of servers before 2.10, which lacks some fields.
         let client = self.streams.reader().await?.client();
-        let answer = client.request(ACCOUNT, Vec::new().into()).await.map_err(|error| error.to_string())?;
+        let answer = client.request(ACCOUNT, Vec::new().into());
+        let answer = match self.streams.denied.request(ACCOUNT, answer).await {
+            Ok(answer) => answer.map_err(|error| error.to_string())?,
+            // Without the right to this request, the server answers nevertheless.
+            Err(reason) => {
+                self.streams.status.record_error(&reason);
+                return Ok(());
+            }
+        };
         let text = String::from_utf8_lossy(&answer.payload);
         if text.contains(r#""error":{"#) { Err(text.chars().take(ERROR_CHARS).collect()) } else { Ok(()) }
     }

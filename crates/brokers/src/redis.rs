@@ -24,8 +24,8 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult, cmd,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, RedisResult, cmd,
 };
 use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
@@ -36,9 +36,10 @@ use self::append::AppendScript;
 use self::entries::{EntriesRequest, extent_command, unexpected_id};
 use crate::error::BrokerConfigError;
 use crate::followed;
+use crate::reconnect::ReconnectDelay;
 use crate::remote::{
-    BrokerEngine, QUEUE_BYTES, QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, RemoteBroker, WakeSignal,
-    flush_all, too_many_streams,
+    BrokerEngine, QUEUE_BYTES, QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, RemoteBroker, SharedConnection,
+    WakeSignal, flush_all, too_many_streams,
 };
 use crate::status::Status;
 use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
@@ -58,8 +59,14 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Idle time after which a connection is probed before it carries an append.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Code of the error of a command, key or channel that the user may not use.
+const NO_RIGHT: &str = "NOPERM";
+
 /// Names of the settings, for errors.
 const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions", "prefix", "queue.bytes"];
+
+/// The command of a follower for announcements.
+const SUBSCRIBE: &str = "SUBSCRIBE";
 
 /// A stream that never exists.
 const PROBE: &str = "sinews-probe";
@@ -72,7 +79,7 @@ struct Redis {
     maxlen: u64,
     status: Arc<Status>,
     /// Not for appends.
-    connection: RefCell<Option<MultiplexedConnection>>,
+    connection: SharedConnection<MultiplexedConnection>,
     /// Announcements for the followers, by channel.
     announcements: RefCell<HashMap<String, Rc<Announcements>>>,
     /// Notified when a follower needs a subscription.
@@ -105,7 +112,7 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
         partitions,
         maxlen,
         status: shared,
-        connection: RefCell::default(),
+        connection: SharedConnection::default(),
         announcements: RefCell::default(),
         subscribe: WakeSignal::default(),
     })
@@ -114,8 +121,7 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
 fn client(address: &BrokerUrl, host: &str, database: u64) -> RedisResult<Client> {
     let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let port =
-        port.parse().map_err(|_| (redis::ErrorKind::InvalidClientConfig, "the port is not a number"))?;
+    let port = port.parse().map_err(|_| (ErrorKind::InvalidClientConfig, "the port is not a number"))?;
     let connection_addr = if address.scheme == "rediss" {
         // Fails if the program has already installed a provider, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -149,22 +155,28 @@ impl Redis {
     }
 
     /// Runs a command on the connection for everything except appends.
-    async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> RedisResult<T> {
-        let known = self.connection.borrow().clone();
-        let mut connection = match known {
-            Some(connection) => connection,
-            None => self.open().await?,
-        };
+    async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, QueryError> {
+        let connected = self.connection.get(self.open()).await;
+        let (mut connection, number) = connected.map_err(QueryError::Failed)?;
         let answer: RedisResult<T> = command.query_async(&mut connection).await;
-        // After any error other than a rejection by Redis, the next command reconnects.
-        let is_usable = answer.as_ref().err().is_none_or(|error| error.code().is_some());
-        *self.connection.borrow_mut() = is_usable.then_some(connection);
-        answer
+        match answer {
+            Err(error) if is_missing_key(&error) => Err(QueryError::MissingKey),
+            Err(error) if error.code() == Some(NO_RIGHT) => {
+                Err(QueryError::NoRight(rejection(command, &error)))
+            }
+            Err(error) if is_answer(&error) => Err(QueryError::Failed(rejection(command, &error))),
+            // The next command reconnects.
+            Err(error) => {
+                self.connection.discard(number, &error.to_string()).await;
+                Err(QueryError::Failed(error.to_string()))
+            }
+            Ok(value) => Ok(value),
+        }
     }
 
     /// First and next offset of a stream.
     async fn extent(&self, key: &str) -> Result<(u64, u64), FollowError> {
-        let ids: RedisResult<Vec<String>> = self.query(&extent_command(key)).await;
+        let ids: Result<Vec<String>, QueryError> = self.query(&extent_command(key)).await;
         match ids {
             Ok(ids) => {
                 let id = ids.first().map_or("", String::as_str);
@@ -172,12 +184,12 @@ impl Redis {
                 Ok((ids.get(1).and_then(|first| offset(first)).unwrap_or(last + 1), last + 1))
             }
             // No record was stored yet.
-            Err(error) if is_missing_key(&error) => Ok((1, 1)),
+            Err(QueryError::MissingKey) => Ok((1, 1)),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn entry(&self, key: &str, from: u64) -> RedisResult<Option<StreamId>> {
+    async fn entry(&self, key: &str, from: u64) -> Result<Option<StreamId>, QueryError> {
         let mut command = cmd("XRANGE");
         command.arg(key).arg(format!("0-{from}")).arg("+").arg("COUNT").arg(1);
         Ok(self.query::<StreamRangeReply>(&command).await?.ids.into_iter().next())
@@ -275,13 +287,13 @@ impl Redis {
     }
 
     /// Retries until it succeeds.
-    async fn connect_with_retry(&self) -> MultiplexedConnection {
+    async fn connect_with_retry(&self, delay: &mut ReconnectDelay) -> MultiplexedConnection {
         loop {
             match self.open().await {
                 Ok(connection) => return connection,
                 Err(error) => self.status.mark_unreachable(&error.to_string()),
             }
-            tokio::time::sleep(RETRY_INTERVAL).await;
+            delay.wait().await;
         }
     }
 
@@ -299,7 +311,8 @@ impl Redis {
                 match sink.subscribe(&key).await {
                     // Redis rejects this channel alone, for example by its rights: the stream is read every second.
                     Err(error) if error.code().is_some() => {
-                        self.status.record_error(&format!("{key}: announcements are rejected: {error}"));
+                        let reason = rejection(cmd(SUBSCRIBE).arg(&key), &error);
+                        self.status.record_error(&format!("{key} is read every second: {reason}"));
                     }
                     subscribed => subscribed?,
                 }
@@ -369,7 +382,7 @@ impl StreamCopy<'_> {
 #[derive(Debug)]
 enum FollowError {
     /// Transient: retry later.
-    Transient(RedisError),
+    Transient(QueryError),
     Permanent(String),
 }
 
@@ -382,9 +395,29 @@ impl fmt::Display for FollowError {
     }
 }
 
-impl From<RedisError> for FollowError {
-    fn from(error: RedisError) -> Self {
+impl From<QueryError> for FollowError {
+    fn from(error: QueryError) -> Self {
         Self::Transient(error)
+    }
+}
+
+/// Why a command has no result.
+#[derive(Debug)]
+enum QueryError {
+    /// The key does not exist.
+    MissingKey,
+    /// The user has no right to the command.
+    NoRight(String),
+    /// Redis rejects the command, or is not connected.
+    Failed(String),
+}
+
+impl fmt::Display for QueryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MissingKey => "no such key",
+            Self::NoRight(reason) | Self::Failed(reason) => reason,
+        })
     }
 }
 
@@ -394,13 +427,14 @@ impl BrokerEngine for Redis {
     async fn publish(&self, mut queue: mpsc::Receiver<QueuedAppend>) {
         let mut known: Option<(MultiplexedConnection, Instant)> = None;
         let (mut script, mut received) = (AppendScript::new(&self.prefix, self.maxlen), Vec::new());
+        let mut delay = ReconnectDelay::default();
         while queue.recv_many(&mut received, APPENDS_MAX).await > 0 {
             for batch in append::batches(received.drain(..)) {
                 let mut connection = match known.take() {
                     Some((connection, used)) if used.elapsed() < IDLE => connection,
                     Some((connection, _)) if is_alive(connection.clone()).await => connection,
                     _ => {
-                        let mut connection = self.connect_with_retry().await;
+                        let mut connection = self.connect_with_retry(&mut delay).await;
                         script.load(&mut connection).await;
                         connection
                     }
@@ -416,6 +450,7 @@ impl BrokerEngine for Redis {
                         let reason =
                             format!("no answer from Redis ({error}): the records may or may not be stored");
                         batch.into_iter().for_each(|append| append.fail(&reason));
+                        delay.wait().await;
                     }
                 }
             }
@@ -527,7 +562,14 @@ impl BrokerEngine for Redis {
     }
 
     async fn probe(&self) -> Result<(), String> {
-        self.query::<()>(&cmd("PING")).await.map_err(|error| error.to_string())
+        match self.query::<()>(&cmd("PING")).await {
+            // Without the right to ping, Redis answers nevertheless.
+            Err(QueryError::NoRight(reason)) => {
+                self.status.record_error(&reason);
+                Ok(())
+            }
+            answer => answer.map_err(|error| error.to_string()),
+        }
     }
 
     /// Redis rejects a write command before it checks whether the stream exists.
@@ -540,15 +582,16 @@ impl BrokerEngine for Redis {
             .arg(announcement::VALUE)
             .arg("");
         let answer = self.query::<Option<String>>(&command).await;
-        Some(answer.map(|_| ()).map_err(|error| format!("Redis rejected the append: {error}")))
+        Some(answer.map(|_| ()).map_err(|error| error.to_string()))
     }
 
     async fn run(&self) {
+        let mut delay = ReconnectDelay::default();
         loop {
             if let Err(error) = self.listen().await {
                 self.status.record_error(&error.to_string());
             }
-            tokio::time::sleep(RETRY_INTERVAL).await;
+            delay.wait().await;
         }
     }
 }
@@ -565,8 +608,28 @@ fn first_partitions(prefix: &str) -> String {
     pattern + "*" + FIRST_PARTITION
 }
 
+/// Whether a connection still has answers: a rejection is one.
 async fn is_alive(mut connection: MultiplexedConnection) -> bool {
-    cmd("PING").query_async::<()>(&mut connection).await.is_ok()
+    cmd("PING").query_async::<()>(&mut connection).await.map_or_else(|error| is_answer(&error), |()| true)
+}
+
+/// Whether Redis has answered, so that another connection would not help.
+fn is_answer(error: &RedisError) -> bool {
+    error.code().is_some() || error.kind() == ErrorKind::UnexpectedReturnType
+}
+
+/// Names a rejected command, the reason, and the remedy.
+fn rejection(command: &Cmd, error: &RedisError) -> String {
+    let name = match command.args_iter().next() {
+        Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
+        _ => "a command".to_owned(),
+    };
+    let remedy = match error.code() {
+        Some(NO_RIGHT) => "; give the user the rights that the documentation of brokers lists",
+        _ => "",
+    };
+    let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    format!("Redis rejects {name}: {code} {detail}{remedy}")
 }
 
 /// Whether the error means that the key does not exist. Redis and proxies report other errors with the same code.

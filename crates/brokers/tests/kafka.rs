@@ -18,6 +18,7 @@ use sinews_stream::broker::{Broker, BrokerError};
 use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{AppendError, StartPosition};
 
+use broker::operations::{OPERATIONS, Operation};
 use broker::{
     LIMIT, Node, acked, decode_records, publish, publish_acked, read, records, until, values, wait_for,
 };
@@ -359,6 +360,52 @@ fn rejection_of_one_topic_does_not_change_readiness() {
         let rejected = acked(&mut publish(&*broker, "one", 0, &["a"]));
         assert!(matches!(rejected, Err(AppendError::Broker(_))), "{rejected:?}");
         assert!(broker.health().ready, "{error:?}");
+    }
+}
+
+/// Requests that librdkafka sends for an operation. Its mock cluster rejects no metadata, and it continues without versions
+/// of requests.
+#[test]
+fn each_rejected_request_ends_its_operations_and_no_other() {
+    use Operation::{Append, Commit, Committed, Fetch, Follow, FollowFromTime, Range};
+    use RDKafkaRespErr::{
+        RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED as CLUSTER_DENIED,
+        RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED as GROUP_DENIED,
+        RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED as TOPIC_DENIED,
+    };
+    let cases: [(RDKafkaApiKey, RDKafkaRespErr, &[Operation]); 7] = [
+        (RDKafkaApiKey::Produce, TOPIC_DENIED, &[Append]),
+        (RDKafkaApiKey::Fetch, TOPIC_DENIED, &[Fetch, Follow, FollowFromTime]),
+        (RDKafkaApiKey::ListOffsets, TOPIC_DENIED, &[Fetch, Range, Follow, FollowFromTime]),
+        (RDKafkaApiKey::OffsetCommit, GROUP_DENIED, &[Commit]),
+        (RDKafkaApiKey::OffsetFetch, GROUP_DENIED, &[Committed]),
+        (RDKafkaApiKey::FindCoordinator, GROUP_DENIED, &[Commit, Committed]),
+        (RDKafkaApiKey::InitProducerId, CLUSTER_DENIED, &[Append]),
+    ];
+    for (request, error, expected) in cases {
+        let cluster = Cluster::new(1);
+        let before = cluster.connect("");
+        for topic in ["s", "t"] {
+            cluster.topic(topic, 1);
+            assert_eq!(publish_acked(&*before, topic, 0, &["a", "b", "c"]), 0);
+        }
+        before.close(LIMIT);
+        cluster.mock.request_errors(request, &[error; 2_000]);
+        let (store, node) = (cluster.connect(""), Node::new());
+        for operation in OPERATIONS {
+            let failed = operation.run(&*store, &node).err();
+            assert_eq!(
+                failed.is_some(),
+                expected.contains(&operation),
+                "{request:?}, {operation:?}: {failed:?}"
+            );
+            let Some(reason) = failed else { continue };
+            assert!(reason.contains("authorization failed"), "{request:?}, {operation:?}: {reason}");
+            assert!(reason.contains("the documentation of brokers"), "{request:?}, {operation:?}: {reason}");
+        }
+        cluster.mock.clear_request_errors(request);
+        let end = store.offset_range("s", 0).block().expect("it is permitted").1;
+        assert_eq!(end, 3 + u64::from(!expected.contains(&Append)), "{request:?}");
     }
 }
 

@@ -5,11 +5,16 @@
 #[allow(dead_code, reason = "these need a part of it")]
 mod broker;
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+
+use sinews_stream::broker::Broker;
+
+use broker::operations::{OPERATIONS, Operation};
 
 /// Accepts connections, each served by its own thread.
 struct Peer {
@@ -63,19 +68,76 @@ fn bytes(reader: &mut BufReader<TcpStream>, count: usize) -> io::Result<String> 
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Commands that a scripted broker has received, and the one that it rejects.
+#[derive(Default)]
+struct CommandLog {
+    rejected: Mutex<Option<&'static str>>,
+    received: Mutex<BTreeSet<String>>,
+    connections: AtomicUsize,
+}
+
+impl CommandLog {
+    /// Notes a command. Returns whether it is rejected.
+    fn receive(&self, command: &str) -> bool {
+        self.received.lock().unwrap().insert(command.to_owned());
+        *self.rejected.lock().unwrap() == Some(command)
+    }
+}
+
+/// Rejects each command in turn, and compares the operations that fail with those that need it.
+fn reject_each_command(
+    log: &CommandLog,
+    connect: impl Fn() -> Arc<dyn Broker>,
+    cases: &[(&'static str, &[Operation])],
+    remedy: &str,
+) {
+    for (command, expected) in cases {
+        *log.rejected.lock().unwrap() = Some(*command);
+        let before = log.connections.load(Ordering::SeqCst);
+        let (store, node) = (connect(), broker::Node::new());
+        for operation in OPERATIONS {
+            let failed = operation.run(&*store, &node).err();
+            assert_eq!(
+                failed.is_some(),
+                expected.contains(&operation),
+                "{command}, {operation:?}: {failed:?}"
+            );
+            let Some(reason) = failed else { continue };
+            let name = command.split(' ').next().unwrap_or_default();
+            assert!(name == "HPUB" || reason.contains(name), "{command}, {operation:?}: {reason}");
+            assert!(reason.contains(remedy), "{command}, {operation:?}: {reason}");
+        }
+        broker::until("the broker counts as reachable", || store.health().ready);
+        // One each for appends, announcements and everything else.
+        let connections = log.connections.load(Ordering::SeqCst) - before;
+        assert!(connections <= 3, "{command}: {connections} logins");
+    }
+    *log.rejected.lock().unwrap() = None;
+}
+
+/// Each received command has a case.
+fn check_cases(log: &CommandLog, cases: &[(&'static str, &[Operation])]) {
+    let received = log.received.lock().unwrap();
+    let unknown: Vec<&String> =
+        received.iter().filter(|name| cases.iter().all(|(known, _)| known != name)).collect();
+    assert!(unknown.is_empty(), "commands without a case: {unknown:?}");
+}
+
 #[cfg(feature = "redis")]
 mod redis {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::io::{self, BufReader, Write};
     use std::net::TcpStream;
+    use std::sync::atomic::Ordering;
     use std::sync::{Arc, Mutex};
 
     use sinews_brokers::connect;
     use sinews_stream::broker::{Broker, BrokerError};
     use sinews_stream::{AppendError, Partition, StartPosition};
 
+    use super::broker::operations::Operation;
     use super::broker::{Node, acked, publish, publish_once, read, until, values};
-    use super::{Peer, bytes, line};
+    use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 
     /// A Redis with one stream.
     #[derive(Default)]
@@ -86,6 +148,7 @@ mod redis {
         extent_error: Mutex<Option<&'static str>>,
         /// Channels that clients have subscribed to.
         subscriptions: Mutex<Vec<String>>,
+        log: CommandLog,
     }
 
     impl RedisDouble {
@@ -96,6 +159,7 @@ mod redis {
         }
 
         fn serve(&self, stream: TcpStream) -> io::Result<()> {
+            self.log.connections.fetch_add(1, Ordering::SeqCst);
             let mut reader = BufReader::new(stream);
             loop {
                 let count = line(&mut reader)?.trim_start_matches('*').parse().expect("a command");
@@ -120,7 +184,15 @@ mod redis {
             if let Some(error) = error {
                 return format!("-{error}\r\n");
             }
+            if self.log.receive(&command(words)) {
+                let name = words[0].to_lowercase();
+                return format!("-NOPERM User app has no permissions to run the '{name}' command\r\n");
+            }
             match &*words[0] {
+                "SCAN" => "*2\r\n$1\r\n0\r\n*0\r\n".to_owned(),
+                "HGET" => "$-1\r\n".to_owned(),
+                "HSET" => ":1\r\n".to_owned(),
+                "XRANGE" => format!("*1\r\n{}", entry(&self.stored.lock().unwrap(), 0)),
                 "SUBSCRIBE" => {
                     self.subscriptions.lock().unwrap().push(words[1].clone());
                     if words[1].starts_with("denied") {
@@ -146,11 +218,25 @@ mod redis {
         }
     }
 
-    fn answer(words: &[String], stored: &[&str]) -> String {
-        let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-        let entry = |at: usize| {
-            format!("*2\r\n{}*2\r\n{}{}", text(&format!("0-{}", at + 1)), text("v"), text(stored[at]))
+    fn text(text: &str) -> String {
+        format!("${}\r\n{text}\r\n", text.len())
+    }
+
+    fn entry(stored: &[&str], at: usize) -> String {
+        format!("*2\r\n{}*2\r\n{}{}", text(&format!("0-{}", at + 1)), text("v"), text(stored[at]))
+    }
+
+    /// Names a command. Scripts have the name of the command that they run.
+    fn command(words: &[String]) -> String {
+        let script = match &*words[0] {
+            "EVAL" => ["XRANGE", "XINFO", "XADD"].into_iter().find(|name| words[1].contains(name)),
+            _ => None,
         };
+        let name = if words[0] == "CLIENT" { words[..2].join(" ") } else { words[0].clone() };
+        script.map_or(name.clone(), |script| format!("{name} {script}"))
+    }
+
+    fn answer(words: &[String], stored: &[&str]) -> String {
         match &*words[0] {
             "PING" => "+PONG\r\n".to_owned(),
             "SUBSCRIBE" => format!("*3\r\n{}{}:1\r\n", text("subscribe"), text(&words[1])),
@@ -161,7 +247,8 @@ mod redis {
             }
             "EVAL" => {
                 let from: usize = words[4].trim_start_matches("0-").parse().expect("an id of ours");
-                let entries: Vec<String> = (from.max(1) - 1..stored.len()).map(entry).collect();
+                let entries: Vec<String> =
+                    (from.max(1) - 1..stored.len()).map(|at| entry(stored, at)).collect();
                 format!("*2\r\n:1\r\n*{}\r\n{}", entries.len(), entries.concat())
             }
             _ => "+OK\r\n".to_owned(),
@@ -299,6 +386,88 @@ mod redis {
         assert_eq!(acked(&mut publish(&*broker, "s", 0, &["x"])), Ok(1));
     }
 
+    /// Commands that the source has, with the scripts that they run.
+    fn commands_of_the_source() -> BTreeSet<String> {
+        let sources = [
+            include_str!("../src/redis.rs"),
+            include_str!("../src/redis/append.rs"),
+            include_str!("../src/redis/entries.rs"),
+        ];
+        let commands = sources.iter().flat_map(|source| source.split("cmd(\"").skip(1));
+        let commands = commands.filter_map(|rest| rest.split('"').next());
+        commands.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_rejected_command_ends_its_operations_and_no_other() {
+        use Operation::{Append, Commit, Committed, Fetch, Follow, FollowFromTime, Range, Streams};
+        let cases: &[(&str, &[Operation])] = &[
+            // The client's own, which it may omit.
+            ("CLIENT SETINFO", &[]),
+            // Redis answers.
+            ("PING", &[]),
+            // Each append sends the script.
+            ("SCRIPT", &[]),
+            // Streams are read every second.
+            ("SUBSCRIBE", &[]),
+            ("EVALSHA", &[Append]),
+            ("EVAL XADD", &[Append]),
+            ("EVAL XRANGE", &[Fetch, Follow, FollowFromTime]),
+            ("EVAL XINFO", &[Fetch, Range, Follow, FollowFromTime]),
+            ("XRANGE", &[FollowFromTime]),
+            ("SCAN", &[Streams]),
+            ("HSET", &[Commit]),
+            ("HGET", &[Committed]),
+            // Sent while appends fail.
+            ("XADD", &[]),
+        ];
+        let (redis, peer) = RedisDouble::start(vec!["a", "b", "c"]);
+        let url = format!("redis://{}?failure.timeout.ms=60000", peer.address);
+        let connect = || connect(&url, &BTreeMap::new()).expect("a URL");
+        reject_each_command(&redis.log, connect, cases, "the documentation of brokers");
+        check_cases(&redis.log, cases);
+        // Three, and those of the cases in which appends succeed.
+        let is_stored = |case: &&(&str, &[Operation])| !case.1.contains(&Append);
+        assert_eq!(redis.stored.lock().unwrap().len(), 3 + cases.iter().filter(is_stored).count());
+        let names: BTreeSet<String> =
+            cases.iter().filter_map(|(command, _)| command.split(' ').next()).map(str::to_owned).collect();
+        let missing: Vec<String> =
+            commands_of_the_source().into_iter().filter(|name| !names.contains(name)).collect();
+        assert!(missing.is_empty(), "commands without a case: {missing:?}");
+    }
+
+    /// The login succeeds, and the connection ends behind it.
+    #[test]
+    fn logins_become_rarer_at_a_broker_that_closes_each_connection() {
+        let log = Arc::new(CommandLog::default());
+        let peer = Peer::new({
+            let log = log.clone();
+            move |stream| {
+                log.connections.fetch_add(1, Ordering::SeqCst);
+                let mut reader = BufReader::new(stream);
+                loop {
+                    let head = line(&mut reader)?;
+                    if head.contains("CLIENT") {
+                        reader.get_mut().write_all(b"+OK\r\n")?;
+                    }
+                    // The first command behind the login.
+                    if ["PING", "SUBSCRIBE", "SCRIPT", "EVAL", "SCAN"].iter().any(|name| head == *name) {
+                        return Ok(());
+                    }
+                }
+            }
+        });
+        let broker = connect(&format!("redis://{}", peer.address), &BTreeMap::new()).expect("a URL");
+        let node = Node::new();
+        broker.follow("s", 0, StartPosition::Earliest, node.partition("s", 0));
+        // Each caller gets an error at once, and begins again.
+        for _ in 0..1_000 {
+            assert!(broker.streams().block().is_err());
+        }
+        let logins = log.connections.load(Ordering::SeqCst);
+        assert!((1..100).contains(&logins), "{logins} logins");
+    }
+
     #[test]
     fn rejection_that_concerns_one_stream_does_not_change_readiness() {
         let (redis, peer) = RedisDouble::start(Vec::new());
@@ -332,8 +501,9 @@ mod nats {
     use sinews_stream::AppendError;
     use sinews_stream::broker::BrokerError;
 
+    use super::broker::operations::Operation;
     use super::broker::{acked, publish, publish_once, until};
-    use super::{Peer, bytes, line};
+    use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 
     const INFO: &str =
         r#"{"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,"jetstream":true}"#;
@@ -458,6 +628,157 @@ mod nats {
         }
     }
 
+    /// A server on which each stream has three messages.
+    #[derive(Default)]
+    struct ThreeMessages {
+        log: CommandLog,
+        /// Rejected requests of JetStream have an answer with this code; otherwise the server denies their subjects.
+        error_code: Option<u32>,
+        stored: Mutex<u64>,
+    }
+
+    /// A connection of a client: its subscriptions, with their ids.
+    #[derive(Default)]
+    struct Subscriptions(Vec<(String, String)>);
+
+    impl Subscriptions {
+        /// Writes a message to the subscription of an inbox.
+        fn send(&self, out: &mut TcpStream, inbox: &str, reply: &str, body: &str) -> io::Result<()> {
+            let is_meant = |known: &str| {
+                known == inbox || known.strip_suffix('*').is_some_and(|head| inbox.starts_with(head))
+            };
+            let Some((_, id)) = self.0.iter().find(|(known, _)| is_meant(known)) else { return Ok(()) };
+            write!(out, "MSG {inbox} {id} {reply}{}\r\n{body}\r\n", body.len())
+        }
+    }
+
+    impl ThreeMessages {
+        fn serve(&self, stream: TcpStream) -> io::Result<()> {
+            self.log.connections.fetch_add(1, Ordering::SeqCst);
+            let mut reader = BufReader::new(stream);
+            write!(reader.get_mut(), "INFO {INFO}\r\n")?;
+            let mut subscriptions = Subscriptions::default();
+            loop {
+                let line = line(&mut reader)?;
+                let words: Vec<&str> = line.split(' ').collect();
+                match words[..] {
+                    ["PING"] => reader.get_mut().write_all(b"PONG\r\n")?,
+                    ["SUB", subject, .., id] => subscriptions.0.push((subject.to_owned(), id.to_owned())),
+                    ["UNSUB", id, ..] if words.len() == 2 => subscriptions.0.retain(|(_, known)| known != id),
+                    ["PUB" | "HPUB", subject, inbox, .., size] => {
+                        let body = bytes(&mut reader, size.parse().expect("a size"))?;
+                        self.publish(reader.get_mut(), &subscriptions, subject, inbox, &body)?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+
+        fn publish(
+            &self,
+            out: &mut TcpStream,
+            subscriptions: &Subscriptions,
+            subject: &str,
+            inbox: &str,
+            body: &str,
+        ) -> io::Result<()> {
+            let name = match subject.strip_prefix("$JS.API.") {
+                Some(request) => {
+                    let is_operation = |part: &&str| part.bytes().all(|byte| byte.is_ascii_uppercase());
+                    request.split('.').take_while(is_operation).collect::<Vec<_>>().join(".")
+                }
+                None if subject.starts_with("sinews-groups.") => "PUB group".to_owned(),
+                None => "HPUB record".to_owned(),
+            };
+            if self.log.receive(&name) {
+                let Some(code) = self.error_code else {
+                    return write!(out, "-ERR 'Permissions Violation for Publish to \"{subject}\"'\r\n");
+                };
+                let answer = format!(
+                    r#"{{"error":{{"code":{code},"err_code":10027,"description":"{name} is rejected here"}}}}"#
+                );
+                return subscriptions.send(out, inbox, "", &answer);
+            }
+            let last = STATE.replace(r#""last_seq":0"#, r#""last_seq":3"#);
+            let answer = match &*name {
+                "STREAM.INFO" if *self.log.rejected.lock().unwrap() == Some("STREAM.CREATE") => {
+                    r#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#.to_owned()
+                }
+                "STREAM.INFO" | "STREAM.CREATE" => {
+                    let config = r#"{"name":"s-0","subjects":["s-0"],"retention":"limits","max_consumers":-1,
+                        "max_msgs":-1,"max_bytes":-1,"discard":"old","max_age":0,"max_msgs_per_subject":-1,
+                        "storage":"file","num_replicas":1,"duplicate_window":120000000000}"#;
+                    format!(r#"{{"config":{config},{last}}}"#)
+                }
+                "STREAM.NAMES" => r#"{"total":1,"offset":0,"limit":1024,"streams":["s-0"]}"#.to_owned(),
+                "STREAM.MSG.GET" => {
+                    r#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#.to_owned()
+                }
+                "CONSUMER.CREATE" | "CONSUMER.INFO" => {
+                    let names: Vec<&str> = subject.split('.').skip(4).collect();
+                    let stream = format!(r#""stream_name":"{}""#, names[0]);
+                    CONSUMER.replace(r#""stream_name":"s-0""#, &stream)
+                }
+                "CONSUMER.DELETE" => r#"{"success":true}"#.to_owned(),
+                "CONSUMER.MSG.NEXT" => {
+                    for sequence in 1..=3 {
+                        let reply = format!("$JS.ACK.s-0.c.1.{sequence}.{sequence}.1700000000000000000.0 ");
+                        subscriptions.send(out, inbox, &reply, "a")?;
+                    }
+                    return Ok(());
+                }
+                "INFO" => "{}".to_owned(),
+                _ => {
+                    let mut stored = self.stored.lock().unwrap();
+                    *stored += u64::from(name == "HPUB record");
+                    format!(r#"{{"stream":"s-0","seq":{}}}"#, 3 + *stored)
+                }
+            };
+            assert!(body.len() <= 1 << 20, "the limit of the server");
+            subscriptions.send(out, inbox, "", &answer)
+        }
+    }
+
+    #[test]
+    fn each_rejected_command_ends_its_operations_and_no_other() {
+        use Operation::{Append, Commit, Committed, Fetch, Follow, FollowFromTime, Range, Streams};
+        let of_streams: &[Operation] = &[Append, Fetch, Range, Commit, Committed, Follow, FollowFromTime];
+        let cases: &[(&str, &[Operation])] = &[
+            ("STREAM.INFO", of_streams),
+            ("STREAM.CREATE", of_streams),
+            ("STREAM.NAMES", &[Streams]),
+            ("STREAM.MSG.GET", &[Committed]),
+            ("CONSUMER.CREATE", &[Fetch, Follow, FollowFromTime]),
+            ("CONSUMER.DELETE", &[]),
+            ("CONSUMER.INFO", &[]),
+            ("HPUB record", &[Append]),
+            ("PUB group", &[Commit]),
+        ];
+        // Requests with answers of other forms.
+        let more: &[(&str, &[Operation])] =
+            &[("CONSUMER.MSG.NEXT", &[Fetch, Follow, FollowFromTime]), ("INFO", &[])];
+        let denied = [cases, more].concat();
+        let answers = [
+            (None, "the documentation of brokers"),
+            (Some(400), "is rejected here"),
+            (Some(500), "is rejected here"),
+        ];
+        for (error_code, remedy) in answers {
+            let server = Arc::new(ThreeMessages { error_code, ..ThreeMessages::default() });
+            let peer = Peer::new({
+                let server = server.clone();
+                move |stream| server.serve(stream)
+            });
+            let url = format!("nats://{}?failure.timeout.ms=60000", peer.address);
+            let connect = || connect(&url, &BTreeMap::new()).expect("a URL");
+            let cases = if error_code.is_none() { &denied[..] } else { cases };
+            reject_each_command(&server.log, connect, cases, remedy);
+            check_cases(&server.log, &denied);
+            let is_stored = |case: &&(&str, &[Operation])| !case.1.contains(&Append);
+            assert_eq!(*server.stored.lock().unwrap(), cases.iter().filter(is_stored).count() as u64);
+        }
+    }
+
     #[test]
     fn record_with_an_idempotency_key_has_the_same_id_at_all_nodes() {
         let jetstream = Arc::new(Jetstream { acknowledges: Mutex::new(true), ..Jetstream::default() });
@@ -575,5 +896,53 @@ mod nats {
             let (created, deleted) = (&requests[0], requests.last().expect("two"));
             assert_eq!((&*created.0, &created.1), ("CREATE", &deleted.1));
         }
+    }
+}
+
+/// The rights of the documentation, at real brokers.
+mod rights {
+    use std::collections::BTreeMap;
+
+    use sinews_testkit::{RealBroker, documented};
+
+    use super::broker::operations::OPERATIONS;
+    use super::broker::{Node, acked, publish, publish_once, until};
+
+    const PAGE: &str = include_str!("../../../docs/book/src/server/brokers.md");
+
+    /// Runs all operations twice: a second node continues behind the records of its copy.
+    fn use_all(broker: &RealBroker) {
+        for _ in 0..2 {
+            let store = sinews_brokers::connect(&broker.url, &BTreeMap::new()).expect("a URL");
+            let node = Node::new();
+            for stream in ["s", "t"] {
+                assert!(acked(&mut publish(&*store, stream, 0, &["a", "b", "c"])).is_ok());
+            }
+            publish_once(&*store, "s", "key", "x");
+            for operation in OPERATIONS {
+                assert_eq!(operation.run(&*store, &node), Ok(()), "{operation:?}");
+            }
+            until("it is ready", || store.health().ready);
+            assert_eq!(store.health().error, None, "nothing is rejected");
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn documented_rights_of_redis_suffice() {
+        let acl = documented(PAGE, "ACL SETUSER").trim().replace("ACL SETUSER", "user");
+        let config =
+            format!("port PORT\nbind 127.0.0.1\nsave \"\"\nappendonly no\nuser default off\n{acl}\n");
+        let Some(broker) = RealBroker::start("redis-server", "redis", &config) else { return };
+        use_all(&broker);
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn documented_rights_of_nats_suffice() {
+        let rights = documented(PAGE, "permissions");
+        let config = format!("listen: \"127.0.0.1:PORT\"\njetstream {{ store_dir: \"js\" }}\n{rights}\n");
+        let Some(broker) = RealBroker::start("nats-server", "nats", &config) else { return };
+        use_all(&broker);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::sleep;
 
 /// Time after which the next address is tried, too (RFC 8305 section 5).
@@ -29,6 +29,18 @@ pub(crate) fn ordered(found: impl IntoIterator<Item = SocketAddr>) -> Vec<Socket
         first.into_iter().flat_map(|address| [Some(address), second.next()]).flatten().collect();
     ordered.extend(second);
     ordered
+}
+
+/// Returns the addresses of `host:port`, in the order in which to try them.
+///
+/// # Errors
+/// The resolver's.
+pub(crate) async fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
+    #[cfg(test)]
+    if let Some(addresses) = tests::NAMES.lock().unwrap().get(name) {
+        return Ok(ordered(addresses.iter().copied()));
+    }
+    lookup_host(name).await.map(ordered)
 }
 
 /// Connects to the first of these targets that answers, and returns it. The next attempt begins after [`STAGGER`], or when an
@@ -79,6 +91,12 @@ where
     }
 }
 
+/// Gives `host:port` these addresses in all tests of this process.
+#[cfg(test)]
+pub(crate) fn name_addresses(name: &str, addresses: &[SocketAddr]) {
+    tests::NAMES.lock().unwrap().insert(name.to_owned(), addresses.to_vec());
+}
+
 /// An address that never answers a connection, for tests: its queue of connections is full.
 #[cfg(test)]
 pub(crate) struct SilentAddress {
@@ -114,12 +132,17 @@ impl SilentAddress {
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
     use std::future::{pending, ready};
     use std::net::TcpListener;
+    use std::sync::Mutex;
 
     use futures_util::FutureExt as _;
 
     use super::*;
+
+    /// Names of tests, in place of the resolver's.
+    pub(super) static NAMES: Mutex<BTreeMap<String, Vec<SocketAddr>>> = Mutex::new(BTreeMap::new());
 
     #[test]
     fn address_families_alternate() {

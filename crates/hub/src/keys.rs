@@ -52,7 +52,7 @@ impl<'a> KeyStore<'a> {
         }
         // A write waits at its owner.
         let keys = self.hub.shared_keys().filter(|_| creator.is_none())?;
-        Some(keys.loading()?.shared())
+        Some(keys.loading(topic)?.shared())
     }
 
     /// Whether the other nodes do not receive a write yet.

@@ -1,13 +1,14 @@
 //! Building blocks of the workspace's tests: two ends in memory, a link that cuts bytes by a seed, a manual clock,
 //! a peer that sends arbitrary bytes, and lists of inputs that have triggered faults in other projects.
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number: a failure repeats.
+//! Nothing here opens a socket, reads a clock or draws a random number, except for [`RealBroker`]: a failure repeats.
 //!
 //! * [`Pair`] joins two [`Machine`]s, each a whole [`SessionEnd`] or a bare [`ConnectionEnd`].
 //! * [`Probe`] puts one machine of either role against hand-made [`Frame`]s and reads the answers with a
 //!   [`Reader`] that shares no code with the machine.
 //! * [`BodyReader`] reads streaming responses and Server-Sent Events.
 //! * [`corpora`] holds the inputs.
+//! * [`RealBroker`] runs a broker with a configuration of the documentation.
 //! * [`CountingAllocator`] counts the memory of a test.
 //!
 //! ```
@@ -33,6 +34,7 @@ mod machine;
 mod pair;
 mod probe;
 mod reader;
+mod real_broker;
 mod rng;
 
 pub use allocator::{
@@ -47,4 +49,5 @@ pub use machine::{App, ConnectionEnd, Heard, Machine, SessionEnd};
 pub use pair::Pair;
 pub use probe::Probe;
 pub use reader::{RawFrame, Reader, Reply, split_frames};
+pub use real_broker::{RealBroker, documented};
 pub use rng::Rng;

@@ -192,7 +192,7 @@ impl KafkaConsumer {
                     all.insert(topic_partition, self.followed(added, name, last, queue));
                 }
                 Err(error) => {
-                    self.status.mark_not_followed(&name, &error.to_string());
+                    self.status.mark_not_followed(&name, &report::described(&error));
                     added.retry_at = Some(Instant::now() + RETRY_INTERVAL);
                     lock(&self.added).push(added);
                 }
@@ -409,7 +409,7 @@ impl KafkaConsumer {
         if let Some(TopicAuthorizationFailed | UnknownPartition | UnknownTopic | UnknownTopicOrPartition) =
             code
         {
-            self.status.mark_not_followed(name, &error.to_string());
+            self.status.mark_not_followed(name, &report::described(&error));
             *probe_at = Some(Instant::now() + RETRY_INTERVAL);
         } else {
             self.status.record_error(&format!("{name}: {error}"));
@@ -459,7 +459,7 @@ impl KafkaConsumer {
         let mut list = TopicPartitionList::new();
         list.add_partition(topic, partition);
         if let Err(error) = self.consumer.incremental_unassign(&list) {
-            self.status.record_error(&error.to_string());
+            self.status.record_error(&report::described(&error));
         }
     }
 }

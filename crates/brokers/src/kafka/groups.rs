@@ -12,6 +12,7 @@ use sinews_stream::broker::{BrokerError, BrokerResponder};
 
 use super::config::Config;
 use super::consumer::ConsumerCallbacks;
+use super::report;
 use super::request_thread::RequestHandler;
 use crate::status::Status;
 
@@ -89,7 +90,9 @@ impl KafkaGroups {
     fn commit(&mut self, commits: CommitBatch) {
         let result = self.client(&commits.group).and_then(|client| {
             let committed = client.commit(&commits.offsets, CommitMode::Sync);
-            committed.map_err(|error| BrokerError::failed(format!("group {}: {error}", commits.group)))
+            committed.map_err(|error| {
+                BrokerError::failed(format!("group {}: {}", commits.group, report::described(&error)))
+            })
         });
         for reply in commits.replies {
             reply.send(result.clone());
@@ -101,7 +104,8 @@ impl KafkaGroups {
         self.add_offset(&mut offsets, stream, partition, Offset::Invalid)?;
         let client = self.client(group)?;
         let answer = client.committed_offsets(offsets, REQUEST_TIMEOUT);
-        let answer = answer.map_err(|error| BrokerError::failed(format!("group {group}: {error}")))?;
+        let answer = answer
+            .map_err(|error| BrokerError::failed(format!("group {group}: {}", report::described(&error))))?;
         let found = answer.elements().first().map(|element| element.offset());
         Ok(found.and_then(|offset| match offset {
             Offset::Offset(offset) => u64::try_from(offset).ok(),

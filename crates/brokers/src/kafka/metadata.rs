@@ -14,6 +14,7 @@ use sinews_stream::broker::{BatchEncoder, BrokerError, BrokerResponder, STREAMS_
 use super::config::Config;
 use super::consumer::ConsumerCallbacks;
 use super::message::record;
+use super::report;
 use super::request_thread::RequestHandler;
 use crate::status::Status;
 
@@ -61,8 +62,9 @@ impl MetadataClient {
 
     fn offset_range(&mut self, topic: &str, partition: i32) -> Result<(u64, u64), BrokerError> {
         let ends = self.client.fetch_watermarks(topic, partition, REQUEST_TIMEOUT);
-        let (low, high) =
-            ends.map_err(|error| BrokerError::failed(format!("{topic}/{partition}: {error}")))?;
+        let (low, high) = ends.map_err(|error| {
+            BrokerError::failed(format!("{topic}/{partition}: {}", report::described(&error)))
+        })?;
         self.last_partition = Some((topic.to_owned(), partition));
         self.mark_reachable();
         Ok((u64::try_from(low).unwrap_or_default(), u64::try_from(high).unwrap_or_default()))
@@ -89,7 +91,8 @@ impl MetadataClient {
                 None | Some(RDKafkaErrorCode::LeaderNotAvailable | RDKafkaErrorCode::UnknownTopicOrPartition)
             );
             if !is_being_created || Instant::now() >= end {
-                let reason = error.map_or_else(|| "no partition".to_owned(), |error| error.to_string());
+                let described = |error| report::described(&KafkaError::MetadataFetch(error));
+                let reason = error.map_or_else(|| "no partition".to_owned(), described);
                 return Err(BrokerError::failed(format!("{topic}: {reason}")));
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -156,7 +159,9 @@ impl MetadataClient {
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok((batches.finish(), true)),
-                Some(Err(error)) if batches.is_empty() => return Err(BrokerError::failed(error)),
+                Some(Err(error)) if batches.is_empty() => {
+                    return Err(BrokerError::failed(report::described(&error)));
+                }
                 Some(Err(_)) => break,
                 // An event other than a message; the timeout has not expired.
                 None if Instant::now() < end => {}
@@ -185,7 +190,7 @@ impl MetadataClient {
         match answer {
             Ok(()) => self.mark_reachable(),
             Err(error) => {
-                self.status.mark_unreachable(&error.to_string());
+                self.status.mark_unreachable(&report::described(&error));
                 self.probed = Some(Instant::now());
             }
         }

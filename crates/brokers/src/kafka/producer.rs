@@ -21,14 +21,13 @@ use super::{message, report};
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::lock::lock;
+use crate::reconnect::ReconnectDelay;
 use crate::status::Status;
 
 /// Maximum time that the thread waits for reports before it does other work. Reports are handled immediately.
 const REPORT_WAIT: Duration = Duration::from_millis(100);
 /// Wait for reports while the rest of an append waits for space in the queue.
 const QUEUE_SPACE_WAIT: Duration = Duration::from_millis(1);
-/// Minimum interval between replacements of a permanently failed producer.
-const REPLACE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for librdkafka to report purged messages.
 const PURGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Bytes of a message in addition to its key and value: framing, and the header with its kind.
@@ -145,7 +144,7 @@ impl KafkaProducer {
     /// Handles reports until the connection is closed and all appends have completed or the deadline has passed.
     pub(super) fn run(&self, until: &dyn Fn() -> Option<Instant>) {
         let mut retired = Vec::new();
-        let mut replaced = Instant::now();
+        let (mut delay, mut replace_at) = (ReconnectDelay::default(), Instant::now());
         loop {
             let client = self.client();
             let is_full = !lock(&self.partial).is_empty();
@@ -155,9 +154,10 @@ impl KafkaProducer {
             }
             self.status.wake_waiters_if_due();
             if let Some((_, reason)) = client.client().fatal_error()
-                && replaced.elapsed() >= REPLACE_INTERVAL
+                && Instant::now() >= replace_at
             {
-                replaced = Instant::now();
+                let now = Instant::now();
+                replace_at = now + delay.next(now);
                 retired.extend(self.replace(&reason));
             }
             // The last owner of a client blocks until it has ended; that must be this thread, never a publishing one.
@@ -224,7 +224,7 @@ impl KafkaProducer {
                 self.status.completed(1);
                 return match error.rdkafka_error_code() {
                     Some(RDKafkaErrorCode::QueueFull) => SendOutcome::Full(index),
-                    _ => SendOutcome::Rejected(index, failed(error.to_string())),
+                    _ => SendOutcome::Rejected(index, failed(report::described(&error))),
                 };
             }
         }
@@ -364,11 +364,12 @@ impl ProducerContext for ProducerCallbacks {
                 append.complete_record(offset.and_then(|offset| self.visible_offset(&append, offset)));
             }
             Err((error, _)) => {
-                self.status.record_error(&error.to_string());
+                let reason = report::described(error);
+                self.status.record_error(&reason);
                 if rejects_all(error) {
-                    self.status.append_failed(&error.to_string());
+                    self.status.append_failed(&reason);
                 }
-                append.complete_record(Err(failed(error.to_string())));
+                append.complete_record(Err(failed(reason)));
             }
         }
     }

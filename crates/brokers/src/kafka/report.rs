@@ -1,18 +1,67 @@
 //! Log messages and errors of librdkafka.
 
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use crate::lock::lock;
 use crate::status::Status;
+
+/// Most warnings in [`LOG_INTERVAL`]: a broker can cause one with each answer, at each client of a group.
+const LINES_MAX: u32 = 10;
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Warnings of all clients of this process.
+static WARNINGS: Mutex<LogWindow> = Mutex::new(LogWindow { begin: None, lines: 0, omitted: 0 });
+
+/// Counts log lines of an interval.
+struct LogWindow {
+    begin: Option<Instant>,
+    lines: u32,
+    omitted: u64,
+}
+
+impl LogWindow {
+    /// Returns the number of lines that were omitted since the last permitted line; `None` if this line is omitted, too.
+    fn permit(&mut self, now: Instant) -> Option<u64> {
+        if self.begin.is_none_or(|begin| now.saturating_duration_since(begin) >= LOG_INTERVAL) {
+            (self.begin, self.lines) = (Some(now), 0);
+        }
+        self.lines = self.lines.saturating_add(1);
+        if self.lines > LINES_MAX {
+            self.omitted += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut self.omitted))
+    }
+}
 
 /// Forwards librdkafka's log messages.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel::{Alert, Critical, Debug, Emerg, Error, Info, Notice, Warning};
     match level {
         // Usually a lost connection, which librdkafka restores by itself.
-        Emerg | Alert | Critical | Error | Warning => tracing::warn!("kafka: {facility}: {message}"),
+        Emerg | Alert | Critical | Error | Warning => {
+            if let Some(omitted) = lock(&WARNINGS).permit(Instant::now()) {
+                tracing::warn!(omitted, "kafka: {facility}: {message}");
+            }
+        }
         Notice | Info | Debug => tracing::debug!("kafka: {facility}: {message}"),
     }
+}
+
+/// Describes an error. That of a missing right has the remedy.
+pub(super) fn described(error: &KafkaError) -> String {
+    use RDKafkaErrorCode::{ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed};
+    let remedy = match error.rdkafka_error_code() {
+        Some(ClusterAuthorizationFailed | GroupAuthorizationFailed | TopicAuthorizationFailed) => {
+            ". Grant the operations that the documentation of brokers lists"
+        }
+        _ => "",
+    };
+    format!("{error}{remedy}")
 }
 
 /// Records an error that concerns no single record.
@@ -22,5 +71,17 @@ pub(super) fn record_client_error(status: &Status, error: &KafkaError, reason: &
         Some(AllBrokersDown | Authentication | Fatal | SSL) => status.mark_unreachable(reason),
         // One of several brokers, or one topic.
         _ => status.record_error(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_of_an_interval_are_bounded_and_counted() {
+        let (mut window, now) = (LogWindow { begin: None, lines: 0, omitted: 0 }, Instant::now());
+        assert_eq!((0..1_000).filter(|_| window.permit(now).is_some()).count(), 10);
+        assert_eq!(window.permit(now + LOG_INTERVAL), Some(990));
     }
 }

@@ -1,24 +1,24 @@
 //! Appends: sent in order, and sent again on a new connection until they are acknowledged.
 
-use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::context::{ContextBuilder, PublishAckFuture, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, Context, ErrorCode};
-use async_nats::{Client, Event, ServerError};
+use async_nats::{Client, Event};
 use futures_util::future::{Either, select};
 use sinews_stream::record::Record;
 use tokio::sync::mpsc;
 
+use super::denied::{DeniedSubjects, REMEDY};
 use super::message::{HEADERS_BYTES, headers, once_id};
 use super::streams::JetStreams;
-use crate::lock::lock;
-use crate::remote::{QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, WakeSignal};
+use crate::reconnect::ReconnectDelay;
+use crate::remote::{QueuedAppend, REQUEST_TIMEOUT, WakeSignal};
 
 /// Maximum number of appends sent together.
 const APPENDS_MAX: usize = 256;
@@ -35,6 +35,7 @@ pub(super) struct NatsPublisher<'a> {
     id: String,
     /// Number of records so far.
     count: u64,
+    delay: ReconnectDelay,
 }
 
 /// A connection for appends, until it is lost.
@@ -44,28 +45,6 @@ struct AppendConnection {
     changed: Arc<WakeSignal>,
     is_lost: Arc<AtomicBool>,
     denied: Arc<DeniedSubjects>,
-}
-
-/// Subjects to which this user may not publish, with the server's reason. Such a publication has no answer.
-#[derive(Default)]
-struct DeniedSubjects(Mutex<BTreeMap<String, String>>);
-
-impl DeniedSubjects {
-    /// Notes an error of the server. Returns whether it denies a subject.
-    fn note(&self, error: &ServerError) -> bool {
-        let ServerError::Other(text) = error else { return false };
-        let Some((_, subject)) = text.split_once("ermissions Violation for Publish to \"") else {
-            return false;
-        };
-        let subject = subject.split('"').next().unwrap_or_default();
-        lock(&self.0).insert(subject.to_owned(), text.clone());
-        true
-    }
-
-    /// The reason why a subject is denied. The next append asks the server again.
-    fn take(&self, subject: &str) -> Option<String> {
-        lock(&self.0).remove(subject)
-    }
 }
 
 /// An append in flight.
@@ -91,7 +70,7 @@ struct RejectedAppend {
 
 impl<'a> NatsPublisher<'a> {
     pub(super) fn new(streams: &'a JetStreams) -> Self {
-        Self { streams, id: String::new(), count: 0 }
+        Self { streams, id: String::new(), count: 0, delay: ReconnectDelay::default() }
     }
 
     /// Sends appends until the queue is closed.
@@ -110,7 +89,7 @@ impl<'a> NatsPublisher<'a> {
                     Ok(()) => connection = Some(open),
                     Err(reason) => {
                         self.streams.status.mark_unreachable(&reason);
-                        tokio::time::sleep(RETRY_INTERVAL).await;
+                        self.delay.wait().await;
                     }
                 }
             }
@@ -137,7 +116,7 @@ impl<'a> NatsPublisher<'a> {
                 Ok(connection) => return connection,
                 Err(reason) => self.streams.status.mark_unreachable(&reason),
             }
-            tokio::time::sleep(RETRY_INTERVAL).await;
+            self.delay.wait().await;
         }
     }
 
@@ -181,7 +160,15 @@ impl<'a> NatsPublisher<'a> {
                 continue;
             }
             let name = first.name.clone();
-            let stream = self.streams.stream(&name).await?;
+            let stream = match self.streams.stream(&name).await {
+                Ok(stream) => stream,
+                Err(fault) if fault.is_rejected => {
+                    let of_rejected = flights.extract_if(.., |flight| flight.name == name);
+                    of_rejected.for_each(|flight| flight.append.reject(&fault.to_string()));
+                    continue;
+                }
+                Err(fault) => return Err(fault.to_string()),
+            };
             if let Some(reason) = self.streams.recreated(&name, &stream) {
                 let of_recreated = flights.extract_if(.., |flight| flight.name == name);
                 of_recreated.for_each(|flight| flight.append.reject_unseen(&reason));
@@ -269,6 +256,9 @@ impl<'a> NatsPublisher<'a> {
                 if connection.is_lost.load(Ordering::SeqCst) {
                     return Err("the connection was lost".to_owned());
                 }
+                if let Some(reason) = connection.denied.inbox() {
+                    return Err(reason);
+                }
                 let name = &flights[index].name;
                 if let Some(reason) = connection.denied.take(name) {
                     denied = Some((name.clone(), reason));
@@ -286,7 +276,7 @@ impl<'a> NatsPublisher<'a> {
                     // The other records of the append would have no answer, too.
                     if rejected.last().is_none_or(|last| last.index != index) {
                         let text = denied.as_ref().map_or("", |(_, text)| text);
-                        let reason = format!("NATS rejects records of this stream: {text}");
+                        let reason = format!("NATS rejects records of this stream: {text}. {REMEDY}");
                         rejected.push(RejectedAppend { index, reason, rejects_all: false });
                     }
                 }

@@ -53,7 +53,7 @@ async fn follow_from(
 ) -> Result<Result<(), String>, String> {
     let stream = match streams.followed(name).await {
         Ok(stream) => stream,
-        Err(reason) => return Ok(Err(reason)),
+        Err(fault) => return Ok(Err(fault.to_string())),
     };
     streams.store_creation(name, &stream);
     if let Some(reason) = streams.recreated(name, &stream) {
@@ -63,7 +63,7 @@ async fn follow_from(
     if end < sink.next() {
         return Err(followed::ends_before("NATS", end, sink.next()));
     }
-    match has_last(&stream, sink).await {
+    match streams.denied.request(name, has_last(&stream, sink)).await.flatten() {
         Ok(true) => {}
         Ok(false) => return Err(followed::another_record(sink.next() - 1)),
         Err(reason) => return Ok(Err(reason)),
@@ -75,7 +75,7 @@ async fn follow_from(
         Some(StartPosition::Offset(offset)) => by_sequence(offset),
         None => by_sequence(sink.next()),
     };
-    let consumer = match consumer(&stream, None, policy).await {
+    let consumer = match streams.denied.request(name, consumer(&stream, None, policy)).await.flatten() {
         Ok(consumer) => consumer,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -107,7 +107,10 @@ async fn consume(
                 Ok(message) => message,
                 Err(_) => {
                     flush_all(sink, name, &streams.status).await?;
-                    messages.next().await
+                    match streams.denied.request(name, messages.next()).await {
+                        Ok(message) => message,
+                        Err(reason) => return Ok(Err(reason)),
+                    }
                 }
             };
             let message = match message {

@@ -2,15 +2,24 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use async_nats::Event;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
-use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind};
+use async_nats::jetstream::context::{
+    CreateStreamError, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind,
+};
 use async_nats::jetstream::{self, Context, stream};
 
+use super::denied::DeniedSubjects;
 use super::settings::{NatsSettings, escaped};
+use crate::lock::lock;
+use crate::reconnect::ReconnectDelay;
+use crate::remote::SharedConnection;
 use crate::status::Status;
 
 /// Time without requests after which the server removes a consumer.
@@ -21,7 +30,9 @@ pub(super) struct JetStreams {
     pub(super) settings: NatsSettings,
     pub(super) status: Arc<Status>,
     /// Used for everything except appends. It reconnects by itself.
-    reader: RefCell<Option<Context>>,
+    reader: SharedConnection<Context>,
+    /// Denied requests of this connection.
+    pub(super) denied: Arc<DeniedSubjects>,
     /// Streams known to exist.
     known: RefCell<HashSet<String>>,
     /// Creation times of the followed streams, in nanoseconds: a stream with another time has other records.
@@ -33,7 +44,8 @@ impl JetStreams {
         Self {
             settings,
             status,
-            reader: RefCell::default(),
+            reader: SharedConnection::default(),
+            denied: Arc::default(),
             known: RefCell::default(),
             created: RefCell::default(),
         }
@@ -41,27 +53,45 @@ impl JetStreams {
 
     /// The context for everything except appends.
     pub(super) async fn reader(&self) -> Result<Context, String> {
-        if let Some(context) = self.reader.borrow().clone() {
-            return Ok(context);
-        }
-        let client = self.settings.options().await?.connect(&self.settings.servers).await;
-        let context = jetstream::new(client.map_err(|error| error.to_string())?);
-        *self.reader.borrow_mut() = Some(context.clone());
-        Ok(context)
+        self.reader.get(self.open_reader()).await.map(|(context, _)| context)
+    }
+
+    async fn open_reader(&self) -> Result<Context, String> {
+        let denied = Arc::clone(&self.denied);
+        let (is_open, delay) = (Arc::new(AtomicBool::new(false)), Mutex::new(ReconnectDelay::default()));
+        let opened = Arc::clone(&is_open);
+        // The client's own delays begin again with each login.
+        let reconnect_delay = move |_| {
+            let is_reconnect = opened.load(Ordering::SeqCst);
+            if is_reconnect { lock(&delay).next(Instant::now()) } else { Duration::ZERO }
+        };
+        let options = self.settings.options().await?.reconnect_delay_callback(reconnect_delay);
+        let options = options.event_callback(move |event| {
+            match event {
+                Event::ServerError(error) => drop(denied.note(&error)),
+                // The rights may have changed.
+                Event::Connected => denied.clear(),
+                _ => {}
+            }
+            std::future::ready(())
+        });
+        let client = options.connect(&self.settings.servers).await.map_err(|error| error.to_string())?;
+        is_open.store(true, Ordering::SeqCst);
+        Ok(jetstream::new(client))
     }
 
     /// A JetStream stream, created if it does not exist.
-    pub(super) async fn stream(&self, name: &str) -> Result<stream::Stream, String> {
+    pub(super) async fn stream(&self, name: &str) -> Result<stream::Stream, StreamFault> {
         let context = self.reader().await?;
         let is_known = self.known.borrow().contains(name);
         if is_known {
-            match context.get_stream(name).await {
+            match self.denied.request(name, context.get_stream(name)).await.map_err(StreamFault::rejected)? {
                 Err(error) if is_unknown(&error) => drop(self.known.borrow_mut().remove(name)),
-                stream => return stream.map_err(|error| error.to_string()),
+                stream => return stream.map_err(StreamFault::from),
             }
         }
-        let stream = context.get_or_create_stream(self.settings.stream(name)).await;
-        let stream = stream.map_err(|error| error.to_string())?;
+        let stream = context.get_or_create_stream(self.settings.stream(name));
+        let stream = self.denied.request(name, stream).await.map_err(StreamFault::rejected)??;
         self.known.borrow_mut().insert(name.to_owned());
         Ok(stream)
     }
@@ -77,11 +107,13 @@ impl JetStreams {
     }
 
     /// A followed stream, which is not created again after its deletion.
-    pub(super) async fn followed(&self, name: &str) -> Result<stream::Stream, String> {
+    pub(super) async fn followed(&self, name: &str) -> Result<stream::Stream, StreamFault> {
         if !self.created.borrow().contains_key(name) {
             return self.stream(name).await;
         }
-        let found = self.reader().await?.get_stream(name).await;
+        let context = self.reader().await?;
+        let found =
+            self.denied.request(name, context.get_stream(name)).await.map_err(StreamFault::rejected)?;
         let label = format!("stream {name}");
         match &found {
             Ok(_) => self.status.mark_followed(&label),
@@ -90,7 +122,7 @@ impl JetStreams {
             }
             Err(_) => {}
         }
-        found.map_err(|error| error.to_string())
+        found.map_err(StreamFault::from)
     }
 
     /// The reason why this is not the stream that this node follows by that name, if so.
@@ -116,12 +148,63 @@ impl JetStreams {
             max_age: Duration::ZERO,
             ..self.settings.stream(&name)
         };
-        let stream = self.reader().await?.get_or_create_stream(config).await;
+        let context = self.reader().await?;
+        let stream = self.denied.request(&name, context.get_or_create_stream(config)).await?;
         Ok((stream.map_err(|error| error.to_string())?, name))
     }
 
     pub(super) fn group(&self, groups: &str, stream: &str, partition: u32, group: &str) -> String {
         format!("{groups}.{}.{}", self.settings.name(stream, partition), escaped(group))
+    }
+}
+
+/// Why a stream cannot be used.
+#[derive(Debug)]
+pub(super) struct StreamFault {
+    reason: String,
+    /// The server rejects requests about this stream, on each connection.
+    pub(super) is_rejected: bool,
+}
+
+impl StreamFault {
+    fn rejected(reason: String) -> Self {
+        Self { reason, is_rejected: true }
+    }
+
+    /// An error of JetStream. Without a leader, or a server with JetStream, the same request may succeed later.
+    fn answered(reason: String, error: &jetstream::Error) -> Self {
+        let is_temporary = error.code() == 503 && error.error_code() != ErrorCode::INSUFFICIENT_RESOURCES;
+        Self { reason: format!("NATS rejects a request: {reason}"), is_rejected: !is_temporary }
+    }
+}
+
+impl fmt::Display for StreamFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl From<String> for StreamFault {
+    fn from(reason: String) -> Self {
+        Self { reason, is_rejected: false }
+    }
+}
+
+impl From<GetStreamError> for StreamFault {
+    fn from(error: GetStreamError) -> Self {
+        match error.kind() {
+            GetStreamErrorKind::JetStream(answer) => Self::answered(error.to_string(), &answer),
+            _ => Self::from(error.to_string()),
+        }
+    }
+}
+
+impl From<CreateStreamError> for StreamFault {
+    fn from(error: CreateStreamError) -> Self {
+        match error.kind() {
+            CreateStreamErrorKind::JetStream(answer) => Self::answered(error.to_string(), &answer),
+            _ => Self::from(error.to_string()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Pipeline, RedisError, RedisResult, Value, cmd};
 
 use super::announcement::{self, EntryFields};
-use super::offset;
+use super::{offset, rejection};
 use crate::remote::QueuedAppend;
 
 /// Maximum number of records of an append: Redis serves no other client meanwhile, for about a tenth of a second. Also the
@@ -162,7 +162,7 @@ pub(super) fn answer(batch: Vec<QueuedAppend>, answers: Vec<RedisResult<Value>>)
             Ok((_, Some(first))) => append.acknowledge_repeated(first),
             Ok(_) => append.fail("Redis answered with an invalid id"),
             Err(error) => {
-                let text = format!("Redis rejected the append: {}", reason(&error));
+                let text = format!("the append is not stored: {}", reason(&error));
                 if rejects_all(&error) { append.fail(&text) } else { append.reject(&text) }
             }
         }
@@ -182,6 +182,8 @@ fn rejects_all(error: &RedisError) -> bool {
 
 /// Redis rejects a long command before the login without reading it.
 fn reason(error: &RedisError) -> String {
-    let text = error.to_string();
-    if text.contains("unauthenticated") { "NOAUTH Authentication required".to_owned() } else { text }
+    if error.to_string().contains("unauthenticated") {
+        return "Redis rejects EVALSHA: NOAUTH Authentication required".to_owned();
+    }
+    rejection(&cmd("EVALSHA"), error)
 }

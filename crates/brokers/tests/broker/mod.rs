@@ -1,5 +1,7 @@
 //! Helpers shared by the tests of all brokers.
 
+pub(crate) mod operations;
+
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};

@@ -274,7 +274,7 @@ impl ClusterLink {
         if self.ready_at.is_some_and(|at| now.saturating_duration_since(at) >= STABLE_TIME) {
             self.attempts = 0;
         }
-        self.rejections.report(self.receiver.hub.connections());
+        self.rejections.report(&self.receiver.hub, &self.receiver.publisher);
         self.report(now);
         self.expire_nodes(now);
         if cluster.outbox.is_open() {

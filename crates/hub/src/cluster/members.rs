@@ -103,7 +103,7 @@ impl RemotePresence {
         if number == 1 && known.applied == 0 {
             known.is_complete = true;
         }
-        known.is_complete &= known.applied + 1 == number;
+        known.is_complete &= known.applied.checked_add(1) == Some(number);
         known.applied = known.applied.max(number);
         known.apply(rest, publisher);
         known.request(now)
@@ -123,8 +123,9 @@ impl RemotePresence {
         let known = self.0.entry(node).or_default();
         if flags & FIRST_PART != 0 {
             known.begin_snapshot();
-            // All changes up to this number came before; later ones must not be missed.
-            known.applied = known.applied.max(number);
+            // All changes up to this number came before; later ones must not be missed. It is lower than before if another
+            // program has sent a higher one, or the process was restored from a snapshot of its machine.
+            known.applied = number;
             known.is_complete = true;
         }
         known.note_part(*flags);

@@ -18,6 +18,7 @@ pub(crate) struct ClusterMetrics {
     nodes: u64,
     rejected_subscriptions: u64,
     connects: u64,
+    rejected_commands: u64,
     sent: u64,
     received: u64,
     dropped: [(&'static str, u64); 3],
@@ -78,6 +79,7 @@ impl ClusterMetrics {
             nodes: cluster.node_count() as u64,
             rejected_subscriptions: cluster.rejected_subscriptions() as u64,
             connects: read(&counters.connects),
+            rejected_commands: read(&counters.rejected),
             sent: read(&counters.sent),
             received: read(&counters.received),
             dropped: [
@@ -117,6 +119,11 @@ impl Collector for ClusterMetrics {
         }
         let counters = [
             ("sinews_cluster_connects", "Connections to the broker of the cluster", self.connects),
+            (
+                "sinews_cluster_commands_rejected",
+                "Commands that the broker of the cluster has rejected, subscriptions included",
+                self.rejected_commands,
+            ),
             ("sinews_cluster_sent", "Publications passed to the broker for other nodes", self.sent),
             ("sinews_cluster_received", "Publications received from other nodes", self.received),
         ];

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::options::ClusterOptions;
-use super::protocol::{BrokerEvent, Received};
+use super::protocol::{BrokerEvent, Received, with_remedy};
 
 /// Longest line: `INFO` of a server with many addresses.
 const LINE_MAX: usize = 64 << 10;
@@ -100,7 +100,7 @@ impl NatsClient {
             line if line.starts_with(b"INFO ") => self.greeted(line.get(5..).unwrap_or_default(), out)?,
             // The server closes the connection itself if it does not continue.
             line if line.starts_with(b"-ERR") && self.state == LoginState::Ready => {
-                BrokerEvent::Rejected(format!("NATS: {}", brief(line)))
+                BrokerEvent::Rejected(with_remedy(format!("NATS: {}", brief(line))))
             }
             line if line.starts_with(b"-ERR") => return Err(format!("NATS: {}", brief(line))),
             line => {

@@ -29,6 +29,10 @@ const TAKEN_MAX: usize = 256 << 10;
 /// [`WAITING_MAX`], so that only a broker that does not read reaches it; then the connection is given up.
 const UNSENT_MAX: usize = 4 * WAITING_MAX;
 
+/// Pings whose answers are awaited: 4 MiB. Redis may reject each of them, by its rights; then the oldest are forgotten, and the
+/// results of their subscriptions are unknown.
+const PINGS_MAX: usize = 1 << 18;
+
 /// Limit of the publications in one message in bytes: the work of a broker for a message is small beside its bytes then.
 const BATCH_MAX: usize = 32 << 10;
 
@@ -76,6 +80,8 @@ pub(crate) struct LinkCounters {
     pub(crate) dropped_full: AtomicU64,
     pub(crate) dropped_large: AtomicU64,
     pub(crate) connects: AtomicU64,
+    /// Commands that the broker has rejected.
+    pub(crate) rejected: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -363,6 +369,9 @@ impl Outbox {
         state.end_batch(self.kind);
         write(self.kind, &mut state.bytes);
         state.pings.extend(ping.into());
+        if state.pings.len() > PINGS_MAX {
+            state.pings.pop_front();
+        }
         drop(state);
         self.wake();
     }
@@ -605,6 +614,16 @@ mod tests {
             commands = rest;
         }
         assert_eq!(commands, b"PONG\r\n");
+    }
+
+    #[test]
+    fn pings_without_answers_are_bounded() {
+        let (outbox, _broker) = attached(true);
+        for _ in 0..PINGS_MAX + 2 {
+            outbox.ping();
+            outbox.lock().bytes.clear();
+        }
+        assert_eq!(outbox.lock().pings.len(), PINGS_MAX);
     }
 
     #[test]

@@ -38,6 +38,12 @@ pub(super) enum BrokerClient {
     Redis(RedisClient),
 }
 
+/// Adds the remedy to an error text of a missing right: `NOPERM` at Redis, a violation of permissions at NATS.
+pub(super) fn with_remedy(text: String) -> String {
+    let is_right = text.contains("NOPERM") || text.to_ascii_lowercase().contains("permissions violation");
+    if is_right { text + "; grant the rights that the documentation of clusters lists" } else { text }
+}
+
 impl BrokerClient {
     /// A client; `own` is a subject of this connection alone, if it publishes.
     pub(super) fn new(options: &ClusterOptions, own: Option<&str>) -> Self {

@@ -2,7 +2,7 @@
 
 use super::nats::write_number;
 use super::options::ClusterOptions;
-use super::protocol::{BrokerEvent, Received};
+use super::protocol::{BrokerEvent, Received, with_remedy};
 use crate::brief::without_secret;
 
 /// Largest payload: the default limit of a Redis string.
@@ -104,18 +104,18 @@ impl RedisClient {
         let Some((end, value)) = read_value(input, 0, 0)? else { return Ok(None) };
         let event = match value {
             // The server has no `CLIENT REPLY`, or this user may not use it.
-            RespValue::Error(_) if self.state == RedisLogin::Probing => {
+            RespValue::Error(text) if self.state == RedisLogin::Probing && !names_unsubscribe(text) => {
                 self.rejects_skips = true;
                 BrokerEvent::Other
             }
             // The reply to one command.
             RespValue::Error(text) if self.state == RedisLogin::Ready => {
-                BrokerEvent::Rejected(format!("Redis: {}", brief(text)))
+                BrokerEvent::Rejected(with_remedy(format!("Redis: {}", brief(text))))
             }
             RespValue::Error(text) => {
                 // Versions without HELLO repeat its arguments.
                 let text = without_secret(&String::from_utf8_lossy(text), self.password.as_deref());
-                return Err(format!("Redis: {}", brief(text.as_bytes())));
+                return Err(with_remedy(format!("Redis: {}", brief(text.as_bytes()))));
             }
             RespValue::Push(elements) if self.state != RedisLogin::Ready => {
                 self.log_in_further(elements.as_slice())
@@ -159,6 +159,11 @@ impl RedisClient {
         }
         BrokerEvent::Other
     }
+}
+
+/// Whether an error is that of the command that ends the login. Without it, the login would wait for its timeout.
+fn names_unsubscribe(text: &[u8]) -> bool {
+    text.windows(11).any(|part| part.eq_ignore_ascii_case(b"unsubscribe"))
 }
 
 /// A value, and the offset of its end.
@@ -329,7 +334,8 @@ mod tests {
         let push = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Subscribed))));
         let error = b"-NOPERM No permissions to access a channel\r\n";
-        let rejected = BrokerEvent::Rejected("Redis: NOPERM No permissions to access a channel".to_owned());
+        let text = "Redis: NOPERM No permissions to access a channel; grant the rights that the documentation of clusters lists";
+        let rejected = BrokerEvent::Rejected(text.to_owned());
         assert_eq!(client.receive(error), Ok(Some((error.len(), rejected))));
         let push = b">5\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n";
         assert_eq!(client.receive(push), Ok(Some((push.len(), BrokerEvent::Other))), "no message");

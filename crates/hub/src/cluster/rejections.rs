@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+use sinews_server::Publisher;
 
 use super::Cluster;
 use super::interest::{ALL_NODES, THIS_NODE};
 use crate::brief::brief;
-use crate::connections::ConnectionRegistry;
+use crate::topics::HubTopics;
 
 /// Rejected topics of which clients are notified at once, once a second. Further ones are in the metric only.
 const REPORTED_MAX: usize = 1_024;
@@ -31,6 +34,7 @@ impl Rejections {
 
     /// Notes an error.
     pub(super) fn note(&mut self, cluster: &Cluster, text: String, now: Instant) {
+        cluster.outbox.counters.rejected.fetch_add(1, Ordering::Relaxed);
         if let Some(omitted) = cluster.log_limits.rejected.permit(now) {
             tracing::warn!(broker = %cluster.options, reason = text, omitted,
                 "the broker of the cluster rejects a command");
@@ -78,15 +82,23 @@ impl Rejections {
             );
         }
         if self.topics.len() < REPORTED_MAX {
-            self.topics.insert(rejected.name, error.into());
+            let text = format!(
+                "the broker of the cluster rejects the subscription, so publications of other nodes do not arrive: {error}"
+            );
+            self.topics.insert(rejected.name, text.into());
         }
         Ok(())
     }
 
     /// Notifies the subscribers of rejected topics.
-    pub(super) fn report(&mut self, connections: &ConnectionRegistry) {
-        if !self.topics.is_empty() {
-            connections.report_rejected(&Arc::new(std::mem::take(&mut self.topics)));
+    pub(super) fn report(&mut self, hub: &HubTopics, publisher: &Publisher) {
+        if self.topics.is_empty() {
+            return;
         }
+        let topics = Arc::new(std::mem::take(&mut self.topics));
+        for (topic, reason) in &*topics {
+            hub.report_rejected_channel(publisher, topic, reason);
+        }
+        hub.connections().report_rejected(&topics);
     }
 }

@@ -10,7 +10,6 @@ use futures_util::future::join_all;
 use mio::net::TcpStream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use tokio::net::lookup_host;
 use tokio::runtime::Builder;
 
 use super::times::CONNECT_TIMEOUT;
@@ -71,12 +70,12 @@ fn open(hosts: Vec<String>) -> Dialed {
 }
 
 async fn connect(hosts: Vec<String>) -> Dialed {
-    let found = join_all(hosts.iter().map(|host| lookup_host(host.as_str()))).await;
+    let found = join_all(hosts.iter().map(|host| dial::resolve(host))).await;
     let (mut targets, mut problem) = (Vec::new(), "no host has an address".to_owned());
     for (host, addresses) in hosts.iter().zip(found) {
         match addresses {
             Ok(addresses) => {
-                targets.extend(dial::ordered(addresses).into_iter().map(|address| (host, address)));
+                targets.extend(addresses.into_iter().map(|address| (host, address)));
             }
             Err(error) => problem = format!("{host}: {error}"),
         }
@@ -188,6 +187,15 @@ mod tests {
 
     use super::*;
     use crate::dial::SilentAddress;
+
+    #[test]
+    fn silent_address_of_a_name_does_not_delay_an_attempt_to_its_timeout() {
+        let (silent, live) = (SilentAddress::new(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let name = "broker.invalid:1";
+        dial::name_addresses(name, &[silent.address, live.local_addr().unwrap()]);
+        let (stream, host) = open(vec![name.to_owned()]).unwrap();
+        assert_eq!((stream.peer_addr().unwrap(), &*host), (live.local_addr().unwrap(), name));
+    }
 
     #[test]
     fn silent_hosts_do_not_delay_an_attempt_to_its_timeout() {

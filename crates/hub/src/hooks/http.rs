@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use sinews_server::describe_pem_error;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::addresses::is_public;
@@ -240,14 +240,15 @@ impl HookTransport {
 
     async fn connect_tcp(&self) -> io::Result<TcpStream> {
         let HookUrl { host, port, .. } = &self.url;
-        let addresses = lookup_host((&**host, *port)).await?;
+        // An IPv6 address has brackets.
+        let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let mut permitted = dial::resolve(&name).await?;
         // The addresses that were checked are those that are used: a name may have others a moment later.
-        let permitted = addresses.filter(|address| !self.url.is_public_only || is_public(address.ip()));
-        let permitted: Vec<_> = permitted.collect();
+        permitted.retain(|address| !self.url.is_public_only || is_public(address.ip()));
         if permitted.is_empty() && self.url.is_public_only {
             return Err(io::Error::other(format!("no address is public: {PERMIT_PRIVATE}")));
         }
-        let targets = dial::ordered(permitted).into_iter().map(|address| ((), address)).collect();
+        let targets = permitted.into_iter().map(|address| ((), address)).collect();
         dial::connect(targets).await.map(|((), stream)| stream)
     }
 

@@ -5,7 +5,7 @@ mod api;
 mod app;
 mod budget;
 mod cache;
-mod channel;
+pub(crate) mod channel;
 mod client;
 mod client_events;
 mod code;

@@ -144,6 +144,7 @@ impl TopicClient {
             Ok(()) => {
                 self.joined = true;
                 self.hub.add_subscriber(cx, TopicForm::Plain, &self.topic);
+                self.hub.retry_rejected(&self.topic);
                 if let Some(stream) = &mut self.stream {
                     stream.open(&self.topic, cx);
                 }

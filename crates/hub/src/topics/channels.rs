@@ -15,11 +15,15 @@ use super::nodes::NodePublicationId;
 use super::{Exclusion, HubTopics, TopicForm, TopicPublisher, reached};
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::protocol::pusher::EventTarget;
-use crate::protocol::pusher::encode::ChannelPublication;
+use crate::protocol::pusher::channel::USER_CHANNEL;
+use crate::protocol::pusher::encode::{ChannelPublication, subscription_error};
 
 /// Locks of topics. A topic takes one during a publication.
 #[derive(Debug, Default)]
 pub(super) struct TopicLocks([Mutex<()>; TOPIC_LOCKS]);
+
+/// Status of a subscription whose publications of other nodes do not arrive: that of HTTP.
+const STATUS_UNAVAILABLE: u16 = 503;
 
 /// Number of locks for all topics.
 const TOPIC_LOCKS: usize = 16;
@@ -132,6 +136,21 @@ impl HubTopics {
         let channel = self.channel(topic);
         if let Some((message, age)) = channel.as_ref().and_then(|channel| channel.target.own()) {
             send(&message, age);
+        }
+    }
+
+    /// Notifies the subscribers of the channel that a topic is, if it is one, of the reason why publications of other nodes do
+    /// not arrive. Their subscriptions stay.
+    pub(crate) fn report_rejected_channel(&self, out: &Publisher, topic: &str, reason: &str) {
+        let Some(PublishedChannel { target, .. }) = self.channel(topic) else { return };
+        // The topic of a user's events does not show the user, whose name the channel has.
+        if self.channel_events.load(Ordering::Acquire) == 0 || target.channel == USER_CHANNEL {
+            return;
+        }
+        let error = subscription_error(&target.channel, "Unavailable", reason, STATUS_UNAVAILABLE);
+        let message = Prepared::text(error);
+        for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
+            reached(out.publish_unretained(&form.topic(topic), &message, None));
         }
     }
 

@@ -48,8 +48,8 @@ pub(crate) trait SharedKeys: Debug + Send + Sync {
     /// They are not loaded from the other nodes yet, or do not fit into the memory limit.
     fn check_ready(&self, topic: &str) -> Result<(), Problem>;
 
-    /// Completes when the keys of the other nodes are loaded, or cannot be; `None` if there is nothing to wait for.
-    fn loading(&self) -> Option<LoadingKeys>;
+    /// Completes when this node knows the keys of a topic, or cannot; `None` if there is nothing to wait for.
+    fn loading(&self, topic: &str) -> Option<LoadingKeys>;
 
     /// Takes over the owner of a topic that a predecessor process knew.
     fn inherit(&self, topic: String, claim: Claim);

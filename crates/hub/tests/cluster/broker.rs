@@ -231,6 +231,9 @@ impl Shared {
             let line = line(&mut reader)?;
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
+                [command @ ("CONNECT" | "PING" | "UNSUB"), ..] if self.rejects(command, "") => {
+                    self.answer(id, format!("-ERR '{command} is rejected here'\r\n").as_bytes())?;
+                }
                 ["CONNECT", ..] => assert!(line.contains("\"echo\":false"), "{line}"),
                 ["PING"] => self.answer_ping(id, b"PONG\r\n")?,
                 ["SUB", subject, _] if self.rejects("SUBSCRIBE", subject) => {
@@ -274,9 +277,12 @@ impl Shared {
                 words.push(word);
             }
             let text = |at: usize| String::from_utf8_lossy(&words[at]).into_owned();
-            if words.len() > 1 && self.rejects(&text(0), &text(1)) {
+            let subject = if words.len() > 1 { text(1) } else { String::new() };
+            if self.rejects(&text(0), &subject) {
                 if !std::mem::take(&mut skips_reply) {
-                    self.answer(id, b"-NOPERM this user has no permissions\r\n")?;
+                    let name = text(0).to_lowercase();
+                    let text = format!("-NOPERM User app has no permissions to run the '{name}' command\r\n");
+                    self.answer(id, text.as_bytes())?;
                 }
                 continue;
             }

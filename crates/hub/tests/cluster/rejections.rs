@@ -1,13 +1,12 @@
 //! Commands that the broker rejects, at a broker in this process and at real ones, with the rights of the documentation.
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use serde_json::{Value, json};
+use std::io::Write as _;
 
-use serde_json::json;
+use sinews_testkit::{RealBroker, documented};
 
-use super::broker::{FakeBroker, TIMEOUT, WireProtocol};
-use super::{Client, TestPeer, for_both};
+use super::broker::{FakeBroker, WireProtocol};
+use super::{BodyReader, Client, TestPeer, for_both};
 
 /// The page with the rights that a cluster needs.
 const PAGE: &str = include_str!("../../../../docs/book/src/operate/cluster.md");
@@ -29,6 +28,7 @@ impl TestPeer {
     fn assert_one_login(&self, rejected: u64) {
         assert_eq!(self.metric("sinews_cluster_connects_total"), 1);
         assert_eq!(self.metric("sinews_cluster_subscriptions_rejected"), rejected);
+        assert!(self.metric("sinews_cluster_commands_rejected_total") >= rejected);
     }
 }
 
@@ -80,6 +80,39 @@ fn rejected_subscription_is_reported_to_its_clients_and_leaves_the_link() {
 }
 
 #[test]
+fn event_streams_are_notified_of_a_rejected_subscription_and_other_forms_continue() {
+    for_both(|broker| {
+        broker.reject(Some(("SUBSCRIBE", "sinews.t.secret")));
+        let node = TestPeer::start(&broker);
+        let open = |head: &str| {
+            let mut stream = node.connect();
+            write!(stream, "GET {head}\r\nHost: {}\r\n\r\n", node.address).unwrap();
+            BodyReader::new(stream)
+        };
+        let mut poll = open("/topics/secret.a?wait=55 HTTP/1.1\r\nAccept: application/json");
+        poll.until("\"op\":\"ack\"").unwrap();
+        // Its frames are messages of the topic alone.
+        let mut raw = node.websocket("/topics/secret.a");
+        let mut events = open("/topics/secret.a HTTP/1.1\r\nAccept: text/event-stream");
+        let mut lines = open("/topics/secret.a HTTP/1.1\r\nAccept: application/x-ndjson");
+        let is_expected = |message: &Value| {
+            let is_error = message["op"] == "error";
+            if is_error {
+                assert_eq!((&message["code"], &message["topic"]), (&json!(503), &json!("secret.a")));
+                assert!(message["error"].as_str().unwrap().contains("rejects the subscription"), "{message}");
+            }
+            is_error
+        };
+        while !is_expected(&serde_json::from_str(&events.event().unwrap().data).unwrap()) {}
+        while !is_expected(&serde_json::from_str(&lines.line().unwrap()).unwrap()) {}
+        node.publish("secret.a", "x");
+        assert_eq!(raw.next().unwrap().unwrap().as_bytes(), b"x");
+        let rest = poll.rest();
+        assert!(rest.contains("\"data\":\"x\"") && !rest.contains("rejects"), "{rest}");
+    });
+}
+
+#[test]
 fn error_of_each_command_leaves_the_link_and_the_other_topics() {
     for_both(|broker| {
         let nodes = [(); 2].map(|()| TestPeer::start(&broker));
@@ -103,6 +136,95 @@ fn error_of_each_command_leaves_the_link_and_the_other_topics() {
     });
 }
 
+/// What the error of a command changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The node stays in the cluster.
+    None,
+    /// The login fails, and names the reason.
+    Login,
+}
+
+/// Each command of the source of a client, with the beginning of the subjects for which it is rejected.
+const NATS_COMMANDS: [(&str, &str, Effect); 5] = [
+    ("CONNECT", "", Effect::Login),
+    // The ping of the login confirms it.
+    ("PING", "", Effect::Login),
+    ("UNSUB", "", Effect::None),
+    ("SUBSCRIBE", "sinews.t.", Effect::None),
+    ("PUBLISH", "sinews.n.", Effect::None),
+];
+const REDIS_COMMANDS: [(&str, &str, Effect); 9] = [
+    ("HELLO", "", Effect::Login),
+    ("CLIENT", "REPLY", Effect::None),
+    // Its subscription proves that the broker omits replies.
+    ("SUBSCRIBE", "sinews.n.", Effect::Login),
+    ("UNSUBSCRIBE", "sinews.n.", Effect::Login),
+    ("PUBLISH", "sinews.n.", Effect::None),
+    ("PING", "", Effect::None),
+    ("SUBSCRIBE", "sinews.t.", Effect::None),
+    ("PSUBSCRIBE", "sinews.t.", Effect::None),
+    ("PUNSUBSCRIBE", "sinews.t.", Effect::None),
+];
+
+/// Words of capitals in byte strings of the source, which are commands or their arguments.
+fn words_of(source: &str) -> impl Iterator<Item = &str> {
+    let (code, _) = source.split_once("mod tests {").unwrap_or((source, ""));
+    let strings = code.split('"').skip(1).step_by(2);
+    let words = strings.filter_map(|text| text.split([' ', '\\']).next());
+    words.filter(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()))
+}
+
+#[test]
+fn each_command_of_the_source_has_a_case() {
+    let protocol = include_str!("../../src/cluster/protocol.rs");
+    let redis = words_of(include_str!("../../src/cluster/redis.rs")).chain(words_of(protocol));
+    let nats = words_of(include_str!("../../src/cluster/nats.rs"));
+    // Arguments, and what the broker sends. Cases have the names of Redis.
+    let known =
+        ["AUTH", "SETNAME", "REPLY", "SKIP", "PONG", "MSG", "INFO", "ERR", "NATS", "SUB", "PUB", "NOPERM"];
+    let missing = |commands: &[(&str, &str, Effect)], words: Vec<&str>| -> Vec<String> {
+        let is_missing = |word: &&str| !known.contains(word) && commands.iter().all(|case| case.0 != *word);
+        words.into_iter().filter(is_missing).map(str::to_owned).collect()
+    };
+    assert_eq!(missing(&REDIS_COMMANDS, redis.collect()), Vec::<String>::new());
+    assert_eq!(missing(&NATS_COMMANDS, nats.collect()), Vec::<String>::new());
+}
+
+#[test]
+fn error_of_each_command_of_a_link_has_its_effect() {
+    let kinds = [(WireProtocol::Nats, &NATS_COMMANDS[..]), (WireProtocol::Redis, &REDIS_COMMANDS[..])];
+    for (kind, (command, subject, effect)) in
+        kinds.into_iter().flat_map(|(kind, cases)| cases.iter().map(move |case| (kind, *case)))
+    {
+        let broker = FakeBroker::start(kind);
+        broker.reject(Some((command, subject)));
+        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        if effect == Effect::Login {
+            for node in &nodes {
+                node.until("the reason is named", |node| {
+                    let answer = node.request("GET /readyz", b"");
+                    answer.to_lowercase().contains(&command.to_lowercase())
+                });
+            }
+            broker.reject(None);
+        }
+        for node in &nodes {
+            node.until("all are known", |node| node.metric("sinews_cluster_nodes") == 2);
+        }
+        let mut subscriber = nodes[0].subscriber("open.a");
+        nodes[0].subscriber("open.*");
+        if (command, subject) != ("SUBSCRIBE", "sinews.t.") {
+            broker.wait_for("sinews.t.open.a", 1);
+            nodes[1].publish("open.a", "x");
+            assert_eq!(subscriber.data(1), ["x"], "{kind:?} {command}");
+        }
+        if effect == Effect::None {
+            nodes.iter().for_each(|node| assert_eq!(node.metric("sinews_cluster_connects_total"), 1));
+        }
+    }
+}
+
 #[test]
 fn node_without_the_rights_for_its_own_subjects_names_them() {
     for kind in [WireProtocol::Nats, WireProtocol::Redis] {
@@ -118,67 +240,19 @@ fn node_without_the_rights_for_its_own_subjects_names_them() {
     }
 }
 
-/// A real broker that ends with this value.
-struct RealBroker {
-    child: Child,
-    url: String,
-    _files: tempfile::TempDir,
-}
-
-impl RealBroker {
-    /// Starts a program with a configuration, in which `PORT` is replaced; `None` if it is not installed.
-    fn start(program: &str, scheme: &str, config: &str) -> Option<Self> {
-        let files = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let path = files.path().join("broker.conf");
-        std::fs::write(&path, config.replace("PORT", &port.to_string())).unwrap();
-        let mut command = Command::new(program);
-        if program == "nats-server" {
-            command.arg("-c");
-        }
-        let spawned =
-            command.arg(&path).current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let Ok(child) = spawned else {
-            println!("skipped: {program} is not installed (apt install redis-server nats-server)");
-            return None;
-        };
-        let broker = Self { child, url: format!("{scheme}://sinews:secret@127.0.0.1:{port}"), _files: files };
-        let begin = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begin.elapsed() < TIMEOUT, "{program} does not listen");
-            std::thread::park_timeout(std::time::Duration::from_millis(5));
-        }
-        Some(broker)
-    }
-
-    fn nodes(&self) -> [TestPeer; 2] {
-        [(); 2].map(|()| TestPeer::start_at(&self.url, |builder| builder))
-    }
-}
-
-impl Drop for RealBroker {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The rights in the documentation: the code block with a text.
-fn documented(text: &str) -> String {
-    let blocks: Vec<&str> = PAGE.split("```").skip(1).step_by(2).collect();
-    let block = blocks.iter().find(|block| block.contains(text)).unwrap_or_else(|| panic!("{text}"));
-    block.split_once('\n').unwrap().1.replace("PASSWORD", "secret")
+/// Two nodes at a real broker.
+fn nodes_at(broker: &RealBroker) -> [TestPeer; 2] {
+    [(); 2].map(|()| TestPeer::start_at(&broker.url, |builder| builder))
 }
 
 #[test]
 fn documented_rights_of_redis_suffice() {
-    let acl = documented("ACL SETUSER").trim().replace("ACL SETUSER", "user");
+    let acl = documented(PAGE, "ACL SETUSER").trim().replace("ACL SETUSER", "user");
     let config = |user: &str| {
         format!("port PORT\nbind 127.0.0.1\nsave \"\"\nappendonly no\nuser default off\n{user}\n")
     };
     let Some(broker) = RealBroker::start("redis-server", "redis", &config(&acl)) else { return };
-    let nodes = broker.nodes();
+    let nodes = nodes_at(&broker);
     use_beside_rejected(&nodes, &[]);
     let mut subscriber = nodes[0].subscriber("open.*");
     let before = nodes[0].metric("sinews_cluster_received_total");
@@ -193,24 +267,24 @@ fn documented_rights_of_redis_suffice() {
     let limited = acl.replace("allchannels", "&sinews.*");
     assert_ne!(limited, acl);
     let Some(broker) = RealBroker::start("redis-server", "redis", &config(&limited)) else { return };
-    use_beside_rejected(&broker.nodes(), &["room.*", "a.>"]);
+    use_beside_rejected(&nodes_at(&broker), &["room.*", "a.>"]);
 }
 
 #[test]
 fn documented_rights_of_nats_suffice() {
-    let rights = documented("permissions");
+    let rights = documented(PAGE, "permissions");
     let config = |rights: &str, more: &str| format!("listen: \"127.0.0.1:PORT\"\n{more}\n{rights}\n");
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "")) else { return };
-    use_beside_rejected(&broker.nodes(), &[]);
+    use_beside_rejected(&nodes_at(&broker), &[]);
     let all = "subscribe: \"sinews.>\"";
     let limited = rights.replace(all, "subscribe: { allow: \"sinews.>\", deny: \"sinews.t.secret.>\" }");
     assert_ne!(limited, rights);
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&limited, "")) else { return };
-    use_beside_rejected(&broker.nodes(), &["secret.a", "secret.b"]);
+    use_beside_rejected(&nodes_at(&broker), &["secret.a", "secret.b"]);
     // Three subscriptions: those of a node, and one topic.
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "max_subscriptions: 3"))
     else {
         return;
     };
-    use_beside_rejected(&broker.nodes(), &["other.a"]);
+    use_beside_rejected(&nodes_at(&broker), &["other.a"]);
 }

@@ -130,6 +130,42 @@ fn pusher_8_6_7_6_and_9_1_events_and_terminations_reach_all_nodes() {
     });
 }
 
+#[test]
+fn subscription_that_the_broker_rejects_is_reported_and_stays() {
+    for_both(|broker, nodes| {
+        let subject = "sinews.t.=24pusher.3.c.secret";
+        broker.reject(Some(("SUBSCRIBE", subject)));
+        let (mut one, mut two) = (Client::new(&nodes[0]), Client::new(&nodes[0]));
+        let expect_error = |client: &mut Client| {
+            let (channel, error) = client.expect("pusher:subscription_error");
+            assert_eq!((&*channel, &error["status"]), ("secret", &json!(503)), "{error}");
+            let text = error["error"].as_str().unwrap();
+            assert!(text.contains("the broker of the cluster rejects the subscription"), "{text}");
+        };
+        one.subscribe("secret");
+        expect_error(&mut one);
+        // Each later subscriber, too.
+        two.subscribe("secret");
+        expect_error(&mut two);
+        expect_error(&mut one);
+        let trigger = |node: usize| {
+            let body = json!({ "name": "e", "channel": "secret", "data": node.to_string() }).to_string();
+            assert_eq!(api(&nodes[node], "POST", "/apps/3/events", "", &body), (200, json!({})));
+        };
+        trigger(0);
+        assert_eq!((one.expect("e").1, two.expect("e").1), (json!(0), json!(0)));
+        // The rights may change.
+        broker.reject(None);
+        let mut three = Client::new(&nodes[0]);
+        three.subscribe("secret");
+        broker.wait_for(subject, 1);
+        trigger(1);
+        for client in [&mut one, &mut two, &mut three] {
+            assert_eq!(client.expect("e").1, json!(1));
+        }
+    });
+}
+
 /// The broker loses an event before the connection of its node ends. The other node does not notice the outage.
 #[test]
 fn pusher_4_10_last_events_of_an_outage_reach_all_nodes_after_it() {

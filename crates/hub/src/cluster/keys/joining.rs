@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::{topic_hash, weight};
 use super::replicator::KeyReplicator;
-use super::settling::{KeysHeartbeat, SYNC_MIN};
-use crate::cluster::times::NODE_TIMEOUT;
+use super::settling::KeysHeartbeat;
 use crate::stable_hash::mix;
 
 /// Time after the login after which a node continues although the nodes report different nodes: a broker of several servers
@@ -35,16 +34,15 @@ impl KeyReplicator {
             store: self.store_id(),
             nodes: Some(self.nodes_digest()),
             orphans,
-            joining: !self.settling.is_settled(),
+            joining: self.settling.joins(),
         }
     }
 
     /// Notes whether this node knows the owners of all topics.
     pub(super) fn update_settled(&mut self, now: Instant) {
         let Some(login) = self.settling.login.filter(|_| !self.settling.is_settled()) else { return };
-        let wait = if self.settling.has_predecessor { SYNC_MIN } else { NODE_TIMEOUT };
         let time = now.saturating_duration_since(login);
-        if time < wait {
+        if time < self.settling.wait() {
             return;
         }
         let digest = self.nodes_digest();

@@ -189,7 +189,13 @@ impl KeyReplicator {
         let keys_of = if has_keys { Some(claim) } else { before };
         let known = SharedTopic { claim, replica, keys_of, published, precursor: Precursor::Same };
         self.topics.insert(Arc::clone(topic), known);
-        self.shared.lock().claims.insert(Arc::clone(topic), claim);
+        let is_learned = keys_of.is_none() && !self.shared.is_complete();
+        let mut work = self.shared.lock();
+        work.claims.insert(Arc::clone(topic), claim);
+        if is_learned {
+            work.learned.insert(Arc::clone(topic));
+        }
+        drop(work);
         if has_keys {
             self.positions.forget(topic);
             self.note_durable(topic);
@@ -203,6 +209,9 @@ impl KeyReplicator {
         let absence = self.away.take().map(|since| now.saturating_duration_since(since));
         self.absence = absence.or(self.absence);
         self.settling.log_in(absence, now);
+        if self.shared.is_loaded() {
+            self.shared.rejoin();
+        }
         self.remotes.values_mut().for_each(RemoteKeys::unconfirm);
         self.find_orphans(now);
     }
@@ -316,7 +325,7 @@ impl KeyReplicator {
 
     fn update_sync(&mut self, sender: &dyn KeySender, now: Instant) {
         // Until then, nodes are found that own topics.
-        let is_final = self.settling.is_settled() && self.shared.is_loaded();
+        let is_final = self.settling.is_settled() && self.shared.is_complete();
         if self.is_synced && is_final || self.connected_for(now) < SYNC_MIN {
             return;
         }
@@ -334,7 +343,7 @@ impl KeyReplicator {
 
     /// Ends what waits for the keys of the other nodes, once they are here.
     fn update_loaded(&self) {
-        if self.shared.is_loaded() || !self.is_synced || !self.settling.is_settled() {
+        if self.shared.is_complete() || !self.is_synced || !self.settling.is_settled() {
             return;
         }
         let is_missing = |topic: &SharedTopic| {

@@ -44,6 +44,9 @@ pub(super) struct Settling {
     pub(super) login: Option<Instant>,
     /// Since when this node knows all owners.
     pub(super) settled: Option<Instant>,
+    /// The absence before the login was shorter than [`NODE_TIMEOUT`]: the other nodes know this node, and no unknown node
+    /// owns topics. But an owner may have died with topics that this node does not know.
+    is_known: bool,
     /// The topics of a predecessor process are known.
     pub(super) has_predecessor: bool,
 }
@@ -59,13 +62,22 @@ struct NodeReport {
 }
 
 impl Settling {
-    /// Notes a login. After an absence that is shorter than [`NODE_TIMEOUT`], no unknown node owns topics.
+    /// Notes a login.
     pub(super) fn log_in(&mut self, absence: Option<Duration>, now: Instant) {
         let is_short = absence.is_some_and(|absence| absence < NODE_TIMEOUT);
-        if self.settled.is_none() || !is_short {
-            self.login = Some(now);
-            self.settled = None;
-        }
+        self.is_known = is_short && (self.is_known || self.settled.is_some());
+        self.login = Some(now);
+        self.settled = None;
+    }
+
+    /// Time after the login before which this node knows no owners.
+    pub(super) fn wait(&self) -> Duration {
+        if self.has_predecessor || self.is_known { SYNC_MIN } else { NODE_TIMEOUT }
+    }
+
+    /// Whether this node reports that it joins, so that other nodes choose it for no topic.
+    pub(super) fn joins(&self) -> bool {
+        !self.is_settled() && !self.is_known
     }
 
     /// Notes the heartbeat of another node.
@@ -83,9 +95,9 @@ impl Settling {
         self.settled.is_some()
     }
 
-    /// Whether this node has been settled for so long that the other nodes know it.
+    /// Whether this node is settled, and the other nodes know it.
     pub(super) fn is_announced(&self, now: Instant) -> bool {
-        self.settled.is_some_and(|settled| now >= settled + SYNC_MIN)
+        self.settled.is_some_and(|settled| self.is_known || now >= settled + SYNC_MIN)
     }
 
     pub(super) fn is_joining(&self, node: u128) -> bool {

@@ -1,6 +1,6 @@
 //! The keys of this node in a cluster, as all threads see them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,6 +33,8 @@ pub(crate) struct ClusterKeys {
     waiting: AtomicU64,
     /// The keys of the other nodes are in memory.
     is_loaded: AtomicBool,
+    /// Since a later login, this node does not know all topics yet.
+    is_rejoining: AtomicBool,
     /// Stores the durable keys.
     store: OnceLock<Arc<dyn ReplicaStore>>,
     pub(crate) counters: KeyCounters,
@@ -51,6 +53,8 @@ pub(super) struct SubmittedWork {
     pub(super) unstored: Vec<UnstoredWrite>,
     /// Topics that this node has no replica of.
     pub(super) refused: HashMap<Arc<str>, LoadFailure>,
+    /// Topics that this node has learned since its login, before it knows all: their keys are perhaps not here.
+    pub(super) learned: HashSet<Arc<str>>,
     /// The owners of a predecessor process.
     pub(super) inherited: Vec<(String, Claim)>,
     /// Dropped when the keys of the other nodes are loaded, or cannot be.
@@ -117,6 +121,7 @@ impl ClusterKeys {
             state: Mutex::default(),
             waiting: AtomicU64::new(0),
             is_loaded: AtomicBool::new(false),
+            is_rejoining: AtomicBool::new(false),
             store: OnceLock::new(),
             counters: KeyCounters::default(),
         }
@@ -254,15 +259,38 @@ impl ClusterKeys {
         self.is_loaded.load(Ordering::Acquire)
     }
 
+    /// Whether they are, and this node knows all topics since its last login.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_loaded() && !self.is_rejoining.load(Ordering::Acquire)
+    }
+
+    /// A login: until [`finish_loading`](Self::finish_loading), other nodes may have topics that this node does not know.
+    pub(super) fn rejoin(&self) {
+        self.is_rejoining.store(true, Ordering::Release);
+    }
+
     /// The keys of the other nodes are loaded.
     pub(super) fn finish_loading(&self) {
         self.is_loaded.store(true, Ordering::Release);
         self.end_loading();
     }
 
+    /// Whether another node may have keys of a topic that are not here.
+    fn is_unknown(&self, topic: &str) -> bool {
+        if self.is_complete() {
+            return false;
+        }
+        let state = self.lock();
+        !self.is_loaded() || !state.claims.contains_key(topic) || state.learned.contains(topic)
+    }
+
     /// Ends what waits for the keys of the other nodes.
     pub(super) fn end_loading(&self) {
-        let loading = std::mem::take(&mut self.lock().loading);
+        let mut state = self.lock();
+        self.is_rejoining.store(false, Ordering::Release);
+        state.learned.clear();
+        let loading = std::mem::take(&mut state.loading);
+        drop(state);
         // Completes the waiting tasks.
         drop(loading);
     }
@@ -303,7 +331,7 @@ impl SharedKeys for ClusterKeys {
     }
 
     fn check_ready(&self, topic: &str) -> Result<(), Problem> {
-        if !self.is_loaded() {
+        if self.is_unknown(topic) {
             let text = format!("the keys of {} are not loaded from the other nodes yet; retry", brief(topic));
             return Err(problem(code::STORE, text));
         }
@@ -320,13 +348,13 @@ impl SharedKeys for ClusterKeys {
         Ok(())
     }
 
-    fn loading(&self) -> Option<LoadingKeys> {
-        if self.is_loaded() || !self.outbox.is_open() {
+    fn loading(&self, topic: &str) -> Option<LoadingKeys> {
+        if !self.outbox.is_open() || !self.is_unknown(topic) {
             return None;
         }
         let (done, loaded) = oneshot::channel();
         self.lock().loading.push(done);
-        if self.is_loaded() {
+        if self.is_complete() {
             // The sender was perhaps added too late.
             return None;
         }

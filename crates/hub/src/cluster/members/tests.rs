@@ -116,6 +116,24 @@ fn heartbeat_shows_missed_changes() {
     assert!(node.remote.compare(NODE, 10, now + REQUEST_INTERVAL * 3));
 }
 
+/// Another program has sent a high number, or the process was restored from a snapshot of its machine.
+#[test]
+fn numbers_that_go_back_need_one_snapshot() {
+    for forged in [u64::MAX, 80] {
+        let mut node = TestNode::new();
+        let now = Instant::now();
+        node.snapshot(50, FIRST_PART | LAST_PART, &[own("a", 1, &[])]);
+        assert!(node.changes(forged, &[]) && node.remote.compare(NODE, 51, now + REQUEST_INTERVAL * 2));
+        node.snapshot(51, FIRST_PART | LAST_PART, &[own("a", 2, &[])]);
+        for number in 52..60 {
+            let later = now + REQUEST_INTERVAL * 2;
+            assert!(!node.changes(number, &[own("a", usize::try_from(number).unwrap(), &[])]), "{forged}");
+            assert!(!node.remote.compare(NODE, number, later), "{forged}: it is requested again");
+        }
+        assert_eq!(node.presence("a").0, 59);
+    }
+}
+
 #[test]
 fn snapshot_is_sent_in_parts() {
     snapshot_in_parts("i", MEMBERS_PER_MESSAGE, 32 << 10);

@@ -33,10 +33,7 @@ impl JsonClient {
                 ConnectionCommand::ReportRejected(topics) => {
                     for known in &self.subscriptions {
                         let Some(reason) = topics.get(&*known.topic) else { continue };
-                        let text = format!(
-                            "the broker of the cluster rejects the subscription, so publications of other nodes do not arrive: {reason}"
-                        );
-                        let mut message = problem(code::STORE, text).into_json();
+                        let mut message = problem(code::STORE, &**reason).into_json();
                         message["topic"] = json!(&*known.topic);
                         send_json(cx, &message);
                     }

@@ -21,7 +21,7 @@ use crate::topics::{RESERVED, check_name};
 pub(super) const PRESENCE_PREFIX: &str = "presence-";
 
 /// Begin of the channel of a user's events.
-pub(super) const USER_CHANNEL: &str = "#server-to-user-";
+pub(crate) const USER_CHANNEL: &str = "#server-to-user-";
 
 /// Begin of the names of users of apps among all users.
 pub(super) const RESERVED_USER: &str = "$pusher:";

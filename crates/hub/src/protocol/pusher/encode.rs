@@ -253,6 +253,12 @@ pub(super) fn object(event: &str, channel: Option<&str>, data: &Value) -> String
     event_text(event, channel, &data.to_string(), None)
 }
 
+/// Encodes `pusher:subscription_error`.
+pub(crate) fn subscription_error(channel: &str, kind: &str, text: &str, status: u16) -> String {
+    let data = json!({ "type": kind, "error": text, "status": status });
+    object("pusher:subscription_error", Some(channel), &data)
+}
+
 /// Encodes `pusher:error`.
 pub(super) fn error(code: Option<u16>, message: &str, channel: Option<&str>) -> String {
     let data = match code {

@@ -12,7 +12,7 @@ use super::channel::{
 };
 use super::client::{PusherClient, PusherConnection, send};
 use super::durable::PendingRecovery;
-use super::encode::{self, object, socket_id_text};
+use super::encode::{self, socket_id_text};
 use super::incoming::{SignedMember, SubscribeData, read_member};
 use super::live::{LiveApp, nanoseconds};
 use super::metrics::PusherRejection;
@@ -56,9 +56,7 @@ impl SubscriptionError {
     }
 
     fn message(&self, channel: &str) -> String {
-        let Self { kind, text, status } = self;
-        let data = json!({ "type": kind, "error": text, "status": status });
-        object("pusher:subscription_error", Some(channel), &data)
+        encode::subscription_error(channel, self.kind, &self.text, self.status)
     }
 }
 
@@ -208,6 +206,7 @@ impl PusherClient {
         let recovery = recovery.map_err(|error| SubscriptionError::limit(error.to_string(), FULL));
         let answered = match recovery {
             Ok(recovery) => {
+                self.hub().retry_rejected(&topic_of(connection.app.options.topic_space(), channel));
                 let last = match ChannelKind::of(channel).is_cache {
                     true => connection.app.cached(channel).into(),
                     false => LastEvent::Unneeded,
@@ -336,6 +335,7 @@ impl PusherClient {
             return Err(error);
         }
         self.hub().count_subscriber(form);
+        self.hub().retry_rejected(topic);
         connection.channels += 1;
         Ok(recovery)
     }

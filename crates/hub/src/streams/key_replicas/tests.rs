@@ -32,7 +32,7 @@ impl SharedKeys for OneClaim {
         Ok(())
     }
 
-    fn loading(&self) -> Option<LoadingKeys> {
+    fn loading(&self, _: &str) -> Option<LoadingKeys> {
         None
     }
 

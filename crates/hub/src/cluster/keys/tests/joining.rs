@@ -29,12 +29,17 @@ impl World {
     fn check_locks(&mut self, at: usize) -> bool {
         for topic in TOPICS {
             self.write(at, set(topic, "lock", "second"), Some(KeyCondition::IfNew));
-            let node = &self.nodes[at];
-            let has_lock = node.state(topic).is_some_and(|(_, keys)| keys.iter().any(|key| key.0 == "lock"));
-            let is_read = node.keys.check_ready(topic).is_ok() || node.keys.loading().is_none();
-            assert!(has_lock || !is_read, "{topic} is read as empty");
+            self.assert_lock_if_read(at, topic);
         }
-        self.nodes[at].keys.loading().is_none()
+        self.nodes[at].keys.loading("a").is_none()
+    }
+
+    /// A topic with a lock is not read as empty: neither by a request, nor by a subscription.
+    fn assert_lock_if_read(&self, at: usize, topic: &str) {
+        let node = &self.nodes[at];
+        let has_lock = node.state(topic).is_some_and(|(_, keys)| keys.iter().any(|key| key.0 == "lock"));
+        let is_read = node.keys.check_ready(topic).is_ok() || node.keys.loading(topic).is_none();
+        assert!(has_lock || !is_read, "{topic} is read as empty");
     }
 
     /// Lets nodes join after the loss of the owner of a topic, and uses the locks at these nodes until they work.
@@ -160,11 +165,54 @@ fn node_that_returns_claims_no_topic_of_an_owner_that_it_has_not_seen() {
     }
 }
 
+/// An owner that this node knows claims topics while this node is cut off for a short time, and dies.
+#[test]
+fn node_that_returns_soon_claims_no_topic_that_a_dead_owner_has_claimed_meanwhile() {
+    for seed in 0..24 {
+        let mut world = World::new(seed, 3);
+        world.settle();
+        world.set_connected(0, false);
+        world.run(Duration::from_secs(1));
+        for topic in TOPICS {
+            world.write(1, set(topic, "lock", "first"), Some(KeyCondition::IfNew));
+        }
+        world.run(Duration::from_secs(1));
+        let owner = world.nodes[1].id.id;
+        let owned: Vec<&str> = TOPICS
+            .into_iter()
+            .filter(|topic| world.nodes[2].keys.claim(topic).is_some_and(|claim| claim.owner == owner))
+            .collect();
+        world.acknowledged.clear();
+        // Just before the login of the other node, or just behind it.
+        let before = STEP * u32::try_from(seed % 4 * 3).unwrap();
+        if seed % 2 == 0 {
+            world.kill(1);
+            world.run(before);
+            world.set_connected(0, true);
+        } else {
+            world.set_connected(0, true);
+            world.run(before);
+            world.kill(1);
+        }
+        for _ in 0..200 {
+            world.run(STEP * 3);
+            for topic in &owned {
+                world.write(0, set(topic, "lock", "second"), Some(KeyCondition::IfNew));
+                world.assert_lock_if_read(0, topic);
+            }
+        }
+        world.run(Duration::from_secs(4));
+        let granted = world.acknowledged.iter().find(|(_, submitted, _)| owned.contains(&submitted.topic));
+        assert!(granted.is_none(), "seed {seed}: {:?}", granted.map(|granted| &granted.2));
+        world.assert_equal(seed);
+    }
+}
+
 #[test]
 fn first_node_of_a_cluster_claims_topics_after_the_node_timeout() {
     let mut world = World::new(1, 1);
     world.run(NODE_TIMEOUT - STEP);
-    let loading = world.nodes[0].keys.loading();
+    let loading = world.nodes[0].keys.loading("a");
     assert!(loading.is_some() && !world.nodes[0].keys.is_loaded(), "a subscription waits");
     let problem = world.nodes[0].keys.check_ready("a").unwrap_err();
     assert!(problem.code == code::STORE && problem.text.contains("retry"), "{problem:?}");

@@ -1,0 +1,73 @@
+//! Real brokers, with configurations of the documentation.
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Longer than any broker takes to start.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A real broker that ends with this value.
+#[derive(Debug)]
+pub struct RealBroker {
+    child: Child,
+    /// With the user `sinews` and the password `secret`.
+    pub url: String,
+    _files: TempDir,
+}
+
+impl RealBroker {
+    /// Starts a program with a configuration, in which `PORT` is replaced; `None` if it is not installed.
+    ///
+    /// # Panics
+    /// If it does not listen.
+    #[must_use]
+    pub fn start(program: &str, scheme: &str, config: &str) -> Option<Self> {
+        let files = tempfile::tempdir().expect("a directory");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        drop(listener);
+        let path = files.path().join("broker.conf");
+        std::fs::write(&path, config.replace("PORT", &port.to_string())).expect("the directory is ours");
+        let mut command = Command::new(program);
+        if program == "nats-server" {
+            command.arg("-c");
+        }
+        let spawned =
+            command.arg(&path).current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let Ok(child) = spawned else {
+            println!("skipped: {program} is not installed (apt install redis-server nats-server)");
+            return None;
+        };
+        let broker = Self { child, url: format!("{scheme}://sinews:secret@127.0.0.1:{port}"), _files: files };
+        let begin = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(begin.elapsed() < TIMEOUT, "{program} does not listen");
+            thread::park_timeout(Duration::from_millis(5));
+        }
+        Some(broker)
+    }
+}
+
+impl Drop for RealBroker {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The first code block of a page that has a text, with the password of [`RealBroker`].
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn documented(page: &str, text: &str) -> String {
+    let mut blocks = page.split("```").skip(1).step_by(2);
+    let block = blocks.find(|block| block.contains(text)).unwrap_or_else(|| panic!("{text}"));
+    let (_, content) = block.split_once('\n').expect("a block has lines");
+    content.replace("PASSWORD", "secret")
+}
