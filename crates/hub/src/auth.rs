@@ -21,6 +21,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Header, Validation, decode, decode_header};
+use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -469,15 +470,27 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
         let fault = || Denied::token("Authorization must be `Bearer` and a token".to_owned());
         bearer_of(value).ok_or_else(fault)
     });
-    let query = request.head().query().unwrap_or_default().split('&');
-    let query = query.filter_map(|pair| pair.strip_prefix("token="));
+    let query = request.head().query().unwrap_or_default().split('&').filter_map(|pair| {
+        let (name, token) = pair.split_once('=').unwrap_or((pair, ""));
+        (percent_decode_str(name).decode_utf8_lossy() == "token").then_some(token)
+    });
     let others = offered_tokens(request).chain(query).map(Ok);
-    let mut tokens = authorization.chain(others);
-    let first = tokens.next().transpose()?;
-    for token in tokens {
-        if Some(token?) != first {
-            let fault = "the request has different tokens, in Authorization, subprotocols or query: send one";
-            return Err(Denied::token(fault.to_owned()));
+    let differ = "the request has different tokens, in Authorization, subprotocols or query: send one";
+    same_credential(authorization.chain(others), || Denied::token(differ.to_owned()))
+}
+
+/// Returns the credential of a request, which may have it in several places.
+///
+/// # Errors
+/// That of a credential; `differ` if two credentials differ. The second one would not be checked.
+pub(super) fn same_credential<'a, E>(
+    mut all: impl Iterator<Item = Result<&'a str, E>>,
+    differ: impl FnOnce() -> E,
+) -> Result<Option<&'a str>, E> {
+    let first = all.next().transpose()?;
+    for other in all {
+        if Some(other?) != first {
+            return Err(differ());
         }
     }
     Ok(first)
