@@ -114,10 +114,19 @@ impl ReferenceSetting {
 
     /// The flags with these keys of its table.
     pub(crate) fn flags(&self, keys: &[(&str, String)]) -> Vec<String> {
-        let prefix = if self.table.is_empty() { String::new() } else { format!("{}-", self.table) };
-        keys.iter()
-            .map(|(key, value)| format!("--{}={value}", format!("{prefix}{key}").replace(['_', '.'], "-")))
-            .collect()
+        let flag = |(key, value): &(&str, String)| {
+            format!("--{}={value}", self.names(key).join("-").replace(['_', '.'], "-"))
+        };
+        keys.iter().map(flag).collect()
+    }
+
+    /// The environment variable of a key of its table.
+    pub(crate) fn variable(&self, key: &str) -> String {
+        format!("SINEWS_{}", self.names(key).join("_").to_uppercase())
+    }
+
+    fn names<'a>(&'a self, key: &'a str) -> Vec<&'a str> {
+        [&*self.table, key].into_iter().filter(|name| !name.is_empty()).collect()
     }
 }
 

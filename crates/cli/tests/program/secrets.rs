@@ -163,7 +163,7 @@ fn check_case(directory: &Directory, at: usize, setting: &ReferenceSetting, valu
         command.args(setting.flags(&with));
     } else {
         for (key, value) in &with {
-            command.env(format!("SINEWS_{}_{key}", setting.table).to_uppercase(), value);
+            command.env(setting.variable(key), value);
         }
     }
     found.extend(leaks(&run(directory, command, at), &case));
