@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use super::claimed_names::ClaimedNames;
 use super::fault::TokenFault;
 use super::jwks_options::{JwksOptions, JwksUrl};
-use super::keys::{KeySet, VerifyingKey, of_public_set};
+use super::keys::{KeySet, VerifyingKey, public_key_set};
 use crate::brief::brief;
 use crate::hooks::{HookTransport, HookUrl, tls_connector};
 
@@ -304,7 +304,7 @@ impl IssuerKeySource {
             request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())
         };
         match self.transport.exchange(self.tls.as_ref(), build).await {
-            Ok((200, body)) => of_public_set(&body),
+            Ok((200, body)) => public_key_set(&body),
             Ok((status @ 300..400, _)) => Err(format!("status {status}: redirects are not followed")),
             Ok((status, _)) => Err(format!("status {status}")),
             Err(error) => Err(error.text),
