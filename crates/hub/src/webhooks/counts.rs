@@ -43,7 +43,9 @@ impl SubscriberCounts {
     ) {
         if count == 0 && !self.topics.contains_key(topic) {
             if has_changed {
-                [1, 0].map(|count| emit(EventDetail::SubscriptionCount { topic: topic.clone(), count }));
+                for count in [1, 0] {
+                    emit(EventDetail::SubscriptionCount { topic: topic.clone(), count });
+                }
             }
             return;
         }
