@@ -168,7 +168,12 @@ fn each_file_of_a_setting_is_read_again_or_its_change_needs_a_restart() {
         let expected =
             if setting.reloads { "not applied".to_owned() } else { format!("this needs a restart: {name}") };
         assert!(line.contains(&expected), "{name}: {line}");
-        assert!(!setting.reloads || line.contains(&path), "{name}: the error names the file: {line}");
+        // The error names the file, its setting, or the table of the file of settings.
+        let flag = format!("--{}", name.replace(['_', '.'], "-"));
+        let table = setting.table.trim_end_matches(['*', '.', '[', ']']);
+        let is_named = line.contains(&path)
+            || if setting.is_in_section() { line.contains(table) } else { line.contains(&flag) };
+        assert!(!setting.reloads || is_named, "{name}: {line}");
         let line = reload_with(&good);
         assert!(line.contains("read again") && !line.contains("restart"), "{name}: {line}");
     }
