@@ -184,7 +184,7 @@ impl KeyedState {
             client: write.client,
         })?;
         stored.last_ticket = ticket;
-        stored.push(PendingChange {
+        let change = PendingChange {
             ticket,
             sequence,
             key: write.key.clone(),
@@ -193,13 +193,23 @@ impl KeyedState {
             idempotency_key: write.idempotency_key.clone(),
             is_new_key,
             client: write.client,
-        });
+        };
+        let bytes = change.bytes();
+        stored.push(change);
+        self.note_share(write.client, bytes, false);
         Ok((ticket, sequence))
+    }
+
+    /// Takes a change that is no longer pending.
+    fn take_pending(&mut self, ticket: u64) -> Option<PendingChange> {
+        let change = self.stored.as_mut()?.remove(ticket)?;
+        self.note_share(change.client, change.bytes(), true);
+        Some(change)
     }
 
     /// Applies a change that the log has stored.
     pub(in crate::topics::keyed) fn commit(&mut self, ticket: u64, now: Instant) {
-        let Some(change) = self.stored.as_mut().and_then(|stored| stored.remove(ticket)) else { return };
+        let Some(change) = self.take_pending(ticket) else { return };
         let PendingChange { sequence, key, value, expires, idempotency_key, client, .. } = change;
         // The log assigns them in order.
         if sequence <= self.sequence {
@@ -213,7 +223,7 @@ impl KeyedState {
 
     /// Drops a change that the log has not stored.
     pub(in crate::topics::keyed) fn abort(&mut self, ticket: u64, now: Instant) {
-        let Some(change) = self.stored.as_mut().and_then(|stored| stored.remove(ticket)) else { return };
+        let Some(change) = self.take_pending(ticket) else { return };
         // Perhaps its removal has failed, or was not tried because of this change.
         if let Some(due) = self.keys.get(&change.key).and_then(|known| known.expires) {
             self.expiries.insert((due.max(now + RETRY), change.key));
