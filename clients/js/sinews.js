@@ -594,28 +594,30 @@ export class Client {
     // Of several subscriptions to a topic, the server tells the first the position.
     const position = () => this.#others(subscription).find(({ _isAcknowledged, position }) => _isAcknowledged && position)?.position;
     this.#send(message, (ack) => subscription._acknowledge("seq" in ack ? ack : { ...ack, ...position() }), (error) => {
-      if (error.code === "lost") return;
-      if (error.code === STORE) return this.#retryLater(() => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription));
+      if (this.#repeats(error, () => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription))) return;
       this.#subscriptions.delete(subscription);
       subscription._reject(error);
     });
   }
 
   #sendState(state) {
+    const { topic } = state;
+    const isWanted = () => this.#states.get(topic) === state;
     this.#send(state._request(), (ack) => state._acknowledge(ack), (error) => {
-      if (error.code === "lost" || this.#states.get(state.topic) !== state) return;
-      this.#states.delete(state.topic);
+      if (this.#repeats(error, () => isWanted() && this.#sendState(state)) || !isWanted()) return;
+      this.#states.delete(topic);
       state._reject(error);
     });
   }
 
   #sendJoin(topic, joined) {
+    const isWanted = () => this.#joined.get(topic) === joined;
     this.#send({ op: "join", topic, member: joined.member }, () => {
       joined.hasJoined = true;
       joined.resolve();
     }, (error) => {
-      if (error.code === "lost") return;
-      if (this.#joined.get(topic) === joined) this.#joined.delete(topic);
+      if (this.#repeats(error, () => isWanted() && this.#sendJoin(topic, joined))) return;
+      if (isWanted()) this.#joined.delete(topic);
       if (joined.hasJoined) warn(topic, error);
       joined.reject(error);
     });
@@ -624,8 +626,8 @@ export class Client {
   /** Consumes a stream from the client's next offset. */
   #sendConsume(consumption) {
     const id = this.#send(consumption._request(), (ack) => consumption._acknowledge(ack), (error) => {
-      if (error.code === STORE) this.#retryLater(() => this.#consumptions.has(consumption) && this.#sendConsume(consumption));
-      else if (error.code !== "lost") this.#rejectConsumption(consumption, error);
+      if (this.#repeats(error, () => this.#consumptions.has(consumption) && this.#sendConsume(consumption))) return;
+      this.#rejectConsumption(consumption, error);
     });
     consumption._id = id;
   }
@@ -654,6 +656,15 @@ export class Client {
         this.#retryLater(() => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription));
       }
     }
+  }
+
+  /**
+   * Whether a request is repeated after its error: a lost one by the next connection, and one that the server cannot execute now
+   * after a delay.
+   */
+  #repeats({ code }, retry) {
+    if (code === STORE) this.#retryLater(retry);
+    return code === STORE || code === "lost";
   }
 
   /** Retries after a delay on the same connection; a new connection requests everything again anyway. */

@@ -1,6 +1,7 @@
 // Functions, promises and classes of the application that never return, throw, or return nonsense: the client goes on, or its status
 // has a text.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { connect } from "../sinews.js";
@@ -25,6 +26,28 @@ const CALLBACKS = {
   "return a number": [() => 42, 0],
 };
 
+/** What has callbacks, by the name of its type, or of the method with one. */
+const KINDS = { Options: "client", SubscribeOptions: "subscription", StateOptions: "state", ConsumeOptions: "stream", subscribe: "subscription", consume: "stream" };
+
+const read = (name) => readFileSync(new URL(`../${name}`, import.meta.url), "utf8");
+
+/** The callbacks that the types declare: those of options with their kind, and those of methods. */
+function declaredCallbacks() {
+  const types = read("sinews.d.ts");
+  const interfaces = [...types.matchAll(/^export interface (\w+)[^{\n]*\{\n(.*?)^\}/gms)];
+  const options = interfaces.flatMap(([, kind, body]) => [...body.matchAll(/^  (\w+)\?: \(/gm)].map(([, option]) => `${KINDS[kind] ?? kind} ${option}`));
+  const methods = [...types.matchAll(/^  (\w+)(?:<[^>]*>)?\([^)]*: \([^)]*\) =>/gm)].map(([, method]) => KINDS[method] ?? method);
+  return [...options, ...methods];
+}
+
+test("the types declare each callback that the client reads, and each other function has a test", () => {
+  const declared = declaredCallbacks().map((name) => name.split(" ").at(-1));
+  for (const [, option] of read("sinews.js").matchAll(/options\.(on\w+)/g)) assert.ok(declared.includes(option), option);
+  const others = [...read("sinews.d.ts").matchAll(/^  (\w+)\?: (?!\()[^;]*(?:=>|\bnew \(|Function|typeof)/gm)].map(([, option]) => option);
+  // Below.
+  assert.deepEqual(others.sort(), ["WebSocket", "token"]);
+});
+
 for (const [name, [fault, reports]] of Object.entries(CALLBACKS)) {
   test(`callbacks that ${name} stop nothing, and keep no other callback from its call`, limit, async (t) => {
     const reported = channel();
@@ -34,11 +57,14 @@ for (const [name, [fault, reports]] of Object.entries(CALLBACKS)) {
       calls.set(callback, (calls.get(callback) ?? 0) + 1);
       return fault(...values);
     };
-    const callbacks = (kind, ...names) => Object.fromEntries(names.map((option) => [option, faulty(`${kind} ${option}`)]));
-    const { client, sockets } = overSockets(t, { minDelay: 1, ...callbacks("client", "onstatus", "onmessage", "ongap") });
-    client.subscribe("a", faulty("subscription"), callbacks("subscription", "presence", "members", "onsubscribed", "ongap", "onerror"));
-    client.state("a", faulty("state"), callbacks("state", "onsubscribed", "ongap", "onerror"));
-    client.stream("a").consume(faulty("stream"), callbacks("stream", "onassigned", "onreset", "ongap", "onerror"));
+    const callbacks = (kind) => {
+      const names = declaredCallbacks().filter((name) => name.startsWith(`${kind} `));
+      return Object.fromEntries(names.map((name) => [name.split(" ")[1], faulty(name)]));
+    };
+    const { client, sockets } = overSockets(t, { minDelay: 1, ...callbacks("client") });
+    client.subscribe("a", faulty("subscription"), callbacks("subscription"));
+    client.state("a", faulty("state"), callbacks("state"));
+    client.stream("a").consume(faulty("stream"), callbacks("stream"));
     const messages = channel();
     client.subscribe("a", messages.push);
     for (let round = 1; round <= 2; round += 1) {
@@ -61,10 +87,7 @@ for (const [name, [fault, reports]] of Object.entries(CALLBACKS)) {
     }
     client.close();
     await settled();
-    const names = ["client onstatus", "client onmessage", "client ongap", "subscription", "subscription presence", "subscription members",
-      "subscription onsubscribed", "subscription ongap", "subscription onerror", "state", "state onsubscribed", "state ongap", "state onerror",
-      "stream", "stream onassigned", "stream onreset", "stream ongap", "stream onerror"];
-    assert.deepEqual([...calls.keys()].sort(), names.sort());
+    assert.deepEqual([...calls.keys()].sort(), declaredCallbacks().sort());
     const all = [...calls.values()].reduce((sum, count) => sum + count);
     assert.equal(reported.size, reports * all);
   });

@@ -88,13 +88,8 @@ for (const [name, run] of Object.entries(endings)) {
       // The others need no answer.
       for (const [index, [, end]] of all.entries()) if (index !== at) end();
       const [request, end] = all[at];
-      let expected = "stopped";
-      await run(client, sockets, () => {
-        // The keys of a topic are not requested again after an error.
-        if (calls.size > 0) expected = (calls.next(), 503);
-        end();
-      });
-      await assert.rejects(request.ready, { code: expected });
+      await run(client, sockets, end);
+      await assert.rejects(request.ready, { code: "stopped" });
       await settled();
       assert.equal(calls.size, 0, "callbacks after the end");
     });
@@ -191,6 +186,36 @@ test("a token that fails after the end does not open the client again", limit, a
   fail(new Error("no session"));
   await settled();
   assert.deepEqual([client.status, sockets.size, timers()], ["closed", 0, []]);
+});
+
+test("subscriptions, keys, joins and consumptions are requested again after a temporary error, at first and after a reconnect", limit, async (t) => {
+  const { setTimeout } = globalThis;
+  t.mock.method(globalThis, "setTimeout", (callback, delay) => setTimeout(callback, Math.min(delay, 5)));
+  const errors = channel();
+  t.mock.method(console, "error", errors.push);
+  const { client, sockets } = overSockets(t, { heartbeatInterval: 1_000_000, responseTimeout: 1_000_000 });
+  const onerror = errors.push;
+  const all = [client.subscribe("a", () => {}, { onerror }), client.state("b", () => {}, { onerror }), client.stream("c").consume(() => {}, { onerror })];
+  const joined = client.join("d", { id: "anna" });
+  const ops = ["consume c", "join d", "subscribe a", "subscribe b"];
+  for (const round of [1, 2]) {
+    const socket = await sockets.next();
+    socket.line({ op: "welcome" });
+    const requests = async () => {
+      const received = [];
+      while (received.length < ops.length) received.push(await socket.sent.next());
+      assert.deepEqual(received.map(({ op, topic, stream }) => `${op} ${topic ?? stream}`).sort(), ops);
+      return received;
+    };
+    for (let attempt = 0; attempt < 2; attempt += 1) {
+      for (const { id } of await requests()) socket.line({ op: "error", id, code: 503, error: "the application is away" });
+    }
+    for (const { id, topic } of await requests()) socket.line({ op: "ack", id, topic, partitions: [] });
+    socket.line({ op: "keys", topic: "b", epoch: 1, seq: 1, part: 1, set: [] });
+    await Promise.all([...all.map(({ ready }) => ready), joined]);
+    if (round === 1) socket.lose();
+  }
+  assert.equal(errors.size, 0);
 });
 
 test("a closed client has no timers of a renewal of the token, or of a retry", limit, async (t) => {

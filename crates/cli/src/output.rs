@@ -172,7 +172,7 @@ impl OutputQueue {
     }
 
     fn run(&self, descriptor: &impl AsFd, on_resume: &impl Fn(u64)) {
-        let (mut batch, mut rejected) = (Vec::new(), 0);
+        let (mut batch, mut rejected, mut is_cut) = (Vec::new(), 0, false);
         loop {
             batch.clear();
             batch.shrink_to(SPARE_BYTES_MAX);
@@ -191,7 +191,7 @@ impl OutputQueue {
                 // The report stands behind this batch, in the place of the dropped lines.
                 on_resume(dropped);
             }
-            match write_lines(descriptor, &batch) {
+            match write_lines(descriptor, &batch, &mut is_cut) {
                 // A disk has space again, for example.
                 Ok(()) if rejected > 0 => on_resume(std::mem::take(&mut rejected)),
                 Ok(()) => {}
@@ -204,22 +204,28 @@ impl OutputQueue {
     }
 }
 
-/// Writes whole lines.
+/// Writes whole lines. `is_cut`: the descriptor has rejected the rest of a line, which ends before the next one.
 ///
 /// # Errors
 /// The number of lines that the descriptor has rejected, for example since the reader of a pipe has ended.
-fn write_lines(descriptor: &impl AsFd, mut bytes: &[u8]) -> Result<(), u64> {
+fn write_lines(descriptor: &impl AsFd, lines: &[u8], is_cut: &mut bool) -> Result<(), u64> {
+    let mut bytes = lines;
     while !bytes.is_empty() {
         let line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
         let several = bytes.iter().take(WRITE_MAX).rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        match rustix::io::write(descriptor, &bytes[..line.max(several)]) {
+        let next = if *is_cut { b"\n" } else { &bytes[..line.max(several)] };
+        match rustix::io::write(descriptor, next) {
+            Ok(1..) if *is_cut => *is_cut = false,
             Ok(written) if written > 0 => bytes = &bytes[written..],
             Err(rustix::io::Errno::INTR) => {}
             // Another process has made the descriptor non-blocking.
             Err(rustix::io::Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::new(descriptor, PollFlags::OUT)], None);
             }
-            Ok(_) | Err(_) => return Err(bytes.split_inclusive(|byte| *byte == b'\n').count() as u64),
+            Ok(_) | Err(_) => {
+                *is_cut |= lines[..lines.len() - bytes.len()].last().is_some_and(|byte| *byte != b'\n');
+                return Err(bytes.split_inclusive(|byte| *byte == b'\n').count() as u64);
+            }
         }
     }
     Ok(())
@@ -228,22 +234,29 @@ fn write_lines(descriptor: &impl AsFd, mut bytes: &[u8]) -> Result<(), u64> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::io::{BufRead, BufReader, PipeWriter, Read, pipe};
+    use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, pipe};
     use std::os::fd::BorrowedFd;
+    use std::process::{Command, Stdio};
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
     use super::*;
 
-    #[test]
-    fn stalled_reader_delays_no_writer_and_learns_the_number_of_dropped_lines() {
-        let (mut reader, writer) = pipe().unwrap();
+    /// A pipe that accepts no more bytes, and their number.
+    fn full_pipe() -> (PipeReader, PipeWriter, usize) {
+        let (reader, writer) = pipe().unwrap();
         rustix::io::ioctl_fionbio(&writer, true).unwrap();
         let mut filled = 0;
         while let Ok(written) = rustix::io::write(&writer, &[b'.'; WRITE_MAX]) {
             filled += written;
         }
         rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        (reader, writer, filled)
+    }
+
+    #[test]
+    fn stalled_reader_delays_no_writer_and_learns_the_number_of_dropped_lines() {
+        let (mut reader, writer, filled) = full_pipe();
         let (resumed, reports) = channel();
         let queue = OutputQueue::start("test", writer, 64 << 10, move |lines| resumed.send(lines).unwrap());
         let queue = queue.unwrap();
@@ -274,6 +287,7 @@ mod tests {
         let mut rest = [0; 6];
         reader.read_exact(&mut rest).unwrap();
         assert_eq!((&rest, queue.dropped.load(Ordering::Relaxed)), (b"again\n", 100));
+        assert!(reports.try_recv().is_err(), "one report");
         drop(reader);
         queue.push(b"lost\n");
         queue.flush(Instant::now() + Duration::from_secs(60));
@@ -327,6 +341,75 @@ mod tests {
         queue.flush(Instant::now() + Duration::from_secs(60));
         assert!(read.join().unwrap() == line.repeat(400).into_bytes());
         assert_eq!(queue.dropped.load(Ordering::Relaxed), 0);
-        assert_eq!(write_lines(&File::open("/dev/null").unwrap(), b"a\nb\n"), Err(2), "opened for reads");
+        let null = File::open("/dev/null").unwrap();
+        assert_eq!(write_lines(&null, b"a\nb\n", &mut false), Err(2), "opened for reads");
+    }
+
+    /// A disk that is full after the first write, and has space again after the second one.
+    struct CutDisk(AtomicU64, File, PipeWriter);
+
+    impl AsFd for CutDisk {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            if self.0.fetch_add(1, Ordering::SeqCst) == 1 { self.1.as_fd() } else { self.2.as_fd() }
+        }
+    }
+
+    #[test]
+    fn line_that_a_full_disk_has_cut_ends_before_the_next_line() {
+        let Ok(full) = File::options().write(true).open("/dev/full") else { return };
+        let (mut reader, writer) = pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let disk = CutDisk(AtomicU64::new(0), full, writer);
+        let queue = OutputQueue::start("test", disk, 4 << 20, |_| {}).unwrap();
+        queue.push(format!("{}\n", "x".repeat(2 << 20)).as_bytes());
+        queue.flush(Instant::now() + Duration::from_secs(60));
+        assert_eq!(queue.dropped.load(Ordering::Relaxed), 1);
+        queue.push(b"again\n");
+        queue.push(b"and again\n");
+        let mut lines = BufReader::new(&mut reader).lines();
+        assert!(lines.next().unwrap().unwrap().bytes().all(|byte| byte == b'x'));
+        assert_eq!([(); 2].map(|()| lines.next().unwrap().unwrap()), ["again", "and again"]);
+    }
+
+    /// Makes a test the process that panics.
+    const PANICS: &str = "SINEWS_TEST_PANICS";
+
+    /// A process that logs lines, and ends after a panic of a thread. Of the next test.
+    #[test]
+    fn process_that_panics() {
+        if std::env::var_os(PANICS).is_none() {
+            return;
+        }
+        start().unwrap();
+        (0..1_000).for_each(|line| print_error(&format!("line {line} {}", "x".repeat(100))));
+        let thread = thread::Builder::new().name("worker".to_owned()).spawn(|| panic!("of a test"));
+        assert!(thread.unwrap().join().is_err());
+        std::process::exit(7);
+    }
+
+    #[test]
+    fn panic_flushes_the_log_and_waits_for_no_stalled_reader() {
+        let process = || {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "output::tests::process_that_panics", "--nocapture"]).env(PANICS, "1");
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            command
+        };
+        let output = process().stderr(Stdio::piped()).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(7), "{log}");
+        for line in ["line 0 ", "line 999 ", "thread 'worker' panicked at ", "of a test"] {
+            assert!(log.contains(line), "{line}");
+        }
+        let (_reader, writer, _) = full_pipe();
+        let mut stalled = process().stderr(Stdio::from(writer)).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while stalled.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                stalled.kill().unwrap();
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(stalled.wait().unwrap().code(), Some(7), "the process waits for the reader");
     }
 }

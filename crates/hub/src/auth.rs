@@ -1,6 +1,7 @@
 //! Tokens (JWT, RFC 7519), and the rights to publish and subscribe to topics that they grant.
 
 mod api_keys;
+mod claimed_names;
 mod creator;
 pub mod crypto;
 mod fault;
@@ -22,6 +23,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Header, Validation, decode, decode_header};
+use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -29,6 +31,7 @@ use sinews_server::{Request, TopicName, TopicPattern};
 
 pub use self::api_keys::ApiKeys;
 pub(crate) use self::api_keys::{ApiRight, ApiRights};
+use self::claimed_names::ClaimedNames;
 pub(crate) use self::creator::{Creator, network_of};
 use self::fault::TokenFault;
 pub(crate) use self::jwks::IssuerKeys;
@@ -354,7 +357,7 @@ impl Auth {
                 Err(error) if *error.kind() == ErrorKind::InvalidSignature => {
                     refused = Some("the token's signature matches no key of this server".to_owned());
                 }
-                Err(error) => return Err(message(error.kind())),
+                Err(error) => return Err(self.describe(error.kind(), token, issuers)),
             }
         }
         Err(refused.unwrap_or_else(|| {
@@ -362,16 +365,28 @@ impl Auth {
             format!("no key of this server matches the token's alg {:?}{id}", header.alg)
         }))
     }
+
+    /// Describes why a token is rejected. `issuers` are those that the token may come from.
+    fn describe(&self, kind: &ErrorKind, token: &str, issuers: Option<&[String]>) -> String {
+        let claimed = || ClaimedNames::read(token);
+        match kind {
+            ErrorKind::InvalidAudience => claimed().describe_audience(self.audience.as_deref()),
+            ErrorKind::InvalidIssuer => {
+                let is_of_set = !self.issuers.is_empty() && self.issuer.is_none();
+                let setting = if is_of_set { "auth.jwks_url" } else { "auth.issuer" };
+                claimed().describe_issuer(setting, issuers.unwrap_or_default())
+            }
+            kind => message(kind),
+        }
+    }
 }
 
 /// The issuer that a token claims, which is not verified.
 fn claimed_issuer(token: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct IssuerClaim {
-        iss: Option<String>,
+    match ClaimedNames::read(token).iss {
+        Some(Value::String(issuer)) => Some(issuer),
+        _ => None,
     }
-    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice::<IssuerClaim>(&claims).ok()?.iss
 }
 
 /// Whether the header has `crit`, with any value. A server must reject a token that lists an extension it does not know
@@ -439,8 +454,6 @@ fn message(kind: &ErrorKind) -> String {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired".to_owned(),
         ErrorKind::ImmatureSignature => "the token is not valid yet (nbf)".to_owned(),
-        ErrorKind::InvalidAudience => "the token is meant for another audience (aud)".to_owned(),
-        ErrorKind::InvalidIssuer => "the token comes from another issuer (iss)".to_owned(),
         ErrorKind::MissingRequiredClaim(claim) => format!("the token has no {claim}"),
         ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} has an invalid format"),
         ErrorKind::Json(error) if error.is_data() => {
@@ -470,15 +483,27 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
         let fault = || Denied::token("Authorization must be `Bearer` and a token".to_owned());
         bearer_of(value).ok_or_else(fault)
     });
-    let query = request.head().query().unwrap_or_default().split('&');
-    let query = query.filter_map(|pair| pair.strip_prefix("token="));
+    let query = request.head().query().unwrap_or_default().split('&').filter_map(|pair| {
+        let (name, token) = pair.split_once('=').unwrap_or((pair, ""));
+        (percent_decode_str(name).decode_utf8_lossy() == "token").then_some(token)
+    });
     let others = offered_tokens(request).chain(query).map(Ok);
-    let mut tokens = authorization.chain(others);
-    let first = tokens.next().transpose()?;
-    for token in tokens {
-        if Some(token?) != first {
-            let fault = "the request has different tokens, in Authorization, subprotocols or query: send one";
-            return Err(Denied::token(fault.to_owned()));
+    let differ = "the request has different tokens, in Authorization, subprotocols or query: send one";
+    same_credential(authorization.chain(others), || Denied::token(differ.to_owned()))
+}
+
+/// Returns the credential of a request, which may have it in several places.
+///
+/// # Errors
+/// That of a credential; `differ` if two credentials differ. The second one would not be checked.
+pub(super) fn same_credential<'a, E>(
+    mut all: impl Iterator<Item = Result<&'a str, E>>,
+    differ: impl FnOnce() -> E,
+) -> Result<Option<&'a str>, E> {
+    let first = all.next().transpose()?;
+    for other in all {
+        if Some(other?) != first {
+            return Err(differ());
         }
     }
     Ok(first)

@@ -420,9 +420,9 @@ fn write_topics(
         let (position, keys_count) = (position.into(), keys.len());
         HandoverFrame::new(HandoverHead::Keyed { topic, position, forgotten, keys: keys_count, owner })
             .write(output)?;
-        for KeySnapshot { key, version, value, ttl } in keys {
+        for KeySnapshot { key, version, value, ttl, client } in keys {
             let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-            let head = HandoverHead::Key { key, version, is_set: value.is_some(), ttl_ms };
+            let head = HandoverHead::Key { key, version, is_set: value.is_some(), ttl_ms, client };
             HandoverFrame { head, body: value.unwrap_or_default() }.write(output)?;
         }
     }

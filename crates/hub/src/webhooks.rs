@@ -186,7 +186,7 @@ impl Webhooks {
         }
         let mut emit = |grace, detail| self.emit_state(&receivers, grace, detail);
         let targets = receivers.iter().map(|receiver| receiver.target());
-        reporter.step((&source.publisher, source.nodes.as_deref()), targets, now, &mut emit)
+        reporter.step(&source.publisher, source.nodes.as_deref(), targets, now, &mut emit)
     }
 
     /// Takes the present state of all topics as reported, and continues: the predecessor process has reported it.

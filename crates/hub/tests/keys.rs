@@ -174,8 +174,31 @@ fn bad_requests_for_keys_get_a_reason() {
 }
 
 fn durable(directory: &Path) -> TestHub {
+    durable_with(directory, sinews_server::KeyedConfig::default())
+}
+
+fn durable_with(directory: &Path, config: sinews_server::KeyedConfig) -> TestHub {
     let options = StreamOptions::in_directory(directory).with_keyed_topics(["prices".to_owned()]);
-    TestHub::built(Hub::builder().streams(options))
+    TestHub::configured(Hub::builder().streams(options), |server| {
+        server.topics(sinews_server::TopicConfig::default().with_keyed(config))
+    })
+}
+
+#[test]
+fn durable_keys_count_toward_the_share_of_their_client_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = sinews_server::KeyedConfig::default().with_max_client_bytes(16 << 10);
+    let hub = durable_with(directory.path(), config);
+    let value = json!("x".repeat(2_000)).to_string();
+    let put =
+        |hub: &TestHub, key: usize| request(hub, &format!("PUT /topics/prices/keys/k{key}"), "", &value).0;
+    let accepted = (0..40).take_while(|key| put(&hub, *key) == 200).count();
+    assert!((4..=8).contains(&accepted), "{accepted}");
+    drop(hub);
+    let hub = durable_with(directory.path(), config);
+    assert_eq!(put(&hub, accepted), 429);
+    delete(&hub, "k0");
+    assert_eq!(put(&hub, accepted), 200);
 }
 
 #[test]

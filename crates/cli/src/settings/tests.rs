@@ -88,6 +88,10 @@ fn settings_that_can_never_match_are_rejected() {
     };
     let secret = "secret = \"0123456789abcdef0123456789abcdef\"";
     let webhook = |topics: &str| format!("[webhook.a]\nurl = \"http://a/\"\n{secret}\ntopics = \"{topics}\"");
+    let app = |lines: &str| {
+        let keys = "id = \"1\"\nkey = \"k\"\nsecret = \"s\"\nwebhooks = \"http://a/\"";
+        format!("[[pusher.app]]\n{keys}\nwebhook_private = true\n{lines}")
+    };
     for (flags, file, part) in [
         (&["--origin", "https://a.example/"][..], String::new(), "--origin https://a.example/: "),
         (&["--origin", "https://a,b.example"], String::new(), "--origin b.example: "),
@@ -114,6 +118,22 @@ fn settings_that_can_never_match_are_rejected() {
             "--auth-issuer: \" https://a\" is empty or has blanks",
         ),
         (&["--auth-audience", ""], String::new(), "--auth-audience: \"\" is empty"),
+        (&["--streams", "d", "--streams-compact", "a.*x"], String::new(), "a wildcard is a whole part"),
+        (&["--streams", "d", "--streams-keyed-topics", "*x"], String::new(), "a wildcard is a whole part"),
+        (&["--auth-jwks-url", " https://a=https://b/"], String::new(), "has blanks around it"),
+        // Topics of the hub itself.
+        (&["--history", "$pusher.>=5"], String::new(), "names that begin with $pusher are reserved"),
+        (&["--auth-public-subscribe", "$pusher.a"], String::new(), "are reserved for channels of apps"),
+        (&[], "[namespace.\"$pusher.>\"]".to_owned(), "are reserved for channels of apps"),
+        (&[], webhook("$pusher.>"), "topics: \"$pusher.>\": names that begin with $pusher are reserved"),
+        // They are no patterns.
+        (&[], app("webhook_channels = \"private-*\""), "\"private-*\" is part of no channel's name"),
+        (&[], app("webhook_channel_suffixes = [\"-eu\", \"a b\"]"), "\"a b\" is part of no channel's name"),
+        (
+            &[],
+            app("webhook_channels = \"abcd\"\nmax_channel_name = 3"),
+            "a channel's name has 1 to 3 letters",
+        ),
         (&[], "[namespace.\"chat.*x\"]".to_owned(), "namespace.\"chat.*x\": "),
         (&[], webhook("chat.*x"), "topics: \"chat.*x\": "),
     ] {

@@ -21,6 +21,7 @@ mod namespaces;
 mod ports;
 mod protocol;
 mod proxies;
+mod reference;
 mod reload;
 mod secrets;
 mod stalled;

@@ -4,8 +4,9 @@ use std::io::{BufRead, BufReader, Lines};
 use std::process::ChildStderr;
 use std::time::{Duration, Instant};
 
-use crate::auth::{SECRET, post, status, token};
+use crate::auth::{SECRET, keys, post, status, token};
 use crate::directory::Directory;
+use crate::reference;
 use crate::support::{Running, TIMEOUT, program, unused_address};
 use crate::tls::{self, TestCertificate};
 
@@ -106,4 +107,74 @@ fn changed_file_that_is_read_at_the_start_needs_a_restart() {
     directory.write("password", "two");
     let line = reload(&server, &mut log);
     assert!(line.ends_with("this needs a restart: cluster.password_file"), "{line}");
+}
+
+/// Content of the file that a setting names.
+fn content(name: &str, made: &TestCertificate) -> String {
+    let read = |name| std::fs::read_to_string(keys(name)).unwrap();
+    match name {
+        "auth.secret_file"
+        | "hooks.signing_key_file"
+        | "webhook.*.secret_file"
+        | "pusher.app[].secret_file"
+        | "cluster.password_file"
+        | "streams.store_password_file" => SECRET.to_owned(),
+        "auth.public_key_file" => read("rsa.pub.pem"),
+        "auth.jwks_file" => read("jwks.json"),
+        "api.keys_file" => format!("a {SECRET} publish\n"),
+        "auth.jwks_ca_file"
+        | "hooks.ca_file"
+        | "webhook.*.ca_file"
+        | "pusher.app[].webhook_ca_file"
+        | "tls.certificate" => made.certificate.clone(),
+        "tls.key" => made.key.clone(),
+        _ => panic!("a content for the file of {name}"),
+    }
+}
+
+#[test]
+fn each_file_of_a_setting_is_read_again_or_its_change_needs_a_restart() {
+    let made = TestCertificate::new("localhost");
+    let has_store = cfg!(feature = "nats");
+    let settings = reference::settings();
+    let files = settings.iter().filter(|setting| setting.is_file());
+    for setting in files.filter(|setting| has_store || !setting.key.starts_with("store_")) {
+        let (name, directory) = (&*setting.name, Directory::new());
+        let good = content(name, &made);
+        let path = directory.write("file", &good);
+        let mut with = setting.with(&path);
+        match name {
+            "tls.certificate" => with[1].1 = directory.write("key", &made.key),
+            "tls.key" => with[1].1 = directory.write("certificate", &made.certificate),
+            _ => {}
+        }
+        let mut command = program();
+        command.args(["serve", "--listen", "127.0.0.1:0"]);
+        if setting.is_in_section() {
+            command.arg("--config").arg(directory.write("sinews.toml", &setting.file(&with)));
+        } else {
+            command.args(setting.flags(&with));
+        }
+        let mut server = Running::start(&mut command);
+        let mut log = log_of(&mut server);
+        let mut reload_with = |content: &str| {
+            directory.write("file", content);
+            reload(&server, &mut log)
+        };
+        let line = reload_with(&good);
+        assert!(line.contains("read again") && line.contains(&path) == setting.reloads, "{name}: {line}");
+        // An app may have any secret.
+        let line = reload_with(if name.starts_with("pusher.app") { "" } else { "bad" });
+        let expected =
+            if setting.reloads { "not applied".to_owned() } else { format!("this needs a restart: {name}") };
+        assert!(line.contains(&expected), "{name}: {line}");
+        // The error names the file, its setting, or the table of the file of settings.
+        let flag = format!("--{}", name.replace(['_', '.'], "-"));
+        let table = setting.table.trim_end_matches(['*', '.', '[', ']']);
+        let is_named = line.contains(&path)
+            || if setting.is_in_section() { line.contains(table) } else { line.contains(&flag) };
+        assert!(!setting.reloads || is_named, "{name}: {line}");
+        let line = reload_with(&good);
+        assert!(line.contains("read again") && !line.contains("restart"), "{name}: {line}");
+    }
 }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::directory::Directory;
+use crate::reference::{self, ReferenceSetting};
 use crate::support::{TIMEOUT, program};
 
 /// It stands for a secret.
@@ -55,30 +56,6 @@ fn values() -> Vec<String> {
         all.push(format!("issuer={scheme}://ann:{MARKER}@127.0.0.1:1"));
     }
     all
-}
-
-/// The settings with a value of one of these kinds, each with its table, its key and its kind.
-fn settings() -> Vec<(String, String, String)> {
-    let output = program().args(["config", "default"]).output().unwrap();
-    let default = String::from_utf8(output.stdout).unwrap();
-    let help = String::from_utf8(program().args(["serve", "--help"]).output().unwrap().stdout).unwrap();
-    let (mut table, mut found) = (String::new(), Vec::new());
-    for line in default.lines() {
-        if let Some(name) = line.trim_start_matches('#').strip_prefix('[') {
-            name.trim_end_matches(']').clone_into(&mut table);
-        } else if let Some((key, _)) = line.trim_start_matches('#').split_once(" = ")
-            && !table.contains(['"', '['])
-        {
-            let flag = format!("--{}-{key} <", table).replace(['.', '_'], "-");
-            let flag = flag.replace("---", "--");
-            let Some((_, rest)) = help.split_once(&flag) else { continue };
-            let kind = rest.split('>').next().unwrap();
-            if ["FILE", "URL", "SECRET", "PASSWORD", "[ISSUER=]URL", "NAME=VALUE"].contains(&kind) {
-                found.push((table.clone(), key.to_owned(), kind.to_owned()));
-            }
-        }
-    }
-    found
 }
 
 /// The output of the server: until it ends, or after a reload and the metrics.
@@ -138,17 +115,18 @@ fn assert_hidden(output: &str, case: &str) {
 #[test]
 fn no_output_has_the_content_of_a_malformed_file_or_url() {
     let directory = Directory::new();
-    let settings = settings();
-    assert!(settings.len() >= 20, "{settings:?}");
+    let mut settings = reference::settings();
+    settings.retain(ReferenceSetting::may_have_secret);
+    assert!(settings.len() >= 35, "{settings:?}");
     let mut cases = Vec::new();
-    for (table, key, kind) in &settings {
-        let values = if kind == "FILE" {
+    for setting in &settings {
+        let values = if setting.is_file() {
             let write = |(at, content): (usize, String)| directory.write(&format!("content{at}"), &content);
             contents().into_iter().enumerate().map(write).collect()
         } else {
             values()
         };
-        cases.extend(values.into_iter().map(|value| (table, key, value)));
+        cases.extend(values.into_iter().map(|value| (setting, value)));
     }
     // The check of the file takes the same errors; every seventh case also runs the server, by flags and by variables in turn.
     let cases = Mutex::new(cases.into_iter().enumerate());
@@ -157,8 +135,8 @@ fn no_output_has_the_content_of_a_malformed_file_or_url() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while let Some((at, (table, key, value))) = next() {
-                    let leaks = check_case(&directory, at, (table, key, &value));
+                while let Some((at, (setting, value))) = next() {
+                    let leaks = check_case(&directory, at, setting, &value);
                     found.lock().unwrap().extend(leaks);
                 }
             });
@@ -167,23 +145,10 @@ fn no_output_has_the_content_of_a_malformed_file_or_url() {
     assert_eq!(found.into_inner().unwrap(), Vec::<String>::new());
 }
 
-fn check_case(directory: &Directory, at: usize, (table, key, value): (&str, &str, &str)) -> Vec<String> {
-    let case = format!("{table}.{key} = {value:?}");
-    let mut with = vec![(key.to_owned(), value.to_owned())];
-    let mut other = |key: &str, value: &str| with.push((key.to_owned(), value.to_owned()));
-    match (table, key) {
-        ("tls", "certificate") => other("key", value),
-        ("tls", "key") => other("certificate", value),
-        ("cluster", "password_file") => other("url", "nats://ann@127.0.0.1:1"),
-        ("streams", "store_password" | "store_password_file" | "store_settings") => {
-            other("store", "nats://ann@127.0.0.1:1");
-        }
-        ("hooks", "ca_file" | "signing_key" | "signing_key_file") => other("connect", "https://127.0.0.1:1/"),
-        ("auth", "jwks_ca_file") => other("jwks_url", "https://127.0.0.1:1/"),
-        _ => {}
-    }
-    let lines: String = with.iter().map(|(key, value)| format!("{key} = {value:?}\n")).collect();
-    let file = directory.write(&format!("{at}.toml"), &format!("[{table}]\n{lines}"));
+fn check_case(directory: &Directory, at: usize, setting: &ReferenceSetting, value: &str) -> Vec<String> {
+    let case = format!("{} = {value:?}", setting.name);
+    let with = setting.with(value);
+    let file = directory.write(&format!("{at}.toml"), &setting.file(&with));
     let output = program().args(["config", "check", &file]).output().unwrap();
     let output = [output.stdout, output.stderr].concat();
     let mut found = leaks(&String::from_utf8_lossy(&output), &case);
@@ -192,12 +157,13 @@ fn check_case(directory: &Directory, at: usize, (table, key, value): (&str, &str
     }
     let mut command = program();
     command.args(["serve", "--listen", "127.0.0.1:0"]);
-    for (key, value) in &with {
-        let name = format!("{table}_{key}");
-        if at.is_multiple_of(2) {
-            command.arg(format!("--{}={value}", name.replace('_', "-")));
-        } else {
-            command.env(format!("SINEWS_{}", name.to_uppercase()), value);
+    if setting.is_in_section() {
+        command.args(["--config", &file]);
+    } else if at.is_multiple_of(2) {
+        command.args(setting.flags(&with));
+    } else {
+        for (key, value) in &with {
+            command.env(setting.variable(key), value);
         }
     }
     found.extend(leaks(&run(directory, command, at), &case));

@@ -178,3 +178,31 @@ fn file_that_stalls_a_reload_delays_no_signal() {
     server.signal("TERM");
     wait_for_exit(&mut server.child);
 }
+
+/// The tests above stall standard output, standard error and the service manager. Another pipe or file would need one, too: streams are
+/// written by threads of their own.
+#[cfg(target_os = "linux")]
+#[test]
+fn server_writes_to_no_pipe_or_file_but_its_outputs_and_streams() {
+    let directory = Directory::new();
+    let streams = directory.path("streams");
+    let server = Running::serve(&["--streams", &streams, "--streams-topics", "a", "--access-log"]);
+    assert!(server.request("POST /topics/a HTTP/1.1", "1").starts_with("HTTP/1.1 200 "));
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.unwrap();
+        // A descriptor may be closed meanwhile.
+        let target = std::fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned();
+        Some((entry.file_name().to_string_lossy().into_owned(), target))
+    };
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+    let descriptors: Vec<(String, String)> = descriptors.filter_map(read).collect();
+    let is_known = |(descriptor, target): &(String, String)| {
+        // The server has both ends of its own pipes.
+        let ends = descriptors.iter().filter(|(_, other)| other == target).count();
+        ["0", "1", "2"].contains(&&**descriptor)
+            || ["anon_inode:", "socket:", &streams].iter().any(|known| target.starts_with(known))
+            || target.starts_with("pipe:") && ends > 1
+    };
+    let others: Vec<_> = descriptors.iter().filter(|descriptor| !is_known(descriptor)).collect();
+    assert!(others.is_empty() && descriptors.len() > 3, "{others:?}");
+}

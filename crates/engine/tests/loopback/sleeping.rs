@@ -37,7 +37,7 @@ impl Wait {
     }
 
     /// Waits until the thread sleeps. `None` if the kernel does not report system calls.
-    fn of_thread(task: &Path) -> Option<Self> {
+    fn observe(task: &Path) -> Option<Self> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let line = fs::read_to_string(task.join("syscall")).ok()?;
@@ -74,7 +74,7 @@ fn loop_without_work_sleeps_until_the_first_event() {
         }
         clients.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
     }
-    match Wait::of_thread(&Path::new("/proc").join(task)) {
+    match Wait::observe(&Path::new("/proc").join(task)) {
         None => println!("skipped: the kernel does not report the system calls of threads"),
         Some(Wait { call, arguments }) if backend == BackendChoice::Uring => {
             assert_eq!((call, arguments[2]), (libc::SYS_io_uring_enter, 1), "completions to wait for");

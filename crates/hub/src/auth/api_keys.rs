@@ -8,8 +8,8 @@ use ring::{digest, hmac};
 use serde_json::json;
 use sinews_server::{Request, TopicPattern};
 
-use super::bearer_of;
 use super::keys::read_text;
+use super::{bearer_of, same_credential};
 use crate::brief::brief;
 use crate::problem::{Problem, problem};
 use crate::topics::check_pattern;
@@ -279,15 +279,9 @@ fn key_of<'a>(request: &Request<'a>) -> Result<&'a str, Problem> {
         bearer_of(value).ok_or_else(|| problem(401, "Authorization must be `Bearer` and a key"))
     });
     let text = |value: &'a [u8]| Ok(std::str::from_utf8(value).unwrap_or_default().trim());
-    let mut keys = authorization.chain(head.header("x-api-key").map(text));
-    let missing = || problem(401, "a key is needed: send `Authorization: Bearer` and the key");
-    let first = keys.next().ok_or_else(missing)??;
-    for key in keys {
-        if key? != first {
-            return Err(problem(401, "Authorization and X-API-Key have different keys: send one"));
-        }
-    }
-    Ok(first)
+    let differ = || problem(401, "Authorization and X-API-Key have different keys: send one");
+    let key = same_credential(authorization.chain(head.header("x-api-key").map(text)), differ)?;
+    key.ok_or_else(|| problem(401, "a key is needed: send `Authorization: Bearer` and the key"))
 }
 
 fn hash_of(key: &str) -> digest::Digest {

@@ -17,9 +17,10 @@ use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
+use super::claimed_names::ClaimedNames;
 use super::fault::TokenFault;
 use super::jwks_options::{JwksOptions, JwksUrl};
-use super::keys::{KeySet, VerifyingKey, of_public_set};
+use super::keys::{KeySet, VerifyingKey, public_key_set};
 use crate::brief::brief;
 use crate::hooks::{HookTransport, HookUrl, tls_connector};
 
@@ -179,7 +180,12 @@ impl IssuerKeys {
             sources => {
                 let issuer = issuer().ok_or_else(|| TokenFault::invalid("the token has no iss"))?;
                 let known = sources.iter().find(|source| source.issuer.as_ref() == Some(&issuer));
-                known.ok_or_else(|| TokenFault::invalid("the token comes from another issuer (iss)"))?
+                known.ok_or_else(|| {
+                    let accepted =
+                        sources.iter().filter_map(|source| source.issuer.clone()).collect::<Vec<_>>();
+                    let claimed = ClaimedNames { iss: Some(issuer.into()), aud: None };
+                    TokenFault::invalid(claimed.describe_issuer("auth.jwks_url", &accepted))
+                })?
             }
         };
         Ok((source.keys_with(id, Instant::now())?, source.issuer.as_deref()))
@@ -298,7 +304,7 @@ impl IssuerKeySource {
             request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())
         };
         match self.transport.exchange(self.tls.as_ref(), build).await {
-            Ok((200, body)) => of_public_set(&body),
+            Ok((200, body)) => public_key_set(&body),
             Ok((status @ 300..400, _)) => Err(format!("status {status}: redirects are not followed")),
             Ok((status, _)) => Err(format!("status {status}")),
             Err(error) => Err(error.text),

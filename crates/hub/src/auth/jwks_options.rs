@@ -96,6 +96,11 @@ impl JwksOptions {
                     return Err("of several URLs, each needs its issuer: ISSUER=URL".to_owned());
                 }
                 Some(issuer) if issuer.is_empty() => return Err("an issuer has no name".to_owned()),
+                Some(issuer) if issuer.trim() != issuer => {
+                    return Err(format!(
+                        "the issuer {issuer:?} has blanks around it: no token has such a name"
+                    ));
+                }
                 Some(issuer) if self.urls[..index].iter().any(|url| url.issuer.as_ref() == Some(issuer)) => {
                     return Err(format!("the issuer {issuer:?} has two URLs"));
                 }

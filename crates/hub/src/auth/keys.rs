@@ -68,10 +68,10 @@ impl TokenKeys {
     /// The fault of the file or the secret.
     pub(crate) fn read(&self) -> Result<Vec<VerifyingKey>, String> {
         let keys = match self {
-            Self::Secret(secret) => vec![of_secret(secret.as_bytes(), None)?],
-            Self::SecretFile(path) => at(path, of_secret_file(&read(path)?))?,
-            Self::PublicKeyFile(path) => vec![at(path, of_pem(&read(path)?))?],
-            Self::JwksFile(path) => of_set_file(path)?,
+            Self::Secret(secret) => vec![secret_key(secret.as_bytes(), None)?],
+            Self::SecretFile(path) => at(path, secret_file_keys(&read(path)?))?,
+            Self::PublicKeyFile(path) => vec![at(path, pem_key(&read(path)?))?],
+            Self::JwksFile(path) => read_key_set(path)?,
             Self::JwksUrls(_) => Vec::new(),
         };
         Ok(keys)
@@ -104,9 +104,9 @@ fn without_line_break(secret: &[u8]) -> &[u8] {
 
 /// The key without the final line break of its file, and a second key with it, if there is one: other programs sign
 /// with all bytes of the file.
-fn of_secret_file(file: &[u8]) -> Result<Vec<VerifyingKey>, String> {
+fn secret_file_keys(file: &[u8]) -> Result<Vec<VerifyingKey>, String> {
     let secret = without_line_break(file);
-    let key = of_secret(secret, None)?;
+    let key = secret_key(secret, None)?;
     if secret.len() == file.len() {
         return Ok(vec![key]);
     }
@@ -138,11 +138,11 @@ pub fn hmac_algorithms(secret: &[u8]) -> Result<Vec<Algorithm>, String> {
     Ok(good)
 }
 
-fn of_secret(secret: &[u8], id: Option<String>) -> Result<VerifyingKey, String> {
+fn secret_key(secret: &[u8], id: Option<String>) -> Result<VerifyingKey, String> {
     Ok(VerifyingKey { id, algorithms: hmac_algorithms(secret)?, key: DecodingKey::from_secret(secret) })
 }
 
-fn of_pem(pem: &[u8]) -> Result<VerifyingKey, String> {
+fn pem_key(pem: &[u8]) -> Result<VerifyingKey, String> {
     let (key, algorithms) =
         pem::verifying_key(pem).ok_or("not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519")?;
     Ok(VerifyingKey { id: None, algorithms, key })
@@ -155,8 +155,8 @@ pub(super) const SET_MAX: usize = 1_024;
 pub(super) const TRIED_MAX: usize = 64;
 
 /// The keys of a set that anybody can read: secrets of HMAC in it are ignored.
-pub(super) fn of_public_set(json: &[u8]) -> Result<KeySet, String> {
-    let mut set = of_set(json)?;
+pub(super) fn public_key_set(json: &[u8]) -> Result<KeySet, String> {
+    let mut set = key_set(json)?;
     let secret = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
     set.keys.retain(|key| !key.algorithms.iter().any(|algorithm| secret.contains(algorithm)));
     if set.keys.is_empty() {
@@ -172,7 +172,7 @@ pub(super) struct KeySet {
     pub(super) skipped: Option<String>,
 }
 
-fn of_set(json: &[u8]) -> Result<KeySet, String> {
+fn key_set(json: &[u8]) -> Result<KeySet, String> {
     #[derive(Deserialize)]
     struct Members<'a> {
         #[serde(borrow)]
@@ -190,7 +190,7 @@ fn of_set(json: &[u8]) -> Result<KeySet, String> {
         };
         // Encryption keys and unknown kinds are ignored (RFC 7517 section 5).
         let is_for_encryption = matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
-        match of_jwk(&jwk).filter(|_| !is_for_encryption) {
+        match jwk_key(&jwk).filter(|_| !is_for_encryption) {
             Some(_) if keys.len() == SET_MAX => omitted += 1,
             Some(key) => keys.push(key),
             None => {}
@@ -211,15 +211,15 @@ fn of_set(json: &[u8]) -> Result<KeySet, String> {
 }
 
 /// The keys of a file with a set; the log has the members that are no keys.
-fn of_set_file(path: &Path) -> Result<Vec<VerifyingKey>, String> {
-    let set = at(path, of_set(&read(path)?))?;
+fn read_key_set(path: &Path) -> Result<Vec<VerifyingKey>, String> {
+    let set = at(path, key_set(&read(path)?))?;
     if let Some(skipped) = set.skipped {
         tracing::warn!(file = %path.display(), "members of the key set are not used: {skipped}");
     }
     Ok(set.keys)
 }
 
-fn of_jwk(jwk: &Jwk) -> Option<VerifyingKey> {
+fn jwk_key(jwk: &Jwk) -> Option<VerifyingKey> {
     let key = DecodingKey::from_jwk(jwk).ok()?;
     let mut algorithms = match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => RSA.to_vec(),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn read_set(members: &[Value]) -> Result<KeySet, String> {
-        of_set(json!({ "keys": members }).to_string().as_bytes())
+        key_set(json!({ "keys": members }).to_string().as_bytes())
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn text_that_is_no_key_set_is_rejected_without_its_content() {
         for bad in ["", "secret", "[]", "{}", "{\"keys\":\"secret\"}", "{\"keys\":null}"] {
-            let error = of_set(bad.as_bytes()).map(drop).unwrap_err();
+            let error = key_set(bad.as_bytes()).map(drop).unwrap_err();
             assert!(!error.contains("secret"), "{error}");
         }
     }

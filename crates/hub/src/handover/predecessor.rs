@@ -200,9 +200,9 @@ fn revoke(body: &[u8], hub: &HubTopics, revocations: &Revocations) -> io::Result
 
 fn read_key(input: &mut BufReader<UnixStream>) -> io::Result<KeySnapshot> {
     match HandoverFrame::read(input)? {
-        HandoverFrame { head: HandoverHead::Key { key, version, is_set, ttl_ms }, body } => {
+        HandoverFrame { head: HandoverHead::Key { key, version, is_set, ttl_ms, client }, body } => {
             let (value, ttl) = (is_set.then_some(body), ttl_ms.map(Duration::from_millis));
-            Ok(KeySnapshot { key, version, value, ttl })
+            Ok(KeySnapshot { key, version, value, ttl, client })
         }
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a key of a topic is missing")),
     }

@@ -6,6 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -71,7 +72,15 @@ pub(crate) enum HandoverHead {
         owner: Option<HandoverOwner>,
     },
     /// To the successor: a key of the topic. The body is its value.
-    Key { key: String, version: u64, is_set: bool, ttl_ms: Option<u64> },
+    Key {
+        key: String,
+        version: u64,
+        is_set: bool,
+        ttl_ms: Option<u64>,
+        /// The client whose share of memory it counts toward. Absent in earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<NonZeroU64>,
+    },
     /// To the other process: revocations of tokens. The body is their list in JSON.
     Revocations,
     /// The end of the topics. The body holds the source of the topics' epochs, or is empty.

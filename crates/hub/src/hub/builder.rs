@@ -214,7 +214,9 @@ impl HubBuilder {
         let streams = &mut self.streams;
         let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
         let keyed = streams.as_ref().map_or(&[][..], |options| &options.keyed_topics);
-        let patterns = self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed);
+        let compacted = streams.as_ref().map_or(&[][..], |options| &options.compacted);
+        let patterns =
+            self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed).chain(compacted);
         if let Some(bad) = patterns.into_iter().find(|pattern| check_pattern(pattern).is_err()) {
             return Err(BuildError::Pattern(bad.clone()));
         }

@@ -5,6 +5,9 @@ use sinews_server::{InvalidTopic, TopicName, TopicPattern};
 /// First part of the topics that only the hub itself names.
 pub(crate) const RESERVED: &str = "$pusher";
 
+/// The error for a topic that only the hub itself names.
+const IS_RESERVED: &str = "names that begin with $pusher are reserved for channels of apps";
+
 /// Whether only the hub itself names a topic.
 pub(crate) fn is_reserved(topic: &str) -> bool {
     topic.strip_prefix(RESERVED).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -42,6 +45,9 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
         ));
     }
     TopicPattern::parse(pattern).map_err(|error| error.to_string())?;
+    if is_reserved(pattern) {
+        return Err(IS_RESERVED.to_owned());
+    }
     match pattern.split('.').find(|part| part.len() > 1 && part.contains(['*', '>'])) {
         Some(part) => Err(format!(
             "{part:?} would match the part {part:?} only: a wildcard is a whole part, `*`, or `>` at the end"
@@ -56,7 +62,7 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
         return Err(format!("a topic's name has 1 to {NAME_MAX} bytes and no control characters"));
     }
     if is_reserved(name) {
-        return Err(format!("names that begin with {RESERVED} are reserved for channels of apps"));
+        return Err(IS_RESERVED.to_owned());
     }
     match TopicPattern::parse(name) {
         Ok(_) => Ok(()),

@@ -31,15 +31,22 @@ struct SubscriberCount {
 }
 
 impl SubscriberCounts {
-    /// Applies the present number of a topic's subscribers.
+    /// Applies the present number of a topic's subscribers. If it `has_changed`, an unknown topic without subscribers had one for
+    /// a moment.
     pub(super) fn apply(
         &mut self,
         topic: &Arc<str>,
         count: usize,
+        has_changed: bool,
         now: Instant,
         emit: &mut impl FnMut(EventDetail),
     ) {
         if count == 0 && !self.topics.contains_key(topic) {
+            if has_changed {
+                for count in [1, 0] {
+                    emit(EventDetail::SubscriptionCount { topic: topic.clone(), count });
+                }
+            }
             return;
         }
         let new = || SubscriberCount { present: 0, reported: 0, next: now, is_queued: false };
@@ -103,7 +110,7 @@ mod tests {
         let (mut counts, begin, topic) = (SubscriberCounts::default(), Instant::now(), Arc::from("a"));
         let apply = |counts: &mut SubscriberCounts, second, count| {
             let now = begin + Duration::from_secs(second);
-            reported(|mut emit| counts.apply(&topic, count, now, &mut emit))
+            reported(|mut emit| counts.apply(&topic, count, true, now, &mut emit))
         };
         let expire = |counts: &mut SubscriberCounts, second| {
             let now = begin + Duration::from_secs(second);
@@ -125,6 +132,9 @@ mod tests {
         assert_eq!(apply(&mut counts, 13, 0), [0], "small numbers are reported at once");
         assert!(expire(&mut counts, 16).is_empty());
         assert!(counts.topics.is_empty() && counts.due.is_empty());
-        assert!(apply(&mut counts, 17, 0).is_empty() && counts.topics.is_empty());
+        // A subscriber for a moment.
+        assert_eq!(apply(&mut counts, 17, 0), [1, 0]);
+        let looked_at = reported(|mut emit| counts.apply(&topic, 0, false, begin, &mut emit));
+        assert!(looked_at.is_empty() && counts.topics.is_empty());
     }
 }

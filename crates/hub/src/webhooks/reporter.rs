@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sinews_server::{Member, Publisher, Topics};
+use sinews_server::{Member, Publisher, TopicPresence, Topics};
 
 use super::filter::EventFilter;
 use super::options::WebhookTarget;
@@ -76,6 +76,24 @@ struct RetainedChange {
     detail: EventDetail,
 }
 
+/// The present state of a topic.
+#[derive(Clone, Copy, Debug)]
+struct TopicView<'a> {
+    topic: &'a Arc<str>,
+    connections: usize,
+    /// Members that may have changed, and their connections.
+    members: &'a [(Member, usize)],
+    /// Presence has reported a change: a topic that is not known had a subscriber, perhaps for a moment.
+    has_changed: bool,
+}
+
+impl<'a> TopicView<'a> {
+    fn changed(presence: &'a TopicPresence) -> Self {
+        let TopicPresence { topic, connections, members, .. } = presence;
+        Self { topic, connections: *connections, members, has_changed: true }
+    }
+}
+
 /// Reports a change to the webhooks with this grace.
 type EmitState<'a> = dyn FnMut(Duration, EventDetail) + 'a;
 
@@ -83,12 +101,13 @@ impl StateReporter {
     /// Reports changes since the last call. Returns when to call again without a change.
     pub(super) fn step(
         &mut self,
-        (publisher, nodes): (&Publisher, Option<&dyn OtherNodes>),
+        publisher: &Publisher,
+        nodes: Option<&dyn OtherNodes>,
         targets: impl Iterator<Item = Arc<WebhookTarget>>,
         now: Instant,
         emit: &mut EmitState<'_>,
     ) -> Option<Instant> {
-        let next = self.step_with((publisher, nodes.map(OtherNodes::reporting)), targets, now, emit);
+        let next = self.step_with(publisher, nodes.map(OtherNodes::reporting), targets, now, emit);
         if let Some(nodes) = nodes {
             nodes.set_report_role(self.nodes.role);
         }
@@ -97,7 +116,8 @@ impl StateReporter {
 
     fn step_with(
         &mut self,
-        (publisher, view): (&Publisher, Option<ReportingNodes>),
+        publisher: &Publisher,
+        view: Option<ReportingNodes>,
         targets: impl Iterator<Item = Arc<WebhookTarget>>,
         now: Instant,
         emit: &mut EmitState<'_>,
@@ -127,7 +147,7 @@ impl StateReporter {
             states.scan(publisher, now, &mut report);
         } else {
             for changed in &changes.topics {
-                states.apply((&changed.topic, changed.connections, &changed.members), now, &mut report);
+                states.apply(TopicView::changed(changed), now, &mut report);
             }
         }
         let mut next = states.expire(now, &mut report);
@@ -195,8 +215,8 @@ impl StateReporter {
             return;
         }
         let mut report = |grace, detail| nodes.report(grace, detail, now, emit);
-        for changed in publisher.take_presence_changes(usize::MAX).topics {
-            states.apply((&changed.topic, changed.connections, &changed.members), now, &mut report);
+        for changed in &publisher.take_presence_changes(usize::MAX).topics {
+            states.apply(TopicView::changed(changed), now, &mut report);
         }
         self.flush(emit);
         let new = wanted.into_iter().map(|(grace, filters)| (TopicStates::new(grace), filters));
@@ -222,24 +242,20 @@ impl GraceStates {
         }
     }
 
-    fn apply(
-        &mut self,
-        (topic, connections, members): (&Arc<str>, usize, &[(Member, usize)]),
-        now: Instant,
-        report: &mut EmitState<'_>,
-    ) {
+    fn apply(&mut self, view: TopicView<'_>, now: Instant, report: &mut EmitState<'_>) {
         for (states, filters) in &mut self.0 {
-            Self::apply_to(states, filters, (topic, connections, members), now, report);
+            Self::apply_to(states, filters, view, now, report);
         }
     }
 
     fn apply_to(
         states: &mut TopicStates,
         filters: &[EventFilter],
-        (topic, connections, members): (&Arc<str>, usize, &[(Member, usize)]),
+        view: TopicView<'_>,
         now: Instant,
         report: &mut EmitState<'_>,
     ) {
+        let TopicView { topic, connections, members, has_changed } = view;
         if !filters.iter().any(|filter| filter.matches_topic(topic)) {
             return;
         }
@@ -247,7 +263,7 @@ impl GraceStates {
         let mut emit = |detail| report(grace, detail);
         states.apply(topic, connections, members, now, &mut emit);
         if filters.iter().any(|filter| filter.counts(topic)) {
-            states.counts.apply(topic, connections, now, &mut emit);
+            states.counts.apply(topic, connections, has_changed, now, &mut emit);
         }
     }
 
@@ -261,7 +277,8 @@ impl GraceStates {
                 let beside = states.members_beside(&topic, &present).into_iter();
                 let gone: Vec<(Member, usize)> = beside.map(|id| (Member::new(id), 0)).collect();
                 let connections = publisher.presence_count(&topic).connections;
-                Self::apply_to(states, filters, (&topic, connections, &gone), now, report);
+                let view = TopicView { topic: &topic, connections, members: &gone, has_changed: false };
+                Self::apply_to(states, filters, view, now, report);
             }
         }
         self.apply_all(publisher, |_| true, now, report);
@@ -283,7 +300,8 @@ impl GraceStates {
             }
             let members: Vec<(Member, usize)> =
                 present(publisher, &topic).map(|member| (member, 1)).collect();
-            self.apply((&topic, connections, &members), now, report);
+            let view = TopicView { topic: &topic, connections, members: &members, has_changed: false };
+            self.apply(view, now, report);
         }
     }
 
@@ -531,7 +549,7 @@ mod tests {
                 reported.push(format!("{} {id}", detail.kind().name()));
             };
             let now = begin + Duration::from_secs(seconds);
-            reporter.step_with((&publisher, Some(view)), [Arc::clone(&target)].into_iter(), now, emit);
+            reporter.step_with(&publisher, Some(view), [Arc::clone(&target)].into_iter(), now, emit);
             reported
         };
         adjust(1, &["own", "stays", "leaves"]);
@@ -625,7 +643,7 @@ mod tests {
                 _ => {}
             };
             let targets = [Arc::clone(&target)].into_iter();
-            reporters[node].step_with((&publishers[node], Some(view)), targets, now, emit);
+            reporters[node].step_with(&publishers[node], Some(view), targets, now, emit);
             known.len()
         };
         let both = [1, 2];

@@ -230,6 +230,24 @@ fn pusher_10_3_channel_of_a_moment_is_reported_as_occupied_and_vacated() {
     }
 }
 
+#[test]
+fn pusher_10_3_numbers_of_subscribers_of_a_moment_are_reported() {
+    let backend = FakeBackend::start();
+    let webhook = backend.webhook().with_events([WebhookEventKind::SubscriptionCount]);
+    let hub = hub(|app| app.with_subscription_counts(true).with_webhook(webhook));
+    let mut client = Client::new(&hub);
+    for number in 0..50 {
+        let channel = format!("a{number}");
+        client.request_subscription(&channel, None);
+        client.send("pusher:unsubscribe", json!({ "channel": channel }));
+        for count in [1, 0] {
+            let expected =
+                json!({ "name": "subscription_count", "channel": channel, "subscription_count": count });
+            assert_eq!(backend.event(), expected);
+        }
+    }
+}
+
 /// A member that does not fit is none for a moment.
 #[test]
 fn pusher_10_3_rejected_members_are_not_reported() {

@@ -84,6 +84,19 @@ fn keys_survive_a_handover_and_subscribers_continue() {
 }
 
 #[test]
+fn keys_count_toward_the_share_of_their_client_after_a_handover() {
+    let mut service = Service::start("shares", "limits.max_keyed_memory_per_client = \"16k\"");
+    let address = service.address;
+    let value = json!("x".repeat(2_000)).to_string();
+    let put = |key: usize| request_json(address, &format!("PUT /topics/t/keys/k{key}"), &value).0;
+    let accepted = (0..40).take_while(|key| put(*key) == 200).count();
+    assert!((4..=8).contains(&accepted), "{accepted}");
+    service.restart();
+    assert_eq!(put(accepted), 429);
+    service.old_one_ends();
+}
+
+#[test]
 fn durable_keys_are_read_by_the_successor() {
     successor_reads_durable_keys("durable-keys", &[]);
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -38,8 +39,8 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     0..std::env::var("SINEWS_TEST_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(count)
 }
 
-/// A key, its version and its value.
-type SeenKey = (String, u64, Option<bytes::Bytes>);
+/// A key, its version, its value, and the client whose share it counts toward.
+type SeenKey = (String, u64, Option<bytes::Bytes>, Option<NonZeroU64>);
 
 /// A node with a server that does not run: no thread but that of the test.
 struct SimNode {
@@ -158,7 +159,7 @@ impl SimNode {
         let state = self.publisher.shared_keyed_topic(topic)?;
         // Removed keys are forgotten by the clock of each node.
         let keys = state.keys.into_iter().filter(|key| key.value.is_some());
-        Some((state.position, keys.map(|key| (key.key, key.version, key.value)).collect()))
+        Some((state.position, keys.map(|key| (key.key, key.version, key.value, key.client)).collect()))
     }
 }
 
@@ -186,6 +187,7 @@ impl World {
         if let Some(condition) = condition {
             write = write.with_condition(condition);
         }
+        write = write.with_client(client(node));
         let from = &self.nodes[node];
         let publisher = from.publisher.clone();
         match from.keys.write(topic, write, &mut |write| publisher.write_key(topic, write)) {
@@ -399,6 +401,11 @@ fn heartbeat(keys: KeysHeartbeat) -> Heartbeat {
     Heartbeat { keys: Some(keys), ..serde_json::from_value(heartbeat).unwrap() }
 }
 
+/// The client that writes at a node.
+fn client(node: usize) -> NonZeroU64 {
+    NonZeroU64::MIN.saturating_add(node as u64)
+}
+
 fn set(topic: &'static str, key: &str, value: &str) -> Submitted {
     Submitted { topic, key: key.to_owned(), value: Some(value.to_owned()) }
 }
@@ -488,7 +495,9 @@ fn successor_of_a_dead_owner_continues_within_six_seconds() {
         let (_, _, written) = world.acknowledged.pop().unwrap();
         assert!(written.position.epoch != claim.epoch && written.position.sequence == 2, "{written:?}");
         world.assert_equal(seed);
-        assert_eq!(world.nodes[other].state("a").unwrap().1.len(), 2, "the state survives");
+        let clients: Vec<_> =
+            world.nodes[other].state("a").unwrap().1.into_iter().map(|key| key.3.unwrap()).collect();
+        assert_eq!(clients, [client(0), client(other)], "the state survives, with the shares of clients");
         let claim = world.nodes[other].keys.claim("a").unwrap();
         assert_eq!(claim.term, 2, "one node has claimed it");
     }

@@ -132,12 +132,16 @@ impl KeyEncoder {
 
     fn keys(&mut self, keys: &[KeySnapshot]) {
         self.short(u32::try_from(keys.len()).unwrap_or(u32::MAX));
-        for KeySnapshot { key, version, value, ttl } in keys {
+        for KeySnapshot { key, version, value, ttl, client } in keys {
             self.text(key);
             self.long(*version);
-            self.byte(u8::from(value.is_some()) | u8::from(ttl.is_some()) << 1);
+            let flags = [value.is_some(), ttl.is_some(), client.is_some()].map(u8::from);
+            self.byte(flags[0] | flags[1] << 1 | flags[2] << 2);
             self.long(millis(*ttl));
             self.bytes(value.as_deref().unwrap_or_default());
+            if let Some(client) = client {
+                self.long(client.get());
+            }
         }
     }
 
@@ -396,7 +400,9 @@ impl<'a> KeyDecoder<'a> {
             let ttl = Duration::from_millis(self.long()?.min(TTL_MAX_MS));
             let value = self.bytes()?;
             let value = (flags & 1 != 0).then(|| Bytes::copy_from_slice(value));
-            keys.push(KeySnapshot { key, version, value, ttl: (flags & 2 != 0).then_some(ttl) });
+            let ttl = (flags & 2 != 0).then_some(ttl);
+            let client = if flags & 4 != 0 { Some(NonZeroU64::new(self.long()?)?) } else { None };
+            keys.push(KeySnapshot { key, version, value, ttl, client });
         }
         Some(keys)
     }
@@ -447,6 +453,7 @@ mod tests {
             version,
             value: value.map(Bytes::from),
             ttl,
+            client: NonZeroU64::new(version % 4),
         };
         vec![key("ä.b", 2, Some("\"data\":1"), Some(Duration::from_secs(30))), key("c", 4, None, None)]
     }

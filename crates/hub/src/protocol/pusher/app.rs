@@ -346,7 +346,9 @@ impl PusherApp {
         if self.webhooks.len() > WEBHOOKS_MAX {
             return fault(format!("{} webhooks exceed the limit of {WEBHOOKS_MAX}", self.webhooks.len()));
         }
-        if let Some(error) = self.webhooks.iter().find_map(|webhook| webhook.check().err()) {
+        if let Some(error) =
+            self.webhooks.iter().find_map(|webhook| webhook.check(self.limits.channel_name).err())
+        {
             return fault(format!("webhook: {error}"));
         }
         if !self.subscription_counts && self.webhooks.iter().any(PusherWebhook::wants_counts) {

@@ -547,6 +547,24 @@ mod tests {
             let forged = if added.starts_with("auth") { format!("{query}&{added}") } else { forged };
             assert_eq!(check(&forged), Err(format!("the query repeats {field}")), "{forged}");
         }
+        // Of two credentials, also equal ones, neither is chosen.
+        let signature = query.rsplit_once('=').unwrap().1;
+        let known = "278d425bdf160c739803";
+        for (field, right) in [("auth_key", known), ("auth_signature", signature)] {
+            for value in [right, "", "0"] {
+                for name in [field.to_owned(), field.to_uppercase(), field.replace('_', "%5F")] {
+                    for forged in [format!("{query}&{name}={value}"), format!("{name}={value}&{query}")] {
+                        assert_eq!(check(&forged), Err(format!("the query repeats {field}")), "{forged}");
+                    }
+                }
+                // The elements of an array are one value.
+                for name in [format!("{field}[]"), format!("{field}[0]")] {
+                    for forged in [format!("{query}&{name}={value}"), format!("{name}={value}&{query}")] {
+                        assert!(check(&forged).is_err(), "{forged}");
+                    }
+                }
+            }
+        }
     }
 
     fn signed(text: &str, query: &str) -> String {

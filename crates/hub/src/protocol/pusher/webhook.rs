@@ -9,7 +9,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, dotless, presence_of};
+use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, check_channel, dotless, presence_of};
 use super::encode::client_event_fields;
 use super::signature::AppKey;
 use super::user_id::{has_number_id, user_id_json};
@@ -188,15 +188,21 @@ impl PusherWebhook {
         url.map_err(|fault| format!("url {fault}"))
     }
 
-    /// Checks the options.
+    /// Checks the options. Channels of the app have names of this length in bytes.
     ///
     /// # Errors
     /// The invalid option.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self, channel_name_max: usize) -> Result<(), String> {
         self.parse_url()?;
         self.parse_headers()?;
         if let Some(bad) = self.events.iter().find(|event| !EVENTS.contains(event)) {
             return Err(format!("no channel has the event {}", bad.name()));
+        }
+        // An empty part matches all channels.
+        for part in self.channels.iter().chain(&self.suffixes).filter(|part| !part.is_empty()) {
+            check_channel(part, channel_name_max).map_err(|rule| {
+                format!("{:?} is part of no channel's name and has no wildcards: {rule}", brief(part))
+            })?;
         }
         if self.grace > GRACE_MAX {
             return Err(format!("grace of {:?} exceeds the limit of {GRACE_MAX:?}", self.grace));
@@ -429,13 +435,13 @@ mod tests {
                 "17 headers exceed the limit of 16",
             ),
         ] {
-            let error = bad.check().unwrap_err();
+            let error = bad.check(200).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert_eq!(webhook().with_events(EVENTS).check(), Ok(()));
+        assert_eq!(webhook().with_events(EVENTS).check(200), Ok(()));
         let secret = PusherWebhook::new("http://app/?secret").with_header("Authorization", "Bearer secret");
         assert!(!format!("{secret:?}").contains("secret"));
-        assert_eq!(secret.check(), Ok(()));
+        assert_eq!(secret.check(200), Ok(()));
         assert!(webhook().with_trusted_certificates(b"none").is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the keys of a topic from their stream.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use sinews_server::{KeySnapshot, KeyedSnapshot, Position, RecentKeyWrite};
 use sinews_stream::Partition;
 use sinews_stream::record::{Record, ValueKind};
 
-use super::record::{Mark, decode, time_left};
+use super::record::{Mark, StoredValue, decode, time_left};
 use crate::problem::{Problem, code, problem};
 use crate::streams::records_from::read_all;
 use crate::streams::request::now;
@@ -34,6 +35,7 @@ struct Entry {
     version: u64,
     value: Option<Bytes>,
     expires: Option<u64>,
+    client: Option<NonZeroU64>,
 }
 
 #[derive(Default)]
@@ -111,8 +113,10 @@ impl Loading {
         }
         self.removals += usize::from(is_removal);
         let entry = match stored {
-            Some(stored) => Entry { version, value: Some(stored.value), expires: stored.expires },
-            None => Entry { version, value: None, expires: None },
+            Some(StoredValue { value, expires, client }) => {
+                Entry { version, value: Some(value), expires, client }
+            }
+            None => Entry { version, value: None, expires: None, client: None },
         };
         self.entries.insert(key.to_owned(), entry);
         Ok(())
@@ -143,6 +147,7 @@ impl Loading {
                 version: entry.version,
                 value: entry.value,
                 ttl: entry.expires.map(time_left),
+                client: entry.client,
             })
             .collect();
         keys.sort_unstable_by_key(|key| key.version);

@@ -2,6 +2,7 @@
 //! contains the value, and what a restart needs besides.
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -22,12 +23,16 @@ pub(super) struct StoredValue {
     pub(super) value: Bytes,
     /// Milliseconds since 1970.
     pub(super) expires: Option<u64>,
+    /// The client whose share of memory it counts toward.
+    pub(super) client: Option<NonZeroU64>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ValueEnvelope<'a> {
     expires: Option<u64>,
+    /// The client whose share of memory the value counts toward.
+    client: Option<NonZeroU64>,
     /// The idempotency key of the write.
     #[serde(borrow)]
     once: Option<Cow<'a, str>>,
@@ -87,6 +92,9 @@ fn envelope(value: &Bytes, change: &LoggedChange<'_>) -> String {
         let since = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         text.push_str(&format!("\"expires\":{},", since.as_millis()));
     }
+    if let Some(client) = change.client {
+        text.push_str(&format!("\"client\":{client},"));
+    }
     if let Some(name) = change.idempotency_key {
         text.push_str(&format!("\"once\":{},", json!(name)));
     }
@@ -106,14 +114,14 @@ fn is_field(field: &str) -> bool {
 
 /// Decodes the value of a record; `None` if it is no value of a key.
 pub(super) fn decode(value: &[u8]) -> Option<StoredValue> {
-    let ValueEnvelope { expires, data, b64, raw, .. } = serde_json::from_slice(value).ok()?;
+    let ValueEnvelope { expires, client, data, b64, raw, .. } = serde_json::from_slice(value).ok()?;
     let value = match (data, b64, raw) {
         (Some(data), None, None) => format!("\"data\":{}", data.get()).into(),
         (None, Some(b64), None) => format!("\"b64\":\"{b64}\"").into(),
         (None, None, Some(raw)) => STANDARD.decode(raw.as_bytes()).ok()?.into(),
         _ => return None,
     };
-    Some(StoredValue { value, expires })
+    Some(StoredValue { value, expires, client })
 }
 
 /// Time until a key expires.
@@ -125,10 +133,10 @@ pub(in crate::streams) fn time_left(expires: u64) -> Duration {
 mod tests {
     use super::*;
 
-    fn round_trip(value: &'static str, expires: Option<u64>) -> StoredValue {
+    fn round_trip(value: &'static str, expires: Option<u64>, client: Option<NonZeroU64>) -> StoredValue {
         let value = Bytes::from_static(value.as_bytes());
         let at = expires.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis));
-        let change = LoggedChange::set("a.b", &value).with_expiry(at);
+        let change = LoggedChange::set("a.b", &value).with_expiry(at).with_client(client);
         let records = encode(&change).unwrap();
         let record = records.iter().next().unwrap().unwrap();
         assert_eq!((record.key, record.kind), (&b"a.b"[..], ValueKind::Json));
@@ -136,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_their_expiry_are_read_back() {
+    fn values_are_read_back_with_their_expiry_and_client() {
         for value in [
             "\"data\":null",
             "\"data\":{\"x\":[1,\"\\u0000}\"]}",
@@ -144,12 +152,15 @@ mod tests {
             "\"b64\":\"AAEC\"",
             "no field of a message",
             "\"data\":1,\"expires\":5",
+            "\"data\":1,\"client\":5",
             "\"data\":1}{\"a\":2",
             "",
         ] {
             for expires in [None, Some(1_780_000_000_123)] {
-                let stored = round_trip(value, expires);
-                assert_eq!((&stored.value[..], stored.expires), (value.as_bytes(), expires), "{value}");
+                let client = expires.and(NonZeroU64::new(u64::MAX));
+                let stored = round_trip(value, expires, client);
+                let expected = StoredValue { value: value.into(), expires, client };
+                assert_eq!(stored, expected, "{value}");
             }
         }
     }
@@ -161,7 +172,7 @@ mod tests {
             let set = encode(&LoggedChange::set("a", &value).with_idempotency_key(Some(name))).unwrap();
             let record = set.iter().next().unwrap().unwrap();
             assert_eq!(Mark::of(record.value), Some(Mark { once: name.to_owned(), is_removal: false }));
-            assert_eq!(decode(record.value), Some(StoredValue { value: value.clone(), expires: None }));
+            assert_eq!(decode(record.value).unwrap().value, value);
             let removal = encode(&LoggedChange::removal("a").with_idempotency_key(Some(name))).unwrap();
             let records: Vec<_> = removal.iter().map(Result::unwrap).collect();
             assert_eq!(Mark::of(records[0].value), Some(Mark { once: name.to_owned(), is_removal: true }));

@@ -71,8 +71,8 @@ impl LoadedReplica {
             return Ok(());
         };
         let ttl = stored.expires.map(time_left);
-        let (version, value) = (stored.version, Some(stored.value()));
-        keys.insert(key.to_owned(), KeySnapshot { key: key.to_owned(), version, value, ttl });
+        let (version, value, client) = (stored.version, Some(stored.value()), stored.client);
+        keys.insert(key.to_owned(), KeySnapshot { key: key.to_owned(), version, value, ttl, client });
         if keys.len() > ENTRIES_MAX {
             let text = format!("a generation of the stream has more than {ENTRIES_MAX} keys");
             return Err(problem(code::STORE, text));

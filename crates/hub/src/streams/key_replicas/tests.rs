@@ -1,3 +1,4 @@
+use std::num::NonZeroU64;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
@@ -115,6 +116,11 @@ impl Node {
     }
 }
 
+/// A key of the program.
+fn stored_key(key: &str, version: u64, value: Bytes) -> KeySnapshot {
+    KeySnapshot { key: key.to_owned(), version, value: Some(value), ..KeySnapshot::default() }
+}
+
 fn named<const N: usize>(keys: [(&str, u64); N]) -> Vec<(String, u64)> {
     keys.map(|(key, version)| (key.to_owned(), version)).into()
 }
@@ -130,12 +136,15 @@ fn replica_is_read_back_with_its_claim_and_sequence() {
     assert!(node.replicas.is_stored("t", Position { epoch: 900, sequence: 2 }));
     assert!(!node.replicas.is_stored("t", Position { epoch: 900, sequence: 3 }));
     assert!(!node.replicas.is_stored("t", Position { epoch: 901, sequence: 1 }), "another epoch");
-    node.set("a", "3");
+    let write = KeyWrite::set("a", "3").with_client(NonZeroU64::MAX);
+    node.publisher.write_key("t", &write).unwrap();
     node.publisher.write_key("t", &KeyWrite::delete("b")).unwrap();
     node.store();
     let node = node.restart(&directory);
     assert_eq!(node.replicas.take_restored(), [("t".to_owned(), claim)]);
     assert_eq!(node.keys(), named([("a", 3)]));
+    let keys = node.publisher.shared_keyed_topic("t").unwrap().keys;
+    assert_eq!(keys[0].client, Some(NonZeroU64::MAX), "it counts toward the share of its client");
     assert_eq!(node.publisher.keyed_position("t"), Some(Position { epoch: 900, sequence: 4 }));
     assert_eq!(node.publisher.shared_keyed_topic("t").unwrap().forgotten, 4, "the removal is not known");
 }
@@ -149,7 +158,7 @@ fn incomplete_keys_of_another_claim_are_ignored_and_removed() {
     node.set("b", "2");
     node.store();
     // The process ends in the middle of the keys of another claim.
-    let key = |key: &str| KeySnapshot { key: key.to_owned(), version: 9, value: Some("x".into()), ttl: None };
+    let key = |key: &str| stored_key(key, 9, "x".into());
     append(&node.partition(), encode(&[key("a"), key("c")], 2, None).unwrap()).unwrap();
     let node = node.restart(&directory);
     assert_eq!(node.replicas.take_restored(), [("t".to_owned(), claim)]);
@@ -220,14 +229,8 @@ fn incomplete_generations_do_not_add_up() {
     node.store();
     // A process that has ended five times in the middle of the keys of another claim.
     for generation in 2..7 {
-        let keys: Vec<KeySnapshot> = (1..=10_000)
-            .map(|number| KeySnapshot {
-                key: format!("k{number}"),
-                version: number,
-                value: Some("x".into()),
-                ttl: None,
-            })
-            .collect();
+        let keys: Vec<KeySnapshot> =
+            (1..=10_000).map(|number| stored_key(&format!("k{number}"), number, "x".into())).collect();
         append(&node.partition(), encode(&keys, generation, None).unwrap()).unwrap();
     }
     let node = node.restart(&directory);
@@ -300,7 +303,7 @@ fn keys_of_a_server_without_a_cluster_are_taken_along() {
     }
     // The first start in a cluster has ended before the replica was complete.
     let replica = streams.create("*.replicas.t", &StreamConfig::default().with_fsync(Fsync::Never)).unwrap();
-    let key = KeySnapshot { key: "b".to_owned(), version: 2, value: Some(value), ttl: None };
+    let key = stored_key("b", 2, value);
     append(&single_partition(&replica).unwrap(), encode(&[key], 1, None).unwrap()).unwrap();
     streams.close();
     let node = Node::start(&directory);

@@ -106,7 +106,7 @@ impl Topics {
                 continue;
             }
             let encoded =
-                found.topic.encode_changes((after, end), found.filter.as_deref(), UPDATE_BYTES, encode);
+                found.topic.encode_changes(after, end, found.filter.as_deref(), UPDATE_BYTES, encode);
             let message = match encoded {
                 Ok((cursor, message)) => {
                     found.cursor = cursor;

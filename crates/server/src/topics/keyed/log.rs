@@ -1,6 +1,7 @@
 //! Logs that store the keys of topics.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -43,25 +44,35 @@ pub struct LoggedChange<'a> {
     /// Idempotency key of the write, if it has one. A log that stores it passes it to
     /// [`KeyedSnapshot::recent`](crate::KeyedSnapshot::recent) at the next start.
     pub idempotency_key: Option<&'a str>,
+    /// The client whose share of memory a value counts toward ([`KeyWrite::with_client`](crate::KeyWrite::with_client)). A
+    /// log that stores it passes it to [`KeySnapshot::client`](crate::KeySnapshot::client) at the next start.
+    pub client: Option<NonZeroU64>,
 }
 
 impl<'a> LoggedChange<'a> {
     /// A new value of a key, for tests of a log.
     #[must_use]
     pub fn set(key: &'a str, value: &'a Bytes) -> Self {
-        Self { ticket: 0, key, value: Some(value), expires: None, idempotency_key: None }
+        Self { ticket: 0, key, value: Some(value), expires: None, idempotency_key: None, client: None }
     }
 
     /// The removal of a key, for tests of a log.
     #[must_use]
     pub fn removal(key: &'a str) -> Self {
-        Self { ticket: 0, key, value: None, expires: None, idempotency_key: None }
+        Self { ticket: 0, key, value: None, expires: None, idempotency_key: None, client: None }
     }
 
     /// Sets the time at which the key expires. Default: it does not.
     #[must_use]
     pub fn with_expiry(mut self, expires: Option<SystemTime>) -> Self {
         self.expires = expires;
+        self
+    }
+
+    /// Sets the client whose share of memory the value counts toward. Default: none.
+    #[must_use]
+    pub fn with_client(mut self, client: Option<NonZeroU64>) -> Self {
+        self.client = client;
         self
     }
 

@@ -67,8 +67,7 @@ impl KeyedReader {
                 if after >= end {
                     return ReaderStep::AtEnd { is_exact: after == end };
                 }
-                if let Ok((cursor, message)) =
-                    topic.encode_changes((after, end), filter, UPDATE_BYTES, encode)
+                if let Ok((cursor, message)) = topic.encode_changes(after, end, filter, UPDATE_BYTES, encode)
                 {
                     self.after = Some(cursor);
                     return message.map_or(ReaderStep::Skipped, ReaderStep::Message);

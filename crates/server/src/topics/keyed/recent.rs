@@ -55,7 +55,7 @@ impl RecentWrites {
         }
     }
 
-    pub(super) fn insert(&mut self, (key, idempotency_key): (&str, &str), sequence: u64, now: Instant) {
+    pub(super) fn insert(&mut self, key: &str, idempotency_key: &str, sequence: u64, now: Instant) {
         let bytes = Self::cost(key, idempotency_key);
         while self.order.len() >= WRITES_MAX || self.bytes + bytes > self.bytes_max && !self.order.is_empty()
         {

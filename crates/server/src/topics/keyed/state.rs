@@ -74,6 +74,7 @@ pub(crate) struct KeyedState {
     refused: bool,
 }
 
+/// The last change of a key.
 #[derive(Debug)]
 struct KeyState {
     version: u64,
@@ -82,6 +83,14 @@ struct KeyState {
     expires: Option<Instant>,
     /// The client whose share it counts toward.
     client: Option<NonZeroU64>,
+}
+
+impl KeyState {
+    fn export(&self, key: &str, now: Instant) -> KeySnapshot {
+        let ttl = self.expires.map(|due| due.saturating_duration_since(now));
+        let (value, client) = (self.value.clone(), self.client);
+        KeySnapshot { key: key.to_owned(), version: self.version, value, ttl, client }
+    }
 }
 
 /// Changes of the memory of clients, in bytes.
@@ -109,8 +118,8 @@ pub(super) struct WriteLimits {
 }
 
 impl WriteLimits {
-    /// The same with the limit of a write.
-    fn of(mut self, write: &KeyWrite) -> Self {
+    /// Returns the limits with the limit of a write.
+    fn for_write(mut self, write: &KeyWrite) -> Self {
         self.config.keys = write.max_keys.map_or(self.config.keys, |keys| keys.min(self.config.keys));
         self
     }
@@ -233,22 +242,24 @@ impl KeyedState {
         self.check_condition(write.condition, current.map(|current| current.version))?;
         let changed = match &write.value {
             Some(value) => {
-                let needed = self.check_limits(&write.key, value, named_bytes(write), limits.of(write))?;
+                let needed =
+                    self.check_limits(&write.key, value, named_bytes(write), limits.for_write(write))?;
                 self.check_share(write, value, limits)?;
                 self.make_space(needed, limits);
-                let value = (Some(value.clone()), write.client);
-                self.put(&write.key, value, write.ttl.map(|ttl| now + ttl), now);
+                let (version, expires) = (self.sequence + 1, write.ttl.map(|ttl| now + ttl));
+                let (value, client) = (Some(value.clone()), write.client);
+                self.put(&write.key, KeyState { version, value, expires, client }, now);
                 true
             }
             None if current.is_some() => {
                 self.make_space(named_bytes(write), limits);
-                self.put(&write.key, (None, write.client), None, now);
+                self.remove(&write.key, write.client, now);
                 true
             }
             None => false,
         };
         if let Some(name) = write.idempotency_key.as_deref().filter(|_| changed) {
-            self.recent.insert((&write.key, name), self.sequence, now);
+            self.recent.insert(&write.key, name, self.sequence, now);
         }
         Ok(KeyWritten { position: self.position(), changed, repeated: false, pending: None })
     }
@@ -280,7 +291,7 @@ impl KeyedState {
     /// needs in bytes.
     fn check_limits(
         &self,
-        key: &Arc<str>,
+        key: &str,
         value: &Bytes,
         named: usize,
         limits: WriteLimits,
@@ -309,8 +320,8 @@ impl KeyedState {
         let known = self.keys.get(&write.key).filter(|known| known.client == write.client);
         let before = known.map_or(0, |known| cost(&write.key, known.value.as_ref()));
         let growth = cost(&write.key, Some(value)).saturating_sub(before);
-        let of_topic = if self.keys.is_empty() { TOPIC_COST } else { 0 };
-        if growth > 0 && growth + of_topic > limits.client_left {
+        let topic_cost = if self.keys.is_empty() { TOPIC_COST } else { 0 };
+        if growth > 0 && growth + topic_cost > limits.client_left {
             return Err(KeyError::ClientFull(limits.config.client_bytes));
         }
         Ok(())
@@ -336,27 +347,26 @@ impl KeyedState {
         self.take_shares()
     }
 
-    /// Changes a key, to a value that counts toward the share of a client. A removal that no client has made counts toward
-    /// that of the removed value.
-    fn put(
-        &mut self,
-        key: &Arc<str>,
-        (value, client): (Option<Bytes>, Option<NonZeroU64>),
-        expires: Option<Instant>,
-        now: Instant,
-    ) {
-        self.sequence += 1;
+    /// Removes a key in the name of a client.
+    fn remove(&mut self, key: &Arc<str>, client: Option<NonZeroU64>, now: Instant) {
+        let version = self.sequence + 1;
+        self.put(key, KeyState { version, value: None, expires: None, client }, now);
+    }
+
+    /// Changes a key. The topic gets the sequence of the change. A removal without a client counts toward the client of the
+    /// removed value.
+    fn put(&mut self, key: &Arc<str>, mut next: KeyState, now: Instant) {
+        self.sequence = next.version;
         if self.keys.is_empty() {
-            self.creator = client;
-            self.note_share(client, TOPIC_COST, false);
+            self.creator = next.client;
+            self.note_share(next.client, TOPIC_COST, false);
         }
         // All indexes share one allocation of the name.
         let known = self.keys.get_key_value(key);
         let key = known.map_or(key, |(known, _)| known).clone();
-        let mut client = client;
         if let Some(before) = self.keys.get(&key) {
             let (bytes, owner) = (cost(&key, before.value.as_ref()), before.client);
-            client = client.or_else(|| owner.filter(|_| value.is_none()));
+            next.client = next.client.or_else(|| owner.filter(|_| next.value.is_none()));
             self.bytes -= bytes;
             self.order.remove(&before.version);
             self.tombstones.remove(&before.version);
@@ -365,16 +375,17 @@ impl KeyedState {
             }
             self.note_share(owner, bytes, true);
         }
-        self.note_share(client, cost(&key, value.as_ref()), false);
-        self.bytes += cost(&key, value.as_ref());
-        self.order.insert(self.sequence, key.clone());
-        if let Some(expires) = expires {
+        let bytes = cost(&key, next.value.as_ref());
+        self.note_share(next.client, bytes, false);
+        self.bytes += bytes;
+        self.order.insert(next.version, key.clone());
+        if let Some(expires) = next.expires {
             self.expiries.insert((expires, key.clone()));
         }
-        if value.is_none() {
-            self.tombstones.insert(self.sequence, now);
+        if next.value.is_none() {
+            self.tombstones.insert(next.version, now);
         }
-        self.keys.insert(key, KeyState { version: self.sequence, value, expires, client });
+        self.keys.insert(key, next);
     }
 
     /// Removes expired keys, and forgets old removals. Returns whether keys were removed.
@@ -389,7 +400,7 @@ impl KeyedState {
             && self.role.accepts_writes()
         {
             let key = key.clone();
-            self.put(&key, (None, None), None, now);
+            self.remove(&key, None, now);
         }
         while let Some((&sequence, &at)) = self.tombstones.first_key_value()
             && (self.tombstones.len() > tombstones_max || at + TOMBSTONE_TTL <= now)
@@ -448,7 +459,8 @@ impl KeyedState {
     /// Returns the changes after a cursor, up to another and to a number of bytes, at least one.
     pub(super) fn changes(
         &self,
-        (after, end): (u64, u64),
+        after: u64,
+        end: u64,
         filter: Option<&str>,
         bytes_max: usize,
     ) -> Result<Changes, NeedsSnapshot> {
@@ -534,11 +546,7 @@ impl KeyedState {
 
     /// Exports the state for [`restore`](Self::restore) of another server.
     pub(crate) fn export(&self, topic: &str, now: Instant) -> KeyedSnapshot {
-        let keys = self.order.iter().filter_map(|(&version, key)| {
-            let known = self.keys.get(key)?;
-            let ttl = known.expires.map(|due| due.saturating_duration_since(now));
-            Some(KeySnapshot { key: key.to_string(), version, value: known.value.clone(), ttl })
-        });
+        let keys = self.order.values().filter_map(|key| Some(self.keys.get(key)?.export(key, now)));
         let (position, forgotten) = (self.position(), self.forgotten);
         KeyedSnapshot {
             topic: topic.to_owned(),
@@ -550,31 +558,32 @@ impl KeyedState {
     }
 
     /// Restores the export of another server, in a state without changes. Keys that are out of order, or beyond the
-    /// limits, are left out: then subscribers need a snapshot. Returns the number of keys left out.
+    /// limits, are left out: then subscribers need a snapshot. The keys count toward the shares of their clients, which may
+    /// exceed their limit. Returns the number of keys left out.
     pub(super) fn restore(&mut self, snapshot: KeyedSnapshot, limits: WriteLimits, now: Instant) -> usize {
         self.epoch = snapshot.position.epoch;
         let mut left_out = 0;
-        for KeySnapshot { key, version, value, ttl } in snapshot.keys {
-            let key: Arc<str> = key.into();
-            let fits = match &value {
+        for snapshot_key in snapshot.keys {
+            let key = &snapshot_key.key;
+            let fits = match &snapshot_key.value {
                 Some(value) => {
                     let left = limits.left.saturating_sub(self.bytes);
-                    self.check_limits(&key, value, 0, WriteLimits { left, ..limits }).is_ok()
+                    self.check_limits(key, value, 0, WriteLimits { left, ..limits }).is_ok()
                 }
                 None => true,
             };
+            let version = snapshot_key.version;
             let is_in_order = version > self.sequence && version <= snapshot.position.sequence;
-            if !fits || !is_in_order || super::write::check_key(&key).is_err() {
+            if !fits || !is_in_order || super::write::check_key(key).is_err() {
                 left_out += 1;
                 continue;
             }
-            self.sequence = version - 1;
-            self.put(&key, (value, None), ttl.map(|ttl| now + ttl), now);
+            self.put_snapshot(snapshot_key, now);
         }
         self.recent.set_bytes_left(limits.left.saturating_sub(self.bytes), limits.config.total_bytes);
         for RecentKeyWrite { key, idempotency_key, sequence, age } in snapshot.recent {
             if let Some(at) = now.checked_sub(age) {
-                self.recent.insert((&key, &idempotency_key), sequence, at);
+                self.recent.insert(&key, &idempotency_key, sequence, at);
             }
         }
         self.recent.expire(now);
@@ -586,6 +595,12 @@ impl KeyedState {
             self.forgotten = self.sequence;
         }
         left_out
+    }
+
+    /// Sets a key of another server, with its version.
+    fn put_snapshot(&mut self, KeySnapshot { key, version, value, ttl, client }: KeySnapshot, now: Instant) {
+        let expires = ttl.map(|ttl| now + ttl);
+        self.put(&key.into(), KeyState { version, value, expires, client }, now);
     }
 }
 

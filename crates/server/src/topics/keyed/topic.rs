@@ -92,14 +92,15 @@ impl KeyedTopic {
     /// if no key matches.
     pub(super) fn encode_changes(
         &self,
-        range: (u64, u64),
+        after: u64,
+        end: u64,
         filter: Option<&str>,
         bytes_max: usize,
         encode: &EncodeKeys,
     ) -> Result<(u64, Option<Prepared>), NeedsSnapshot> {
         let (position, read) = {
             let state = self.lock();
-            let read = state.changes(range, filter, bytes_max)?;
+            let read = state.changes(after, end, filter, bytes_max)?;
             (state.position_at(read.cursor), read)
         };
         if read.changes.is_empty() {

@@ -1,5 +1,6 @@
 //! Changes of keys as subscribers receive them.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -230,7 +231,7 @@ pub struct RecentKeyWrite {
 }
 
 /// Key of a [`KeyedSnapshot`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "as its topic")]
 pub struct KeySnapshot {
     /// The key.
@@ -241,4 +242,6 @@ pub struct KeySnapshot {
     pub value: Option<Bytes>,
     /// Time until it expires, if it does.
     pub ttl: Option<Duration>,
+    /// The client whose share of memory it counts toward ([`KeyWrite::with_client`](crate::KeyWrite::with_client)).
+    pub client: Option<NonZeroU64>,
 }

@@ -1,6 +1,5 @@
 //! Keys of a topic that several servers share: one server owns the topic and accepts its writes, the others have replicas.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::{KeyedState, cost};
@@ -113,8 +112,7 @@ impl KeyedState {
                 sequence = version - 1;
                 break;
             }
-            let ttl = known.expires.map(|due| due.saturating_duration_since(now));
-            keys.push(KeySnapshot { key: key.to_string(), version, value: known.value.clone(), ttl });
+            keys.push(known.export(key, now));
         }
         let position = Position { epoch: self.epoch, sequence };
         Some(KeyedSnapshot {
@@ -157,15 +155,9 @@ impl KeyedState {
             self.refuse();
             return Err(ReplicaError::ServerFull);
         }
-        new.into_iter().for_each(|key| self.put_at(key, now));
+        new.into_iter().for_each(|key| self.put_snapshot(key, now));
         self.sequence = end;
         Ok(())
-    }
-
-    fn put_at(&mut self, KeySnapshot { key, version, value, ttl }: KeySnapshot, now: Instant) {
-        let key: Arc<str> = key.into();
-        self.sequence = version - 1;
-        self.put(&key, (value, None), ttl.map(|ttl| now + ttl), now);
     }
 
     /// Replaces the keys by those of the owner. Subscribers get a snapshot.
@@ -224,7 +216,7 @@ impl KeyedState {
         let (armed, is_asked, shares) = (self.armed, self.is_asked, self.free_shares());
         *self = Self::new(snapshot.position.epoch);
         (self.armed, self.is_asked, self.role, self.shares) = (armed, is_asked, role, shares);
-        snapshot.keys.into_iter().for_each(|key| self.put_at(key, now));
+        snapshot.keys.into_iter().for_each(|key| self.put_snapshot(key, now));
         self.sequence = snapshot.position.sequence;
         self.forgotten = snapshot.forgotten.min(self.sequence);
         self.rebase(cursor);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
-use super::{KeyedState, WriteLimits, cost, named_bytes};
+use super::{KeyState, KeyedState, WriteLimits, cost, named_bytes};
 use crate::topics::history::policy::Position;
 use crate::topics::keyed::log::LoggedChange;
 use crate::topics::keyed::recent::RecentWrites;
@@ -108,26 +108,19 @@ impl KeyedState {
         let version = self.newest_version(&write.key, now);
         self.check_condition(write.condition, version)?;
         let pending = self.stored.as_ref().and_then(|stored| stored.newest.get(&write.key));
-        let (expires, needed) = match &write.value {
+        let needed = match &write.value {
             Some(value) => {
                 self.check_share(write, value, limits)?;
-                let is_new = version.is_none();
-                (write.ttl, self.check_limits_with_pending(write, value, is_new, limits.of(write))?)
+                self.check_limits_with_pending(write, value, version.is_none(), limits.for_write(write))?
             }
-            None if version.is_some() => (None, named_bytes(write)),
+            None if version.is_some() => named_bytes(write),
             None => {
                 let (position, pending) = (self.position(), pending.map(|(ticket, _)| *ticket));
                 return Ok(KeyWritten { position, changed: false, repeated: false, pending });
             }
         };
         self.make_space(needed, limits);
-        let name = write.idempotency_key.as_deref();
-        let (ticket, sequence) = self.append_change(
-            (&write.key, write.value.as_ref(), write.client),
-            (expires, name),
-            now,
-            append,
-        )?;
+        let (ticket, sequence) = self.append_change(write, now, append)?;
         let position = Position { epoch: self.epoch, sequence };
         Ok(KeyWritten { position, changed: true, repeated: false, pending: Some(ticket) })
     }
@@ -171,50 +164,66 @@ impl KeyedState {
         self.check_limits(&write.key, value, named_bytes(write), limits)
     }
 
+    /// Appends a checked write to the log. Returns its ticket and its sequence.
     fn append_change(
         &mut self,
-        (key, value, client): (&Arc<str>, Option<&Bytes>, Option<NonZeroU64>),
-        (ttl, idempotency_key): (Option<Duration>, Option<&str>),
+        write: &KeyWrite,
         now: Instant,
         append: AppendChange<'_>,
     ) -> Result<(u64, u64), KeyError> {
-        let is_new_key = value.is_some() && self.newest_version(key, now).is_none();
+        let is_new_key = write.value.is_some() && self.newest_version(&write.key, now).is_none();
         let Some(stored) = &mut self.stored else { return Err(KeyError::HandedOver) };
         let ticket = stored.last_ticket + 1;
-        let expires = ttl.map(|ttl| SystemTime::now() + ttl);
-        let sequence = append(&LoggedChange { ticket, key, value, expires, idempotency_key })?;
+        let ttl = write.ttl.filter(|_| write.value.is_some());
+        let sequence = append(&LoggedChange {
+            ticket,
+            key: &write.key,
+            value: write.value.as_ref(),
+            expires: ttl.map(|ttl| SystemTime::now() + ttl),
+            idempotency_key: write.idempotency_key.as_deref(),
+            client: write.client,
+        })?;
         stored.last_ticket = ticket;
-        stored.push(PendingChange {
+        let change = PendingChange {
             ticket,
             sequence,
-            key: key.clone(),
-            value: value.cloned(),
+            key: write.key.clone(),
+            value: write.value.clone(),
             expires: ttl.map(|ttl| now + ttl),
-            idempotency_key: idempotency_key.map(Into::into),
+            idempotency_key: write.idempotency_key.clone(),
             is_new_key,
-            client,
-        });
+            client: write.client,
+        };
+        let bytes = change.bytes();
+        stored.push(change);
+        self.note_share(write.client, bytes, false);
         Ok((ticket, sequence))
+    }
+
+    /// Takes a change that is no longer pending.
+    fn take_pending(&mut self, ticket: u64) -> Option<PendingChange> {
+        let change = self.stored.as_mut()?.remove(ticket)?;
+        self.note_share(change.client, change.bytes(), true);
+        Some(change)
     }
 
     /// Applies a change that the log has stored.
     pub(in crate::topics::keyed) fn commit(&mut self, ticket: u64, now: Instant) {
-        let Some(change) = self.stored.as_mut().and_then(|stored| stored.remove(ticket)) else { return };
+        let Some(change) = self.take_pending(ticket) else { return };
         let PendingChange { sequence, key, value, expires, idempotency_key, client, .. } = change;
         // The log assigns them in order.
         if sequence <= self.sequence {
             return;
         }
-        self.sequence = sequence - 1;
-        self.put(&key, (value, client), expires, now);
+        self.put(&key, KeyState { version: sequence, value, expires, client }, now);
         if let Some(name) = idempotency_key {
-            self.recent.insert((&key, &name), sequence, now);
+            self.recent.insert(&key, &name, sequence, now);
         }
     }
 
     /// Drops a change that the log has not stored.
     pub(in crate::topics::keyed) fn abort(&mut self, ticket: u64, now: Instant) {
-        let Some(change) = self.stored.as_mut().and_then(|stored| stored.remove(ticket)) else { return };
+        let Some(change) = self.take_pending(ticket) else { return };
         // Perhaps its removal has failed, or was not tried because of this change.
         if let Some(due) = self.keys.get(&change.key).and_then(|known| known.expires) {
             self.expiries.insert((due.max(now + RETRY), change.key));
@@ -236,7 +245,7 @@ impl KeyedState {
             if !is_due || is_changing {
                 continue;
             }
-            if self.append_change((&key, None, None), (None, None), now, append).is_err() {
+            if self.append_change(&KeyWrite::delete(key.clone()), now, append).is_err() {
                 self.expiries.insert((now + RETRY, key));
             }
         }

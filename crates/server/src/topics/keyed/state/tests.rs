@@ -104,7 +104,7 @@ fn random_write(rng: &mut Rng, naive: &NaiveState) -> KeyWrite {
 }
 
 fn changes_of(state: &KeyedState, after: u64) -> Vec<(u64, String, Option<Bytes>)> {
-    let read = state.changes((after, state.sequence), None, usize::MAX).unwrap();
+    let read = state.changes(after, state.sequence, None, usize::MAX).unwrap();
     assert_eq!(read.cursor, state.sequence);
     read.changes.into_iter().map(|change| (change.version, change.key.to_string(), change.value)).collect()
 }
@@ -191,7 +191,7 @@ fn reader_from_before_a_forgotten_removal_needs_a_snapshot() {
     assert_eq!(changes_of(&state, 3), [(4, "b".to_owned(), None)]);
     assert_eq!(state.next_due(), Some(now + TOMBSTONE_TTL));
     assert!(!state.expire(now + TOMBSTONE_TTL, 8), "no key was removed");
-    assert_eq!(state.changes((3, 4), None, 1).unwrap_err(), NeedsSnapshot);
+    assert_eq!(state.changes(3, 4, None, 1).unwrap_err(), NeedsSnapshot);
     assert!(!state.continues(Position { epoch: 3, sequence: 3 }));
     assert!(state.continues(Position { epoch: 3, sequence: 4 }));
     assert!(!state.continues(Position { epoch: 3, sequence: 5 }), "of a run that was longer");
@@ -211,7 +211,7 @@ fn changes_are_read_in_pieces_of_a_size() {
         state.write(&KeyWrite::set(key, "12345678"), LIMITS, now).unwrap();
     }
     let read = |after, filter, bytes| {
-        let read = state.changes((after, 4), filter, bytes).unwrap();
+        let read = state.changes(after, 4, filter, bytes).unwrap();
         (read.cursor, read.changes.iter().map(|change| change.version).collect::<Vec<_>>())
     };
     assert_eq!(read(0, None, 1), (1, vec![1]), "at least one");

@@ -51,7 +51,8 @@ fn topics_with_subscribers_only_take_no_memory_of_keys() {
     world.write("a", &KeyWrite::set("b", "1")).unwrap();
     // The replica of a topic.
     let notifier = Notifier { posts: &[], epochs: &world.epochs };
-    let key = |version| KeySnapshot { key: "k".into(), version, value: Some("1".into()), ttl: None };
+    let key =
+        |version| KeySnapshot { key: "k".into(), version, value: Some("1".into()), ..KeySnapshot::default() };
     let replica = |version| KeyedSnapshot {
         topic: "r".into(),
         position: Position { epoch: 7, sequence: version },
@@ -181,4 +182,54 @@ fn client_has_a_share_of_the_memory_that_removed_keys_free() {
     let topic = world.table.find("b").unwrap();
     world.table.change(&topic, |state| state.disown(9));
     assert_eq!(share(2), KEY_COST + 1 + 1_000, "the key in a.2");
+}
+
+#[test]
+fn keys_of_other_servers_count_toward_the_shares_of_their_clients() {
+    const CLIENT: NonZeroU64 = NonZeroU64::MAX;
+    let share = |world: &TestTable| {
+        let shares = world.table.shares.lock().unwrap().clone();
+        assert!(shares.keys().all(|client| *client == CLIENT));
+        shares.get(&CLIENT).copied().unwrap_or_default()
+    };
+    let first = TestTable::new();
+    let write = |key: &'static str| KeyWrite::set(key, vec![0; 1_000]).with_client(CLIENT);
+    first.write("t", &write("a")).unwrap();
+    first.write("t", &KeyWrite::set("program", "1")).unwrap();
+    first.write("t", &write("b")).unwrap();
+    first.write("t", &KeyWrite::delete("b")).unwrap();
+    let snapshot = first.table.export().remove(0);
+    // The removal has no value.
+    let expected = TOPIC_COST + 2 * (KEY_COST + 1) + 1_000;
+    assert_eq!(share(&first), expected);
+    // A successor process, or a node with durable keys that starts again. Its limit may be lower.
+    let mut successor = TestTable::new();
+    successor.table.config.client_bytes = 1_024;
+    let topic = successor.table.find_or_create("t", &successor.epochs);
+    let left_out = successor.table.change(&topic, |state| {
+        let limits = successor.table.limits("t", state, None);
+        state.restore(snapshot.clone(), limits, Instant::now())
+    });
+    assert_eq!(left_out, Some(0));
+    assert_eq!(share(&successor), expected);
+    assert_eq!(successor.write("t", &write("c")), Err(KeyError::ClientFull(1_024)));
+    // A node that becomes the owner of its replica.
+    let replica = TestTable::new();
+    let topic = replica.table.find_or_create("t", &replica.epochs);
+    let now = Instant::now();
+    let mut changes = snapshot.clone();
+    let later = changes.keys.split_off(1);
+    changes.position.sequence = 1;
+    replica.table.change(&topic, |state| state.install(changes, usize::MAX, now)).unwrap().unwrap();
+    let changes = KeyedSnapshot { keys: later, ..snapshot };
+    replica.table.change(&topic, |state| state.apply(1, changes, usize::MAX, now)).unwrap().unwrap();
+    replica.table.change(&topic, |state| state.own(9)).unwrap().unwrap();
+    assert_eq!(share(&replica), expected);
+    assert_eq!(topic.lock().export("t", now).keys.len(), 3);
+    // Keys without a value are forgotten, and then the topic.
+    for key in ["a", "program"] {
+        replica.write("t", &KeyWrite::delete(key)).unwrap();
+    }
+    replica.table.change(&topic, |state| state.expire(now + std::time::Duration::from_secs(3_600), 10));
+    assert_eq!(share(&replica), 0);
 }

@@ -96,7 +96,7 @@ struct View {
 
 impl View {
     fn read(&mut self, state: &KeyedState) {
-        let read = self.after.map(|after| state.changes((after, state.cursor()), None, usize::MAX));
+        let read = self.after.map(|after| state.changes(after, state.cursor(), None, usize::MAX));
         let Some(Ok(read)) = read else {
             self.keys =
                 keys_of(state).into_iter().map(|(key, version, value)| (key, (version, value))).collect();
@@ -210,7 +210,7 @@ fn malformed_changes_are_rejected() {
         key: key.to_owned(),
         version,
         value: Some(Bytes::from_static(b"1")),
-        ttl: None,
+        ..KeySnapshot::default()
     };
     let changes = |keys: Vec<KeySnapshot>| KeyedSnapshot {
         topic: "t".to_owned(),

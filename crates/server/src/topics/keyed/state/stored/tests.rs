@@ -197,3 +197,24 @@ fn idempotency_keys_of_pending_changes_count_toward_the_limit() {
     let limits = WriteLimits { left: 0, ..LIMITS };
     assert!(state.write_to_log(&removal, limits, now, &|change| log.append(change)).unwrap().changed);
 }
+
+#[test]
+fn pending_changes_count_toward_the_share_of_their_client() {
+    let (mut state, log, now) = stored();
+    let write = |key: &'static str| KeyWrite::set(key, "12345").with_client(NonZeroU64::MIN);
+    let changed = |state: &mut KeyedState| -> isize {
+        let shares = state.take_shares();
+        assert!(shares.iter().all(|(client, _)| *client == NonZeroU64::MIN));
+        shares.iter().map(|(_, bytes)| bytes).sum()
+    };
+    let cost = isize::try_from(super::super::KEY_COST + 1 + 5).unwrap();
+    log.write(&mut state, &write("a"), now).unwrap();
+    assert_eq!(changed(&mut state), cost);
+    log.write(&mut state, &write("b"), now).unwrap();
+    assert_eq!(changed(&mut state), cost);
+    state.abort(2, now);
+    assert_eq!(changed(&mut state), -cost);
+    // The key counts in the place of its change, and the topic.
+    state.commit(1, now);
+    assert_eq!(changed(&mut state), isize::try_from(super::super::TOPIC_COST).unwrap());
+}
