@@ -1,5 +1,19 @@
 //! From tokio-tungstenite 0.30.
 //!
+//! ```toml
+//! # Was: tokio-tungstenite = { version = "0.30", features = ["rustls-tls-webpki-roots"] }
+//! sinews = { path = "…/crates/sinews", features = ["tokio-rustls", "rustls-webpki-roots"] }
+//! ```
+//!
+//! | feature of tokio-tungstenite | here |
+//! |---|---|
+//! | `connect`, `handshake` (default) | `url-connect`, `tokio` (default) |
+//! | `native-tls` | `native-tls` |
+//! | `rustls-tls-native-roots` | `tokio-rustls` and `rustls-native-roots` |
+//! | `rustls-tls-webpki-roots` | `tokio-rustls` and `rustls-webpki-roots` |
+//! | `native-tls-vendored` | the feature `vendored` of the crate `native-tls`, in your own manifest |
+//! | `url` | none: `connect` takes a `url::Url` too |
+//!
 //! **Keepalive is the main difference.** tokio-tungstenite has no keepalive; here it is on. The connection sends a ping
 //! after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
 //! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is
@@ -30,7 +44,7 @@
 //!
 //! ```
 //! # async fn serve(stream: tokio::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
-//! stream.set_nodelay(true)?;
+//! stream.set_nodelay(true)?; // recommended, as before: `accept` changes no option of the socket
 //! let mut ws = sinews::accept(stream).await?;
 //! while let Some(msg) = ws.next().await {
 //!     let msg = msg?;
@@ -50,7 +64,7 @@
 //! | tokio-tungstenite | here |
 //! |---|---|
 //! | `connect_async(url)` | [`connect(url).await`](crate::connect) returns the connection; `connect(url).open().await` also returns the response |
-//! | `connect_async(request)` with headers | `connect(url).header(name, value)` |
+//! | `connect_async(request)` with headers, also from `into_client_request()` | `connect(url).header(name, value)` |
 //! | `Sec-WebSocket-Protocol` by hand | `connect(url).subprotocol(name)`; [`subprotocol`](crate::WebSocket::subprotocol) returns the server's choice |
 //! | `connect_async_with_config(url, config, disable_nagle)` | `connect(url).config(config)`; `TCP_NODELAY` is on, `nodelay(false)` turns it off |
 //! | `connect_async_tls_with_config(.., connector)` | `connect(url).tls(config)` |
@@ -62,7 +76,9 @@
 //! | `WebSocketStream::from_raw_socket(stream, role, config)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated)`(stream, `[`Negotiated::websocket`](crate::Negotiated::websocket)`(role), config, &[])`, with an `Arc<Config>`: `Arc::default()` for the default |
 //! | `from_partially_read(stream, part, role, config)` | the same with `&part` |
 //! | `handshake::derive_accept_key(key)` | `sinews::hyper::upgrade`, which writes the response too; or [`server::accept_key`](crate::server::accept_key), which returns `None` for an invalid key |
-//! | `Request<'_>` and `Response` of a callback | [`server::Request`](crate::server::Request) without a lifetime; [`Reply`](crate::server::Reply), or [`Reject`](crate::server::Reject) |
+//! | `&Request` of a callback: `uri().path()`, `uri().query()`, `headers().get(name)` | [`&server::Request`](crate::server::Request): `path()`, `query()`, `header(name)`; `headers()` iterates over names as `&str` and values as `&[u8]` |
+//! | `Response` of a callback, with `headers_mut().append(..)` | [`Reply::new()`](crate::server::Reply)`.with_header(name, value)`; the callback has no second argument |
+//! | `ErrorResponse` of a callback | [`Reject::new(status)`](crate::server::Reject) |
 //!
 //! ```
 //! use sinews::server::{Reject, Reply};
@@ -87,7 +103,8 @@
 //! | tungstenite | here |
 //! |---|---|
 //! | `WebSocketStream<MaybeTlsStream<TcpStream>>` | `WebSocket<sinews::tokio::Stream>`; `get_ref().tcp()` is the socket |
-//! | `WebSocketStream<TcpStream>` | [`WebSocket<TcpStream>`](crate::WebSocket) |
+//! | `WebSocketStream<S>` | [`WebSocket<S>`](crate::WebSocket) |
+//! | `handshake::client::Response`, an `http::Response` | [`client::Response`](crate::client::Response): `status()`, `headers()`, `body()` |
 //! | `Message::Text(Utf8Bytes)`, `Binary(Bytes)`, `Ping(Bytes)`, `Pong(Bytes)`, `Close(Option<CloseFrame>)` | the same variants of [`Message`](crate::Message) |
 //! | `Message::Frame(frame)` | none: [`writer`](crate::WebSocket::writer) sends fragments, [`next_reader`](crate::WebSocket::next_reader) receives them |
 //! | `msg.to_text()?`, `msg.into_data()`, `msg.is_ping()`, `msg.to_string()` | the same. [`as_text()`](crate::Message::as_text) is for text messages only, [`into_bytes()`](crate::Message::into_bytes) never copies |
