@@ -68,7 +68,7 @@
 //! | `Sec-WebSocket-Protocol` by hand | `connect(url).subprotocol(name)`; [`subprotocol`](crate::WebSocket::subprotocol) returns the server's choice |
 //! | `connect_async_with_config(url, config, disable_nagle)` | `connect(url).config(config)`; `TCP_NODELAY` is on, `nodelay(false)` turns it off |
 //! | `connect_async_tls_with_config(.., connector)` | `connect(url).tls(config)` |
-//! | `client_async(request, stream)` | `connect(url).over(stream)` |
+//! | `client_async(request, stream)` | `connect(url).over(stream)`; for a stream that is not `Send` and `'static`, `connect(url).over(stream).open()` |
 //! | `client_async_tls(request, tcp)`, `client_async_tls_with_config` | `connect(url).over_tls(tcp)`: TLS if the URL is `wss`. For a TLS stream of your own: `over(stream)` |
 //! | `accept_async(stream)` | [`accept(stream).await`](crate::accept) |
 //! | `accept_async_with_config` | `accept(stream).config(config)` |
@@ -144,7 +144,7 @@
 //! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` coalesces without them |
 //! | `ws.close(None).await`, `sink.close().await` of `SinkExt` | `ws.close(CloseCode::NORMAL, "").await`, also of a half |
 //! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and returns how the connection ended; [`close_now`](crate::WebSocket::close_now) does not wait for the peer |
-//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) without a lock per message over TCP, and with a lock over TLS. For your own streams: [`split_locked`](crate::WebSocket::split_locked). `StreamExt::split(ws)` works too |
+//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) without a lock per message over TCP, and with a lock over TLS. For streams of other crates, such as `TokioIo<Upgraded>`, and your own: [`split_locked`](crate::WebSocket::split_locked). `StreamExt::split(ws)` works too |
 //! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
 //! | a channel, and a task that forwards from it to the sink | [`ws.sender()`](crate::WebSocket::sender): cloneable handles of a bounded queue |
 //! | `ws.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |
