@@ -184,6 +184,7 @@
 //! | tungstenite | here |
 //! |---|---|
 //! | `Error` and `Result`, for `?` from each call | [`Error`](crate::Error) and [`Result`](crate::Result). `connect` returns a [`ConnectError`](crate::ConnectError) and `accept` an [`AcceptError`](crate::AcceptError), which `?` converts into it |
+//! | your own error type with `From<tungstenite::Error>` | `From<sinews::Error>`, and `.map_err(sinews::Error::from)?` behind `connect` and `accept`: see [one error](super#one-error-for-) |
 //! | `Error::ConnectionClosed \| Error::Protocol(_) \| Error::Utf8(_)` in one pattern | `Error::Closed(_)` |
 //! | `ConnectionClosed` | none: `next` returns `None`, `send` returns [`Error::Closed`](crate::Error::Closed) |
 //! | `AlreadyClosed` | `Error::Closed`; after your own Close [`Misuse::Closing`](crate::Misuse::Closing) |

@@ -59,7 +59,7 @@
 //! | `socket.read()?` | `socket.next()`, of `Iterator`: `Some(Ok(message))`, `Some(Err(error))`, and `None` in place of `Error::ConnectionClosed`. In a loop: `let Some(message) = socket.next() else { break };` |
 //! | `socket.send(message)?` | the same, except for when it leaves: see `sinews::blocking` |
 //! | `socket.write(message)?`, `socket.flush()?` | `feed(message)?`, `flush()?` |
-//! | `socket.close(None)?`, then `read` until the end | `socket.close(CloseCode::NORMAL, "")?`, which waits for the end: with a peer that never answers, for ever, unless [a read times out](#differences-in-behavior) |
+//! | `socket.close(None)?`, then `read` until the end | `socket.close(CloseCode::NORMAL, "")?`, which waits for the end: with a peer that never answers, forever, unless [a read times out](#differences-in-behavior) |
 //! | `socket.close(None)?` alone | `socket.start_close(CloseCode::NORMAL, "")?`, then `socket.flush()?` |
 //! | `socket.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |
 //! | `can_read()`, `can_write()` | `closed().is_none()` |
@@ -76,12 +76,12 @@
 //! | `handshake::client::Response`, an `http::Response` | `sinews::client::Response`: `status()`, `headers()`, `body()` |
 //! | `Message`, `CloseFrame`, `CloseCode`, `Utf8Bytes` | see [that table](super::tungstenite#types) |
 //! | `WebSocketConfig` | [`Config`](crate::Config): see [that table](super::tungstenite#websocketconfig) |
-//! | `Error`, `HandshakeError` | [`Error`](crate::Error), for `?` from `open`, `next` and `send`; see [that table](super::tungstenite#errors) |
+//! | `Error`, `HandshakeError` | [`Error`](crate::Error), for `?` from `open`, `next` and `send`; see [that table](super::tungstenite#errors), also for your own error types |
 //!
 //! # Differences in behavior
 //!
 //! * **Set a read timeout on the socket.** Keepalive and timeouts are executed after each read, and a read without a
-//!   timeout waits for ever: see the section "Time" of `sinews::blocking`. An expired read timeout is an error that is
+//!   timeout waits forever: see the section "Time" of `sinews::blocking`. An expired read timeout is an error that is
 //!   not fatal, so the loop continues:
 //!
 //! ```
