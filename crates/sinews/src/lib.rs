@@ -368,12 +368,16 @@ pub use message::{CloseFrame, Filled, Message, MessageHead, MessageRef};
 #[cfg(any(feature = "tokio", feature = "compio"))]
 pub use sender::{SendError, Sender};
 #[cfg(feature = "deflate")]
+#[doc(inline)]
 pub use sinews_proto::deflate::{DeflateConfig, DeflateMode, InvalidDeflateConfig};
+#[doc(inline)]
 pub use sinews_proto::{
     CloseCode, Config, Expired, InvalidCloseCode, InvalidConfig, Kind, Misuse, Negotiated, Overflow,
     PeerMisbehaved, PingRate, Role,
 };
+#[doc(inline)]
 pub use sinews_session::{Cause, Closed, Prepared, Sent};
+#[doc(inline)]
 pub use sinews_simd::{Utf8Bytes, Utf8Error};
 
 #[cfg(any(feature = "tokio", feature = "compio", feature = "blocking"))]

@@ -92,15 +92,24 @@ impl Tls {
     /// the library of the platform replaces the default configuration of rustls, so that a feature for roots does not
     /// disable `native-tls`.
     pub(crate) fn on_tokio(setting: Option<&Self>) -> Result<Self, TlsError> {
-        #[cfg(all(feature = "native-tls", not(feature = "tokio-rustls")))]
-        if setting.is_none_or(Self::is_default_rustls) {
+        Self::with_rustls(setting, cfg!(feature = "tokio-rustls"))
+    }
+
+    /// The same, where rustls serves connections or does not.
+    #[cfg_attr(
+        not(feature = "native-tls"),
+        allow(unused_variables, reason = "without the library of the platform there is no choice")
+    )]
+    fn with_rustls(setting: Option<&Self>, has_rustls: bool) -> Result<Self, TlsError> {
+        #[cfg(feature = "native-tls")]
+        if !has_rustls && setting.is_none_or(Self::is_default_rustls) {
             return Self::native();
         }
         setting.cloned().map_or_else(Self::new, Ok)
     }
 
     /// Whether [`Tls::new`] has made this configuration of rustls.
-    #[cfg(all(feature = "native-tls", not(feature = "tokio-rustls")))]
+    #[cfg(feature = "native-tls")]
     fn is_default_rustls(&self) -> bool {
         match &self.0 {
             #[cfg(any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"))]
@@ -313,29 +322,33 @@ fn explain_rustls(error: &rustls::Error) -> Option<&'static str> {
     }
 }
 
-/// Only with these features: with `tokio-rustls`, rustls is the default.
 #[cfg(test)]
 #[cfg(all(
     feature = "tokio",
     feature = "native-tls",
-    any(feature = "rustls-native-roots", feature = "rustls-webpki-roots"),
-    not(feature = "tokio-rustls")
+    any(feature = "rustls-native-roots", feature = "rustls-webpki-roots")
 ))]
 mod tests {
     use super::*;
 
+    /// A build without `tokio-rustls` and a build with it.
     #[test]
     fn roots_of_rustls_do_not_disable_native_tls_on_tokio() {
-        let is_native = |tls: Result<Tls, TlsError>| matches!(tls.expect("TLS").0, TlsLibrary::Native(_));
-        assert!(is_native(Tls::on_tokio(None)));
+        let is_native = |setting: Option<&Tls>, has_rustls| {
+            matches!(Tls::with_rustls(setting, has_rustls).expect("TLS").0, TlsLibrary::Native(_))
+        };
+        assert!(is_native(None, false));
         if let Ok(default) = Tls::new() {
-            assert!(is_native(Tls::on_tokio(Some(&default))));
+            assert!(is_native(Some(&default), false));
+            assert!(!is_native(None, true) && !is_native(Some(&default), true));
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider);
         let builder = builder.with_safe_default_protocol_versions().expect("versions");
         let roots = rustls::RootCertStore::empty();
         let own = Tls::from(builder.with_root_certificates(roots).with_no_client_auth());
-        assert!(!is_native(Tls::on_tokio(Some(&own))), "a configuration of the caller is not replaced");
+        assert!(!is_native(Some(&own), false), "a configuration of the caller is not replaced");
+        let platform = Tls::native().expect("TLS");
+        assert!(is_native(Some(&platform), true), "nor is the library of the platform");
     }
 }

@@ -60,7 +60,9 @@ pub use error::{ConnectError, ConnectPhase};
 #[cfg(feature = "url-connect")]
 pub use proxy_error::{ProxyError, SocksReply};
 pub use response::Response;
+#[doc(inline)]
 pub use sinews_proto::handshake::{ClientError, HandshakeMisuse, Rejection};
+#[doc(inline)]
 pub use sinews_proto::http::{HeadError, HeadLimits};
 pub use target::UrlError;
 

@@ -69,9 +69,11 @@ pub use request::Request;
 pub(crate) use settings::default_config;
 #[cfg(feature = "hyper")]
 pub(crate) use settings::{AcceptSettings, setters};
+#[doc(inline)]
 pub use sinews_proto::handshake::{
     HandshakeMisuse, OriginPolicy, Refusal, ServerOptions, accept_key, same_origin,
 };
+#[doc(inline)]
 pub use sinews_proto::http::{HeadError, HeadLimits};
 
 /// Bytes that are read and dropped after a rejection: more than a client can have sent before it reads the response.

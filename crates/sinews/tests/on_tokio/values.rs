@@ -157,6 +157,15 @@ mod memory {
         }
     }
 
+    /// The compiler warns where a caller ignores that a message was dropped: the expectation fails without it.
+    #[tokio::test]
+    #[deny(unfulfilled_lint_expectations)]
+    #[expect(unused_must_use, reason = "the result of a queue is ignored here")]
+    async fn ignored_result_of_a_queue_is_a_warning() {
+        let (mut client, _server) = pair();
+        client.try_send("hello").unwrap();
+    }
+
     #[tokio::test]
     async fn drop_of_payload_memory_may_use_other_connections() {
         let (_client, mut server) = pair();

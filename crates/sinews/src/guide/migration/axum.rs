@@ -1,5 +1,11 @@
 //! From `axum::extract::ws`: change the import. `sinews::axum` has its types and `close_code` under the same names.
 //!
+//! ```toml
+//! # Was: axum = { version = "0.8", features = ["ws"] }
+//! axum = "0.8"
+//! sinews = { path = "…/crates/sinews", features = ["axum"] }
+//! ```
+//!
 //! **Keepalive is the main difference.** `axum::extract::ws` has no keepalive; here it is on. The connection sends a
 //! ping after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
 //! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is

@@ -1,5 +1,10 @@
 //! From compio-ws 0.4.
 //!
+//! ```toml
+//! # Was: compio-ws = { version = "0.4", features = ["rustls-native-certs"] }
+//! sinews = { path = "…/crates/sinews", default-features = false, features = ["compio", "rustls-native-roots"] }
+//! ```
+//!
 //! **Keepalive is the main difference.** compio-ws has no keepalive; here it is on. The connection sends a ping
 //! after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
 //! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is

@@ -26,7 +26,8 @@
 //! [`Config::close_timeout`](crate::Config::close_timeout) (5 s) after the Close. Two ways to run it at once:
 //!
 //! * `Config::default().with_end_at_close(true)` ends the loop once both Closes are exchanged
-//!   ([`end_at_close`](crate::Config::end_at_close)). In tungstenite a server ends so, and a client waits for TCP;
+//!   ([`end_at_close`](crate::Config::end_at_close)). A server with tungstenite ends the same way, and a client with
+//!   tungstenite waits for the end of TCP;
 //! * leave the loop at `Message::Close`: the reply has left by then. Then drop the connection.
 //!
 //! # One error for `?`
@@ -34,6 +35,44 @@
 //! `?` converts each error of the library into [`Error`](crate::Error), also the errors of `connect`, `accept`
 //! and the settings. In the other direction, `Error::Connect` contains the [`ConnectError`](crate::ConnectError), and
 //! `Error::Accept` the [`AcceptError`](crate::AcceptError).
+//!
+//! `?` converts once. For an error type of your own with `From<sinews::Error>`, convert the errors of `connect` and
+//! `accept` first:
+//!
+//! ```
+//! # #[cfg(feature = "tokio")]
+//! # mod program {
+//! struct MyError(sinews::Error);
+//!
+//! impl From<sinews::Error> for MyError {
+//!     fn from(error: sinews::Error) -> Self {
+//!         Self(error)
+//!     }
+//! }
+//!
+//! async fn greet(stream: tokio::net::TcpStream) -> Result<(), MyError> {
+//!     let mut ws = sinews::accept(stream).await.map_err(sinews::Error::from)?;
+//!     ws.send("hello").await?;
+//!     Ok(())
+//! }
+//! # }
+//! ```
+//!
+//! # Programs moved by these guides
+//!
+//! Each program was changed by the rows of its guide alone, and compiled. Changed lines are additions and deletions in
+//! its sources, without manifests.
+//!
+//! | program | changed lines | compiler errors after the rows | its tests |
+//! |---|---|---|---|
+//! | tokio-tungstenite, 8 examples | echo 2, client 4, chat 4, interval 10, Autobahn server 10, Autobahn client 18, headers 29, custom accept 16 | 0 in 6; 1 in headers, 6 of one cause in custom accept: rows added | AUTOBAHN |
+//! | tokio-tungstenite, 2 test files | 24 | 0 | 3 of 3 |
+//! | axum, `chat` | 7 | 0 | none |
+//! | axum, `testing-websockets` | 15 | 0 | 2 of 2, with tokio-tungstenite as the client |
+//! | axum, `websockets`: server and client | 12 and 17 | 0 | none |
+//! | graphql-ws-client | a file of 62 for the library, 4 in its sources, 47 in its tests | GQL | GQLT |
+//! | async-wsocket | 110 | AW | AWT |
+//! | binance-rs | 44 | BI | BIT |
 
 pub mod axum;
 pub mod compio_ws;

@@ -1,5 +1,19 @@
 //! From tokio-tungstenite 0.30.
 //!
+//! ```toml
+//! # Was: tokio-tungstenite = { version = "0.30", features = ["rustls-tls-webpki-roots"] }
+//! sinews = { path = "…/crates/sinews", features = ["tokio-rustls", "rustls-webpki-roots"] }
+//! ```
+//!
+//! | feature of tokio-tungstenite | here |
+//! |---|---|
+//! | `connect`, `handshake` (default) | `url-connect`, `tokio` (default) |
+//! | `native-tls` | `native-tls` |
+//! | `rustls-tls-native-roots` | `tokio-rustls` and `rustls-native-roots` |
+//! | `rustls-tls-webpki-roots` | `tokio-rustls` and `rustls-webpki-roots` |
+//! | `native-tls-vendored` | the feature `vendored` of the crate `native-tls`, in your own manifest |
+//! | `url` | none: `connect` takes a `url::Url` too |
+//!
 //! **Keepalive is the main difference.** tokio-tungstenite has no keepalive; here it is on. The connection sends a ping
 //! after 25 s without a byte from its peer, and ends 20 s later if no byte has arrived
 //! ([`Expired::Pong`](crate::Expired::Pong)). So a peer that does not read for 45 s, and answers no ping, is
@@ -30,7 +44,7 @@
 //!
 //! ```
 //! # async fn serve(stream: tokio::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
-//! stream.set_nodelay(true)?;
+//! stream.set_nodelay(true)?; // recommended, as before: `accept` changes no option of the socket
 //! let mut ws = sinews::accept(stream).await?;
 //! while let Some(msg) = ws.next().await {
 //!     let msg = msg?;
@@ -50,11 +64,11 @@
 //! | tokio-tungstenite | here |
 //! |---|---|
 //! | `connect_async(url)` | [`connect(url).await`](crate::connect) returns the connection; `connect(url).open().await` also returns the response |
-//! | `connect_async(request)` with headers | `connect(url).header(name, value)` |
+//! | `connect_async(request)` with headers, also from `into_client_request()` | `connect(url).header(name, value)` |
 //! | `Sec-WebSocket-Protocol` by hand | `connect(url).subprotocol(name)`; [`subprotocol`](crate::WebSocket::subprotocol) returns the server's choice |
 //! | `connect_async_with_config(url, config, disable_nagle)` | `connect(url).config(config)`; `TCP_NODELAY` is on, `nodelay(false)` turns it off |
 //! | `connect_async_tls_with_config(.., connector)` | `connect(url).tls(config)` |
-//! | `client_async(request, stream)` | `connect(url).over(stream)` |
+//! | `client_async(request, stream)` | `connect(url).over(stream)`; for a stream that is not `Send` and `'static`, `connect(url).over(stream).open()` |
 //! | `client_async_tls(request, tcp)`, `client_async_tls_with_config` | `connect(url).over_tls(tcp)`: TLS if the URL is `wss`. For a TLS stream of your own: `over(stream)` |
 //! | `accept_async(stream)` | [`accept(stream).await`](crate::accept) |
 //! | `accept_async_with_config` | `accept(stream).config(config)` |
@@ -62,7 +76,9 @@
 //! | `WebSocketStream::from_raw_socket(stream, role, config)` | [`WebSocket::from_negotiated`](crate::WebSocket::from_negotiated)`(stream, `[`Negotiated::websocket`](crate::Negotiated::websocket)`(role), config, &[])`, with an `Arc<Config>`: `Arc::default()` for the default |
 //! | `from_partially_read(stream, part, role, config)` | the same with `&part` |
 //! | `handshake::derive_accept_key(key)` | `sinews::hyper::upgrade`, which writes the response too; or [`server::accept_key`](crate::server::accept_key), which returns `None` for an invalid key |
-//! | `Request<'_>` and `Response` of a callback | [`server::Request`](crate::server::Request) without a lifetime; [`Reply`](crate::server::Reply), or [`Reject`](crate::server::Reject) |
+//! | `&Request` of a callback: `uri().path()`, `uri().query()`, `headers().get(name)` | [`&server::Request`](crate::server::Request): `path()`, `query()`, `header(name)`; `headers()` iterates over names as `&str` and values as `&[u8]` |
+//! | `Response` of a callback, with `headers_mut().append(..)` | [`Reply::new()`](crate::server::Reply)`.with_header(name, value)`; the callback has no second argument |
+//! | `ErrorResponse` of a callback | [`Reject::new(status)`](crate::server::Reject) |
 //!
 //! ```
 //! use sinews::server::{Reject, Reply};
@@ -87,7 +103,8 @@
 //! | tungstenite | here |
 //! |---|---|
 //! | `WebSocketStream<MaybeTlsStream<TcpStream>>` | `WebSocket<sinews::tokio::Stream>`; `get_ref().tcp()` is the socket |
-//! | `WebSocketStream<TcpStream>` | [`WebSocket<TcpStream>`](crate::WebSocket) |
+//! | `WebSocketStream<S>` | [`WebSocket<S>`](crate::WebSocket) |
+//! | `handshake::client::Response`, an `http::Response` | [`client::Response`](crate::client::Response): `status()`, `headers()`, `body()` |
 //! | `Message::Text(Utf8Bytes)`, `Binary(Bytes)`, `Ping(Bytes)`, `Pong(Bytes)`, `Close(Option<CloseFrame>)` | the same variants of [`Message`](crate::Message) |
 //! | `Message::Frame(frame)` | none: [`writer`](crate::WebSocket::writer) sends fragments, [`next_reader`](crate::WebSocket::next_reader) receives them |
 //! | `msg.to_text()?`, `msg.into_data()`, `msg.is_ping()`, `msg.to_string()` | the same. [`as_text()`](crate::Message::as_text) is for text messages only, [`into_bytes()`](crate::Message::into_bytes) never copies |
@@ -127,7 +144,7 @@
 //! | `ws.feed(msg).await`, `ws.flush().await` | the same; `send` coalesces without them |
 //! | `ws.close(None).await`, `sink.close().await` of `SinkExt` | `ws.close(CloseCode::NORMAL, "").await`, also of a half |
 //! | `ws.close(frame).await` | [`ws.close(code, reason).await`](crate::WebSocket::close), which also waits for the peer and returns how the connection ended; [`close_now`](crate::WebSocket::close_now) does not wait for the peer |
-//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) without a lock per message over TCP, and with a lock over TLS. For your own streams: [`split_locked`](crate::WebSocket::split_locked). `StreamExt::split(ws)` works too |
+//! | `let (sink, stream) = ws.split()` of `futures_util` | `let (write, read) = ws.split()`, in the same order: [halves](crate::WebSocket::split) without a lock per message over TCP, and with a lock over TLS. For streams of other crates, such as `TokioIo<Upgraded>`, and your own: [`split_locked`](crate::WebSocket::split_locked). `StreamExt::split(ws)` works too |
 //! | `sink.reunite(stream)?` | [`read.reunite(write)?`](crate::tokio::ReadHalf::reunite) |
 //! | a channel, and a task that forwards from it to the sink | [`ws.sender()`](crate::WebSocket::sender): cloneable handles of a bounded queue |
 //! | `ws.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |
@@ -167,6 +184,7 @@
 //! | tungstenite | here |
 //! |---|---|
 //! | `Error` and `Result`, for `?` from each call | [`Error`](crate::Error) and [`Result`](crate::Result). `connect` returns a [`ConnectError`](crate::ConnectError) and `accept` an [`AcceptError`](crate::AcceptError), which `?` converts into it |
+//! | your own error type with `From<tungstenite::Error>` | `From<sinews::Error>`, and `.map_err(sinews::Error::from)?` behind `connect` and `accept`: see [one error](super#one-error-for-) |
 //! | `Error::ConnectionClosed \| Error::Protocol(_) \| Error::Utf8(_)` in one pattern | `Error::Closed(_)` |
 //! | `ConnectionClosed` | none: `next` returns `None`, `send` returns [`Error::Closed`](crate::Error::Closed) |
 //! | `AlreadyClosed` | `Error::Closed`; after your own Close [`Misuse::Closing`](crate::Misuse::Closing) |

@@ -59,7 +59,8 @@
 //! | `socket.read()?` | `socket.next()`, of `Iterator`: `Some(Ok(message))`, `Some(Err(error))`, and `None` in place of `Error::ConnectionClosed`. In a loop: `let Some(message) = socket.next() else { break };` |
 //! | `socket.send(message)?` | the same, except for when it leaves: see `sinews::blocking` |
 //! | `socket.write(message)?`, `socket.flush()?` | `feed(message)?`, `flush()?` |
-//! | `socket.close(None)?`, then `read` until the end | `socket.close(CloseCode::NORMAL, "")?` waits for the end. Without waiting: `start_close(CloseCode::NORMAL, "")?`, `flush()?` |
+//! | `socket.close(None)?`, then `read` until the end | `socket.close(CloseCode::NORMAL, "")?`, which waits for the end: with a peer that never answers, forever, unless [a read times out](#differences-in-behavior) |
+//! | `socket.close(None)?` alone | `socket.start_close(CloseCode::NORMAL, "")?`, then `socket.flush()?` |
 //! | `socket.get_ref()`, `get_mut()`, `get_config()` | `get_ref()`, `get_mut()`, `config()` |
 //! | `can_read()`, `can_write()` | `closed().is_none()` |
 //! | answers to `Message::Ping` | sent automatically; your own pongs do no harm |
@@ -75,13 +76,31 @@
 //! | `handshake::client::Response`, an `http::Response` | `sinews::client::Response`: `status()`, `headers()`, `body()` |
 //! | `Message`, `CloseFrame`, `CloseCode`, `Utf8Bytes` | see [that table](super::tungstenite#types) |
 //! | `WebSocketConfig` | [`Config`](crate::Config): see [that table](super::tungstenite#websocketconfig) |
-//! | `Error`, `HandshakeError` | [`Error`](crate::Error), for `?` from `open`, `next` and `send`; see [that table](super::tungstenite#errors) |
+//! | `Error`, `HandshakeError` | [`Error`](crate::Error), for `?` from `open`, `next` and `send`; see [that table](super::tungstenite#errors), also for your own error types |
 //!
 //! # Differences in behavior
 //!
-//! * **Set timeouts on the socket**: `socket.get_ref().tcp().set_read_timeout(Some(Duration::from_secs(1)))`. Keepalive
-//!   and timeouts are executed after each read, and a read without a timeout waits forever: see the section "Time" of
-//!   `sinews::blocking`. An expired read timeout is an [`Error::Io`](crate::Error::Io) that is not fatal.
+//! * **Set a read timeout on the socket.** Keepalive and timeouts are executed after each read, and a read without a
+//!   timeout waits forever: see the section "Time" of `sinews::blocking`. An expired read timeout is an error that is
+//!   not fatal, so the loop continues:
+//!
+//! ```
+//! # #[cfg(all(feature = "blocking", feature = "url-connect"))]
+//! # fn receive(mut socket: sinews::blocking::WebSocket<sinews::blocking::Stream>) -> Result<(), sinews::Error> {
+//! use std::time::Duration;
+//!
+//! socket.get_ref().tcp().set_read_timeout(Some(Duration::from_secs(1)))?;
+//! for message in &mut socket {
+//!     match message {
+//!         Ok(message) => println!("{message}"),
+//!         Err(error) if !error.is_fatal() => {} // no message for a second; a ping may have left
+//!         Err(error) => return Err(error),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! * **The handshake has a timeout**, also for TLS: 20 s for `connect` ([`Connect::timeout`](crate::Connect::timeout)).
 //! * **`TCP_NODELAY` is on** for sockets that `connect` opens; `nodelay` is a setting on the runtimes.
 //! * **Proxies and redirects** need a runtime.
