@@ -29,6 +29,7 @@ use crate::remote::{BrokerEngine, QUEUE_BYTES, QueuedAppend, RemoteBroker, too_m
 use crate::status::Status;
 use crate::url::BrokerUrl;
 use append::NatsPublisher;
+use denied::RequestedSubject;
 use message::{key_of, record};
 use pull::PullLimit;
 use settings::{NatsSettings, SETTINGS};
@@ -172,10 +173,13 @@ impl BrokerEngine for Nats {
         let created = FetchConsumer::new(&self.streams, stream).await.map_err(BrokerError::failed)?;
         let unique = Some(created.name.clone());
         let denied = &self.streams.denied;
-        let consumer = denied.request(&name, consumer(&created.stream, unique, by_sequence(from))).await;
+        let consumer = denied
+            .request(RequestedSubject::Consumer(&name), consumer(&created.stream, unique, by_sequence(from)))
+            .await;
         let consumer = consumer.flatten().map_err(BrokerError::failed)?;
         let reading = read_old(&consumer, limit, end, max_bytes, &mut batches);
-        let reading = denied.request(&name, tokio::time::timeout(READ_TIMEOUT, reading));
+        let reading =
+            denied.request(RequestedSubject::Consumer(&name), tokio::time::timeout(READ_TIMEOUT, reading));
         let outcome = reading.await.map_err(BrokerError::failed)?;
         drop(created);
         match outcome {
@@ -200,8 +204,12 @@ impl BrokerEngine for Nats {
     async fn streams(&self) -> Result<Vec<String>, BrokerError> {
         let context = self.streams.reader().await.map_err(BrokerError::failed)?;
         let (mut streams, mut names) = (Vec::new(), context.stream_names());
-        while let Some(name) =
-            self.streams.denied.request(NAMES, names.next()).await.map_err(BrokerError::failed)?
+        while let Some(name) = self
+            .streams
+            .denied
+            .request(RequestedSubject::Exact(NAMES), names.next())
+            .await
+            .map_err(BrokerError::failed)?
         {
             streams.extend(self.streams.settings.stream_of(&name.map_err(BrokerError::failed)?));
             if streams.len() > STREAMS_MAX {
@@ -223,7 +231,12 @@ impl BrokerEngine for Nats {
         let context = self.streams.reader().await.map_err(BrokerError::failed)?;
         let stored =
             async { context.publish(subject.clone(), offset.to_string().into()).await?.await.map(|_| ()) };
-        let stored = self.streams.denied.request(&subject, stored).await.map_err(BrokerError::failed)?;
+        let stored = self
+            .streams
+            .denied
+            .request(RequestedSubject::Exact(&subject), stored)
+            .await
+            .map_err(BrokerError::failed)?;
         stored.map_err(BrokerError::failed)
     }
 
@@ -231,7 +244,13 @@ impl BrokerEngine for Nats {
         let (committed, groups) = self.streams.groups().await.map_err(BrokerError::failed)?;
         let subject = self.streams.group(&groups, stream, partition, group);
         let read = committed.get_last_raw_message_by_subject(&subject);
-        match self.streams.denied.request(&groups, read).await.map_err(BrokerError::failed)? {
+        match self
+            .streams
+            .denied
+            .request(RequestedSubject::Message(&groups), read)
+            .await
+            .map_err(BrokerError::failed)?
+        {
             Ok(message) => Ok(std::str::from_utf8(&message.payload).ok().and_then(|text| text.parse().ok())),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
             Err(error) => Err(BrokerError::failed(error)),
@@ -242,7 +261,7 @@ impl BrokerEngine for Nats {
         // Not the client's own request: it rejects the answer of servers before 2.10, which lacks some fields.
         let client = self.streams.reader().await?.client();
         let answer = client.request(ACCOUNT, Vec::new().into());
-        let answer = match self.streams.denied.request(ACCOUNT, answer).await {
+        let answer = match self.streams.denied.request(RequestedSubject::Exact(ACCOUNT), answer).await {
             Ok(answer) => answer.map_err(|error| error.to_string())?,
             // Without the right to this request, the server answers nevertheless.
             Err(reason) => {

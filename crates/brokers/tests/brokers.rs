@@ -3,6 +3,7 @@
 
 #![cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 
+#[allow(dead_code, reason = "these need a part of it")]
 mod broker;
 #[path = "broker/real.rs"]
 mod real;

@@ -104,7 +104,10 @@ fn reject_each_command(
             );
             let Some(reason) = failed else { continue };
             let name = command.split(' ').next().unwrap_or_default();
-            assert!(name == "HPUB" || reason.contains(name), "{command}, {operation:?}: {reason}");
+            assert!(
+                name == "HPUB" || reason.to_uppercase().contains(name),
+                "{command}, {operation:?}: {reason}"
+            );
             assert!(reason.contains(remedy), "{command}, {operation:?}: {reason}");
         }
         broker::until("the broker counts as reachable", || store.health().ready);

@@ -35,6 +35,33 @@ struct DeniedSubject {
     text: String,
 }
 
+/// The subject of a request, as far as it is known. Other requests about the same stream may be denied meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RequestedSubject<'a> {
+    Exact(&'a str),
+    /// Looks at a stream, or creates it.
+    Stream(&'a str),
+    /// Reads one message of a stream.
+    Message(&'a str),
+    /// Creates a consumer of a stream, or reads its messages.
+    Consumer(&'a str),
+}
+
+impl RequestedSubject<'_> {
+    /// Whether a denied subject is one of the request.
+    fn includes(&self, subject: &str) -> bool {
+        let (operations, stream): (&[&str], &str) = match self {
+            Self::Exact(exact) => return subject == *exact,
+            Self::Stream(stream) => (&["STREAM.INFO.", "STREAM.CREATE."], stream),
+            Self::Message(stream) => (&["STREAM.MSG.GET."], stream),
+            Self::Consumer(stream) => (&["CONSUMER.CREATE.", "CONSUMER.MSG.NEXT."], stream),
+        };
+        let Some(request) = subject.strip_prefix("$JS.API.") else { return false };
+        let name = operations.iter().find_map(|operation| request.strip_prefix(operation));
+        name.is_some_and(|name| name.split('.').next() == Some(stream))
+    }
+}
+
 impl DeniedSubjects {
     /// Notes an error of the server. Returns whether it denies a subject.
     pub(super) fn note(&self, error: &ServerError) -> bool {
@@ -62,12 +89,11 @@ impl DeniedSubjects {
         lock(&self.subjects).remove(subject).map(|denied| denied.text)
     }
 
-    /// The reason why a request since this time is denied: its subject has a part with this text, or is it.
-    fn reason(&self, about: &str, since: Instant) -> Option<String> {
+    /// The reason why a request since this time is denied.
+    fn reason(&self, wanted: &RequestedSubject<'_>, since: Instant) -> Option<String> {
         let subjects = lock(&self.subjects);
         let is_denied = |subject: &str, denied: &DeniedSubject| {
-            let is_meant = subject == about || subject.split('.').any(|part| part == about);
-            subject.starts_with(INBOX) || is_meant && denied.at >= since
+            subject.starts_with(INBOX) || wanted.includes(subject) && denied.at >= since
         };
         let (_, denied) = subjects.iter().find(|(subject, denied)| is_denied(subject, denied))?;
         Some(format!("NATS denies a request: {}. {REMEDY}", denied.text))
@@ -80,13 +106,13 @@ impl DeniedSubjects {
         Some(format!("NATS denies answers: {}. {REMEDY}", denied.text))
     }
 
-    /// Waits for a request about a stream, or with this subject.
+    /// Waits for a request.
     ///
     /// # Errors
     /// The reason why the server denies it.
     pub(super) async fn request<T>(
         &self,
-        about: &str,
+        wanted: RequestedSubject<'_>,
         request: impl Future<Output = T>,
     ) -> Result<T, String> {
         let since = Instant::now();
@@ -94,7 +120,7 @@ impl DeniedSubjects {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            if let Some(reason) = self.reason(about, since) {
+            if let Some(reason) = self.reason(&wanted, since) {
                 return Err(reason);
             }
             match select(changed, request.as_mut()).await {
@@ -128,11 +154,25 @@ mod tests {
             denied.note(&ServerError::Other(format!("Permissions Violation for {kind} to \"{subject}\"")))
         };
         let begin = Instant::now();
-        assert!(note("Publish", "$JS.API.STREAM.INFO.s-0"));
-        assert!(denied.reason("s-0", begin).is_some_and(|reason| reason.contains("STREAM.INFO.s-0")));
-        assert!(denied.reason("s", begin).is_none() && denied.reason("s-0", Instant::now()).is_none());
+        let reason = |wanted, since| denied.reason(&wanted, since);
+        assert!(
+            note("Publish", "$JS.API.STREAM.INFO.s-0") && note("Publish", "$JS.API.CONSUMER.DELETE.t-0.c")
+        );
+        let found = reason(RequestedSubject::Stream("s-0"), begin);
+        assert!(found.is_some_and(|reason| reason.contains("STREAM.INFO.s-0")));
+        assert!(reason(RequestedSubject::Stream("s-0"), Instant::now()).is_none(), "an earlier one");
+        for other in [
+            RequestedSubject::Stream("s"),
+            RequestedSubject::Message("s-0"),
+            RequestedSubject::Consumer("s-0"),
+            RequestedSubject::Consumer("t-0"),
+            RequestedSubject::Exact("$JS.API.STREAM.INFO"),
+        ] {
+            assert!(reason(other, begin).is_none(), "{other:?}");
+        }
         // Without answers, no request has one.
         assert!(note("Subscription", "_INBOX.a.*"));
-        assert!(denied.reason("t-0", Instant::now()).is_some_and(|reason| reason.contains("_INBOX")));
+        let found = reason(RequestedSubject::Stream("t-0"), Instant::now());
+        assert!(found.is_some_and(|reason| reason.contains("_INBOX")));
     }
 }

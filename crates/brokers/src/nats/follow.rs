@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use sinews_stream::StartPosition;
 use sinews_stream::broker::LogSink;
 
+use super::denied::RequestedSubject;
 use super::message::{is_record, key_of, record};
 use super::pull::PullLimit;
 use super::streams::{JetStreams, by_sequence, by_time, consumer, extent};
@@ -63,7 +64,7 @@ async fn follow_from(
     if end < sink.next() {
         return Err(followed::ends_before("NATS", end, sink.next()));
     }
-    match streams.denied.request(name, has_last(&stream, sink)).await.flatten() {
+    match streams.denied.request(RequestedSubject::Message(name), has_last(&stream, sink)).await.flatten() {
         Ok(true) => {}
         Ok(false) => return Err(followed::another_record(sink.next() - 1)),
         Err(reason) => return Ok(Err(reason)),
@@ -75,7 +76,12 @@ async fn follow_from(
         Some(StartPosition::Offset(offset)) => by_sequence(offset),
         None => by_sequence(sink.next()),
     };
-    let consumer = match streams.denied.request(name, consumer(&stream, None, policy)).await.flatten() {
+    let consumer = match streams
+        .denied
+        .request(RequestedSubject::Consumer(name), consumer(&stream, None, policy))
+        .await
+        .flatten()
+    {
         Ok(consumer) => consumer,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -107,7 +113,7 @@ async fn consume(
                 Ok(message) => message,
                 Err(_) => {
                     flush_all(sink, name, &streams.status).await?;
-                    match streams.denied.request(name, messages.next()).await {
+                    match streams.denied.request(RequestedSubject::Consumer(name), messages.next()).await {
                         Ok(message) => message,
                         Err(reason) => return Ok(Err(reason)),
                     }

@@ -15,7 +15,7 @@ use async_nats::jetstream::context::{
 };
 use async_nats::jetstream::{self, Context, stream};
 
-use super::denied::DeniedSubjects;
+use super::denied::{DeniedSubjects, RequestedSubject};
 use super::settings::{NatsSettings, escaped};
 use crate::lock::lock;
 use crate::reconnect::ReconnectDelay;
@@ -85,13 +85,22 @@ impl JetStreams {
         let context = self.reader().await?;
         let is_known = self.known.borrow().contains(name);
         if is_known {
-            match self.denied.request(name, context.get_stream(name)).await.map_err(StreamFault::rejected)? {
+            match self
+                .denied
+                .request(RequestedSubject::Stream(name), context.get_stream(name))
+                .await
+                .map_err(StreamFault::rejected)?
+            {
                 Err(error) if is_unknown(&error) => drop(self.known.borrow_mut().remove(name)),
                 stream => return stream.map_err(StreamFault::from),
             }
         }
         let stream = context.get_or_create_stream(self.settings.stream(name));
-        let stream = self.denied.request(name, stream).await.map_err(StreamFault::rejected)??;
+        let stream = self
+            .denied
+            .request(RequestedSubject::Stream(name), stream)
+            .await
+            .map_err(StreamFault::rejected)??;
         self.known.borrow_mut().insert(name.to_owned());
         Ok(stream)
     }
@@ -112,8 +121,11 @@ impl JetStreams {
             return self.stream(name).await;
         }
         let context = self.reader().await?;
-        let found =
-            self.denied.request(name, context.get_stream(name)).await.map_err(StreamFault::rejected)?;
+        let found = self
+            .denied
+            .request(RequestedSubject::Stream(name), context.get_stream(name))
+            .await
+            .map_err(StreamFault::rejected)?;
         let label = format!("stream {name}");
         match &found {
             Ok(_) => self.status.mark_followed(&label),
@@ -149,7 +161,10 @@ impl JetStreams {
             ..self.settings.stream(&name)
         };
         let context = self.reader().await?;
-        let stream = self.denied.request(&name, context.get_or_create_stream(config)).await?;
+        let stream = self
+            .denied
+            .request(RequestedSubject::Stream(&name), context.get_or_create_stream(config))
+            .await?;
         Ok((stream.map_err(|error| error.to_string())?, name))
     }
 
