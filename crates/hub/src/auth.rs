@@ -24,7 +24,7 @@ use jsonwebtoken::{Header, Validation, decode, decode_header};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use sinews_server::{Request, TopicName, TopicPattern};
+use sinews_server::{Request, TopicName, TopicPattern, query_pairs};
 
 pub use self::api_keys::ApiKeys;
 pub(crate) use self::api_keys::{ApiRight, ApiRights};
@@ -469,8 +469,8 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
         let fault = || Denied::token("Authorization must be `Bearer` and a token".to_owned());
         bearer_of(value).ok_or_else(fault)
     });
-    let query = request.head().query().unwrap_or_default().split('&');
-    let query = query.filter_map(|pair| pair.strip_prefix("token="));
+    let query = query_pairs(request.head().query().unwrap_or_default());
+    let query = query.filter(|(name, _)| name == "token").map(|(_, token)| token);
     let others = offered_tokens(request).chain(query).map(Ok);
     let mut tokens = authorization.chain(others);
     let first = tokens.next().transpose()?;
