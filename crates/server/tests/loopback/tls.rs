@@ -3,15 +3,15 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sinews_proto::Role;
 use sinews_server::{
-    Certificates, CloseCode, Config, Limit, Limits, Listen, Monitor, Router, Sent, Server, TlsConfig,
-    WebSocketEnd,
+    Certificates, CloseCode, Config, Limit, Limits, Listen, Monitor, Response, Router, Sent, Server,
+    TlsConfig, WebSocketEnd,
 };
 use sinews_testkit::{Frame, Reader, Reply};
 
@@ -424,6 +424,56 @@ fn stop_closes_clients_over_tls() {
     server.join();
     // The end of an idle connection does not depend on its client.
     drop(kept);
+}
+
+/// A client that keeps its side open occupies its connection for the time of the head, or of an alert.
+#[test]
+fn connections_whose_handshake_stalls_or_fails_end() {
+    let pem = made(&["localhost"]);
+    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    // The beginning of a record of a handshake; a record of no version; a hello without content; a request in clear text.
+    let inputs: [(&[u8], bool); 5] = [
+        (b"", false),
+        (b"\x16\x03\x01\x02\x00\x01", false),
+        (b"\x16\x09\x09\x00\x01\x01", true),
+        (b"\x16\x03\x01\x00\x04\x01\x00\x00\x00", true),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+    ];
+    for (input, fails) in inputs {
+        // A failed handshake does not wait for the time of the head.
+        let head = if fails { Duration::from_secs(3_600) } else { Duration::from_millis(300) };
+        let http = patient().with_head_timeout(head);
+        let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.write_all(input).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let is_open = || {
+            let metrics = monitor.metrics();
+            metrics.accepted == 0 || metrics.connections() > 0
+        };
+        while is_open() {
+            assert!(Instant::now() < deadline, "{input:?}");
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        assert_eq!(monitor.metrics().tls_failures, u64::from(fails), "{input:?}");
+        drop(client);
+    }
+}
+
+/// Its buffers of the socket are full, and the client does not read.
+#[test]
+fn stop_resets_a_client_that_takes_no_bytes_of_a_download_over_tls() {
+    let pem = made(&["localhost"]);
+    let long = Duration::from_secs(3_600);
+    let routes = routes().get("/large", |_| Response::text(vec![b'x'; 32 << 20]));
+    let server = Server::new(routes).grace(long).http(patient());
+    let (server, _) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let mut stalled = Client::new(&server, &client(&pem.0, BOTH), "localhost");
+    stalled.send(get("/large"));
+    assert!(stalled.head().starts_with("HTTP/1.1 200 "));
+    server.stop.stop();
+    server.join();
+    drop(stalled);
 }
 
 #[test]

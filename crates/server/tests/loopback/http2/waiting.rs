@@ -329,6 +329,29 @@ fn answers_within_open_windows_survive_the_end_of_the_client() {
     assert_eq!(received, 5 * ANSWER);
 }
 
+/// Other clients have no listener meanwhile. A client may repeat a request that is refused.
+#[test]
+fn stop_resets_answers_that_no_client_takes_and_refuses_the_requests_behind_them() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    for number in 0..20 {
+        client.get(stream(number), &format!("/made/{number}"));
+    }
+    sync(&mut client);
+    server.running.stop.stop();
+    let mut codes = Vec::new();
+    while let Some(frame) = client.read() {
+        if frame.kind == RST_STREAM {
+            codes.push((frame.stream, frame.payload[3]));
+        }
+    }
+    codes.sort_unstable();
+    let (canceled, refused) = (8, 7);
+    let code = |number| (stream(number), if number < 2 { canceled } else { refused });
+    assert_eq!(codes, (0..20).map(code).collect::<Vec<_>>());
+    assert_eq!(server.executed(), numbers(2));
+}
+
 #[test]
 fn sources_encode_only_the_pieces_that_windows_take() {
     let server = CountingServer::new(patient());
