@@ -167,6 +167,28 @@ fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_ord
     assert_eq!(server.monitor.metrics().queued_bytes, 0);
 }
 
+/// HTTP/1.1 has no windows: the client reads nothing until the buffers of the sockets are full.
+#[test]
+fn pipelined_requests_wait_while_the_client_takes_no_answers() {
+    const REQUESTS: usize = 60;
+    let server = CountingServer::new(patient());
+    let mut client = server.running.connect();
+    client.send((0..REQUESTS).map(|number| get(&format!("/made/{number}"))).collect::<String>());
+    wait("queued answers", || server.monitor.metrics().queued_bytes > 0);
+    // The only thread takes turns.
+    let mut other = server.running.connect();
+    for _ in 0..50 {
+        assert_eq!(other.send(get("/")).answer().body, b"hello\n");
+    }
+    let (executed, queued) = (server.executed().len(), server.monitor.metrics().queued_bytes);
+    assert!(executed < REQUESTS / 2, "{executed} requests");
+    assert!(queued <= 2 * ANSWER as u64, "{queued} bytes");
+    for _ in 0..REQUESTS {
+        assert_eq!(client.answer().body.len(), ANSWER);
+    }
+    assert_eq!(server.executed(), numbers(REQUESTS));
+}
+
 #[test]
 fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
     let server = CountingServer::new(patient());
