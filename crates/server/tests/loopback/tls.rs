@@ -306,9 +306,9 @@ fn broken_record_ends_a_websocket() {
     let error = peer.stream.read(&mut [0; 10]).unwrap_err();
     assert!(error.to_string().contains("BadRecordMac"), "{error}");
     drop(peer);
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().websockets_closed.of(WebSocketEnd::Lost) == 0 {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
     assert_eq!(monitor.metrics().tls_failures, 1);
@@ -318,7 +318,7 @@ fn broken_record_ends_a_websocket() {
 fn proxy_header_comes_before_the_tls_handshake() {
     let pem = made(&["localhost"]);
     let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
-    let routes = Router::new().get("/", |request| sinews_server::Response::text(request.peer().to_string()));
+    let routes = Router::new().get("/", |request| Response::text(request.peer().to_string()));
     let limits = Limits::default().with_max_connections_per_address(1);
     let (server, monitor) = server_of(Server::new(routes).limits(limits), listen(&tls).with_proxy_protocol());
     let connect = || {
@@ -336,9 +336,9 @@ fn proxy_header_comes_before_the_tls_handshake() {
     assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
     // Its socket is closed when the client has ended its side, too.
     drop(second);
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().connections() > 1 {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
 }
@@ -380,7 +380,7 @@ fn tls_handshakes_with_rejected_clients_have_a_rate() {
     let (server, monitor) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     let config = client(&pem.0, BOTH);
     let mut open = Client::new(&server, &config, "localhost").upgrade("/echo");
-    let (begin, mut answered) = (std::time::Instant::now(), 0);
+    let (begin, mut answered) = (Instant::now(), 0);
     for _ in 0..150 {
         let mut rejected = Client::new(&server, &config, "localhost");
         if rejected.stream.write_all(get("/").as_bytes()).is_ok() {
@@ -493,9 +493,9 @@ fn queued_output_arrives_in_order_over_tls() {
     let (server, monitor) = server(routes, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/flood");
     peer.send(Frame::text("go").encode(Role::Client));
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().messages_sent < u64::from(MESSAGES) {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
     assert!(monitor.metrics().queued_bytes > SIZE as u64, "more than a socket takes");
@@ -509,7 +509,7 @@ fn queued_output_arrives_in_order_over_tls() {
     assert!(matches!(events.next(), HandlerEvent::Message(..)));
     assert_eq!(events.next(), HandlerEvent::Drain);
     while monitor.metrics().queued_bytes > 0 {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
 }
