@@ -23,7 +23,7 @@ function keep(value) {
 
 /** Calls the HTTP API. Errors have the text of the server, and the status as their code. */
 async function call(path, body) {
-  const options = { headers: { Authorization: `Bearer ${key}` }, cache: "no-store" };
+  const options = { headers: { Accept: "application/json", Authorization: `Bearer ${key}` }, cache: "no-store" };
   if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
   const response = await fetch(`/api/v1${path}`, options)
     .catch(() => { throw new Error("the server cannot be reached"); });

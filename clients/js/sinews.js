@@ -1172,7 +1172,8 @@ class HttpSocket {
     }
     const isOwn = abort !== this.#abort;
     if (isOwn) this.#abort.signal.addEventListener("abort", () => abort.abort(), { once: true, signal: abort.signal });
-    const request = { ...init, headers: { ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" };
+    // Without `Accept`, proxies answer errors with pages.
+    const request = { ...init, headers: { Accept: "application/json", ...this.#headers, ...headers }, signal: abort.signal, cache: "no-store" };
     // Some proxies hold a response that does not end. A request may take its time.
     const timeout = () => !abort.signal.aborted && this.#end(ABNORMAL, `no response in ${this.#responseTimeout} ms (responseTimeout)`);
     const timer = isOwn && setTimeout(timeout, this.#responseTimeout);

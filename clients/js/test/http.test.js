@@ -26,7 +26,9 @@ class Blocked {
 function overHttp(t, options) {
   const requests = channel();
   const plain = { signal: null, counted: [] };
-  t.mock.method(globalThis, "fetch", async (url, { method = "GET", signal }) => {
+  t.mock.method(globalThis, "fetch", async (url, { method = "GET", headers, signal }) => {
+    // Without it, proxies and frameworks answer with pages.
+    assert.match(headers.Accept, /^application\/(json|x-ndjson)$/, url.pathname);
     if (url.pathname === "/healthz") {
       plain.signal = signal;
       return new Response("ok");

@@ -27,7 +27,7 @@ use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use sinews_server::{Request, TopicName, TopicPattern};
+use sinews_server::{Request, TopicName, TopicPattern, query_pairs};
 
 pub use self::api_keys::ApiKeys;
 pub(crate) use self::api_keys::{ApiRight, ApiRights};
@@ -483,10 +483,8 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
         let fault = || Denied::token("Authorization must be `Bearer` and a token".to_owned());
         bearer_of(value).ok_or_else(fault)
     });
-    let query = request.head().query().unwrap_or_default().split('&').filter_map(|pair| {
-        let (name, token) = pair.split_once('=').unwrap_or((pair, ""));
-        (percent_decode_str(name).decode_utf8_lossy() == "token").then_some(token)
-    });
+    let query = query_pairs(request.head().query().unwrap_or_default());
+    let query = query.filter(|(name, _)| name == "token").map(|(_, token)| token);
     let others = offered_tokens(request).chain(query).map(Ok);
     let differ = "the request has different tokens, in Authorization, subprotocols or query: send one";
     same_credential(authorization.chain(others), || Denied::token(differ.to_owned()))

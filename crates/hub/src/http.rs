@@ -6,23 +6,6 @@ use sinews_server::{Request, Response};
 use crate::problem::{Problem, code, problem};
 use crate::topics;
 
-/// The length of a text that is encoded later.
-#[derive(Default)]
-pub(crate) struct TextLen(usize);
-
-impl TextLen {
-    pub(crate) const fn bytes(&self) -> usize {
-        self.0
-    }
-}
-
-impl std::fmt::Write for TextLen {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0 += text.len();
-        Ok(())
-    }
-}
-
 /// An answer with an error as JSON.
 pub(crate) fn failure(status: u16, problem: &str) -> Response {
     Response::json(format!("{}\n", json!({ "error": problem }))).with_status(status)

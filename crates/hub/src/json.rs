@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Error;
 use serde_json::value::RawValue;
-use serde_json::{Error, Value};
 
 use crate::problem::{Problem, code, problem};
 
@@ -90,7 +90,7 @@ pub(crate) fn is_deliverable(text: &str) -> bool {
 }
 
 /// Encodes a value. Takes half of the time of its `Display`, which passes each piece through a formatter.
-pub(crate) fn encode(value: &Value) -> String {
+pub(crate) fn encode(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 

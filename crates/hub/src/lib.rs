@@ -23,6 +23,7 @@ mod hosts;
 mod http;
 mod hub;
 mod json;
+mod json_list;
 mod keys;
 mod metrics;
 mod namespaces;

@@ -1,7 +1,6 @@
 //! Query parameters of the hub's routes: a request with an unknown parameter is rejected, since its client expects an effect.
 
-use percent_encoding::percent_decode_str;
-use sinews_server::Request;
+use sinews_server::{Request, query_pairs};
 
 use crate::brief::brief;
 
@@ -83,11 +82,10 @@ pub(crate) fn check(request: &Request<'_>) -> Option<String> {
 /// Returns an error that names an unknown query parameter and the nearest known parameter. Names that begin with `_` belong to
 /// other programs, such as the counters that libraries add against caches.
 pub(crate) fn unknown_parameter(query: &str, known: &[&str]) -> Option<String> {
-    let names = query.split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
-    let decoded = names.map(|name| percent_decode_str(name).decode_utf8_lossy());
+    let mut names = query_pairs(query).map(|(name, _)| name);
     let is_known =
         |name: &str| name.is_empty() || name.starts_with('_') || name == COMMON || known.contains(&name);
-    let name = decoded.into_iter().find(|name| !is_known(name))?;
+    let name = names.find(|name| !is_known(name))?;
     let mut all: Vec<&str> = known.iter().copied().chain([COMMON]).collect();
     all.sort_unstable();
     let alike = |known: &&&str| strsim::jaro(&name.to_ascii_lowercase(), &known.to_ascii_lowercase());

@@ -457,6 +457,10 @@ fn tokens_grant_topics_and_end_the_stream_when_they_expire() {
     assert_eq!(hub.ask("/topics/kept.a", &format!("Authorization: Bearer {valid}x\r\n")).status(), 401);
     let mut body = hub.ask("/topics/kept.*", &format!("Authorization: Bearer {valid}\r\n"));
     subscribed(&mut body);
+    // Names are encoded as values may be.
+    let mut body = hub.events(&format!("/topics?t%6Fpic=kept.a&%74oken={valid}"));
+    subscribed(&mut body);
+    assert_eq!(hub.events(&format!("/topics/kept.a?token={valid}&tok%65n=other")).status(), 401);
 
     // On a busy machine, the token may expire before it is used, or before the message arrives: then once more.
     let (short, mut body) = loop {

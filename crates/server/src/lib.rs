@@ -111,7 +111,7 @@ pub use metrics::{
     ReasonCounts, WebSocketEnd,
 };
 pub use pool::{BlockingConfig, BlockingPool, JobRejected};
-pub use request::{BodySource, OwnedRequest, Request, Response};
+pub use request::{BodySource, OwnedRequest, Request, Response, query_pairs};
 pub use router::{Router, WebSocketRoute};
 pub use server::{BindError, BoundServer, Server, StopHandle};
 pub use sinews_engine::{BackendChoice, EngineConfig, Stats};

@@ -173,7 +173,8 @@ impl<'a> Request<'a> {
         self.params.get(name)
     }
 
-    /// Returns the first value of `name` in the query, without decoding.
+    /// Returns the first value of `name` in the query, without decoding. Names are compared decoded, as all functions of the query
+    /// do ([`query_pairs`]).
     #[must_use]
     pub fn query(&self, name: &str) -> Option<&'a str> {
         value_in(self.head.query()?, name)
@@ -182,15 +183,8 @@ impl<'a> Request<'a> {
     /// Returns all values of `name` in the query, decoded: `+` is a space (`application/x-www-form-urlencoded`), and
     /// bytes that are not UTF-8 become U+FFFD.
     pub fn query_values<'n>(&self, name: &'n str) -> impl Iterator<Item = Cow<'a, str>> + use<'a, 'n> {
-        let pairs = self.head.query().unwrap_or_default().split('&');
-        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        pairs.filter(move |(key, _)| *key == name).map(|(_, value)| {
-            if !value.contains('+') {
-                return percent_decode_str(value).decode_utf8_lossy();
-            }
-            let spaced = value.replace('+', " ");
-            percent_decode_str(&spaced).decode_utf8_lossy().into_owned().into()
-        })
+        let pairs = query_pairs(self.head.query().unwrap_or_default());
+        pairs.filter(move |(key, _)| *key == name).map(|(_, value)| form_decoded(value))
     }
 
     /// Returns the value of a query parameter, decoded as by [`query_values`](Self::query_values); `None` without the
@@ -478,8 +472,28 @@ fn decoded(text: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(text).decode_utf8().ok()
 }
 
+/// Decodes a name or a value of a query: `+` is a space, and bytes that are not UTF-8 become U+FFFD.
+fn form_decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('+') {
+        return percent_decode_str(text).decode_utf8_lossy();
+    }
+    let spaced = text.replace('+', " ");
+    percent_decode_str(&spaced).decode_utf8_lossy().into_owned().into()
+}
+
+/// Splits a query into names and values, in order. Names are decoded as values are by
+/// [`Request::query_values`]: `tok%65n` is `token` for a client, so it must not be another parameter here. Values are not decoded.
+///
+/// ```
+/// let pairs: Vec<_> = sinews_server::query_pairs("tok%65n=a%20b&x").collect();
+/// assert_eq!(pairs, [("token".into(), "a%20b"), ("x".into(), "")]);
+/// ```
+pub fn query_pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
+    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.map(|(name, value)| (form_decoded(name), value))
+}
+
 /// Returns the first value of `name` in a query.
 fn value_in<'a>(query: &'a str, name: &str) -> Option<&'a str> {
-    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    query_pairs(query).find(|(key, _)| *key == name).map(|(_, value)| value)
 }

@@ -305,7 +305,7 @@ impl Server {
                     date: Date::default(),
                     now: Time::ZERO,
                     epoch: Instant::now(),
-                    stopping: false,
+                    stopping_since: None,
                     encrypted: false,
                     http3_port: None,
                 };

@@ -48,8 +48,8 @@ pub(crate) struct Services {
     pub(crate) now: Time,
     /// Zero of that clock.
     pub(crate) epoch: Instant,
-    /// No connections are accepted, and each answer is the last of its connection.
-    pub(crate) stopping: bool,
+    /// Since then no connections are accepted, and each answer is the last of its connection.
+    pub(crate) stopping_since: Option<Time>,
     /// Whether the connection that was lent last uses TLS.
     pub(crate) encrypted: bool,
     /// Port of HTTP/3 beside the connection with TLS that was lent last.
@@ -61,6 +61,11 @@ impl Services {
     pub(crate) fn handler_resources(&mut self, elapsed: Duration) -> HandlerResources<'_> {
         let Self { topics, tasks, proxies, encrypted, .. } = self;
         HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted }
+    }
+
+    /// Returns whether the server stops.
+    pub(crate) const fn is_stopping(&self) -> bool {
+        self.stopping_since.is_some()
     }
 
     /// Admits a valid handshake, or counts the limit that rejects it.

@@ -222,7 +222,7 @@ impl Worker {
             ConnProtocol::Http(http) => {
                 // If the client may send no further request, the sent answer was the last.
                 let may_ask = self.stop.linger_left.is_some() || self.stop.handed_over && http.is_new();
-                if self.shared.services.stopping && !may_ask && http.is_idle() {
+                if self.shared.services.is_stopping() && !may_ask && http.is_idle() {
                     http.end_idle();
                 }
                 settle_http(http, io, conn, &self.shared.services);
@@ -230,7 +230,7 @@ impl Worker {
             }
             ConnProtocol::Http2(http2) => {
                 // GOAWAY announces the end, so that no request in transit is lost (RFC 9113 section 6.8).
-                if self.shared.services.stopping {
+                if self.shared.services.is_stopping() {
                     http2.stop(self.shared.services.now);
                 }
                 settle_http2(http2, io, conn, found.reads_paused, &mut self.shared);

@@ -21,7 +21,7 @@ use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::service::StreamService;
-use crate::topics::keys::{KeyPageJson, key_json, key_problem, value_len};
+use crate::topics::keys::{key_json, key_problem, page_json, value_len};
 use crate::topics::shared_keys::KeyWriteOutcome;
 use crate::topics::{self, HubTopics};
 use crate::uncached::UNCACHED;
@@ -75,7 +75,7 @@ pub(crate) fn list(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answer,
     let publisher = request.publisher();
     read(api, request, topic, "/topics/{name}/keys", move |topic| {
         match publisher.keys(topic, after.as_deref(), filter.as_deref(), limit) {
-            Ok(page) => no_store(Response::json("").with_source(KeyPageJson::new(topic, page))),
+            Ok(page) => no_store(Response::json("").with_source(page_json(topic, page))),
             Err(error) => key_failure(error),
         }
     })

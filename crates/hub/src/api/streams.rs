@@ -14,7 +14,7 @@ use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
 use crate::http::{failure, media_type, stream_name_of};
-use crate::json::{TOO_DEEP, check_depth, exceeds_depth};
+use crate::json::{TOO_DEEP, check_depth, encode, exceeds_depth};
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -324,7 +324,7 @@ pub(crate) fn info(
     request: &Request<'_>,
 ) -> Answer {
     let described = with_stream(policy, store, request, async |store, stream| {
-        Ok(format!("{}\n", described(&store, &stream)))
+        Ok(encode(&described(&store, &stream)) + "\n")
     });
     described.unwrap_or_else(|problem| error_response(&problem).into())
 }
@@ -436,10 +436,7 @@ pub(crate) fn list(
         store.list(&policy.rights(request)?, |_| true, (after.as_deref(), limit))
     };
     match listed() {
-        Ok(page) => {
-            let response = Response::json(format!("{page}\n"));
-            response.with_header("Cache-Control", UNCACHED)
-        }
+        Ok(page) => Response::json("").with_source(page.into_json()).with_header("Cache-Control", UNCACHED),
         Err(problem) => error_response(&problem),
     }
 }

@@ -289,6 +289,17 @@ mod tests {
 
     use super::*;
 
+    /// The requests of hooks, webhooks and key sets begin with these headers.
+    #[test]
+    fn requests_accept_json_and_key_sets_only() {
+        let transport = HookTransport::new(HookUrl::parse("http://localhost/hook").unwrap());
+        for method in [Method::GET, Method::POST] {
+            let request = transport.request(method).body(()).unwrap();
+            let accepted: Vec<_> = request.headers().get_all(ACCEPT).iter().collect();
+            assert_eq!(accepted, ["application/json, application/jwk-set+json"]);
+        }
+    }
+
     /// Regression of a webhook that reaches services of the server's own network (pusher.md 10.8).
     #[test]
     fn pusher_10_8_name_of_a_local_address_is_not_connected_to() {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
 use serde_json::{Value, json};
 use sinews_stream::record::{Record, ValueKind};
 use sinews_stream::{GroupInfo, Lookup, ReadResult, Stream, StreamInfo, StreamState};
@@ -12,67 +13,176 @@ use super::fetch::READ_BYTES;
 use super::records_from::{RecordsFrom, records_from};
 use super::service::StreamService;
 use crate::json::is_deliverable;
+use crate::json_list::ListItem;
 
-/// Committed offsets in the description of a stream: further groups are only counted.
+/// Consumer groups of a page.
+pub(crate) const GROUPS_MAX: usize = 1_000;
+
+/// Committed offsets in the description of a stream, whose further groups are only counted, and in a page of groups, which ends
+/// with the group that exceeds them.
 const OFFSETS_MAX: usize = 8_192;
 
-/// A stream and its offsets, as JSON.
-pub(crate) fn described(store: &StreamService, stream: &Stream) -> Value {
-    with_groups(open_json(store, stream), &stream.group_infos(), OFFSETS_MAX)
+/// A stream and its offsets.
+#[derive(Serialize)]
+pub(crate) struct ListedStream {
+    stream: Box<str>,
+    partitions: Vec<ListedPartition>,
+    /// By name.
+    groups: Vec<ListedGroup>,
+    /// Groups beyond the limit of offsets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more_groups: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
-/// One entry of a list of streams. A stream that is not open has its last known offsets.
-pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> Value {
-    listed_with(store, info, OFFSETS_MAX)
+#[derive(Serialize)]
+struct ListedPartition {
+    partition: u32,
+    earliest: u64,
+    end: u64,
+    bytes: u64,
 }
 
-/// As [`listed`], with the groups up to this number of offsets.
-fn listed_with(store: &StreamService, info: &StreamInfo, offsets_max: usize) -> Value {
+#[derive(Serialize)]
+struct ListedGroup {
+    group: Box<str>,
+    partitions: Vec<CommittedOffset>,
+}
+
+#[derive(Serialize)]
+struct CommittedOffset {
+    partition: u32,
+    offset: u64,
+}
+
+/// A group of a stream with its lags.
+#[derive(Serialize)]
+pub(crate) struct GroupLags {
+    group: Box<str>,
+    partitions: Vec<OffsetLag>,
+}
+
+/// A committed offset, and the records between it and the end.
+#[derive(Serialize)]
+struct OffsetLag {
+    partition: u32,
+    offset: u64,
+    lag: u64,
+}
+
+impl ListItem for ListedStream {
+    fn write(&self, out: &mut impl Write) {
+        write_json(self, out);
+    }
+
+    fn memory(&self) -> usize {
+        let groups = self
+            .groups
+            .iter()
+            .map(|it| size_of::<ListedGroup>() + it.group.len() + size_of_val(it.partitions.as_slice()));
+        let error = self.error.as_ref().map_or(0, String::len);
+        self.stream.len() + size_of_val(self.partitions.as_slice()) + groups.sum::<usize>() + error
+    }
+}
+
+impl ListItem for GroupLags {
+    fn write(&self, out: &mut impl Write) {
+        write_json(self, out);
+    }
+
+    fn memory(&self) -> usize {
+        self.group.len() + size_of_val(self.partitions.as_slice())
+    }
+}
+
+fn write_json(item: &impl Serialize, out: &mut impl Write) {
+    // These types have no map with keys that are not text, and writing to a buffer cannot fail.
+    let _ = serde_json::to_string(item).map(|text| out.write_str(&text));
+}
+
+/// Describes an open stream.
+pub(crate) fn described(store: &StreamService, stream: &Stream) -> ListedStream {
+    let mut listed = open(store, stream);
+    listed.add_groups(&stream.group_infos());
+    listed
+}
+
+/// Describes a stream of a list. A stream that is not open has its last known offsets.
+pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> ListedStream {
+    let mut listed = without_groups(store, info);
+    listed.add_groups(&info.groups);
+    listed
+}
+
+fn without_groups(store: &StreamService, info: &StreamInfo) -> ListedStream {
     if let Ok(Lookup::Open(stream)) = store.streams().map(|streams| streams.lookup(&info.name)) {
-        return with_groups(open_json(store, &stream), &info.groups, offsets_max);
+        return open(store, &stream);
     }
-    let partitions = info.partitions.iter().enumerate().map(|(number, it)| {
-        json!({ "partition": number, "earliest": it.earliest, "end": it.readable, "bytes": it.bytes })
+    let partitions = (0..).zip(&info.partitions).map(|(partition, it)| ListedPartition {
+        partition,
+        earliest: it.earliest,
+        end: it.readable,
+        bytes: it.bytes,
     });
-    let message = json!({ "stream": &*info.name, "partitions": partitions.collect::<Vec<_>>() });
-    let mut message = with_groups(message, &info.groups, offsets_max);
-    if let StreamState::Damaged(why) = &info.state {
-        message["error"] = json!(format!("the stream is damaged: {why}"));
-    }
-    message
+    let error = match &info.state {
+        StreamState::Damaged(why) => Some(format!("the stream is damaged: {why}")),
+        _ => None,
+    };
+    ListedStream { error, ..ListedStream::new(&info.name, partitions.collect()) }
 }
 
 /// An open stream with its partitions.
-fn open_json(store: &StreamService, stream: &Stream) -> Value {
+fn open(store: &StreamService, stream: &Stream) -> ListedStream {
     let partitions = (0..stream.partitions()).filter_map(|number| {
         let partition = stream.partition(number)?;
         let (earliest, end) = store.ends(stream, number, &partition);
         let bytes = partition.statistics().bytes;
-        Some(json!({ "partition": number, "earliest": earliest, "end": end, "bytes": bytes }))
+        Some(ListedPartition { partition: number, earliest, end, bytes })
     });
-    json!({ "stream": stream.name(), "partitions": partitions.collect::<Vec<_>>() })
+    ListedStream::new(stream.name(), partitions.collect())
 }
 
-/// Adds the groups, by name, and the number of groups beyond the limit of offsets.
-fn with_groups(mut message: Value, groups: &[GroupInfo], offsets_max: usize) -> Value {
-    let mut left = offsets_max;
+impl ListedStream {
+    fn new(name: &str, partitions: Vec<ListedPartition>) -> Self {
+        Self { stream: name.into(), partitions, groups: Vec::new(), more_groups: None, error: None }
+    }
+
+    /// Adds the groups up to the limit of offsets, and the number of the others.
+    fn add_groups(&mut self, groups: &[GroupInfo]) {
+        let shown = groups_within_limit(groups);
+        self.more_groups = Some(groups.len() - shown.len()).filter(|more| *more > 0);
+        let offset =
+            |(partition, offset): &(u32, u64)| CommittedOffset { partition: *partition, offset: *offset };
+        self.groups = shown
+            .iter()
+            .map(|it| ListedGroup {
+                group: it.name.clone(),
+                partitions: it.offsets.iter().map(offset).collect(),
+            })
+            .collect();
+    }
+
+    /// Returns the description as a message of the protocol.
+    pub(crate) fn to_value(&self) -> Value {
+        json!(self)
+    }
+}
+
+/// Returns the first groups, until they have [`OFFSETS_MAX`] offsets.
+fn groups_within_limit(groups: &[GroupInfo]) -> &[GroupInfo] {
+    let mut offsets = 0;
     let shown = groups.iter().take_while(|group| {
-        let is_shown = left > 0;
-        left = left.saturating_sub(group.offsets.len());
+        let is_shown = offsets < OFFSETS_MAX;
+        offsets += group.offsets.len();
         is_shown
     });
-    let shown: Vec<Value> =
-        shown.map(|group| json!({ "group": &*group.name, "partitions": offsets(&group.offsets) })).collect();
-    if shown.len() < groups.len() {
-        message["more_groups"] = json!(groups.len() - shown.len());
-    }
-    message["groups"] = json!(shown);
-    message
+    &groups[..shown.count()]
 }
 
 /// A stream, its offsets and its configuration, as JSON. The configuration of a broker's stream is at the broker.
 pub(crate) fn info_json(store: &StreamService, info: &StreamInfo) -> Value {
-    let mut message = listed(store, info);
+    let mut message = listed(store, info).to_value();
     if store.broker().is_none() {
         message["created"] = json!(info.created / 1_000);
         message["retain_bytes"] = json!(info.config.retain_bytes());
@@ -82,30 +192,29 @@ pub(crate) fn info_json(store: &StreamService, info: &StreamInfo) -> Value {
     message
 }
 
-/// The groups of a stream, with the lag of each partition that has a committed offset.
-pub(crate) fn group_lags(store: &StreamService, info: &StreamInfo) -> Value {
-    let mut message = listed_with(store, info, usize::MAX);
-    let ends: Vec<u64> =
-        message["partitions"].as_array().into_iter().flatten().filter_map(|it| it["end"].as_u64()).collect();
-    let mut groups = message["groups"].take();
-    for partition in groups
-        .as_array_mut()
-        .into_iter()
-        .flatten()
-        .flat_map(|group| group["partitions"].as_array_mut().into_iter().flatten())
-    {
-        let number = partition["partition"].as_u64().and_then(|number| usize::try_from(number).ok());
-        let end = number.and_then(|number| ends.get(number)).copied().unwrap_or_default();
-        partition["lag"] = json!(end.saturating_sub(partition["offset"].as_u64().unwrap_or_default()));
-    }
-    groups
-}
-
-fn offsets(assignments: &[(u32, u64)]) -> Value {
-    assignments
-        .iter()
-        .map(|(partition, offset)| json!({ "partition": partition, "offset": offset }))
-        .collect()
+/// Returns a page of at most `limit` groups of a stream, by name, behind the group `after`, with the lag of each partition that
+/// has a committed offset. The name is the `after` of the next page, if there is one.
+pub(crate) fn group_lags(
+    store: &StreamService,
+    info: &StreamInfo,
+    after: Option<&str>,
+    limit: usize,
+) -> (Vec<GroupLags>, Option<Box<str>>) {
+    let ends = without_groups(store, info).partitions;
+    let start = after.map_or(0, |after| info.groups.partition_point(|group| &*group.name <= after));
+    let rest = &info.groups[start..];
+    let shown = groups_within_limit(&rest[..rest.len().min(limit)]);
+    let next = shown.last().filter(|_| shown.len() < rest.len()).map(|last| last.name.clone());
+    let lag = |(partition, offset): &(u32, u64)| {
+        let number = usize::try_from(*partition).ok();
+        let end = number.and_then(|number| ends.get(number)).map_or(0, |it| it.end);
+        OffsetLag { partition: *partition, offset: *offset, lag: end.saturating_sub(*offset) }
+    };
+    let lags = shown.iter().map(|group| GroupLags {
+        group: group.name.clone(),
+        partitions: group.offsets.iter().map(lag).collect(),
+    });
+    (lags.collect(), next)
 }
 
 /// Adds the records of a read to a message that ends with `[`, until the message is long, and ends the message.

@@ -2,13 +2,12 @@
 
 use std::ops::Bound;
 
-use serde_json::{Value, json};
-
 use super::durable_keys::STREAM_PREFIX;
-use super::json::listed;
+use super::json::{ListedStream, listed};
 use super::key_replicas::REPLICAS_NAME;
 use super::service::StreamService;
 use crate::auth::{Action, Rights};
+use crate::json_list::{JsonList, page_end};
 use crate::problem::Problem;
 
 /// Streams of a page.
@@ -22,21 +21,20 @@ const ENTRIES_MAX: usize = 16_384;
 
 impl StreamService {
     /// A page of the streams that may be read with these rights and that `is_listed`, by name, from the first one behind
-    /// `after`, as JSON. `next` is the `after` of the next page, if there may be one. Rights are checked before anything
-    /// is read of a stream.
+    /// `after`. Rights are checked before anything is read of a stream.
     pub(crate) fn list(
         &self,
         rights: &Rights,
         is_listed: impl Fn(&str) -> bool,
         (after, limit): (Option<&str>, usize),
-    ) -> Result<Value, Problem> {
+    ) -> Result<StreamsPage, Problem> {
         let streams = self.streams()?;
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let names = streams.names(start, EXAMINED_MAX + 1);
         let (mut list, mut entries, mut next) = (Vec::new(), 0, None);
         for (examined, name) in names.iter().enumerate() {
             if examined == EXAMINED_MAX || list.len() == limit || entries >= ENTRIES_MAX {
-                next = examined.checked_sub(1).map(|last| &*names[last]);
+                next = examined.checked_sub(1).map(|last| names[last].to_string());
                 break;
             }
             if !is_of_keys(name) && is_readable(rights, name) && is_listed(name)
@@ -48,11 +46,21 @@ impl StreamService {
                 list.push(listed(self, &info));
             }
         }
-        let mut page = json!({ "streams": list });
-        if let Some(next) = next {
-            page["next"] = json!(next);
-        }
-        Ok(page)
+        Ok(StreamsPage { streams: list, next })
+    }
+}
+
+/// A page of streams.
+pub(crate) struct StreamsPage {
+    streams: Vec<ListedStream>,
+    /// The `after` of the next page, if there may be one.
+    next: Option<String>,
+}
+
+impl StreamsPage {
+    /// Returns the page as JSON.
+    pub(crate) fn into_json(self) -> JsonList<ListedStream> {
+        JsonList::new("{\"streams\":[".to_owned(), self.streams, page_end("]", self.next.as_deref()))
     }
 }
 
@@ -67,9 +75,11 @@ fn is_readable(rights: &Rights, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
     use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
     use super::*;
+    use crate::streams::json::group_lags;
     use crate::streams::options::CreationRules;
 
     #[test]
@@ -84,13 +94,9 @@ mod tests {
         store.install(streams.clone());
         let page = |after: Option<&str>, limit| {
             let page = store.list(&Rights::all(), |name| name != "b", (after, limit)).unwrap();
-            let names: Vec<String> = page["streams"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|it| it["stream"].as_str().unwrap().into())
-                .collect();
-            (names.concat(), page["next"].as_str().map(str::to_owned))
+            let streams = page.streams.iter().map(ListedStream::to_value);
+            let names: Vec<String> = streams.map(|it| it["stream"].as_str().unwrap().into()).collect();
+            (names.concat(), page.next)
         };
         assert_eq!(page(None, 10), ("ac".to_owned(), None));
         assert_eq!(page(None, 1), ("a".to_owned(), Some("a".to_owned())));
@@ -111,8 +117,24 @@ mod tests {
         }
         assert_eq!(page(None, 10), ("a".to_owned(), Some("a".to_owned())));
         let described = store.list(&Rights::all(), |_| true, (None, 1)).unwrap();
-        let shown = &described["streams"][0];
+        let shown = described.streams[0].to_value();
         assert_eq!((shown["groups"].as_array().unwrap().len(), &shown["more_groups"]), (8, &json!(8)));
+
+        // Pages of groups, by number and by offsets.
+        let info = store.describe("a").unwrap();
+        let groups = |after, limit| {
+            let (groups, next) = group_lags(&store, &info, after, limit);
+            let text = JsonList::new("[".to_owned(), groups, "]").to_text();
+            let groups: Vec<Value> = serde_json::from_str(&text).unwrap();
+            let offsets: usize = groups.iter().map(|it| it["partitions"].as_array().unwrap().len()).sum();
+            let names: Vec<&str> = groups.iter().map(|it| it["group"].as_str().unwrap()).collect();
+            (names.join(" "), offsets, next.map(String::from))
+        };
+        assert_eq!(groups(None, 2), ("g0 g1".to_owned(), 2_048, Some("g1".to_owned())));
+        let page = ("g0 g1 g10 g11 g12 g13 g14 g15".to_owned(), 8_192, Some("g15".to_owned()));
+        assert_eq!(groups(None, 1_000), page);
+        assert_eq!(groups(Some("g15"), 1_000), ("g2 g3 g4 g5 g6 g7 g8 g9".to_owned(), 8_192, None));
+        assert_eq!(groups(Some("g9"), 1_000), (String::new(), 0, None));
         store.close();
     }
 }

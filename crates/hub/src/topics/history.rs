@@ -1,10 +1,13 @@
 //! Pages of retained messages, as messages of the protocol.
 
+use std::fmt::Write;
+
 use serde_json::Value;
-use sinews_server::{Position, ReplayFrom, Topics};
+use sinews_server::{Position, Prepared, ReplayFrom, Topics};
 
 use super::{HubTopics, TopicForm};
 use crate::brief::brief;
+use crate::json_list::ListItem;
 use crate::problem::{Problem, code, problem};
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::record_content::content_of;
@@ -23,7 +26,7 @@ pub(crate) fn history_page(
     topics: &Topics,
     topic: &str,
     start: ReplayFrom,
-) -> Result<Vec<Value>, Problem> {
+) -> Result<Vec<RetainedMessage>, Problem> {
     if !hub.has_history(topic) {
         return Err(problem(code::GONE, format!("topic {} has no history", brief(topic))));
     }
@@ -40,8 +43,28 @@ pub(crate) fn history_page(
         left = left.saturating_sub(len);
         fits
     });
-    // They are valid messages of the protocol, so none fails.
-    Ok(messages.filter_map(|(_, (_, message))| serde_json::from_slice(message.payload()).ok()).collect())
+    Ok(messages.map(|(_, (_, message))| RetainedMessage(message)).collect())
+}
+
+/// A retained message of the protocol, which is JSON.
+pub(crate) struct RetainedMessage(Prepared);
+
+impl RetainedMessage {
+    /// Returns the message, parsed.
+    pub(crate) fn to_value(&self) -> Value {
+        serde_json::from_slice(self.0.payload()).unwrap_or_default()
+    }
+}
+
+impl ListItem for RetainedMessage {
+    fn write(&self, out: &mut impl Write) {
+        // Messages are text, so this does not fail. Writing to a buffer cannot fail.
+        let _ = out.write_str(std::str::from_utf8(self.0.payload()).unwrap_or("null"));
+    }
+
+    fn memory(&self) -> usize {
+        self.0.payload().len()
+    }
 }
 
 /// Messages of a durable topic, with commas between.

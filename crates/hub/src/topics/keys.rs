@@ -8,12 +8,11 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use serde_json::json;
 use sinews_server::{
-    BodySource, KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position,
-    Prepared,
+    KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position, Prepared,
 };
 
 use super::MessageContent;
-use crate::http::TextLen;
+use crate::json_list::{JsonList, ListItem};
 use crate::problem::{Problem, code, problem};
 
 impl MessageContent {
@@ -130,51 +129,22 @@ fn write_entry(text: &mut impl std::fmt::Write, change: &KeyChange) {
     let _ = text.write_char('}');
 }
 
-/// A page of keys as JSON, which is encoded as the client takes it.
-pub(crate) struct KeyPageJson {
-    head: String,
-    keys: Vec<KeyChange>,
-    tail: String,
-    len: u64,
-    /// Writes may replace the values before the client takes them.
-    memory: usize,
-}
-
-impl KeyPageJson {
-    pub(crate) fn new(topic: &str, page: KeyPage) -> Self {
-        let Position { epoch, sequence } = page.position;
-        let head = format!("{{\"topic\":{},\"epoch\":{epoch},\"seq\":{sequence},\"keys\":[", json!(topic));
-        let tail = format!("],\"more\":{}}}\n", page.more);
-        let mut len = TextLen::default();
-        page.keys.iter().for_each(|key| write_entry(&mut len, key));
-        let commas = page.keys.len().saturating_sub(1);
-        let len = (head.len() + len.bytes() + commas + tail.len()) as u64;
-        let memory = page.keys.iter().map(|key| size_of::<KeyChange>() + size(key)).sum();
-        Self { head, keys: page.keys, tail, len, memory }
-    }
-}
-
-impl BodySource for KeyPageJson {
-    fn len(&self) -> u64 {
-        self.len
+impl ListItem for KeyChange {
+    fn write(&self, out: &mut impl std::fmt::Write) {
+        write_entry(out, self);
     }
 
     fn memory(&self) -> usize {
-        self.memory
+        size(self)
     }
+}
 
-    /// A piece is a key.
-    fn write_piece(&self, number: usize, out: &mut Vec<u8>) {
-        let mut text = String::new();
-        text.push_str(if number == 0 { &self.head } else { "," });
-        if let Some(key) = self.keys.get(number) {
-            write_entry(&mut text, key);
-        }
-        if number + 1 >= self.keys.len() {
-            text.push_str(&self.tail);
-        }
-        out.extend_from_slice(text.as_bytes());
-    }
+/// Returns a page of keys as JSON.
+pub(crate) fn page_json(topic: &str, page: KeyPage) -> JsonList<KeyChange> {
+    let Position { epoch, sequence } = page.position;
+    let head = format!("{{\"topic\":{},\"epoch\":{epoch},\"seq\":{sequence},\"keys\":[", json!(topic));
+    let tail = if page.more { "],\"more\":true}\n" } else { "],\"more\":false}\n" };
+    JsonList::new(head, page.keys, tail)
 }
 
 /// Encodes a key alone.

@@ -115,6 +115,33 @@ fn bodies_are_decoded_by_their_content_coding() {
     assert_eq!(send(&hub, "GET /streams/s", "", b"").1.matches("\"hello\"").count(), 2);
 }
 
+/// The content `{"topic":"a","data":"gzip"}`.
+const PUBLICATION_GZIP: &[u8] =
+    b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x2a\xc9\x2f\xc8\x4c\x56\xb2\x52\x4a\x54\
+      \xd2\x51\x4a\x49\x2c\x49\x04\x32\xd3\xab\x32\x0b\x94\x6a\x01\xd1\x3c\x3f\x45\x1b\x00\x00\x00";
+
+#[test]
+fn bodies_at_the_api_are_decoded_by_their_content_coding() {
+    let hub = TestHub::built(Hub::builder().access(policy_for_pages()));
+    let mut subscriber = hub.websocket("/topics/a");
+    let key = "Authorization: Bearer api-key-of-at-least-sixteen-bytes";
+    for (coding, body, status) in [
+        ("gzip", PUBLICATION_GZIP, 200),
+        ("identity", b"{\"topic\":\"a\",\"data\":\"gzip\"}", 200),
+        ("br", b"{\"topic\":\"a\",\"data\":\"gzip\"}", 415),
+        ("gzip, gzip", PUBLICATION_GZIP, 415),
+        ("gzip", b"{\"topic\":\"a\",\"data\":\"gzip\"}", 400),
+        ("gzip", LARGE_GZIP, 413),
+    ] {
+        let lines = format!("{key}\r\nContent-Encoding: {coding}\r\n");
+        let (found, answer) = send(&hub, "POST /api/v1/publish", &lines, body);
+        assert_eq!(found, status, "{coding} {answer}");
+        if status == 200 {
+            assert_eq!(subscriber.next().unwrap().unwrap().as_bytes(), b"\"gzip\"");
+        }
+    }
+}
+
 #[test]
 fn readiness_has_the_same_status_for_each_method() {
     let hub = TestHub::new();

@@ -288,3 +288,66 @@ fn pusher_9_12_answers_have_a_length_and_requests_share_a_connection() {
         assert_eq!(answer, b"{}");
     }
 }
+
+/// The content of [`EVENT`].
+const EVENT_GZIP: &[u8] =
+    b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\xca\x4b\xcc\x4d\x55\xb2\x52\x4a\x55\xd2\x51\
+      \x4a\xce\x48\xcc\xcb\x4b\xcd\x01\xf2\x12\x81\xbc\x94\xc4\x92\x44\x20\x33\xbd\x2a\xb3\x40\xa9\
+      \x16\x00\x59\x35\xcb\x90\x28\x00\x00\x00";
+const EVENT: &str = "{\"name\":\"e\",\"channel\":\"a\",\"data\":\"gzip\"}";
+
+/// 4 MiB of zeros.
+const LARGE_GZIP: &[u8] = include_bytes!("../events/zeros.gz");
+
+/// The signature is one of the decoded body.
+#[test]
+fn bodies_of_events_are_decoded_by_their_content_coding() {
+    let hub = hub(|app| app);
+    let mut client = Client::new(&hub);
+    client.send("pusher:subscribe", json!({ "channel": "a" }));
+    client.subscribed("a");
+    for (coding, body, status) in [
+        ("gzip", EVENT_GZIP, 200),
+        ("br", EVENT.as_bytes(), 415),
+        ("gzip", EVENT.as_bytes(), 400),
+        ("gzip", LARGE_GZIP, 413),
+    ] {
+        let target = signed_target("POST", "/apps/3/events", "", EVENT);
+        let mut stream = hub.connect();
+        let lines = "Host: localhost\r\nConnection: close\r\nContent-Type: application/json";
+        let length = body.len();
+        write!(stream, "POST {target} HTTP/1.1\r\n{lines}\r\nContent-Encoding: {coding}\r\n").unwrap();
+        write!(stream, "Content-Length: {length}\r\n\r\n").unwrap();
+        stream.write_all(body).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{coding}: {answer}");
+    }
+    assert_eq!(client.expect("e").1, "gzip");
+    client.ping();
+}
+
+/// They are encoded as the client takes them.
+#[test]
+fn long_lists_of_channels_and_users_are_complete() {
+    let hub = hub(|app| app.with_limits(limits_of_many()).with_subscription_counts(true));
+    let mut client = Client::new(&hub);
+    let names: Vec<String> =
+        (0..3_000).map(|number| format!("private.{number}-{}", "n".repeat(100))).collect();
+    for name in &names {
+        client.send("pusher:subscribe", json!({ "channel": name, "auth": "" }));
+        client.subscribed(name);
+    }
+    let (status, listed) = api(&hub, "GET", "/apps/3/channels", "info=subscription_count", "");
+    let channels = listed["channels"].as_object().unwrap();
+    assert_eq!((status, channels.len()), (200, names.len()));
+    assert!(names.iter().all(|name| channels[name] == json!({ "subscription_count": 1 })));
+    let query = "filter_by_prefix=private.17-";
+    assert_eq!(api(&hub, "GET", "/apps/3/channels", query, "").1, json!({ "channels": { &*names[17]: {} } }));
+}
+
+fn limits_of_many() -> PusherLimits {
+    let mut limits = crate::client::patient();
+    limits.channels = 5_000;
+    limits
+}

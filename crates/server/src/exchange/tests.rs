@@ -75,7 +75,7 @@ impl NumberedFraming {
             date: Date::default(),
             now: Time::ZERO,
             epoch: Instant::now(),
-            stopping: false,
+            stopping_since: None,
             encrypted: false,
             http3_port: None,
         };

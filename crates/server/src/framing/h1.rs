@@ -18,7 +18,7 @@ use sinews_session::{Flow, Outbound};
 use self::answer::AnswerContext;
 use self::receive::{RequestStep, Upload};
 use crate::exchange::{PendingAnswer, RetainedRequest};
-use crate::framing::{LINGER, LINGER_STOPPING};
+use crate::framing::{LINGER, LINGER_STOPPING, write_deadline};
 use crate::http::HttpConfig;
 use crate::request::ResponseBody;
 use crate::shared::WorkerShared;
@@ -39,8 +39,6 @@ pub(crate) struct H1Conn {
     closing: bool,
     /// It was ended while it was idle.
     ended_idle: bool,
-    /// The queued output ends a streaming response.
-    ends_stream: bool,
     /// The client may be sending the body of an answered request: received bytes extend the wait for its end.
     discards_body: bool,
     /// No request has begun: the first bytes may be the preface of HTTP/2.
@@ -102,7 +100,7 @@ impl H1Conn {
         now: Time,
     ) -> Self {
         let new = Self::new(conn, peer, now);
-        Self { outbound, closing: !keep_alive, ends_stream: true, is_first: false, started: None, ..new }
+        Self { outbound, closing: !keep_alive, is_first: false, started: None, ..new }
     }
 
     pub(crate) fn new(conn: ConnId, peer: SocketAddr, now: Time) -> Self {
@@ -115,7 +113,6 @@ impl H1Conn {
             paused: false,
             closing: false,
             ended_idle: false,
-            ends_stream: false,
             discards_body: false,
             is_first: true,
             started: Some(now),
@@ -192,18 +189,16 @@ impl H1Conn {
         !self.paused && !self.closing && !self.is_busy() && !self.outbound.has_pending()
     }
 
-    /// Returns the deadline of the peer or of a pending answer. `stopping`: the server stops.
-    pub(crate) fn deadline(&self, config: &HttpConfig, stopping: bool) -> Time {
-        let written = self.last_progress + config.write_timeout;
+    /// Returns the deadline of the peer or of a pending answer. `stopping`: since when the server stops.
+    pub(crate) fn deadline(&self, config: &HttpConfig, stopping: Option<Time>) -> Time {
+        let written = write_deadline(self.last_progress, stopping, config);
         match (&self.stage, self.started) {
             (HttpStage::PendingAnswer(pending, _), _) => {
                 let answered = pending.since + config.handler_timeout;
                 if self.outbound.is_empty() { answered } else { answered.min(written) }
             }
             (HttpStage::Sending(_) | HttpStage::Streaming(_), _) => written,
-            _ if self.closing && (self.outbound.is_empty() || stopping && self.ends_stream) => {
-                self.linger_deadline(config, stopping)
-            }
+            _ if self.closing && self.outbound.is_empty() => self.linger_deadline(config, stopping.is_some()),
             _ if self.closing || !self.outbound.is_empty() => written,
             // Counted from the first byte: a slow drip of bytes does not extend it.
             (HttpStage::Head, Some(started)) => started + config.head_timeout,

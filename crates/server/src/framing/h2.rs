@@ -25,7 +25,7 @@ use sinews_session::{Flow, Outbound};
 use self::keepalive::PingState;
 pub(crate) use self::sockets::SocketEvent;
 use super::streams::{ExchangeTable, RequestStreams as _, SocketTable, StreamExchange, StreamStage};
-use crate::framing::{LINGER, LINGER_STOPPING};
+use crate::framing::{LINGER, LINGER_STOPPING, write_deadline};
 use crate::http::HttpConfig;
 use crate::metrics::Http2Fault;
 use crate::shared::WorkerShared;
@@ -175,7 +175,7 @@ impl H2Conn {
     pub(crate) fn deadline(&self, config: &HttpConfig, reads_paused: bool) -> Time {
         let mut first = self.linger_deadline();
         if !self.outbound.is_empty() {
-            first = first.min(self.last_progress + config.write_timeout);
+            first = first.min(write_deadline(self.last_progress, self.stopping_since, config));
         }
         if self.closing {
             return first;
@@ -189,7 +189,7 @@ impl H2Conn {
         if self.is_idle() && self.block_since.is_none() {
             return first.min(self.table.idle_deadline(config));
         }
-        first.min(self.table.deadline(config, |stream| self.shared_progress(stream)))
+        first.min(self.table.deadline(config, self.stopping_since, |stream| self.shared_progress(stream)))
     }
 
     /// Returns when the wait for the client's end expires: after the last frame, and during a stop after the last stream.
@@ -234,7 +234,8 @@ impl H2Conn {
     pub(crate) fn time_out(&mut self, reads_paused: bool, shared: &mut WorkerShared) -> bool {
         let (config, now) = (std::sync::Arc::clone(&shared.services.http), shared.services.now);
         let has_output = !self.outbound.is_empty();
-        if has_output && self.last_progress + config.write_timeout <= now || self.linger_deadline() <= now {
+        let written = write_deadline(self.last_progress, self.stopping_since, &config);
+        if has_output && written <= now || self.linger_deadline() <= now {
             return true;
         }
         if self.ping_deadline(&config, reads_paused) <= now {

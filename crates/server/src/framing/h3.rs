@@ -122,7 +122,7 @@ impl H3Conn {
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
         let first = self.head_deadline(config).min(self.sockets.due);
         if !self.is_idle() {
-            return first.min(self.table.deadline(config, |_| Time::ZERO));
+            return first.min(self.table.deadline(config, self.going_away_since, |_| Time::ZERO));
         }
         let rest = if let Some(since) = self.going_away_since {
             // The client is told that the server stops, and has no request.
@@ -302,7 +302,7 @@ impl H3Streams<'_, '_> {
             }
             (conn.unacknowledged, conn.last_progress) = (unacknowledged, now);
         }
-        if shared.services.stopping {
+        if shared.services.is_stopping() {
             if conn.going_away_since.replace(conn.going_away_since.unwrap_or(now)).is_none() {
                 exchanges.shut_down();
             }

@@ -23,6 +23,7 @@ pub(crate) use self::requests::RequestStreams;
 pub(crate) use self::sockets::{SentFrame, SocketTable};
 pub(crate) use self::waiting::WaitingRequests;
 use crate::exchange::{PendingAnswer, RetainedRequest};
+use crate::framing::write_deadline;
 use crate::http::HttpConfig;
 use crate::request::ResponseBody;
 use crate::socket::AcceptedUpgrade;
@@ -212,10 +213,15 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         uploads.sum()
     }
 
-    /// Returns the first deadline of an exchange. `shared`: when the output last progressed for which the body of a stream
-    /// waits, beside its own.
-    pub(super) fn deadline(&self, config: &HttpConfig, shared: impl Fn(I) -> Time) -> Time {
-        let deadlines = self.exchanges.iter().map(|exchange| exchange.deadline(config, &shared));
+    /// Returns the first deadline of an exchange. `stopping`: since when the server stops. `shared`: when the output last
+    /// progressed for which the body of a stream waits, beside its own.
+    pub(super) fn deadline(
+        &self,
+        config: &HttpConfig,
+        stopping: Option<Time>,
+        shared: impl Fn(I) -> Time,
+    ) -> Time {
+        let deadlines = self.exchanges.iter().map(|exchange| exchange.deadline(config, stopping, &shared));
         deadlines.fold(NEVER, Time::min)
     }
 
@@ -226,12 +232,14 @@ impl<I: Copy + Ord> ExchangeTable<I> {
 }
 
 impl<I: Copy> StreamExchange<I> {
-    fn deadline(&self, config: &HttpConfig, shared: impl Fn(I) -> Time) -> Time {
+    fn deadline(&self, config: &HttpConfig, stopping: Option<Time>, shared: impl Fn(I) -> Time) -> Time {
         match &self.stage {
             // A waiting request ends with the answers before it, which have deadlines.
             StreamStage::Answering | StreamStage::Waiting(_) => NEVER,
             StreamStage::Pending(pending) => pending.since + config.handler_timeout,
-            StreamStage::Sending(_) => self.progress.max(shared(self.stream)) + config.write_timeout,
+            StreamStage::Sending(_) => {
+                write_deadline(self.progress.max(shared(self.stream)), stopping, config)
+            }
             StreamStage::Upload(upload) => {
                 let whole = config.upload_deadline(self.started, upload.body.len());
                 // A peer whose window is closed by this side cannot send.

@@ -171,7 +171,7 @@ impl App for Worker {
     }
 
     fn finish_may_wait(&self, conn: ConnId) -> bool {
-        !self.shared.services.stopping
+        !self.shared.services.is_stopping()
             && self.conn_ref(conn).is_some_and(|found| match &found.protocol {
                 _ if found.tls.as_ref().is_some_and(|tls| tls.has_more()) => false,
                 ConnProtocol::WebSocket(websocket) => {
@@ -232,7 +232,7 @@ impl App for Worker {
                     websocket.session.handle_timeout(&mut shared.resources, now);
                 }
                 // Both sides have sent Close: only the client's end is missing.
-                if shared.services.stopping && websocket.has_finished() && websocket.buffered() == 0 {
+                if shared.services.is_stopping() && websocket.has_finished() && websocket.buffered() == 0 {
                     io.close(conn);
                 }
                 if websocket.deadline().is_some_and(|deadline| deadline <= io.now()) {

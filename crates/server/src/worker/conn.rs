@@ -115,7 +115,7 @@ pub(super) fn settle_websocket(
         TransportAction::Finish => {
             // Repeated calls have no effect.
             io.shutdown(conn);
-            if shared.services.stopping && websocket.buffered() == 0 {
+            if shared.services.is_stopping() && websocket.buffered() == 0 {
                 let deadline = shared.services.now + LINGER_STOPPING;
                 arm(io, conn, &mut websocket.armed, deadline, shared.services.epoch);
             }
@@ -147,7 +147,7 @@ pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, services
         // Repeated calls have no effect.
         io.shutdown(conn);
     }
-    let deadline = http.deadline(&services.http, services.stopping);
+    let deadline = http.deadline(&services.http, services.stopping_since);
     arm(io, conn, &mut http.armed, deadline, services.epoch);
 }
 

@@ -110,7 +110,7 @@ impl Worker {
         let now = self.time(io);
         let Some((http, shared)) = self.lend_http(conn) else { return };
         http.armed = NEVER;
-        if http.deadline(&shared.services.http, shared.services.stopping) > now {
+        if http.deadline(&shared.services.http, shared.services.stopping_since) > now {
             return self.settle(io, conn);
         }
         if http.time_out(shared) {
@@ -140,7 +140,7 @@ impl Worker {
         }
         *protocol = ConnProtocol::WebSocket(websocket);
         self.freed += 1;
-        if self.shared.services.stopping {
+        if self.shared.services.is_stopping() {
             self.close_websocket(conn);
         }
     }
@@ -160,6 +160,6 @@ pub(super) fn end_body(protocol: &mut ConnProtocol, conn: ConnId, shared: &mut W
     let ConnProtocol::WebSocket(websocket) = protocol else { return };
     let (outbound, keep_alive) = websocket.finish_body(conn, shared);
     let (peer, now) = (websocket.peer(), shared.services.now);
-    let keep_alive = keep_alive && !shared.services.stopping;
+    let keep_alive = keep_alive && !shared.services.is_stopping();
     *protocol = ConnProtocol::Http(Box::new(H1Conn::after_body(conn, peer, outbound, keep_alive, now)));
 }

@@ -270,7 +270,7 @@ impl Worker {
         }
         let end = match cause {
             LinkEnd::Peer => ConnectionEnd::Finished,
-            LinkEnd::Local if self.shared.services.stopping => ConnectionEnd::Stopped,
+            LinkEnd::Local if self.shared.services.is_stopping() => ConnectionEnd::Stopped,
             LinkEnd::Local => ConnectionEnd::Closed,
             LinkEnd::Lost => ConnectionEnd::Reset,
             _ => ConnectionEnd::Failed,
@@ -303,7 +303,7 @@ impl Worker {
 
     /// Sends what the turn has changed, and sets the timer. Called at the end of each turn.
     pub(super) fn flush_http3(&mut self, io: &mut Io) {
-        if self.shared.services.stopping && !std::mem::replace(&mut self.quic.is_stopping, true) {
+        if self.shared.services.is_stopping() && !std::mem::replace(&mut self.quic.is_stopping, true) {
             self.stop_http3(io);
         }
         let turn = io.now();

@@ -11,12 +11,14 @@ use std::task::Wake as _;
 
 use bytes::BytesMut;
 use sinews_engine::{ConnId, Io};
+use sinews_proto::Time;
 use sinews_session::{Chain, Flow, Outbound, TransportAction};
 
 use super::Worker;
 use super::conn::{ClientConn, ConnProtocol, arm_for_handler};
 use super::parent::SocketParent;
 use super::sessions::session_end;
+use crate::framing::LINGER_STOPPING;
 use crate::framing::streams::{OpenedSocket, RequestStreams, SocketSlot, StreamKey, StreamReset};
 use crate::metrics::ConnMemory;
 use crate::shared::WorkerShared;
@@ -54,6 +56,14 @@ struct StreamSocket {
     ended: bool,
     /// The handler's `drain` is due.
     drains: bool,
+    /// The queued bytes of a body while the server stops, and when they last became fewer.
+    stalled: Option<StalledBody>,
+}
+
+/// A body that has to end while the server stops.
+struct StalledBody {
+    queued: usize,
+    since: Time,
 }
 
 impl StreamSockets {
@@ -85,6 +95,7 @@ impl StreamSockets {
             is_end_reported: false,
             ended: false,
             drains: false,
+            stalled: None,
         });
         id
     }
@@ -202,6 +213,20 @@ impl StreamSocket {
         self.chain.is_some() || websocket.session.wants_send() || websocket.has_finished() && !self.ended
     }
 
+    /// Notes the progress of a body while the server stops. Returns when the client is given up.
+    fn note_stall(&mut self, now: Time) -> Time {
+        let has_output = self.has_output();
+        let Some(websocket) = self.websocket().filter(|websocket| websocket.is_body() && has_output) else {
+            return NEVER;
+        };
+        let queued = websocket.buffered();
+        match &self.stalled {
+            Some(stalled) if stalled.queued <= queued => {}
+            _ => self.stalled = Some(StalledBody { queued, since: now }),
+        }
+        self.stalled.as_ref().map_or(NEVER, |stalled| stalled.since + LINGER_STOPPING)
+    }
+
     /// Moves one frame of output to the connection.
     fn send_frame<S: RequestStreams>(&mut self, streams: &mut S, stream: S::Id, shared: &mut WorkerShared) {
         let (id, now) = (self.conn.id, shared.services.now);
@@ -288,7 +313,7 @@ impl Worker {
         if let Some(found) = self.sockets.get(socket) {
             found.remote_ended = ends && !is_body;
         }
-        if self.shared.services.stopping {
+        if self.shared.services.is_stopping() {
             self.close_websocket(socket);
         }
         self.settle(io, socket);
@@ -318,7 +343,10 @@ impl Worker {
         let (parent_id, stream) = (found.parent, found.stream);
         let Some(mut parent) = SocketParent::find(conns, &mut quic.conns, parent_id) else { return };
         let is_paused = found.is_paused();
+        let stalls_at =
+            if shared.services.is_stopping() { found.note_stall(shared.services.now) } else { NEVER };
         let Some(websocket) = found.websocket() else { return };
+        websocket.armed = websocket.armed.min(stalls_at);
         if websocket.has_backlog() {
             websocket.drain_backlog(socket, shared);
         }
@@ -473,6 +501,7 @@ impl Worker {
     /// Handles the timers of the sockets of a connection.
     pub(super) fn time_sockets(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
+        let is_stopping = self.shared.services.is_stopping();
         let Some(mut parent) = self.socket_parent(conn) else { return };
         if *parent.due() > now {
             return;
@@ -480,6 +509,14 @@ impl Worker {
         *parent.due() = NEVER;
         let mut due = NEVER;
         for socket in parent.sockets() {
+            if is_stopping
+                && let Some(found) = self.sockets.get(socket)
+                && found.note_stall(now) <= now
+            {
+                // The client takes no bytes of the body.
+                self.remove_sockets(io, vec![socket]);
+                continue;
+            }
             match self.sockets.get(socket).and_then(StreamSocket::websocket).map(|found| found.armed) {
                 Some(armed) if armed <= now => sinews_engine::App::timer(self, io, socket),
                 Some(armed) => due = due.min(armed),

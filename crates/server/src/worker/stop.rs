@@ -80,7 +80,7 @@ impl Worker {
 
     /// Ends accepting and waiting for requests. Returns the clients to close, and how many to close per step.
     fn stop_accepting(&mut self, io: &mut Io) -> (Vec<ConnId>, usize) {
-        self.shared.services.stopping = true;
+        self.shared.services.stopping_since = Some(self.time(io));
         io.stop_accepting();
         let remaining = self.conns_where(|protocol| matches!(protocol, ConnProtocol::WebSocket(_)));
         self.settle_http_conns(io);

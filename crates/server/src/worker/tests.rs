@@ -137,7 +137,7 @@ impl TestServer {
                 date: Date::default(),
                 now: Time::ZERO,
                 epoch: Instant::now(),
-                stopping: false,
+                stopping_since: None,
                 encrypted: false,
                 http3_port: None,
             },

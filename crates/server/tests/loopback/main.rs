@@ -23,6 +23,7 @@ mod proxies;
 mod routes;
 mod settings;
 mod slow;
+mod stalled;
 mod stop;
 mod streaming;
 mod support;

@@ -3,15 +3,15 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sinews_proto::Role;
 use sinews_server::{
-    Certificates, CloseCode, Config, Limit, Limits, Listen, Monitor, Router, Sent, Server, TlsConfig,
-    WebSocketEnd,
+    Certificates, CloseCode, Config, Limit, Limits, Listen, Monitor, Response, Router, Sent, Server,
+    TlsConfig, WebSocketEnd,
 };
 use sinews_testkit::{Frame, Reader, Reply};
 
@@ -306,9 +306,9 @@ fn broken_record_ends_a_websocket() {
     let error = peer.stream.read(&mut [0; 10]).unwrap_err();
     assert!(error.to_string().contains("BadRecordMac"), "{error}");
     drop(peer);
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().websockets_closed.of(WebSocketEnd::Lost) == 0 {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
     assert_eq!(monitor.metrics().tls_failures, 1);
@@ -318,7 +318,7 @@ fn broken_record_ends_a_websocket() {
 fn proxy_header_comes_before_the_tls_handshake() {
     let pem = made(&["localhost"]);
     let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
-    let routes = Router::new().get("/", |request| sinews_server::Response::text(request.peer().to_string()));
+    let routes = Router::new().get("/", |request| Response::text(request.peer().to_string()));
     let limits = Limits::default().with_max_connections_per_address(1);
     let (server, monitor) = server_of(Server::new(routes).limits(limits), listen(&tls).with_proxy_protocol());
     let connect = || {
@@ -336,9 +336,9 @@ fn proxy_header_comes_before_the_tls_handshake() {
     assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
     // Its socket is closed when the client has ended its side, too.
     drop(second);
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().connections() > 1 {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
 }
@@ -380,7 +380,7 @@ fn tls_handshakes_with_rejected_clients_have_a_rate() {
     let (server, monitor) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     let config = client(&pem.0, BOTH);
     let mut open = Client::new(&server, &config, "localhost").upgrade("/echo");
-    let (begin, mut answered) = (std::time::Instant::now(), 0);
+    let (begin, mut answered) = (Instant::now(), 0);
     for _ in 0..150 {
         let mut rejected = Client::new(&server, &config, "localhost");
         if rejected.stream.write_all(get("/").as_bytes()).is_ok() {
@@ -426,6 +426,56 @@ fn stop_closes_clients_over_tls() {
     drop(kept);
 }
 
+/// A client that keeps its side open occupies its connection for the time of the head, or of an alert.
+#[test]
+fn connections_whose_handshake_stalls_or_fails_end() {
+    let pem = made(&["localhost"]);
+    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    // The beginning of a record of a handshake; a record of no version; a hello without content; a request in clear text.
+    let inputs: [(&[u8], bool); 5] = [
+        (b"", false),
+        (b"\x16\x03\x01\x02\x00\x01", false),
+        (b"\x16\x09\x09\x00\x01\x01", true),
+        (b"\x16\x03\x01\x00\x04\x01\x00\x00\x00", true),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+    ];
+    for (input, fails) in inputs {
+        // A failed handshake does not wait for the time of the head.
+        let head = if fails { Duration::from_secs(3_600) } else { Duration::from_millis(300) };
+        let http = patient().with_head_timeout(head);
+        let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.write_all(input).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let is_open = || {
+            let metrics = monitor.metrics();
+            metrics.accepted == 0 || metrics.connections() > 0
+        };
+        while is_open() {
+            assert!(Instant::now() < deadline, "{input:?}");
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        assert_eq!(monitor.metrics().tls_failures, u64::from(fails), "{input:?}");
+        drop(client);
+    }
+}
+
+/// Its buffers of the socket are full, and the client does not read.
+#[test]
+fn stop_resets_a_client_that_takes_no_bytes_of_a_download_over_tls() {
+    let pem = made(&["localhost"]);
+    let long = Duration::from_secs(3_600);
+    let routes = routes().get("/large", |_| Response::text(vec![b'x'; 32 << 20]));
+    let server = Server::new(routes).grace(long).http(patient());
+    let (server, _) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let mut stalled = Client::new(&server, &client(&pem.0, BOTH), "localhost");
+    stalled.send(get("/large"));
+    assert!(stalled.head().starts_with("HTTP/1.1 200 "));
+    server.stop.stop();
+    server.join();
+    drop(stalled);
+}
+
 #[test]
 fn queued_output_arrives_in_order_over_tls() {
     const MESSAGES: u8 = 40;
@@ -443,9 +493,9 @@ fn queued_output_arrives_in_order_over_tls() {
     let (server, monitor) = server(routes, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
     let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/flood");
     peer.send(Frame::text("go").encode(Role::Client));
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().messages_sent < u64::from(MESSAGES) {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
     assert!(monitor.metrics().queued_bytes > SIZE as u64, "more than a socket takes");
@@ -459,7 +509,7 @@ fn queued_output_arrives_in_order_over_tls() {
     assert!(matches!(events.next(), HandlerEvent::Message(..)));
     assert_eq!(events.next(), HandlerEvent::Drain);
     while monitor.metrics().queued_bytes > 0 {
-        assert!(std::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_micros(100));
     }
 }

@@ -12,6 +12,7 @@ use super::idempotency::RecentPublications;
 use crate::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
 use crate::json::encode;
+use crate::json_list::{JsonList, ListItem};
 use crate::keys::KeyStore;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code};
@@ -93,6 +94,11 @@ pub(super) fn success(body: &Value) -> Response {
 /// A successful answer from encoded JSON.
 pub(super) fn text_success(body: String) -> Response {
     Response::json(body).with_header("Cache-Control", UNCACHED)
+}
+
+/// A successful answer with a list, which is encoded as the client takes it.
+pub(super) fn list_success<T: ListItem>(list: JsonList<T>) -> Response {
+    text_success(String::new()).with_source(list)
 }
 
 /// The answer to a failed request; all failures have this form.

@@ -290,6 +290,7 @@ pub(super) const STREAM_GROUPS_LISTED: Schema = Schema::Object(
             )),
             "Consumer groups by name",
         ),
+        NEXT,
     ],
     &[],
 );

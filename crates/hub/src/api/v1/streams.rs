@@ -10,12 +10,13 @@ use sinews_server::{Answer, Request};
 use sinews_stream::{Durability, StartPosition, Stream};
 
 use super::body::{limit_of, read, text_query};
-use super::context::{ApiContext, Executed, failure, success};
+use super::context::{ApiContext, Executed, failure, list_success, success};
 use crate::auth::{Action, ApiRight, ApiRights, Rights};
+use crate::json_list::{JsonList, page_end};
 use crate::problem::{Problem, code, problem};
 use crate::streams::administration::StreamChange;
 use crate::streams::errors::STREAMS_DISABLED;
-use crate::streams::json::{group_lags, info_json};
+use crate::streams::json::{GROUPS_MAX, group_lags, info_json};
 use crate::streams::listing::STREAMS_MAX;
 use crate::streams::request::find_partition;
 use crate::streams::service::StreamService;
@@ -45,7 +46,8 @@ pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
     let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
     let store = store_of(context)?;
     let is_listed = |name: &str| rights.covers(ApiRight::Read, name);
-    Ok(success(&store.list(&Rights::all(), is_listed, (after.as_deref(), limit))?).into())
+    let page = store.list(&Rights::all(), is_listed, (after.as_deref(), limit))?;
+    Ok(list_success(page.into_json()).into())
 }
 
 /// `GET /streams/{stream}`.
@@ -104,8 +106,10 @@ pub(super) fn delete(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
 pub(super) fn groups(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let (store, name) = (store_of(context)?, stream_of(request)?);
     rights.may(ApiRight::Read, &name)?;
-    let groups = group_lags(store, &store.describe(&name)?);
-    Ok(success(&json!({ "stream": name, "groups": groups })).into())
+    let (after, limit) = (text_query(request, "after")?, limit_of(request, GROUPS_MAX)?);
+    let (groups, next) = group_lags(store, &store.describe(&name)?, after.as_deref(), limit);
+    let head = format!("{{\"stream\":{},\"groups\":[", json!(name));
+    Ok(list_success(JsonList::new(head, groups, page_end("]", next.as_deref()))).into())
 }
 
 #[derive(Deserialize)]

@@ -563,7 +563,11 @@ pub(super) static OPERATIONS: &[Operation] = &[
         name: "listGroups",
         summary: "List the consumer groups of a durable stream with their offsets and lags",
         right: Some(ApiRight::Read),
-        parameters: &[STREAM_NAME],
+        parameters: &[
+            STREAM_NAME,
+            in_query("after", Schema::Text, "Start of the page: `next` of the page before"),
+            limit("Groups of a page, at most 1,000, which is the default"),
+        ],
         body: None,
         answer: &STREAM_GROUPS_LISTED,
         execute: OperationHandler::WithRights(streams::groups),

@@ -11,16 +11,17 @@ use serde_json::{Value, json};
 use sinews_server::{Answer, KeyWrite, Publisher, ReplayFrom, Request, Topics};
 
 use super::body::{content_of, limit_of, number_query, read, text_query, topic_of};
-use super::context::{ApiContext, Executed, failure, success, text_success};
+use super::context::{ApiContext, Executed, failure, list_success, success, text_success};
 use crate::api::keys;
 use crate::auth::{ApiRight, ApiRights, Creator};
 use crate::cluster::Cluster;
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::json::present;
+use crate::json_list::JsonList;
 use crate::problem::{Problem, code, problem};
 use crate::streams::follow;
 use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
-use crate::topics::keys::{KeyPageJson, key_json, key_problem};
+use crate::topics::keys::{key_json, key_problem, page_json};
 use crate::topics::list::{TopicScan, TopicUse, TopicsInUse};
 use crate::topics::presence;
 
@@ -212,7 +213,8 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
     let store = context.store.as_ref().filter(|store| store.topics().is_durable(&topic));
     let Some(store) = store.map(Arc::clone) else {
         let messages = history_page(&context.hub, request.topics(), &topic, start)?;
-        return Ok(success(&json!({ "topic": topic, "messages": messages })).into());
+        let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));
+        return Ok(list_success(JsonList::new(head, messages, "]}\n")).into());
     };
     let opening = store.opening_of_topic(&topic);
     Ok(Answer::later(async move {
@@ -253,7 +255,7 @@ pub(super) fn keys(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
     let limit = limit_of(request, Topics::KEYS_MAX)?;
     let page =
         request.topics().keys(&topic, after.as_deref(), filter.as_deref(), limit).map_err(key_problem)?;
-    Ok(text_success(String::new()).with_source(KeyPageJson::new(&topic, page)).into())
+    Ok(list_success(page_json(&topic, page)).into())
 }
 
 /// `GET /topics/{topic}/keys/{key}`.

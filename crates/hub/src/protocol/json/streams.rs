@@ -200,7 +200,7 @@ impl JsonStreams {
                 Err(problem(code::NOT_SUBSCRIBED, format!("{} is not being consumed", brief(name))))
             }
             StreamOp::Stream => {
-                let mut message = described(&store, &store.stream_to_read(name, rights)?);
+                let mut message = described(&store, &store.stream_to_read(name, rights)?).to_value();
                 message["op"] = json!("stream");
                 if let Some(id) = id {
                     message["id"] = id.clone();

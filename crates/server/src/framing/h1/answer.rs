@@ -151,7 +151,7 @@ impl H1Conn {
         shared: &mut WorkerShared,
     ) {
         let WorkerShared { resources, services, .. } = &mut *shared;
-        let closes = self.closing || context.closes || services.stopping;
+        let closes = self.closing || context.closes || services.is_stopping();
         let fixed = fixed.of(services.http3_port);
         match fixed.encoded() {
             Some(encoded) if !closes && context.version == Version::Http11 => {
@@ -166,7 +166,7 @@ impl H1Conn {
 
     fn write_answer(&mut self, context: AnswerContext, response: &Response, shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = &mut *shared;
-        self.closing |= context.closes || services.stopping;
+        self.closing |= context.closes || services.is_stopping();
         self.started = None;
         self.last_progress = services.now;
         let connection = match (self.closing, context.version) {
@@ -219,7 +219,7 @@ impl H1Conn {
         let WorkerShared { resources, services, .. } = shared;
         // Only the end of the connection ends a body for HTTP/1.0.
         let chunked = context.version != Version::Http10;
-        self.closing |= context.closes || services.stopping || !chunked;
+        self.closing |= context.closes || services.is_stopping() || !chunked;
         self.started = None;
         self.last_progress = services.now;
         let connection = self.closing.then_some("close");

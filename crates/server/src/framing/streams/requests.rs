@@ -361,12 +361,12 @@ pub(crate) trait RequestStreams: Sized {
     /// Ends the exchanges whose time is over.
     fn time_out_streams(&mut self, shared: &mut WorkerShared) {
         let now = shared.services.now;
-        let config = &shared.services.http;
+        let (config, stopping) = (&shared.services.http, shared.services.stopping_since);
         let mut late = Vec::new();
         for at in 0..self.table().exchanges.len() {
             let stream = self.table().exchanges[at].stream;
             let shared = self.shared_progress(stream);
-            if self.table().exchanges[at].deadline(config, |_| shared) <= now {
+            if self.table().exchanges[at].deadline(config, stopping, |_| shared) <= now {
                 late.push(stream);
             }
         }
@@ -384,6 +384,9 @@ pub(crate) trait RequestStreams: Sized {
                 // Waiting requests have no deadline.
                 StreamStage::Sending(_) | StreamStage::Answering | StreamStage::Waiting(_) => {
                     self.cancel(stream, StreamReset::Cancelled, shared);
+                    if stopping.is_some() {
+                        self.refuse_waiting(shared);
+                    }
                 }
             }
         }

@@ -35,6 +35,16 @@ pub(crate) trait WaitingRequests: RequestStreams {
         }
     }
 
+    /// Refuses the requests that wait: the server stops, and the client does not take the answers before theirs.
+    fn refuse_waiting(&mut self, shared: &WorkerShared) {
+        let exchanges = self.table().exchanges.iter();
+        let waiting = exchanges.filter(|exchange| matches!(exchange.stage, StreamStage::Waiting(_)));
+        let streams: Vec<Self::Id> = waiting.map(|exchange| exchange.stream).collect();
+        for stream in streams {
+            self.cancel(stream, StreamReset::Refused, shared);
+        }
+    }
+
     /// Answers a request without a body, or lets it wait.
     fn respond_in_turn(&mut self, stream: Self::Id, exchange: &HttpExchange<'_>, shared: &mut WorkerShared) {
         if !self.must_wait(shared) {

@@ -1,5 +1,6 @@
 //! Presence for other servers, and of other servers.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,16 +30,14 @@ impl Publisher {
     }
 
     /// Returns the numbers of the presence of all topics whose names begin with a prefix, in order of their names. The
-    /// lock of all presence is held while all topics are looked at.
+    /// lock of all presence is held while these topics are looked at.
     #[must_use]
     pub fn presence_counts(&self, prefix: &str) -> Vec<(Arc<str>, PresenceCount)> {
         let state = self.directory().presence.lock();
-        let joined =
-            state.topics.iter().filter(|(name, topic)| topic.connections > 0 && name.starts_with(prefix));
-        let mut counts: Vec<_> = joined.map(|(name, topic)| (name.clone(), topic.count())).collect();
-        drop(state);
-        counts.sort_by(|a, b| a.0.cmp(&b.0));
-        counts
+        let found = state.topics.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let found = found.take_while(|(name, _)| name.starts_with(prefix));
+        let joined = found.filter(|(_, topic)| topic.connections > 0);
+        joined.map(|(name, topic)| (name.clone(), topic.count())).collect()
     }
 
     /// Notes each change of the presence of this server's own connections from now on, for other servers that share its

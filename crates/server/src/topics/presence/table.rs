@@ -1,7 +1,6 @@
 //! Presence of all topics, shared by the threads.
 
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -45,8 +44,8 @@ pub(crate) struct PresenceTable {
 
 #[derive(Debug, Default)]
 pub(super) struct TableState {
-    /// Names are chosen by clients, so their hash is keyed.
-    pub(super) topics: HashMap<Arc<str>, TopicMembers, RandomState>,
+    /// By name, so that lists of a prefix look at no other topics.
+    pub(super) topics: BTreeMap<Arc<str>, TopicMembers>,
     /// Members of all topics; a member of two topics counts twice.
     members: usize,
     /// Approximate memory of all members.

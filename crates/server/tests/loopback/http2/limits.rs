@@ -1,5 +1,8 @@
 //! Limits that a valid client does not exceed, and what holds memory.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{OnceLock, mpsc};
+
 use sinews_server::{Limit, Limits, WhenFull};
 use sinews_testkit::Frame as WsFrame;
 
@@ -130,6 +133,60 @@ fn answers_to_closed_windows_count_as_memory() {
     assert_eq!(monitor.metrics().limited.of(Limit::Memory), 1);
     neighbor.get(201, "/shared");
     while neighbor.until(HEADERS).stream != 201 {}
+}
+
+/// All requests arrive while the only thread is busy.
+#[test]
+fn limit_of_memory_applies_within_a_turn() {
+    const ANSWER: usize = 1 << 20;
+    const CLIENTS: usize = 40;
+    let (entered, enters) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let (peak, monitor) = (Arc::<AtomicU64>::default(), Arc::<OnceLock<Monitor>>::default());
+    let (seen, measured) = (Arc::clone(&peak), Arc::clone(&monitor));
+    let router = Router::new()
+        .get("/block", move |_| {
+            entered.send(()).unwrap();
+            released.lock().unwrap().recv().unwrap();
+            Response::text("released")
+        })
+        .get("/made", move |_| {
+            let queued = measured.get().unwrap().metrics().queued_bytes;
+            seen.fetch_max(queued, Ordering::SeqCst);
+            Response::text(vec![b'x'; ANSWER])
+        });
+    monitor.set(router.monitor()).unwrap();
+    let limits = Limits::default().with_max_memory(4 * ANSWER).with_when_full(WhenFull::Close);
+    let http = patient().with_http2_clear_text(true);
+    let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
+    let mut clients: Vec<Http2Client> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = Http2Client { client: running.connect() };
+            client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+            client.frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+            client.frame(PING, 0, 0, &[3; 8]);
+            while client.until(PING).flags & 1 == 0 {}
+            client
+        })
+        .collect();
+    let mut blocker = running.connect();
+    blocker.send(get("/block"));
+    enters.recv().unwrap();
+    for client in &mut clients {
+        let request =
+            |stream| frame(HEADERS, END_STREAM | END_HEADERS, stream, &block(METHOD_GET, "/made", &[]));
+        client.client.try_send([request(1), request(3)].concat());
+    }
+    release.send(()).unwrap();
+    let closed = || monitor.get().unwrap().metrics().limited.of(Limit::Memory);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while closed() < CLIENTS as u64 - 4 {
+        assert!(std::time::Instant::now() < deadline, "{} connections are closed", closed());
+        std::thread::park_timeout(Duration::from_micros(100));
+    }
+    let peak = peak.load(Ordering::SeqCst);
+    assert!(peak <= 8 * ANSWER as u64, "{peak} bytes");
 }
 
 /// Uploads beyond the memory of one connection wait for earlier ones, which the client may cancel.

@@ -167,6 +167,28 @@ fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_ord
     assert_eq!(server.monitor.metrics().queued_bytes, 0);
 }
 
+/// HTTP/1.1 has no windows: the client reads nothing until the buffers of the sockets are full.
+#[test]
+fn pipelined_requests_wait_while_the_client_takes_no_answers() {
+    const REQUESTS: usize = 60;
+    let server = CountingServer::new(patient());
+    let mut client = server.running.connect();
+    client.send((0..REQUESTS).map(|number| get(&format!("/made/{number}"))).collect::<String>());
+    wait("queued answers", || server.monitor.metrics().queued_bytes > 0);
+    // The only thread takes turns.
+    let mut other = server.running.connect();
+    for _ in 0..50 {
+        assert_eq!(other.send(get("/")).answer().body, b"hello\n");
+    }
+    let (executed, queued) = (server.executed().len(), server.monitor.metrics().queued_bytes);
+    assert!(executed < REQUESTS / 2, "{executed} requests");
+    assert!(queued <= 2 * ANSWER as u64, "{queued} bytes");
+    for _ in 0..REQUESTS {
+        assert_eq!(client.answer().body.len(), ANSWER);
+    }
+    assert_eq!(server.executed(), numbers(REQUESTS));
+}
+
 #[test]
 fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
     let server = CountingServer::new(patient());
@@ -327,6 +349,29 @@ fn answers_within_open_windows_survive_the_end_of_the_client() {
         received += if frame.kind == DATA { frame.payload.len() } else { 0 };
     }
     assert_eq!(received, 5 * ANSWER);
+}
+
+/// Other clients have no listener meanwhile. A client may repeat a request that is refused.
+#[test]
+fn stop_resets_answers_that_no_client_takes_and_refuses_the_requests_behind_them() {
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    for number in 0..20 {
+        client.get(stream(number), &format!("/made/{number}"));
+    }
+    sync(&mut client);
+    server.running.stop.stop();
+    let mut codes = Vec::new();
+    while let Some(frame) = client.read() {
+        if frame.kind == RST_STREAM {
+            codes.push((frame.stream, frame.payload[3]));
+        }
+    }
+    codes.sort_unstable();
+    let (canceled, refused) = (8, 7);
+    let code = |number| (stream(number), if number < 2 { canceled } else { refused });
+    assert_eq!(codes, (0..20).map(code).collect::<Vec<_>>());
+    assert_eq!(server.executed(), numbers(2));
 }
 
 #[test]

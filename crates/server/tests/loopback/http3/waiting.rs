@@ -24,7 +24,8 @@ fn start(http: HttpConfig) -> (Http3Server, Arc<Mutex<Vec<usize>>>, Http3Client)
         Response::text(vec![b'x'; ANSWER])
     });
     let server = Http3Server::with(http.with_max_queued_answers(QUEUED_MAX), router, |server| {
-        server.limits(Limits::default().without_max_memory())
+        let server = server.limits(Limits::default().without_max_memory());
+        server.grace(Duration::from_secs(3_600)).drain_window(Duration::ZERO)
     });
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(1000_u32.into());
@@ -43,6 +44,25 @@ fn requests_that_wait_are_executed_when_earlier_answers_time_out() {
         client.quic.unread.insert(stream);
     }
     client.run("all requests", |_| *executed.lock().unwrap() == [0, 1, 2, 3, 4]);
+}
+
+/// Other clients have no listener meanwhile.
+#[test]
+fn stop_resets_answers_that_no_client_takes() {
+    for is_silent in [false, true] {
+        let (server, executed, mut client) = start(patient());
+        for number in 0..10 {
+            let stream = client.ask("GET", &format!("/made/{number}"), b"");
+            client.quic.unread.insert(stream);
+        }
+        client.run("executed requests", |_| executed.lock().unwrap().len() >= 2);
+        server.running.stop.stop();
+        if !is_silent {
+            client.run("the end", |quic| quic.lost.is_some());
+        }
+        server.running.join();
+        assert_eq!(*executed.lock().unwrap(), [0, 1]);
+    }
 }
 
 #[test]

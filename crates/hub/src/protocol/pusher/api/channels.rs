@@ -1,14 +1,18 @@
 //! Channels: their list, their attributes and their users.
 
+use std::borrow::Cow;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::{Map, Value, json};
-use sinews_server::{Member, Publisher, Request};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sinews_server::{Member, PresenceCount, Publisher, Request, Response};
 
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
+use crate::json_list::{JsonList, ListItem};
 use crate::protocol::pusher::channel::{
-    ChannelKind, PusherTopic, channel_of_topic, check_channel, presence_of, presence_prefix,
+    ChannelKind, PusherTopic, channel_of_topic, check_channel, dotless, presence_of, presence_prefix,
 };
 use crate::protocol::pusher::live::LiveApp;
 
@@ -60,24 +64,69 @@ pub(super) fn list(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_
     if info.subscription_count && !app.options.subscription_counts {
         return Err(ApiError::bad("info: subscription_count is not enabled for this app"));
     }
-    let mut channels = Map::new();
-    for (topic, count) in request.publisher().presence_counts(&presence_prefix(&app.options.id)) {
-        let Some(PusherTopic::Channel { channel, .. }) = channel_of_topic(&topic) else { continue };
-        if !channel.starts_with(&*prefix) {
-            continue;
-        }
+    let topics = [presence_prefix(&app.options.id), dotless(&prefix).into_owned()].concat();
+    let listed = |(topic, count): (Arc<str>, PresenceCount)| {
+        let PusherTopic::Channel { channel, .. } = channel_of_topic(&topic)? else { return None };
         let is_presence = ChannelKind::of(&channel).is_presence();
-        let mut attributes = json!({});
-        if info.user_count {
-            attributes["user_count"] = json!(count.members);
-        }
-        if info.subscription_count && !is_presence {
-            attributes["subscription_count"] = json!(count.connections);
-        }
-        channels.insert(channel.into_owned(), attributes);
-    }
-    Ok(success(&json!({ "channels": channels })).into())
+        let is_found = channel.starts_with(&*prefix);
+        let attribute = if info.user_count {
+            ListedAttribute::Users(counted(count.members))
+        } else if info.subscription_count && !is_presence {
+            ListedAttribute::Subscriptions(counted(count.connections))
+        } else {
+            ListedAttribute::None
+        };
+        drop(channel);
+        is_found.then_some(ListedChannel { topic, attribute })
+    };
+    let channels = request.publisher().presence_counts(&topics).into_iter().filter_map(listed).collect();
+    let list = JsonList::<ListedChannel>::new("{\"channels\":{".to_owned(), channels, "}}");
+    Ok(Response::json("").with_source(list).into())
 }
+
+/// An occupied channel of a list.
+struct ListedChannel {
+    /// The topic of its presence.
+    topic: Arc<str>,
+    attribute: ListedAttribute,
+}
+
+/// The attribute of a channel that the request asks for. No channel has both.
+#[derive(Clone, Copy)]
+enum ListedAttribute {
+    None,
+    Users(u32),
+    Subscriptions(u32),
+}
+
+/// A smaller number takes less memory in a list.
+fn counted(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl ListItem for ListedChannel {
+    fn write(&self, out: &mut impl Write) {
+        let channel = match channel_of_topic(&self.topic) {
+            Some(PusherTopic::Channel { channel, .. }) => channel,
+            _ => Cow::Borrowed(&*self.topic),
+        };
+        // Writing to a buffer cannot fail.
+        let _ = match self.attribute {
+            ListedAttribute::None => write!(out, "{}:{{}}", json!(channel)),
+            ListedAttribute::Users(count) => write!(out, "{}:{{\"user_count\":{count}}}", json!(channel)),
+            ListedAttribute::Subscriptions(count) => {
+                write!(out, "{}:{{\"subscription_count\":{count}}}", json!(channel))
+            }
+        };
+    }
+
+    fn memory(&self) -> usize {
+        ARC_BYTES + self.topic.len()
+    }
+}
+
+/// The counts in front of the text of an `Arc`.
+const ARC_BYTES: usize = 16;
 
 /// The channel that the path names.
 fn channel_of(app: &LiveApp, request: &Request<'_>) -> Result<String, ApiError> {
@@ -114,16 +163,31 @@ pub(super) fn users(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'
     let members = request.publisher().roster(&presence_of(&app.options.id, &channel));
     // As at Soketi.
     let has_info = query(request, "with_user_info") == "1";
-    let user = |member: &Member| {
-        let mut user = json!({ "id": member.id() });
+    let users = members.into_iter().map(|member| ListedUser { member, has_info }).collect();
+    let list = JsonList::<ListedUser>::new("{\"users\":[".to_owned(), users, "]}");
+    Ok(Response::json("").with_source(list).into())
+}
+
+/// A user of a list.
+struct ListedUser {
+    member: Member,
+    has_info: bool,
+}
+
+impl ListItem for ListedUser {
+    fn write(&self, out: &mut impl Write) {
+        // Writing to a buffer cannot fail.
+        let _ = write!(out, "{{\"id\":{}", json!(self.member.id()));
         // It is JSON, or empty.
-        if let Ok(info) = serde_json::from_slice::<Value>(member.info())
-            && has_info
+        if self.has_info
+            && let Ok(info) = serde_json::from_slice::<&RawValue>(self.member.info())
         {
-            user["user_info"] = info;
+            let _ = write!(out, ",\"user_info\":{info}");
         }
-        user
-    };
-    let users: Vec<Value> = members.iter().map(user).collect();
-    Ok(success(&json!({ "users": users })).into())
+        let _ = out.write_char('}');
+    }
+
+    fn memory(&self) -> usize {
+        2 * ARC_BYTES + self.member.id().len() + self.member.info().len()
+    }
 }
