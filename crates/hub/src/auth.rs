@@ -365,7 +365,7 @@ impl Auth {
         }))
     }
 
-    /// Describes why a token is rejected. `issuers` are those that the token may come from.
+    /// Describes why a token is rejected. The token may come from `issuers`.
     fn describe(&self, kind: &ErrorKind, token: &str, issuers: Option<&[String]>) -> String {
         let claimed = || ClaimedNames::read(token);
         match kind {

@@ -6,7 +6,7 @@ use serde_json::json;
 use sinews_server::BodySource;
 
 /// An item of a [`JsonList`].
-pub(crate) trait ListItem: Send + Sync + 'static {
+pub(crate) trait JsonListItem: Send + Sync + 'static {
     /// Appends the item as JSON.
     fn write(&self, out: &mut impl Write);
 
@@ -23,7 +23,7 @@ pub(crate) struct JsonList<T> {
     memory: usize,
 }
 
-impl<T: ListItem> JsonList<T> {
+impl<T: JsonListItem> JsonList<T> {
     /// Creates a body. `head` ends with `[` or `{`, and `tail` begins with the other bracket.
     pub(crate) fn new(head: String, items: Vec<T>, tail: impl Into<String>) -> Self {
         let tail = tail.into();
@@ -31,13 +31,13 @@ impl<T: ListItem> JsonList<T> {
         items.iter().for_each(|item| item.write(&mut len));
         let commas = items.len().saturating_sub(1);
         let len = (head.len() + len.bytes() + commas + tail.len()) as u64;
-        let referred: usize = items.iter().map(ListItem::memory).sum();
+        let referred: usize = items.iter().map(JsonListItem::memory).sum();
         let memory = head.capacity() + items.capacity() * size_of::<T>() + referred;
         Self { head, items, tail, len, memory }
     }
 }
 
-impl<T: ListItem> BodySource for JsonList<T> {
+impl<T: JsonListItem> BodySource for JsonList<T> {
     fn len(&self) -> u64 {
         self.len
     }
@@ -65,7 +65,7 @@ pub(crate) fn page_end(bracket: &str, next: Option<&str>) -> String {
 }
 
 #[cfg(test)]
-impl<T: ListItem> JsonList<T> {
+impl<T: JsonListItem> JsonList<T> {
     /// Returns the whole text.
     pub(crate) fn to_text(&self) -> String {
         let mut text = Vec::new();
@@ -106,7 +106,7 @@ impl Write for TextOut<'_> {
 mod tests {
     use super::*;
 
-    impl ListItem for u32 {
+    impl JsonListItem for u32 {
         fn write(&self, out: &mut impl Write) {
             let _ = write!(out, "{self}");
         }

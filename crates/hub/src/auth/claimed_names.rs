@@ -39,7 +39,7 @@ impl ClaimedNames {
     }
 }
 
-/// Names the claimed and the accepted values, first those that differ in a final slash only.
+/// Names the claimed and the accepted values, first values that differ in a final slash only.
 fn describe_difference(claim: &str, claimed: Option<&Value>, setting: &str, accepted: &[String]) -> String {
     let claimed_text = claimed.map_or_else(|| "nothing".to_owned(), |value| brief(&value.to_string()));
     if accepted.is_empty() {

@@ -1,4 +1,4 @@
-//! The thread that connects this node with the others, over a connection to the broker.
+//! The thread that connects this node with the other nodes, over a connection to the broker.
 
 use std::io;
 use std::sync::Arc;
@@ -251,7 +251,7 @@ impl ClusterLink {
         next.saturating_duration_since(now)
     }
 
-    /// Does what is due every second.
+    /// Does the work of every second.
     fn beat(&mut self, now: Instant) {
         if now < self.beat_at && !self.cluster().beats_now.swap(false, Ordering::AcqRel) {
             return;
@@ -322,7 +322,7 @@ impl ClusterLink {
         }
     }
 
-    /// Receives what the socket has. Returns whether it was publications of other nodes, and there is nothing else to do.
+    /// Receives the socket's input. Returns whether it was publications of other nodes, and there is nothing else to do.
     fn deliver_publications(&mut self, now: Instant) -> bool {
         match self.receive(now) {
             Ok(has_work) => {
@@ -338,7 +338,7 @@ impl ClusterLink {
         }
     }
 
-    /// Receives and sends what the socket has and accepts.
+    /// Receives the socket's input, and sends as much as it accepts.
     fn exchange(&mut self, now: Instant) -> Result<(), String> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
         if !connection.establish()? {
@@ -353,7 +353,7 @@ impl ClusterLink {
         }
     }
 
-    /// Receives what the socket has. Returns whether it was more than publications of other nodes.
+    /// Receives the socket's input. Returns whether it was more than publications of other nodes.
     fn receive(&mut self, now: Instant) -> Result<bool, String> {
         let Some(connection) = &mut self.connection else { return Ok(true) };
         self.is_delayed = false;
@@ -404,7 +404,7 @@ impl ClusterLink {
         Ok(has_work)
     }
 
-    /// Sends what the last work of this turn has added.
+    /// Sends output that the last work of this turn has added.
     fn send(&mut self) {
         let Some(connection) = self.connection.as_mut().filter(|connection| connection.is_ready) else {
             return;

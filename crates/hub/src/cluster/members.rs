@@ -123,7 +123,7 @@ impl RemotePresence {
         let known = self.0.entry(node).or_default();
         if flags & FIRST_PART != 0 {
             known.begin_snapshot();
-            // All changes up to this number came before; later ones must not be missed. It is lower than before if another
+            // All changes up to this number came before; later changes must not be missed. It is lower than before if another
             // program has sent a higher one, or the process was restored from a snapshot of its machine.
             known.applied = number;
             known.is_complete = true;
@@ -231,7 +231,7 @@ impl NodePresence {
         self.unnamed = Some(unnamed);
     }
 
-    /// Removes what the snapshot has not named.
+    /// Removes members that the snapshot has not named.
     fn end_snapshot(&mut self, publisher: &Publisher) {
         let unnamed = self.unnamed.take().unwrap_or_default();
         for topic in &unnamed.topics {

@@ -18,7 +18,7 @@ const PAYLOAD_MIN: usize = 8 << 10;
 /// Payload limit of a server that names none: the default of NATS.
 const DEFAULT_PAYLOAD: usize = 1 << 20;
 
-/// Reads what a server sends.
+/// Reads a server's output.
 #[derive(Debug)]
 pub(super) struct NatsClient {
     user: Option<String>,

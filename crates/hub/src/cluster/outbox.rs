@@ -29,7 +29,7 @@ const TAKEN_MAX: usize = 256 << 10;
 /// [`WAITING_MAX`], so that only a broker that does not read reaches it; then the connection is given up.
 const UNSENT_MAX: usize = 4 * WAITING_MAX;
 
-/// Pings whose answers are awaited: 4 MiB. Redis may reject each of them, by its rights; then the oldest are forgotten, and the
+/// Unanswered pings: 4 MiB. Redis may reject each of them, by its rights; then the oldest are forgotten, and the
 /// results of their subscriptions are unknown.
 const PINGS_MAX: usize = 1 << 18;
 
@@ -204,7 +204,7 @@ impl Outbox {
         }
         state.end_batch(self.kind);
         if std::mem::take(&mut state.is_partial) {
-            // The thread was idle when this command began, so the others are later commands.
+            // The thread was idle when this command began, so the other commands are later.
             state.bytes.append(out);
         }
         if out.is_empty() {

@@ -17,7 +17,7 @@ const ELEMENTS_MAX: usize = 256;
 /// Depth of nested arrays in replies: modules within the reply to `HELLO`.
 const DEPTH_MAX: u32 = 8;
 
-/// Reads what a server sends.
+/// Reads a server's output.
 #[derive(Debug)]
 pub(super) struct RedisClient {
     user: Option<String>,

@@ -77,7 +77,7 @@ pub(crate) enum HandoverHead {
         version: u64,
         is_set: bool,
         ttl_ms: Option<u64>,
-        /// The client whose share of memory it counts toward. Absent in earlier versions.
+        /// The client that its memory counts toward. Absent in earlier versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<NonZeroU64>,
     },

@@ -13,12 +13,12 @@ use super::fetch::READ_BYTES;
 use super::records_from::{RecordsFrom, records_from};
 use super::service::StreamService;
 use crate::json::is_deliverable;
-use crate::json_list::ListItem;
+use crate::json_list::JsonListItem;
 
 /// Consumer groups of a page.
 pub(crate) const GROUPS_MAX: usize = 1_000;
 
-/// Committed offsets in the description of a stream, whose further groups are only counted, and in a page of groups, which ends
+/// Committed offsets in the description of a stream, where further groups are only counted, and in a page of groups, which ends
 /// with the group that exceeds them.
 const OFFSETS_MAX: usize = 8_192;
 
@@ -47,11 +47,11 @@ struct ListedPartition {
 #[derive(Serialize)]
 struct ListedGroup {
     group: Box<str>,
-    partitions: Vec<CommittedOffset>,
+    partitions: Vec<PartitionOffset>,
 }
 
 #[derive(Serialize)]
-struct CommittedOffset {
+struct PartitionOffset {
     partition: u32,
     offset: u64,
 }
@@ -71,7 +71,7 @@ struct OffsetLag {
     lag: u64,
 }
 
-impl ListItem for ListedStream {
+impl JsonListItem for ListedStream {
     fn write(&self, out: &mut impl Write) {
         write_json(self, out);
     }
@@ -86,7 +86,7 @@ impl ListItem for ListedStream {
     }
 }
 
-impl ListItem for GroupLags {
+impl JsonListItem for GroupLags {
     fn write(&self, out: &mut impl Write) {
         write_json(self, out);
     }
@@ -153,7 +153,7 @@ impl ListedStream {
         let shown = groups_within_limit(groups);
         self.more_groups = Some(groups.len() - shown.len()).filter(|more| *more > 0);
         let offset =
-            |(partition, offset): &(u32, u64)| CommittedOffset { partition: *partition, offset: *offset };
+            |(partition, offset): &(u32, u64)| PartitionOffset { partition: *partition, offset: *offset };
         self.groups = shown
             .iter()
             .map(|it| ListedGroup {

@@ -22,7 +22,7 @@ use crate::protocol::pusher::encode::{ChannelPublication, subscription_error};
 #[derive(Debug, Default)]
 pub(super) struct TopicLocks([Mutex<()>; TOPIC_LOCKS]);
 
-/// Status of a subscription whose publications of other nodes do not arrive: that of HTTP.
+/// HTTP status of a subscription that gets no publications of other nodes.
 const STATUS_UNAVAILABLE: u16 = 503;
 
 /// Number of locks for all topics.

@@ -7,7 +7,7 @@ use sinews_server::{Position, Prepared, ReplayFrom, Topics};
 
 use super::{HubTopics, TopicForm};
 use crate::brief::brief;
-use crate::json_list::ListItem;
+use crate::json_list::JsonListItem;
 use crate::problem::{Problem, code, problem};
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::record_content::content_of;
@@ -26,7 +26,7 @@ pub(crate) fn history_page(
     topics: &Topics,
     topic: &str,
     start: ReplayFrom,
-) -> Result<Vec<RetainedMessage>, Problem> {
+) -> Result<Vec<HistoryItem>, Problem> {
     if !hub.has_history(topic) {
         return Err(problem(code::GONE, format!("topic {} has no history", brief(topic))));
     }
@@ -43,20 +43,20 @@ pub(crate) fn history_page(
         left = left.saturating_sub(len);
         fits
     });
-    Ok(messages.map(|(_, (_, message))| RetainedMessage(message)).collect())
+    Ok(messages.map(|(_, (_, message))| HistoryItem(message)).collect())
 }
 
 /// A retained message of the protocol, which is JSON.
-pub(crate) struct RetainedMessage(Prepared);
+pub(crate) struct HistoryItem(Prepared);
 
-impl RetainedMessage {
+impl HistoryItem {
     /// Returns the message, parsed.
     pub(crate) fn to_value(&self) -> Value {
         serde_json::from_slice(self.0.payload()).unwrap_or_default()
     }
 }
 
-impl ListItem for RetainedMessage {
+impl JsonListItem for HistoryItem {
     fn write(&self, out: &mut impl Write) {
         // Messages are text, so this does not fail. Writing to a buffer cannot fail.
         let _ = out.write_str(std::str::from_utf8(self.0.payload()).unwrap_or("null"));

@@ -12,7 +12,7 @@ use sinews_server::{
 };
 
 use super::MessageContent;
-use crate::json_list::{JsonList, ListItem};
+use crate::json_list::{JsonList, JsonListItem};
 use crate::problem::{Problem, code, problem};
 
 impl MessageContent {
@@ -129,7 +129,7 @@ fn write_entry(text: &mut impl std::fmt::Write, change: &KeyChange) {
     let _ = text.write_char('}');
 }
 
-impl ListItem for KeyChange {
+impl JsonListItem for KeyChange {
     fn write(&self, out: &mut impl std::fmt::Write) {
         write_entry(out, self);
     }

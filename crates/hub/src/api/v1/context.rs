@@ -12,7 +12,7 @@ use super::idempotency::RecentPublications;
 use crate::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
 use crate::json::encode;
-use crate::json_list::{JsonList, ListItem};
+use crate::json_list::{JsonList, JsonListItem};
 use crate::keys::KeyStore;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code};
@@ -97,7 +97,7 @@ pub(super) fn text_success(body: String) -> Response {
 }
 
 /// A successful answer with a list, which is encoded as the client takes it.
-pub(super) fn list_success<T: ListItem>(list: JsonList<T>) -> Response {
+pub(super) fn list_success<T: JsonListItem>(list: JsonList<T>) -> Response {
     text_success(String::new()).with_source(list)
 }
 

@@ -20,3 +20,8 @@ pub(super) const GROUP_NAME: Parameter = in_path("group", "Name of the consumer 
 pub(super) const fn limit(help: &'static str) -> Parameter {
     in_query("limit", Schema::Integer, help)
 }
+
+/// Start of a page of consumer groups.
+pub(super) const GROUPS_AFTER: Parameter =
+    in_query("after", Schema::Text, "Start of the page: `next` of the page before");
+pub(super) const GROUPS_LIMIT: Parameter = limit("Groups of a page, at most 1,000, which is the default");

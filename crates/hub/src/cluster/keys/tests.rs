@@ -39,7 +39,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     0..std::env::var("SINEWS_TEST_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(count)
 }
 
-/// A key, its version, its value, and the client whose share it counts toward.
+/// A key, its version, its value, and the client that it counts toward.
 type SeenKey = (String, u64, Option<bytes::Bytes>, Option<NonZeroU64>);
 
 /// A node with a server that does not run: no thread but that of the test.

@@ -7,7 +7,7 @@ use super::members::subscription_problem;
 use super::{JsonClient, OpReply};
 use crate::auth::Action;
 use crate::problem::{Problem, code, problem};
-use crate::topics::history::{RetainedMessage, history_page};
+use crate::topics::history::{HistoryItem, history_page};
 use crate::topics::{self, TopicForm};
 
 impl JsonClient {
@@ -27,7 +27,7 @@ impl JsonClient {
             return Ok(OpReply::Deferred);
         }
         let messages = history_page(&self.hub, cx.topics(), topic, start)?;
-        let messages: Vec<Value> = messages.iter().map(RetainedMessage::to_value).collect();
+        let messages: Vec<Value> = messages.iter().map(HistoryItem::to_value).collect();
         Ok(OpReply::Message(json!({ "op": "history", "topic": topic, "messages": messages })))
     }
 }

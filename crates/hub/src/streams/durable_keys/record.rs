@@ -23,7 +23,7 @@ pub(super) struct StoredValue {
     pub(super) value: Bytes,
     /// Milliseconds since 1970.
     pub(super) expires: Option<u64>,
-    /// The client whose share of memory it counts toward.
+    /// The client that its memory counts toward.
     pub(super) client: Option<NonZeroU64>,
 }
 

@@ -61,7 +61,7 @@ pub(super) struct StoredKey<'a> {
     pub(super) version: u64,
     /// Milliseconds since 1970.
     pub(super) expires: Option<u64>,
-    /// The client whose share of memory it counts toward.
+    /// The client that its memory counts toward.
     pub(super) client: Option<NonZeroU64>,
     pub(super) value: &'a [u8],
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sinews_server::{Member, PresenceCount, Publisher, Request, Response};
 
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
-use crate::json_list::{JsonList, ListItem};
+use crate::json_list::{JsonList, JsonListItem};
 use crate::protocol::pusher::channel::{
     ChannelKind, PusherTopic, channel_of_topic, check_channel, dotless, presence_of, presence_prefix,
 };
@@ -104,7 +104,7 @@ fn counted(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-impl ListItem for ListedChannel {
+impl JsonListItem for ListedChannel {
     fn write(&self, out: &mut impl Write) {
         let channel = match channel_of_topic(&self.topic) {
             Some(PusherTopic::Channel { channel, .. }) => channel,
@@ -174,7 +174,7 @@ struct ListedUser {
     has_info: bool,
 }
 
-impl ListItem for ListedUser {
+impl JsonListItem for ListedUser {
     fn write(&self, out: &mut impl Write) {
         // Writing to a buffer cannot fail.
         let _ = write!(out, "{{\"id\":{}", json!(self.member.id()));
