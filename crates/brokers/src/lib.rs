@@ -27,6 +27,8 @@ mod reconnect;
 mod redis;
 #[cfg(any(feature = "redis", feature = "nats"))]
 mod remote;
+#[cfg(any(feature = "redis", feature = "nats"))]
+mod shared_connection;
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
 mod status;
 #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]

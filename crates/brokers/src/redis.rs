@@ -9,10 +9,10 @@
 mod announcement;
 mod append;
 mod entries;
+mod error;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use redis::io::tcp::TcpSettings;
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, RedisResult, cmd,
+    RedisConnectionInfo, RedisResult, cmd,
 };
 use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
@@ -34,13 +34,15 @@ use tokio::sync::mpsc;
 use self::announcement::{Announcement, Announcements, EntryFields, fingerprint};
 use self::append::AppendScript;
 use self::entries::{EntriesRequest, extent_command, unexpected_id};
+use self::error::{FollowError, NO_RIGHT, QueryError, is_answer, is_missing_key, rejection};
 use crate::error::BrokerConfigError;
 use crate::followed;
 use crate::reconnect::ReconnectDelay;
 use crate::remote::{
-    BrokerEngine, QUEUE_BYTES, QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, RemoteBroker, SharedConnection,
-    WakeSignal, flush_all, too_many_streams,
+    BrokerEngine, QUEUE_BYTES, QueuedAppend, REQUEST_TIMEOUT, RETRY_INTERVAL, RemoteBroker, WakeSignal,
+    flush_all, too_many_streams,
 };
+use crate::shared_connection::SharedConnection;
 use crate::status::Status;
 use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
 
@@ -58,9 +60,6 @@ const FIRST_PARTITION: &str = ":0";
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Idle time after which a connection is probed before it carries an append.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// Code of the error of a command, key or channel that the user may not use.
-const NO_RIGHT: &str = "NOPERM";
 
 /// Names of the settings, for errors.
 const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions", "prefix", "queue.bytes"];
@@ -378,49 +377,6 @@ impl StreamCopy<'_> {
     }
 }
 
-/// Error that ended reading.
-#[derive(Debug)]
-enum FollowError {
-    /// Transient: retry later.
-    Transient(QueryError),
-    Permanent(String),
-}
-
-impl fmt::Display for FollowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Transient(error) => error.fmt(f),
-            Self::Permanent(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl From<QueryError> for FollowError {
-    fn from(error: QueryError) -> Self {
-        Self::Transient(error)
-    }
-}
-
-/// Why a command has no result.
-#[derive(Debug)]
-enum QueryError {
-    /// The key does not exist.
-    MissingKey,
-    /// The user has no right to the command.
-    NoRight(String),
-    /// Redis rejects the command, or is not connected.
-    Failed(String),
-}
-
-impl fmt::Display for QueryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::MissingKey => "no such key",
-            Self::NoRight(reason) | Self::Failed(reason) => reason,
-        })
-    }
-}
-
 impl BrokerEngine for Redis {
     const RECORDS_MAX: u32 = append::RECORDS_MAX;
 
@@ -611,30 +567,6 @@ fn first_partitions(prefix: &str) -> String {
 /// Whether a connection still has answers: a rejection is one.
 async fn is_alive(mut connection: MultiplexedConnection) -> bool {
     cmd("PING").query_async::<()>(&mut connection).await.map_or_else(|error| is_answer(&error), |()| true)
-}
-
-/// Whether Redis has answered, so that another connection would not help.
-fn is_answer(error: &RedisError) -> bool {
-    error.code().is_some() || error.kind() == ErrorKind::UnexpectedReturnType
-}
-
-/// Names a rejected command, the reason, and the remedy.
-fn rejection(command: &Cmd, error: &RedisError) -> String {
-    let name = match command.args_iter().next() {
-        Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
-        _ => "a command".to_owned(),
-    };
-    let remedy = match error.code() {
-        Some(NO_RIGHT) => "; give the user the rights that the documentation of brokers lists",
-        _ => "",
-    };
-    let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
-    format!("Redis rejects {name}: {code} {detail}{remedy}")
-}
-
-/// Whether the error means that the key does not exist. Redis and proxies report other errors with the same code.
-fn is_missing_key(error: &RedisError) -> bool {
-    error.code() == Some("ERR") && error.detail() == Some("no such key")
 }
 
 /// The offset of an id of this bridge, at which a further record may follow.

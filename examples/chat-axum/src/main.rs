@@ -26,13 +26,14 @@ use std::error::Error;
 use chat_axum::Options;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env()?;
-    tracing_subscriber::fmt().with_env_filter(filter).init();
+    let filter: Targets = std::env::var("RUST_LOG").as_deref().unwrap_or("info").parse()?;
+    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(filter).init();
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = TcpListener::bind(&address).await?;
     tracing::info!("open http://{}/", listener.local_addr()?);

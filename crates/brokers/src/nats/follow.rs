@@ -101,8 +101,7 @@ async fn consume(
     };
     loop {
         let request = consumer.batch().max_messages(limit.messages()).max_bytes(limit.bytes());
-        let messages = request.expires(PULL_EXPIRY).messages().await;
-        let mut messages = match messages {
+        let mut messages = match request.expires(PULL_EXPIRY).messages().await {
             Ok(messages) => messages,
             Err(error) => return Ok(Err(error.to_string())),
         };
@@ -137,9 +136,8 @@ async fn consume(
             }
             last = consumer_sequence;
             if sequence < sink.next() {
-                return Ok(Err(format!(
-                    "sequence {sequence} was received twice; reading continues behind the last record"
-                )));
+                let reason = "was received twice; reading continues behind the last record";
+                return Ok(Err(format!("sequence {sequence} {reason}")));
             }
             if !sink.push(&record(&message, sequence, &key_of(&message))) {
                 streams.status.record_error(&format!(

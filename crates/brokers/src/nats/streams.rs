@@ -19,7 +19,7 @@ use super::denied::{DeniedSubjects, RequestedSubject};
 use super::settings::{NatsSettings, escaped};
 use crate::lock::lock;
 use crate::reconnect::ReconnectDelay;
-use crate::remote::SharedConnection;
+use crate::shared_connection::SharedConnection;
 use crate::status::Status;
 
 /// Time without requests after which the server removes a consumer.

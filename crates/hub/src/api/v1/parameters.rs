@@ -21,7 +21,9 @@ pub(super) const fn limit(help: &'static str) -> Parameter {
     in_query("limit", Schema::Integer, help)
 }
 
-/// Start of a page of consumer groups.
-pub(super) const GROUPS_AFTER: Parameter =
-    in_query("after", Schema::Text, "Start of the page: `next` of the page before");
-pub(super) const GROUPS_LIMIT: Parameter = limit("Groups of a page, at most 1,000, which is the default");
+/// A page of a stream's consumer groups.
+pub(super) const GROUPS_PAGE: &[Parameter] = &[
+    STREAM_NAME,
+    in_query("after", Schema::Text, "Start of the page: `next` of the page before"),
+    limit("Groups of a page, at most 1,000, which is the default"),
+];

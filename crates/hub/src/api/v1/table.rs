@@ -2,8 +2,7 @@
 
 use super::operation::{Operation, OperationHandler, RequestBody, Schema, in_query, optional, required};
 use super::parameters::{
-    AFTER, GROUP_NAME, GROUPS_AFTER, GROUPS_LIMIT, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, KEY, STREAM_NAME, TOPIC,
-    limit,
+    AFTER, GROUP_NAME, GROUPS_PAGE, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, KEY, STREAM_NAME, TOPIC, limit,
 };
 use super::schemas::{
     B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, EXCLUDE, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE,
@@ -564,7 +563,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         name: "listGroups",
         summary: "List the consumer groups of a durable stream with their offsets and lags",
         right: Some(ApiRight::Read),
-        parameters: &[STREAM_NAME, GROUPS_AFTER, GROUPS_LIMIT],
+        parameters: GROUPS_PAGE,
         body: None,
         answer: &STREAM_GROUPS_LISTED,
         execute: OperationHandler::WithRights(streams::groups),

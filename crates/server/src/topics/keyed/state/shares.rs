@@ -9,7 +9,12 @@ use crate::topics::keyed::write::{KeyError, KeyWrite};
 
 impl KeyedState {
     /// Checks the share of the client that writes.
-    pub(super) fn check_share(&self, write: &KeyWrite, value: &Bytes, limits: WriteLimits) -> Result<(), KeyError> {
+    pub(super) fn check_share(
+        &self,
+        write: &KeyWrite,
+        value: &Bytes,
+        limits: WriteLimits,
+    ) -> Result<(), KeyError> {
         if write.client.is_none() {
             return Ok(());
         }
