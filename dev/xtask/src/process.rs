@@ -148,10 +148,10 @@ fn wait(mut child: Child, limit: Duration) -> io::Result<(End, Option<f64>)> {
         // An exited program tells its whole time until it is waited for.
         let usage = Stat::read(child.id());
         let cpu = usage.as_ref().map(|usage| usage.cpu);
-        if usage.is_none_or(|usage| usage.has_exited) {
-            if let Some(status) = child.try_wait()? {
-                return Ok((End::Exit(status), cpu));
-            }
+        if usage.is_none_or(|usage| usage.has_exited)
+            && let Some(status) = child.try_wait()?
+        {
+            return Ok((End::Exit(status), cpu));
         }
         if Instant::now() >= deadline {
             kill_descendants(child.id());
