@@ -5,6 +5,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -19,7 +20,8 @@ use crate::process;
 use crate::steps;
 use crate::times;
 
-/// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`, and run once on each backend.
+/// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`. With each change they run on the ring, where it
+/// is permitted, and on the other backend in the step [`SECOND`].
 const WITH_BACKEND: [(&str, &str); 10] = [
     ("cli", "program"),
     ("cli", "bench"),
@@ -32,6 +34,8 @@ const WITH_BACKEND: [(&str, &str); 10] = [
     ("engine", "loopback"),
     ("engine", "examples"),
 ];
+/// Of these, the binaries that test the backends themselves: they run on both with each change.
+const ON_EACH: [(&str, &str); 3] = [("engine", "loopback"), ("engine", "examples"), ("server", "loopback")];
 /// Binaries that bound latencies run when nothing else does.
 const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
 /// Binaries that take longest start first. The others follow in cargo's order.
@@ -40,6 +44,8 @@ const LONGEST: [(&str, &str); 3] = [("cli", "program"), ("conformance", "cases")
 const AT_A_TIME: usize = 3;
 /// The step that runs the tests.
 pub(crate) const STEP: &str = "tests";
+/// The step that runs tests on the backend on which [`STEP`] has not run them.
+pub(crate) const SECOND: &str = "second";
 /// How many of the slowest runs are printed.
 const SLOWEST: usize = 10;
 
@@ -84,22 +90,44 @@ pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
     println!("compiled in {:.1} s", started.elapsed().as_secs_f64());
     BUILT.store(true, Ordering::Relaxed);
     let permitted = choice.permitted(&process::target().join("debug/sinews"))?;
-    let logs = log.with_file_name("tests");
-    // A log of a test that no longer exists would mislead.
-    let _ = fs::remove_dir_all(&logs);
-    let (alone, beside) = jobs(binaries, &permitted.backends, &logs)
-        .into_iter()
-        .partition(|job: &Job| is_in(&ALONE, &job.binary));
+    let (backends, logs) = (&permitted.backends[..], log.with_file_name("tests"));
     let mut ran = thread::scope(|scope| {
         let documented = scope.spawn(|| document_tests(&logs));
-        let mut ran = run_all(beside, AT_A_TIME);
+        let mut ran = run_jobs(jobs(binaries, backends, &logs), &logs);
         ran.push(documented.join().unwrap_or_else(|_| failed(&logs)));
         ran
     });
-    ran.extend(run_all(alone, 1));
     report(&mut ran, log);
     let lacking = crate::features::lacking().map_or_else(Count::default, |why| steps::skip(log, why));
     Ok(ran.iter().map(|ran| ran.count).sum::<Count>() + steps::skip_refused(log, &permitted) + lacking)
+}
+
+/// Runs the tests that [`run`] has run on one of two backends, on the other one.
+pub(crate) fn run_second(log: &Path, choice: Choice) -> Outcome {
+    let binaries = build(log)?;
+    let permitted = choice.permitted(&process::target().join("debug/sinews"))?;
+    let [second, _] = permitted.backends[..] else {
+        return Ok(steps::skip(
+            log,
+            "one backend is chosen or permitted: the step `tests` runs all tests on it",
+        ));
+    };
+    let logs = log.with_file_name("tests-second");
+    let binaries =
+        binaries.into_iter().filter(|binary| is_in(&WITH_BACKEND, binary) && !is_in(&ON_EACH, binary));
+    let mut ran = run_jobs(jobs(binaries.collect(), &[second], &logs), &logs);
+    report(&mut ran, log);
+    Ok(ran.iter().map(|ran| ran.count).sum())
+}
+
+/// Runs the jobs, those that need it alone.
+fn run_jobs(jobs: Vec<Job>, logs: &Path) -> Vec<Ran> {
+    // A log of a test that no longer exists would mislead.
+    let _ = fs::remove_dir_all(logs);
+    let (alone, beside) = jobs.into_iter().partition(|job: &Job| is_in(&ALONE, &job.binary));
+    let mut ran = run_all(beside, AT_A_TIME);
+    ran.extend(run_all(alone, 1));
+    ran
 }
 
 /// Cargo's arguments for the one debug build of the workspace, whose features are those of all packages together.
@@ -139,12 +167,17 @@ fn is_in(list: &[(&str, &str)], binary: &Binary) -> bool {
     list.iter().any(|(package, target)| binary.directory.ends_with(package) && binary.target == *target)
 }
 
-/// What runs on which backend. Binaries that know no backend run once, with the first.
+/// What runs on which backend: binaries that test backends on each, others that know backends on the last, which is preferred.
+/// Binaries that know no backend run once.
 fn jobs(binaries: Vec<Binary>, backends: &[Backend], logs: &Path) -> Vec<Job> {
     let mut jobs = Vec::new();
     for binary in binaries {
-        let several = if is_in(&WITH_BACKEND, &binary) { backends.len() } else { 1 };
-        for backend in backends.iter().take(several) {
+        let chosen = match (backends, is_in(&WITH_BACKEND, &binary)) {
+            (all, true) if is_in(&ON_EACH, &binary) => all,
+            ([.., preferred], true) => slice::from_ref(preferred),
+            (all, _) => &all[..all.len().min(1)],
+        };
+        for backend in chosen {
             let package = binary.directory.file_name().unwrap_or_default().to_string_lossy();
             let log = logs.join(format!("{package}-{}-{}.log", binary.target, backend.name()));
             jobs.push(Job { binary: binary.clone(), backend: *backend, log });
@@ -244,12 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn binaries_with_a_backend_run_on_each_and_the_longest_first() {
-        let binaries = vec![binary("proto", "handshake"), binary("cli", "program")];
+    fn tests_of_backends_run_on_each_and_the_longest_first() {
+        let names = [("proto", "handshake"), ("server", "loopback"), ("cli", "program")];
+        let binaries = names.map(|(package, target)| binary(package, target)).to_vec();
         let jobs = jobs(binaries, &[Backend::Poll, Backend::Uring], Path::new("/logs"));
         let logs: Vec<_> = jobs.iter().map(|job| job.log.to_str().unwrap_or_default()).collect();
-        let expected =
-            ["/logs/cli-program-poll.log", "/logs/cli-program-uring.log", "/logs/proto-handshake-poll.log"];
+        let expected = [
+            "/logs/cli-program-uring.log",
+            "/logs/proto-handshake-poll.log",
+            "/logs/server-loopback-poll.log",
+            "/logs/server-loopback-uring.log",
+        ];
         assert_eq!(logs, expected);
     }
 

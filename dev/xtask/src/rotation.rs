@@ -8,6 +8,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::binaries;
 use crate::process;
 
 /// The recorded passes, from the root of the repository.
@@ -24,8 +25,9 @@ const USUAL_SECONDS: f64 = 300.0;
 const SLOWNESS: [f64; 2] = [0.5, 3.0];
 
 /// The code of each long step: its program, its inputs, its task. The product's code belongs to all, and is not listed.
-const PATHS: [(&str, &[&str]); 22] = [
+const PATHS: [(&str, &[&str]); 23] = [
     ("no_std", &["dev/bare", "crates/proto/Cargo.toml"]),
+    (binaries::SECOND, &["crates/engine", "dev/xtask/src/binaries.rs"]),
     ("deny", &["deny.toml", "Cargo.lock", "dev/xtask/src/gates.rs"]),
     ("build", &["Cargo.toml", "crates/cli/Cargo.toml"]),
     (

@@ -39,13 +39,14 @@ enum Lane {
 }
 
 /// Cheap steps first: what is wrong shows early.
-const STEPS: [(&str, Lane, Run); 27] = [
+const STEPS: [(&str, Lane, Run); 28] = [
     ("fmt", Lane::Test, fmt),
     ("tidy", Lane::Test, tidy),
     (binaries::STEP, Lane::Test, binaries::run),
     ("autobahn", Lane::Test, autobahn),
     ("pages", Lane::Test, pages),
     ("no_std", Lane::Long, no_std),
+    (binaries::SECOND, Lane::Long, binaries::run_second),
     ("deny", Lane::Long, gates::deny),
     ("build", Lane::Long, build),
     ("conformance", Lane::Long, conformance),

@@ -73,7 +73,7 @@ fn late_echo() -> SocketAddr {
 fn compare_fails_if_a_server_does_not_start() {
     let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");
-    let run = run(&["compare", &url, "other=ws://127.0.0.1:1/=false", "--rounds", "3", "-d", "10ms"]);
+    let run = run(&["compare", &url, "other=ws://127.0.0.1:1/=false", "--rounds", "3", "-n", "5"]);
     assert!(!run.success && run.stderr.contains("exited with"), "{}", run.stderr);
 }
 

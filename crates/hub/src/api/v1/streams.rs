@@ -104,9 +104,10 @@ pub(super) fn delete(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
 
 /// `GET /streams/{stream}/groups`.
 pub(super) fn groups(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
-    let (store, name) = (store_of(context)?, stream_of(request)?);
+    let (name, after, limit) =
+        (stream_of(request)?, text_query(request, "after")?, limit_of(request, GROUPS_MAX)?);
+    let store = store_of(context)?;
     rights.may(ApiRight::Read, &name)?;
-    let (after, limit) = (text_query(request, "after")?, limit_of(request, GROUPS_MAX)?);
     let (groups, next) = group_lags(store, &store.describe(&name)?, after.as_deref(), limit);
     let head = format!("{{\"stream\":{},\"groups\":[", json!(name));
     Ok(list_success(JsonList::new(head, groups, page_end("]", next.as_deref()))).into())
