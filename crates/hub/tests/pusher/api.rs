@@ -338,8 +338,11 @@ fn long_lists_of_channels_and_users_are_complete() {
         let mut client = Client::new(&hub);
         for name in names {
             client.send("pusher:subscribe", json!({ "channel": name, "auth": "" }));
-            client.subscribed(name);
         }
+        // The numbers of subscribers come between the answers.
+        let answers = std::iter::from_fn(|| Some(client.receive()));
+        let subscribed = answers.filter(|answer| answer["event"] == "pusher_internal:subscription_succeeded");
+        assert_eq!(subscribed.take(names.len()).count(), names.len());
         client
     };
     let clients: Vec<Client> = names.chunks(400).map(subscribe).collect();
