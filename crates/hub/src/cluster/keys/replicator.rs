@@ -346,10 +346,13 @@ impl KeyReplicator {
         if self.shared.is_complete() || !self.is_synced || !self.settling.is_settled() {
             return;
         }
-        let is_missing = |topic: &SharedTopic| {
-            matches!(topic.replica, ReplicaState::Stale { .. }) && self.is_alive(topic.claim.owner)
+        // Another node claims a topic of a dead owner, and may have its keys. A durable one may wait long for its latest copy.
+        let is_claimed_soon = |topic: &Arc<str>| self.orphans.contains_key(topic) && !self.is_durable(topic);
+        let is_missing = |(name, topic): (&Arc<str>, &SharedTopic)| {
+            matches!(topic.replica, ReplicaState::Stale { .. })
+                && (self.is_alive(topic.claim.owner) || is_claimed_soon(name))
         };
-        if !self.topics.values().any(is_missing) {
+        if !self.topics.iter().any(is_missing) {
             self.shared.finish_loading();
         }
     }
