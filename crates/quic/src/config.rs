@@ -6,6 +6,7 @@ use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{ClientConfig, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use ring::rand::SystemRandom;
 
+use crate::congestion::Congestion;
 use crate::ids::{ConnectionRoutes, RoutedIds, WorkerRoute};
 use crate::limits::{QuicLimits, QuicSetupError};
 
@@ -27,7 +28,8 @@ impl QuicLimits {
             .receive_window(self.connection_window.into())
             .send_window(self.send_window.into())
             .datagram_receive_buffer_size(datagrams)
-            .datagram_send_buffer_size(self.datagram_send_buffer);
+            .datagram_send_buffer_size(self.datagram_send_buffer)
+            .congestion_controller_factory(Arc::new(Congestion::default()));
         Ok(transport)
     }
 

@@ -11,6 +11,7 @@ use sinews_http::h3::{Config, Event, FieldBuffer, H3Code, H3Connection, StreamSi
 use crate::app::{Http3App, LinkEnd};
 use crate::budget::DatagramBudget;
 use crate::config::varint;
+use crate::congestion;
 use crate::exchanges::{ConnectionKey, EndState, Exchanges, StreamQueues, http_id, quic_id};
 use crate::handshakes::ClientNetwork;
 use crate::limits::QuicLimits;
@@ -127,9 +128,15 @@ impl Http3Link {
         now: Instant,
     ) {
         if !std::mem::replace(&mut self.is_ended, true) {
-            self.quic.close(now, varint(code.get()), Bytes::from_static(reason.as_bytes()));
+            self.close_quic(code, reason, now);
             app.handle_end(self.key, cause, reason);
         }
+    }
+
+    /// Sends CONNECTION_CLOSE, also to a client that has not acknowledged what was sent before.
+    fn close_quic(&mut self, code: H3Code, reason: &'static str, now: Instant) {
+        congestion::open_window(&self.quic);
+        self.quic.close(now, varint(code.get()), Bytes::from_static(reason.as_bytes()));
     }
 
     /// Handles a datagram. Its events follow by [`drive`](Self::drive).
@@ -173,8 +180,7 @@ impl Http3Link {
                     self.http.set_control_stream(http_id(control));
                     if let Err(reason) = app.handle_start(&mut self.exchanges(now)) {
                         self.is_ended = true;
-                        let code = varint(H3Code::H3_EXCESSIVE_LOAD.get());
-                        return self.quic.close(now, code, Bytes::from_static(reason.as_bytes()));
+                        return self.close_quic(H3Code::H3_EXCESSIVE_LOAD, reason, now);
                     }
                 }
                 QuicEvent::ConnectionLost { reason } => {
@@ -264,8 +270,7 @@ impl Http3Link {
     fn check(&mut self, error: Option<sinews_http::h3::Error>, app: &mut dyn Http3App, now: Instant) {
         let Some(error) = error.filter(|_| !self.is_ended) else { return };
         self.is_ended = true;
-        let reason = Bytes::from_static(error.reason().as_bytes());
-        self.quic.close(now, varint(error.code().get()), reason);
+        self.close_quic(error.code(), error.reason(), now);
         app.handle_end(self.key, LinkEnd::Violation, &error.to_string());
     }
 

@@ -25,6 +25,8 @@ mod budget;
 #[cfg(feature = "quinn")]
 mod config;
 #[cfg(feature = "quinn")]
+mod congestion;
+#[cfg(feature = "quinn")]
 mod connection;
 #[cfg(feature = "quinn")]
 mod endpoint;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{Dir, StreamId, TransportConfig, VarInt};
-use sinews_http::h3::{Config, Event, QuicStreamId, RequestTarget};
+use sinews_http::h3::{Config, Event, H3Code, QuicStreamId, RequestTarget};
 use sinews_quic::{
     ConnectionKey, ConnectionRoutes, DatagramSend, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits,
     WorkerRoute,
@@ -712,6 +712,31 @@ fn unacknowledged_content_is_limited_until_the_client_acknowledges_some() {
     world.pass_time(&mut client);
     let held = send(&mut world);
     assert!(held > 900 << 10, "{held} bytes");
+}
+
+/// The congestion window is full, and content waits for it.
+#[test]
+fn client_that_acknowledges_nothing_learns_why_the_connection_ends() {
+    let (mut world, mut client) = connected(QuicLimits::new().with_max_queued(3 << 20));
+    world.app.withholds = true;
+    let stream =
+        QuicStreamId::new(client.ask(&RequestTarget::new("POST", "https", "localhost", "/"), b"all", true));
+    world.run(&mut client, "a request", |world, _| world.app.requests == 1 && world.app.bodies.is_empty());
+    world.lend(|exchanges| {
+        exchanges.send_data(stream, vec![7; 1_000_000].into(), false).expect("an open stream");
+    });
+    let sent: usize = world.transmit().iter().map(Vec::len).sum();
+    assert!((1..100_000).contains(&sent), "{sent} bytes within the window");
+    world.lend(|exchanges| exchanges.close(H3Code::H3_EXCESSIVE_LOAD, "client is slow"));
+    for datagram in world.transmit() {
+        client.receive(&datagram, world.now);
+    }
+    assert_eq!(client.closed, Some((true, H3Code::H3_EXCESSIVE_LOAD.get())));
+    assert!(
+        client.lost.as_ref().is_some_and(|reason| reason.contains("client is slow")),
+        "{:?}",
+        client.lost
+    );
 }
 
 #[test]
