@@ -166,7 +166,9 @@ impl Run<'_> {
         if ![Target::Serve, Target::Tls, Target::Http2, Target::Http3].into_iter().any(wants) {
             return Ok(Count::default());
         }
-        let binary = server::binary(self.options.binary.as_deref())?;
+        let given = self.options.binary.as_deref();
+        // The suite's own 1,000 messages take a debug build very long.
+        let binary = if self.options.full { server::optimized(given) } else { server::binary(given) }?;
         let permitted = self.options.backend.permitted(&binary)?;
         let mut count = permitted.print_skipped();
         for backend in permitted.backends {
@@ -270,7 +272,11 @@ impl Run<'_> {
         if chosen.is_empty() {
             return Ok(count);
         }
-        let binaries = server::build_all("sinews-programs")?;
+        let binaries = if self.options.full {
+            server::build_all("sinews-programs")?
+        } else {
+            server::build_all_debug(&PROGRAMS.map(|program| program.name))?
+        };
         for Program { name, target, role } in chosen {
             println!("library on {}, {}", value_name(target), value_name(role));
             count = count + self.below(name).on_program(&binaries.join(name), *role)?;

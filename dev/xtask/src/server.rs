@@ -158,17 +158,24 @@ impl Usage {
     }
 }
 
-/// Returns the given binary, or builds `sinews` for checks.
+/// Returns the given binary, or the debug build of `sinews`, which the Rust tests use, too: with overflow checks, and compiled once.
 pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
+    given.map_or_else(|| build_debug("sinews"), existing)
+}
+
+/// Returns the given binary, or builds `sinews` for checks of speed and memory.
+pub(crate) fn optimized(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = given {
-        let found = path.canonicalize();
-        return found.map_err(|error| format!("{}: {error}", path.display()));
+        return existing(path);
     }
-    // No package is named: `cargo run` selects the same ones, and one build serves both.
     let arguments =
         ["--profile", CHECKS_PROFILE, "--features", CHECKED_FEATURES, "--bin", "sinews"].map(str::to_owned);
     build_with(process::cargo(), &arguments, "sinews")?;
     Ok(process::target().join(CHECKS_PROFILE).join("sinews"))
+}
+
+fn existing(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Builds a program of the workspace for checks.

@@ -62,7 +62,7 @@ pub(crate) fn syscalls(options: &SyscallOptions) -> Outcome {
 
 /// Runs a task of the program on each backend.
 fn each(choice: Choice, binary: Option<&Path>, task: &str, further: &[&str]) -> Outcome {
-    let binary = server::binary(binary)?;
+    let binary = server::optimized(binary)?;
     let program = server::build("sinews-soak", "sinews-soak")?;
     let permitted = choice.permitted(&binary)?;
     let mut count = permitted.print_skipped();
