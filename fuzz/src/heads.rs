@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sha1::{Digest as _, Sha1};
+use sha1_smol::Sha1;
 
 /// A head, split into its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl<'a> Head<'a> {
 /// Returns the proof for a key (RFC 6455 section 4.2.2).
 pub(crate) fn proof(key: &[u8]) -> String {
     let text = [key, b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat();
-    STANDARD.encode(Sha1::digest(text))
+    STANDARD.encode(Sha1::from(text).digest().bytes())
 }
 
 /// Returns a valid answer to a key, without its empty line.

@@ -21,7 +21,7 @@ pub(crate) fn run(
     let plan = Arc::new(load_plan(url, load)?);
     let outcome = measure(&plan, report, interrupt)?;
     if let Some(path) = &report.report {
-        let page = report::html::page(&plan, &outcome)?;
+        let page = report::html::page(&plan, &outcome);
         std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if report.json {

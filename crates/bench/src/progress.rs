@@ -1,9 +1,9 @@
 //! Progress output: an updated line in a terminal, a periodic line elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use rustix::termios::tcgetwinsize;
 
 use crate::load::{RunPhase, RunProgress};
 use crate::output::print_status;
@@ -15,22 +15,20 @@ pub(crate) struct ProgressDisplay {
 
 enum ProgressOutput {
     Nothing,
-    Bar(ProgressBar),
-    Lines { last: Option<Instant> },
+    /// One line with a bar, rewritten for each sample.
+    Bar,
+    Lines {
+        last: Option<Instant>,
+    },
 }
 
 impl ProgressDisplay {
     pub(crate) fn new(quiet: bool) -> Self {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
         let shown = if quiet {
             ProgressOutput::Nothing
-        } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::new(PARTS);
-            // The template is constant and valid; an error would select the default template. In a narrow terminal
-            // the message is truncated to one line.
-            if let Ok(style) = ProgressStyle::with_template("{bar:12.cyan} {wide_msg}") {
-                bar.set_style(style);
-            }
-            ProgressOutput::Bar(bar)
+        } else if std::io::stderr().is_terminal() && !is_dumb {
+            ProgressOutput::Bar
         } else {
             ProgressOutput::Lines { last: None }
         };
@@ -40,9 +38,11 @@ impl ProgressDisplay {
     pub(crate) fn show(&mut self, now: &RunProgress) {
         match &mut self.shown {
             ProgressOutput::Nothing => {}
-            ProgressOutput::Bar(bar) => {
-                bar.set_position((now.fraction * PARTS as f64) as u64);
-                bar.set_message(line(now));
+            ProgressOutput::Bar => {
+                let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+                let columns = if columns == 0 { COLUMNS } else { columns };
+                let color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+                replace_line(&bar_line(now.fraction, &line(now), columns, color));
             }
             ProgressOutput::Lines { last } => {
                 if last.is_none_or(|last| last.elapsed() >= BETWEEN_LINES) {
@@ -54,10 +54,24 @@ impl ProgressDisplay {
     }
 
     pub(crate) fn end(self) {
-        if let ProgressOutput::Bar(bar) = self.shown {
-            bar.finish_and_clear();
+        if let ProgressOutput::Bar = self.shown {
+            replace_line("");
         }
     }
+}
+
+/// Erases the terminal's line first: erasing after a line of full width would remove its last character.
+fn replace_line(text: &str) {
+    let _ = std::io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
+}
+
+/// Draws the bar and the text, truncated to one line of the terminal.
+fn bar_line(fraction: f64, text: &str, columns: usize, color: bool) -> String {
+    let filled = (fraction * BAR as f64) as usize;
+    let bar: String = (0..BAR.min(columns)).map(|cell| if cell < filled { '█' } else { '░' }).collect();
+    let text: String = text.chars().take(columns.saturating_sub(BAR + 1)).collect();
+    let (start, end) = if color { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
+    format!("{start}{bar}{end} {text}").trim_end().to_owned()
 }
 
 fn line(now: &RunProgress) -> String {
@@ -77,6 +91,24 @@ fn line(now: &RunProgress) -> String {
     line
 }
 
-const PARTS: u64 = 1000;
+/// Width of the bar.
+const BAR: usize = 12;
+
+/// Width of a terminal that does not report its own.
+const COLUMNS: usize = 80;
 
 const BETWEEN_LINES: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bar_line_fits_the_terminal() {
+        assert_eq!(bar_line(0.0, "measuring: 2 open", 80, false), "░░░░░░░░░░░░ measuring: 2 open");
+        assert_eq!(bar_line(0.5, "measuring: 2 open", 20, false), "██████░░░░░░ measuri");
+        assert_eq!(bar_line(1.0, "measuring: 2 open", 5, false), "█████");
+        let colored = bar_line(1.0, "measuring: 2 open", 30, true);
+        assert_eq!(colored, "\x1b[36m████████████\x1b[0m measuring: 2 open");
+    }
+}

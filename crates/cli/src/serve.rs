@@ -8,13 +8,12 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
-use sd_notify::NotifyState;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use sinews_hub::{AccessPolicy, Predecessor};
 use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, TlsConfig, redact_urls};
 
-use self::notify::notify;
+use self::notify::{ServiceState, notify};
 use self::options::{access_policy, build_hub, check_hub};
 use self::reload::Reloader;
 use crate::args::ConfigCommand;
@@ -82,7 +81,7 @@ fn serve(
         if let Some(serving) = serving {
             serving.run();
         }
-        notify(&[NotifyState::Ready]);
+        notify(ServiceState::Ready);
     })?;
     hub.shut_down();
     tracing::info!("stopped");
@@ -158,7 +157,7 @@ fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &AccessPolicy) 
 
 /// Each connection needs a descriptor; the usual soft limit of 1,024 is for programs that use select.
 fn raise_descriptor_limit() -> Option<u64> {
-    match rlimit::increase_nofile_limit(u64::MAX) {
+    match sinews_engine::raise_descriptor_limit() {
         Ok(limit) => {
             if limit < DESCRIPTORS_MIN {
                 tracing::warn!(

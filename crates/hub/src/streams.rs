@@ -47,6 +47,7 @@ pub(crate) mod seeking;
 pub(crate) mod service;
 pub(crate) mod store;
 mod subscription;
+mod temporary;
 #[cfg(test)]
 #[path = "../tests/support/test_broker.rs"]
 mod test_broker;

@@ -1,5 +1,6 @@
 //! Static files of a directory.
 
+mod media_type;
 mod path;
 mod store;
 
@@ -26,6 +27,8 @@ use crate::request::{FilePart, Request, Response, ResponseBody};
 ///   (206, 416); a request for several ranges gets the whole file, as section 14.2 permits.
 /// * A client that accepts brotli or gzip gets `name.br` or `name.gz`, if that file exists and is not older.
 ///   Otherwise it gets text that is in memory in gzip. A range request gets a range of the uncompressed file.
+/// * `Content-Type` follows from the extension of the name. Files with an unknown extension are
+///   `application/octet-stream`.
 /// * Names that begin with a dot are not found, except `.well-known`. No path and no symbolic link leads out of the
 ///   directory. Only regular files are served.
 /// * An unreadable file is answered with 403. Disk errors are answered with 500 and logged.

@@ -58,7 +58,7 @@ type Error = Box<dyn std::error::Error>;
 fn main() -> Result<(), Error> {
     let cli = Cli::parse();
     // The servers inherit this limit.
-    rlimit::increase_nofile_limit(u64::MAX)?;
+    sinews_engine::raise_descriptor_limit()?;
     match cli.command {
         Some(Command::PlainMio { port }) => plain_mio::run(port),
         #[cfg(target_os = "linux")]

@@ -98,7 +98,7 @@ fn builder() -> Builder<squeue::Entry, cqueue::Entry> {
 
 /// Direct descriptors count toward the limit of open files for each ring.
 fn descriptors() -> io::Result<u32> {
-    Ok(rlimit::increase_nofile_limit(DESCRIPTORS)?.min(DESCRIPTORS) as u32)
+    Ok(sinews_engine::raise_descriptor_limit()?.min(DESCRIPTORS) as u32)
 }
 
 struct Echo<'a> {

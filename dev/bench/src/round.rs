@@ -104,7 +104,7 @@ impl Rounds {
     ) -> Result<Self, Error> {
         let named = |index: usize, error: Error| format!("{}: {error}", servers[index].0);
         let connect = |index: usize| connect(index).map_err(|error| named(index, error));
-        let descriptors = rlimit::increase_nofile_limit(u64::MAX)?;
+        let descriptors = sinews_engine::raise_descriptor_limit()?;
         let mut all = Vec::new();
         if (connections * servers.len()) as u64 + DESCRIPTORS_SPARE <= descriptors {
             all = (0..servers.len()).map(connect).collect::<Result<_, _>>()?;

@@ -5,7 +5,7 @@ use std::io;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use sha1::{Digest as _, Sha1};
+use sha1_smol::Sha1;
 use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, RequestHead};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -46,8 +46,9 @@ impl ProxiedHandshake {
     /// The response of HTTP/1.1: 101 for an accepted handshake (RFC 6455 section 4.2.2).
     pub fn response<'h>(&self, status: u16, headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Vec<u8> {
         let mut head = if (200..300).contains(&status) {
-            let accept = Sha1::new().chain_update(&self.key).chain_update(ACCEPT_SUFFIX).finalize();
-            let accept = STANDARD.encode(accept);
+            let mut hash = Sha1::from(&self.key);
+            hash.update(ACCEPT_SUFFIX);
+            let accept = STANDARD.encode(hash.digest().bytes());
             format!(
                 "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Accept: {accept}\r\n"

@@ -10,7 +10,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use md5::{Digest, Md5};
 use ring::hmac;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
@@ -280,7 +279,7 @@ fn payload() -> String {
 /// A target with the signature of a request, valid for ten minutes.
 fn signed(path: &str, body: &str) -> Result<String> {
     let time = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let md5 = hex(&Md5::digest(body));
+    let md5 = hex(&md5::compute(body).0);
     let query = format!("auth_key={APP_KEY}&auth_timestamp={time}&auth_version=1.0&body_md5={md5}");
     let key = hmac::Key::new(hmac::HMAC_SHA256, APP_SECRET.as_bytes());
     let signature = hex(hmac::sign(&key, format!("POST\n{path}\n{query}").as_bytes()).as_ref());

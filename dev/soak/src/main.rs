@@ -108,7 +108,7 @@ fn main() -> ExitCode {
 
 fn load_and_exhaust(options: &LoadOptions, verdict: &mut Verdict) -> Result<(), Fault> {
     let LoadOptions { target, seconds, seed } = options;
-    let limit = rlimit::increase_nofile_limit(u64::MAX)?;
+    let limit = sinews_engine::raise_descriptor_limit()?;
     println!("soak: backend {}, {seconds} s, seed {seed}, {limit} descriptors", target.backend);
     let mut rng = Rng::new(*seed);
     let time = Duration::from_secs(*seconds);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
-use sinews_engine::BackendChoice;
+use sinews_engine::{BackendChoice, raise_descriptor_limit};
 
 use super::is_ring;
 use crate::load::LoadThreads;
@@ -11,7 +11,7 @@ use crate::load::LoadThreads;
 /// Raises the descriptor limit to the hard limit. Returns the limit.
 pub(super) fn raise_descriptors() -> usize {
     // Without a known limit, the first failing connection reports it.
-    let limit = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);
+    let limit = raise_descriptor_limit().unwrap_or(u64::MAX);
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 

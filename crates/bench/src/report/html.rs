@@ -1,18 +1,14 @@
 //! A self-contained page with charts: no script, no font, no network.
 
-use plotters::coord::Shift;
-use plotters::prelude::*;
-
 use super::super::plan::LoadPlan;
-use super::super::result::{LoadResult, PERCENTILES};
+use super::super::result::{LoadResult, PERCENTILES, Sample};
+use super::chart::{Axis, line_chart};
 use super::table::{load, rows};
 use super::units::{bytes, count, nanos};
 use crate::url::shown_url;
 
-/// # Errors
-///
-/// Returns an error if a chart cannot be drawn.
-pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> Result<String, String> {
+/// Returns the page.
+pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> String {
     let row =
         |name: &str, value: &str| format!("<tr><th>{}</th><td>{}</td></tr>\n", escape(name), escape(value));
     let mut table = String::new();
@@ -24,19 +20,19 @@ pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> Result<String, Stri
     let mut charts = String::new();
     if outcome.has_figures(plan) {
         add_figures(plan, outcome, row, &mut table);
-        charts = draw_charts(outcome)?;
+        charts = draw_charts(outcome);
     }
     let warnings = outcome.warnings(plan);
     let warnings: String =
         warnings.iter().map(|text| format!("<p class=warning>{}</p>\n", escape(text))).collect();
     let (url, load) = (escape(&shown_url(&plan.target.url)), escape(&load(plan, outcome)));
     let json = escape(&format!("{:#}", outcome.to_json(plan)));
-    Ok(format!(
+    format!(
         "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n\
          <title>{url} – sinews bench</title>\n<style>{STYLE}</style>\n<h1>{url}</h1>\n<p>{load}</p>\n\
          {warnings}<table>\n{table}</table>\n{charts}\
          <details><summary>As JSON</summary><pre>{json}</pre></details>\n</html>\n"
-    ))
+    )
 }
 
 /// Adds the rows of the figures to the table.
@@ -59,28 +55,28 @@ fn add_figures(
 }
 
 /// Draws the charts that have points.
-fn draw_charts(outcome: &LoadResult) -> Result<String, String> {
+fn draw_charts(outcome: &LoadResult) -> String {
     let mut charts = String::new();
     for (title, svg) in [
-        ("Latency by percentile", latency(outcome)?),
-        ("Rate over time", over_time(outcome, |sample| Some(sample.rate), count)?),
+        ("Latency by percentile", latency(outcome)),
+        ("Rate over time", over_time(outcome, |sample| Some(sample.rate), count)),
         (
             "The server's memory over time",
-            over_time(outcome, |sample| sample.memory.map(|memory| memory as f64), bytes)?,
+            over_time(outcome, |sample| sample.memory.map(|memory| memory as f64), bytes),
         ),
     ] {
         if let Some(svg) = svg {
             charts.push_str(&format!("<figure><figcaption>{title}</figcaption>{svg}</figure>\n"));
         }
     }
-    Ok(charts)
+    charts
 }
 
 /// Plots latency against the percentile, with equal width for each nine.
-fn latency(outcome: &LoadResult) -> Result<Option<String>, String> {
+fn latency(outcome: &LoadResult) -> Option<String> {
     let histogram = &outcome.tally.latency;
     if histogram.is_empty() {
-        return Ok(None);
+        return None;
     }
     let nines = (histogram.len() as f64).log10().clamp(1.0, 5.0);
     let points: Vec<(f64, f64)> = (0..=POINTS)
@@ -91,87 +87,37 @@ fn latency(outcome: &LoadResult) -> Result<Option<String>, String> {
         })
         .collect();
     let most = points.last().map_or(1.0, |point| point.1).max(1.0);
-    let percent = |nines: &f64| match *nines {
+    let percent = |nines: f64| match nines {
         nines if nines < 0.01 => "0 %".to_owned(),
         nines => {
             let digits = (nines - 2.0).max(0.0).round() as usize;
             format!("{:.digits$} %", 100.0 * (1.0 - 10f64.powf(-nines)))
         }
     };
-    draw((0.0..nines, 0.0..most * 1.05), &points, &percent, &|value| nanos(*value)).map(Some)
+    let x = Axis { end: nines, label: &percent };
+    Some(line_chart(&points, &x, &Axis { end: most * 1.05, label: &nanos }))
 }
 
 fn over_time(
     outcome: &LoadResult,
-    value: impl Fn(&super::super::result::Sample) -> Option<f64>,
+    value: impl Fn(&Sample) -> Option<f64>,
     shown: fn(f64) -> String,
-) -> Result<Option<String>, String> {
+) -> Option<String> {
     let samples = &outcome.samples;
     let points: Vec<(f64, f64)> =
         samples.iter().filter_map(|sample| Some((sample.at.as_secs_f64(), value(sample)?))).collect();
-    let Some((last, _)) = points.last().filter(|_| points.len() > 1) else { return Ok(None) };
+    let (end, _) = *points.last().filter(|last| points.len() > 1 && last.0 > 0.0)?;
     let most = points.iter().map(|point| point.1).fold(1.0, f64::max);
-    draw((0.0..*last, 0.0..most * 1.05), &points, &|at| format!("{at:.1} s"), &|value| shown(*value))
-        .map(Some)
+    let x = Axis { end, label: &|at| format!("{at:.1} s") };
+    Some(line_chart(&points, &x, &Axis { end: most * 1.05, label: &shown }))
 }
 
-type Ranges = (std::ops::Range<f64>, std::ops::Range<f64>);
-
-fn draw(
-    (x, y): Ranges,
-    points: &[(f64, f64)],
-    x_label: &dyn Fn(&f64) -> String,
-    y_label: &dyn Fn(&f64) -> String,
-) -> Result<String, String> {
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        draw_on(&area, (x, y), points, x_label, y_label).map_err(|error| format!("a chart: {error}"))?;
-        area.present().map_err(|error| format!("a chart: {error}"))?;
-    }
-    // The page's style sets these colors for light and dark mode.
-    Ok(svg.replace(INK, "currentColor").replace(LINE, "var(--line)").replace(GRID, "var(--grid)"))
-}
-
-fn draw_on<'a>(
-    area: &DrawingArea<SVGBackend<'a>, Shift>,
-    (x, y): Ranges,
-    points: &[(f64, f64)],
-    x_label: &dyn Fn(&f64) -> String,
-    y_label: &dyn Fn(&f64) -> String,
-) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
-    let mut chart = ChartBuilder::on(area)
-        .margin(10)
-        .margin_right(40)
-        .x_label_area_size(32)
-        .y_label_area_size(84)
-        .build_cartesian_2d(x, y)?;
-    chart
-        .configure_mesh()
-        .x_label_formatter(&x_label)
-        .y_label_formatter(&y_label)
-        .x_labels(6)
-        .y_labels(6)
-        .axis_style(RGBColor(1, 1, 1))
-        .bold_line_style(RGBColor(2, 2, 2))
-        .light_line_style(TRANSPARENT)
-        .label_style(("sans-serif", 15, &RGBColor(1, 1, 1)))
-        .draw()?;
-    chart.draw_series(LineSeries::new(points.iter().copied(), RGBColor(3, 3, 3).stroke_width(2)))?;
-    Ok(())
-}
-
-fn escape(text: &str) -> String {
+/// Escapes text between tags and in attributes.
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-const SIZE: (u32, u32) = (720, 280);
 const POINTS: u32 = 200;
-
-/// Placeholder colors, replaced by colors of the page.
-const INK: &str = "#010101";
-const GRID: &str = "#020202";
-const LINE: &str = "#030303";
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#0b62c4;--grid:#e4e7eb;--paper:#fff;--ink:#1b1f24;--warn:#9a3412}\

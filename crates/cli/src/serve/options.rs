@@ -1,11 +1,10 @@
 //! The options of the hub, from the settings.
 
-use sd_notify::NotifyState;
 use sinews_hub::auth::{ApiKeys, Auth, AuthError, AuthOptions, TokenKeys};
 use sinews_hub::{AccessPolicy, BrowserRejection, BuildError, Hub, HubBuilder, Predecessor};
 use sinews_server::DeflateMode;
 
-use super::notify::notify;
+use super::notify::{ServiceState, notify};
 use crate::config::units::Redacted;
 use crate::output;
 use crate::settings::{AuthSettings, DeflateSetting, KeySource, RejectBrowsers, ServeSettings};
@@ -27,7 +26,7 @@ pub(super) fn build_hub(
         .build_info(version::VERSION, version::COMMIT)
         .dropped_log_lines(output::dropped_lines)
         .predecessor(predecessor)
-        .on_successor(|process| notify(&[NotifyState::MainPid(process)]));
+        .on_successor(|process| notify(ServiceState::MainPid(process)));
     builder.build().map_err(|error| describe(settings, error))
 }
 

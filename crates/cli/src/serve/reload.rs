@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use sinews_hub::{Handover, LivePolicy};
 use sinews_server::{StopHandle, TlsConfig, redact_urls};
 
-use super::notify::notify;
+use super::notify::{ServiceState, notify};
 use super::options::access_policy;
 use crate::log::SetFilter;
 use crate::settings::{ServeArgs, ServeSettings};
@@ -72,7 +71,7 @@ pub(super) fn watch(
                 handover.abandon();
                 if !handover.has_successor() {
                     // After a handover, the notification would stop the successor.
-                    notify(&[NotifyState::Stopping]);
+                    notify(ServiceState::Stopping);
                 }
                 stop.stop();
                 tracing::info!("stopping; a second signal stops at once");
@@ -87,14 +86,12 @@ const RELOADS_MAX: usize = 1;
 
 /// Reloads everything, and notifies the service manager.
 fn reload_all(reloader: &Arc<Mutex<Reloader>>) {
-    if let Ok(now) = NotifyState::monotonic_usec_now() {
-        notify(&[NotifyState::Reloading, now]);
-    }
+    notify(ServiceState::Reloading);
     lock(reloader).run();
     if let Err(error) = watch_apps(reloader) {
         tracing::error!("thread of pusher.apps_directory: {error}");
     }
-    notify(&[NotifyState::Ready]);
+    notify(ServiceState::Ready);
 }
 
 fn lock(reloader: &Mutex<Reloader>) -> MutexGuard<'_, Reloader> {

@@ -157,10 +157,9 @@ fn memory_of_a_replay_to_many_clients_is_released_while_they_stay_connected() {
     const CLIENTS: usize = 4_000;
     const REPLAY: &str = r#"{"op":"subscribe","id":1,"topic":"kept.a","last":100}"#;
     // The server is a separate process, so each process has one descriptor per connection.
-    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
-    rlimit::increase_nofile_limit(hard).unwrap();
-    if hard < CLIENTS as u64 + 500 {
-        return println!("skipped: {hard} descriptors are too few for the clients (ulimit -Hn)");
+    let limit = sinews_engine::raise_descriptor_limit().unwrap();
+    if limit < CLIENTS as u64 + 500 {
+        return println!("skipped: {limit} descriptors are too few for the clients (ulimit -Hn)");
     }
     let server = Running::serve(&["--threads", "1", "--history", "kept.>=100"]);
     for _ in 0..100 {

@@ -9,6 +9,7 @@ use std::thread;
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, opcode};
+use rustix::process::{Resource, getrlimit};
 
 use super::unavailable::RingUnavailable;
 use crate::{EngineConfig, Io};
@@ -74,7 +75,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 /// Registers a file table as large as the limits permit. Returns its size.
 pub(super) fn register_files(ring: &IoUring, config: &EngineConfig) -> io::Result<usize> {
-    let limit = rlimit::Resource::NOFILE.get_soft()?;
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let max = config.ring_files.unwrap_or(FILES_MAX).min(u32::try_from(limit).unwrap_or(u32::MAX)).max(1);
     let submitter = ring.submitter();
     submitter.register_files_sparse(max)?;

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use rlimit::Resource;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sinews_engine::{BackendChoice, Engine, EngineConfig, Flow, ListenOptions, Listener};
 use socket2::SockRef;
 
@@ -189,10 +189,11 @@ fn with_descriptors() -> EngineConfig {
 
 /// Leaves the process this many free descriptors.
 pub(crate) fn leave_free(descriptors: u64) {
-    let (_, hard) = Resource::NOFILE.get().unwrap();
-    Resource::NOFILE.set(hard, hard).unwrap();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let set = |current| setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    set(maximum);
     let lowest_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
-    Resource::NOFILE.set(lowest_free + descriptors, hard).unwrap();
+    set(Some(lowest_free + descriptors));
 }
 
 #[test]

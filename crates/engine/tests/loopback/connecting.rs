@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use sinews_engine::{BackendChoice, CloseReason, ConnectOptions, Engine, Flow, Io, Remote};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -323,10 +324,10 @@ fn child_has_few_descriptors() {
     let mut client = Host::connecting(caller(vec![to(listener.local_addr().unwrap()); CONNECTIONS]));
     // Sockets need a descriptor each until they are in the table; the table has the size of the original
     // limit.
-    let before = rlimit::Resource::NOFILE.get().unwrap();
+    let before = getrlimit(Resource::Nofile);
     super::accepting::leave_free(CONNECTIONS as u64 + 5);
     client.until(|app| app.count(Kind::Connected) == CONNECTIONS);
     let mut peers: Vec<_> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     assert_eq!(read_exactly(&mut peers[0], 5), b"hello");
-    rlimit::Resource::NOFILE.set(before.0, before.1).unwrap();
+    setrlimit(Resource::Nofile, before).unwrap();
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use sinews_engine::{
     App, BackendChoice, CloseReason, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions,
-    Listener,
+    Listener, raise_descriptor_limit,
 };
 
 use crate::accepting::in_a_process_of_its_own;
@@ -384,8 +385,8 @@ fn small_memlock_limit_yields_smaller_ring_or_fallback() {
 #[test]
 #[ignore = "run by the test above in a process of its own"]
 fn child_has_little_locked_memory() {
-    let limit = std::env::var("SINEWS_TEST_MEMLOCK").unwrap().parse().unwrap();
-    rlimit::Resource::MEMLOCK.set(limit, limit).unwrap();
+    let limit = Some(std::env::var("SINEWS_TEST_MEMLOCK").unwrap().parse().unwrap());
+    setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
     let auto = EngineConfig::default().with_backend(BackendChoice::Auto);
     let mut host = Host::with(auto, ListenOptions::default(), Probe::echo());
     println!("served by {:?}", host.engine.backend());
@@ -408,11 +409,10 @@ fn bursts_beyond_queue_capacity_are_served() {
     }
     // More than 1024 operations in one turn, and more than 4096 completions.
     const CONNECTIONS: usize = 4500;
-    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
-    if hard < 2 * CONNECTIONS as u64 {
-        return println!("skipped: {hard} descriptors are too few for the clients (ulimit -Hn)");
+    let limit = raise_descriptor_limit().unwrap();
+    if limit < 2 * CONNECTIONS as u64 {
+        return println!("skipped: {limit} descriptors are too few for the clients (ulimit -Hn)");
     }
-    rlimit::increase_nofile_limit(hard).unwrap();
     let mut host = Host::with(uring(), ListenOptions::default(), Probe::echo());
     let mut clients = Vec::with_capacity(CONNECTIONS);
     while clients.len() < CONNECTIONS {

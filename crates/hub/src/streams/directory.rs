@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, io, thread};
 
 use sinews_stream::{OpenError, Streams, StreamsConfig};
-use tempfile::TempDir;
 
 use super::options::{BrokerIdentity, StreamOptions};
 use super::service::StreamService;
+use super::temporary::TemporaryDirectory;
 use crate::namespaces::order::PatternSwitch;
 
 /// A directory of streams.
 enum StreamDirectory {
     Configured(PathBuf, Option<BrokerIdentity>),
     /// Temporary, for the lifetime of this process.
-    Temporary(TempDir),
+    Temporary(TemporaryDirectory),
 }
 
 /// Reason why a directory cannot be opened.
@@ -65,7 +65,7 @@ fn open_one(
             options.broker.as_ref().map(|(_, identity)| identity.clone()),
         ),
         None => {
-            let made = tempfile::Builder::new().prefix("sinews-").tempdir();
+            let made = TemporaryDirectory::create();
             StreamDirectory::Temporary(
                 made.map_err(|error| format!("{}: {error}", std::env::temp_dir().display()))?,
             )

@@ -12,7 +12,6 @@ use sinews_stream::{
     AppendError, Lookup, Partition, Pending, StartPosition, Stream, StreamConfig, StreamError, StreamInfo,
     StreamState, Streams,
 };
-use tempfile::TempDir;
 
 use super::broker::BrokerStore;
 use super::carrier::WorkerCarrier;
@@ -31,6 +30,7 @@ use super::store::{
     Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening, StoreFuture,
     StreamStore,
 };
+use super::temporary::TemporaryDirectory;
 use crate::auth::{Action, Creator, Rights};
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
@@ -59,7 +59,7 @@ pub(crate) struct StreamService {
     /// The streams of durable keys beside those of a broker, which stores no keys.
     of_keys: OnceLock<Arc<Self>>,
     /// A temporary directory, removed on shutdown.
-    temporary_directory: Mutex<Option<TempDir>>,
+    temporary_directory: Mutex<Option<TemporaryDirectory>>,
     closed: AtomicBool,
 }
 
@@ -117,7 +117,7 @@ impl StreamService {
     }
 
     /// Takes ownership of a directory that is removed on close.
-    pub(crate) fn own_directory(&self, directory: TempDir) {
+    pub(crate) fn own_directory(&self, directory: TemporaryDirectory) {
         *self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory);
     }
 
@@ -357,14 +357,7 @@ impl StreamService {
         if let Some(streams) = self.streams.get() {
             streams.close();
         }
-        if let Some(temporary_directory) =
-            self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner).take()
-        {
-            let path = temporary_directory.path().to_owned();
-            if let Err(error) = temporary_directory.close() {
-                tracing::warn!("cannot remove {}: {error}", path.display());
-            }
-        }
+        drop(self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     pub(crate) fn is_closed(&self) -> bool {

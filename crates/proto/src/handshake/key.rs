@@ -4,7 +4,7 @@ use alloc::string::String;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sha1::{Digest as _, Sha1};
+use sha1_smol::Sha1;
 
 /// A key as text: 16 bytes in base64.
 pub(super) type KeyText = [u8; 24];
@@ -50,10 +50,11 @@ pub fn accept_key(key: &[u8]) -> Option<String> {
 
 /// The proof that the key was read: base64 of SHA-1 over key and GUID.
 pub(super) fn accept_text(key: &KeyText) -> AcceptText {
-    let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
+    let mut hash = Sha1::from(key);
+    hash.update(GUID);
     let mut text = [0; 28];
     // 20 bytes become 28 characters, including padding: the slice cannot be too short.
-    STANDARD.encode_slice(digest, &mut text).expect("28 characters hold 20 bytes");
+    STANDARD.encode_slice(hash.digest().bytes(), &mut text).expect("28 characters hold 20 bytes");
     text
 }
 

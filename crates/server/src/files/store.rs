@@ -12,6 +12,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use sinews_http::is_compressible;
 
+use super::media_type::content_type;
 use crate::compress::gzip;
 
 /// Root directory and cache of its files.
@@ -336,12 +337,6 @@ impl<'a> Tree<'a> {
             Self::Anywhere(store) => File::open(store.root.join(path)),
         }
     }
-}
-
-fn content_type(path: &str) -> String {
-    let guess = mime_guess::from_path(path).first_raw().unwrap_or("application/octet-stream");
-    let is_text = guess.starts_with("text/") || guess == "application/javascript";
-    if is_text { format!("{guess}; charset=utf-8") } else { guess.to_owned() }
 }
 
 /// Limit of the number of files in memory.

@@ -1,5 +1,8 @@
-//! Dependency rules: one place for versions and features, and a reason for each.
+//! Dependency rules: one place for versions and features, a reason for each, and few packages.
 
+use std::collections::BTreeSet;
+
+use crate::process;
 use crate::tidy::Violation;
 use crate::tidy::leftovers::has_word;
 use crate::tidy::tree::Tree;
@@ -32,6 +35,36 @@ pub(super) fn justified(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
+/// The program's packages, our own included, with default features and on Linux.
+///
+/// # Errors
+/// `cargo tree` fails, or `Cargo.lock` is out of date.
+pub(super) fn program_packages() -> Result<BTreeSet<String>, String> {
+    let mut command = process::cargo();
+    command.args(["tree", "--locked", "--package", "sinews-cli", "--edges", "normal", "--prefix", "none"]);
+    command.args(["--target", "x86_64-unknown-linux-gnu"]);
+    let listed = process::output_of(&mut command).ok_or("cargo tree --locked --package sinews-cli fails")?;
+    Ok(names_and_versions(&listed))
+}
+
+/// Name and version are the first two words of a line. A package appears once for each package that needs it.
+fn names_and_versions(listed: &str) -> BTreeSet<String> {
+    let words = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+    listed.lines().filter(|line| !line.is_empty()).map(words).collect()
+}
+
+/// Limits the program's packages, which determine the duration of a user's first build.
+pub(super) fn few(packages: &BTreeSet<String>) -> Vec<Violation> {
+    let count = packages.len();
+    let what = || format!("the program has {count} packages, more than {PACKAGES_MAX}: cargo tree -e normal");
+    (count > PACKAGES_MAX).then(|| Violation::new(PROGRAM, 1, what())).into_iter().collect()
+}
+
+const PROGRAM: &str = "crates/cli/Cargo.toml";
+
+/// A new dependency replaces another one, or a reason for more packages is given in the book (`REASONS`).
+const PACKAGES_MAX: usize = 150;
+
 /// Name, line and declaration of each dependency in a manifest that keeps each on one line.
 fn dependencies(manifest: &str) -> Vec<(&str, usize, &str)> {
     let mut inside = false;
@@ -60,6 +93,20 @@ mod tests {
         let found = justified(&tree(&[(ROOT, manifest), (REASONS, "`sha1` is there for keys; mioglobin")]));
         assert_eq!(found, [Violation::new(ROOT, 5, format!("mio has no reason in {REASONS}"))]);
         assert_eq!(justified(&tree(&[(ROOT, manifest)])).len(), 2);
+    }
+
+    #[test]
+    fn program_has_few_packages() {
+        let listed = "a v1.0.0 (/path/a)\nb v1.0.0\nb v2.0.0 (proc-macro)\n\nb v1.0.0 (*)\n";
+        let packages = names_and_versions(listed);
+        assert_eq!(
+            packages.iter().map(String::as_str).collect::<Vec<_>>(),
+            ["a v1.0.0", "b v1.0.0", "b v2.0.0"]
+        );
+        let set = |count: usize| (0..count).map(|number| number.to_string()).collect();
+        assert_eq!(few(&set(PACKAGES_MAX)), []);
+        let found = few(&set(PACKAGES_MAX + 1));
+        assert!(found.len() == 1 && found[0].what.contains("151 packages, more than 150"), "{found:?}");
     }
 
     #[test]

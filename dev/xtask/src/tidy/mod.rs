@@ -122,7 +122,8 @@ pub(crate) fn run() -> Outcome {
             Count::SKIPPED
         }
     };
-    Ok(count + named)
+    let packages = manifests::program_packages()?;
+    Ok(count + named + print("the program has few packages", &manifests::few(&packages)))
 }
 
 fn print(name: &str, violations: &[Violation]) -> Count {

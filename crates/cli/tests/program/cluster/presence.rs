@@ -216,8 +216,7 @@ fn follow_all(watchers: Vec<Watcher>, count: usize) -> Vec<Watcher> {
 
 /// The number of members that the descriptors of this process permit.
 pub(super) fn member_count() -> usize {
-    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
-    let limit = rlimit::increase_nofile_limit(hard).unwrap();
+    let limit = sinews_engine::raise_descriptor_limit().unwrap();
     let permitted = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(1_000) / 4 * 3;
     MEMBERS.min(permitted)
 }

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use md5::{Digest, Md5};
 use percent_encoding::percent_decode_str;
 use ring::hmac;
 
@@ -210,7 +209,7 @@ impl<'a> SignedRequest<'a> {
             ));
         }
         match credentials.body_md5 {
-            Some(digest) if of_hex(digest) != Some(Md5::digest(self.body).into()) => {
+            Some(digest) if of_hex(digest) != Some(md5::compute(self.body).0) => {
                 return Err("body_md5 is not the MD5 of the body".to_owned());
             }
             None if !self.body.is_empty() => return Err("the query has no body_md5".to_owned()),
