@@ -48,7 +48,7 @@ pub(crate) mod service;
 pub(crate) mod store;
 mod subscription;
 #[cfg(test)]
-#[path = "../tests/support/test_broker.rs"]
+#[path = "../tests/loopback/support/test_broker.rs"]
 mod test_broker;
 #[cfg(test)]
 mod tests;

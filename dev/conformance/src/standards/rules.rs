@@ -433,7 +433,7 @@ pub(super) const OTHERS: &[Line] = &[
 ];
 
 const EVENT_STREAM: &str = "crates/http/src/event_stream.rs";
-const EVENTS: &str = "crates/hub/tests/events.rs";
+const EVENTS: &str = "crates/hub/tests/loopback/events.rs";
 
 pub(super) const OFTEN_WRONG: &[Line] = &[
     line(
