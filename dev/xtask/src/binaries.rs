@@ -22,15 +22,13 @@ use crate::times;
 
 /// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`. With each change they run on the ring, where it
 /// is permitted, and on the other backend in the step [`SECOND`].
-const WITH_BACKEND: [(&str, &str); 10] = [
+const WITH_BACKEND: [(&str, &str); 8] = [
     ("cli", "program"),
     ("cli", "bench"),
     ("cli", "first_byte"),
     ("hub", "loopback"),
     ("server", "loopback"),
-    ("server", "examples"),
-    ("server", "memory"),
-    ("server", "tls_memory"),
+    ("server", "measures"),
     ("engine", "loopback"),
     ("engine", "examples"),
 ];

@@ -1,14 +1,9 @@
-//! Memory of keys in the process, counted by the allocator, and as the limit of keys counts it. One test in a binary of
-//! its own, since other tests would be counted too.
-
-#[path = "shared/backend.rs"]
-mod backend;
+//! Memory of keys, as the allocator counts it and as the limit of keys counts it.
 
 use sinews_server::{KeyWrite, KeyedConfig, Monitor, Router, Server, TopicConfig};
-use sinews_testkit::{CountingAllocator, live_bytes};
+use sinews_testkit::{live_bytes, measure_alone};
 
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use crate::backend;
 
 /// Writes keys; returns the bytes that the limit counts for them, and the bytes at the allocator.
 fn written(monitor: &Monitor, count: usize, write: &dyn Fn(usize)) -> (f64, f64) {
@@ -22,6 +17,7 @@ fn written(monitor: &Monitor, count: usize, write: &dyn Fn(usize)) -> (f64, f64)
 
 #[test]
 fn limit_counts_the_memory_that_keys_take() {
+    let _alone = measure_alone();
     let router = Router::new();
     let monitor = router.monitor();
     let keyed = KeyedConfig::default().with_max_total_bytes(1 << 30);

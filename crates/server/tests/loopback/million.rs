@@ -1,11 +1,8 @@
 //! A million topics with one subscriber each: memory of a topic, and time of a publication.
 //!
 //! ```text
-//! cargo test --release -p sinews-server --test million -- --ignored --nocapture
+//! cargo test --release -p sinews-server --test loopback million -- --ignored --nocapture
 //! ```
-
-#[path = "shared/backend.rs"]
-mod backend;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sinews_server::{Context, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute};
+
+use crate::backend;
 
 /// Topics of a connection: nearly the maximum.
 const EACH: usize = 1_000;

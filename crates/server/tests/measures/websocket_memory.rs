@@ -1,30 +1,13 @@
-//! Memory of a connection in the process, counted by the allocator. One test in a binary of its own, since other
-//! tests would be counted too.
-
-#[path = "shared/backend.rs"]
-mod backend;
+//! Memory of a connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use sinews_server::{Context, Handler, Payload, Router, Server, WebSocketRoute};
-use sinews_testkit::{CountingAllocator, idle_live_bytes, live_bytes};
+use sinews_server::{Router, Server, WebSocketRoute};
+use sinews_testkit::{idle_live_bytes, live_bytes, measure_alone};
 
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-struct Echo;
-
-impl Handler for Echo {
-    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        let _ = cx.send_payload(payload);
-    }
-}
-
-const HANDSHAKE: &[u8] =
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+use crate::{Echo, HANDSHAKE, backend};
 
 /// Opens a WebSocket without heap memory on the client side.
 fn open(address: SocketAddr) -> TcpStream {
@@ -68,6 +51,7 @@ const LARGE: usize = 60_000;
 
 #[test]
 fn idle_websocket_takes_at_most_384_bytes() {
+    let _alone = measure_alone();
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router).engine(backend::engine()).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();

@@ -1,12 +1,5 @@
 //! The examples, started as programs.
 
-#[path = "shared/backend.rs"]
-#[allow(dead_code, reason = "the examples choose their backend by name")]
-mod backend;
-#[path = "loopback/support.rs"]
-#[allow(dead_code, reason = "the rest is for servers within the test")]
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +10,7 @@ use serde_json::Value;
 use sinews_testkit::{Frame, Reply};
 use socket2::{Domain, Socket, Type};
 
-use crate::support::{Client, PATIENCE, Peer, get};
+use crate::support::{Client, PATIENCE, Peer, get, handshake};
 
 /// A running example; killed when dropped.
 struct Example {
@@ -110,7 +103,7 @@ fn name_of_two_lines_and_room_with_wildcard_are_rejected() {
     let example = Example::start("chat", &[]);
     for path in ["/garden/a%0Ab", "/%3E/Ada", "/*/Ada"] {
         let mut client = example.connect();
-        client.send(support::handshake(path, ""));
+        client.send(handshake(path, ""));
         assert_eq!(client.status_line(), 400, "{path}");
     }
 }
@@ -124,7 +117,7 @@ fn viewer_gets_the_last_price_and_later_prices() {
     assert!(ticks.is_sorted(), "{ticks:?}");
     assert!(ticks[19] > first, "{ticks:?} after {first}");
     let mut client = example.connect();
-    client.send(support::handshake("/NOBODY", ""));
+    client.send(handshake("/NOBODY", ""));
     assert_eq!(client.status_line(), 404);
 }
 

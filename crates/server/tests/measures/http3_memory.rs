@@ -1,12 +1,5 @@
-//! Memory of an idle HTTP/3 connection, of an idle WebSocket on one of its streams, and of an idle session of WebTransport,
-//! counted by the allocator. One test in
-//! a binary of its own, since other tests would be counted too. The clients are in another process.
-
-#[path = "shared/backend.rs"]
-mod backend;
-#[path = "../../quic/tests/support/client.rs"]
-#[expect(dead_code, reason = "other tests use more of the client")]
-mod quic_client;
+//! Memory of an idle HTTP/3 connection, of an idle WebSocket on one of its streams, and of an idle session of WebTransport. The
+//! clients are in another process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -16,22 +9,12 @@ use std::time::{Duration, Instant};
 use quinn_proto::{StreamId, VarInt};
 use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_server::{
-    Certificates, Context, Handler, HttpConfig, Limits, Payload, Router, Server, TlsConfig, WebSocketRoute,
+    Certificates, HttpConfig, Limits, Router, Server, TlsConfig, WebSocketRoute,
 };
-use sinews_testkit::{CountingAllocator, idle_live_bytes};
+use sinews_testkit::{idle_live_bytes, measure_alone};
 
-use self::quic_client::QuicClient;
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-struct Echo;
-
-impl Handler for Echo {
-    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        let _ = cx.send_payload(payload);
-    }
-}
+use crate::quic_client::QuicClient;
+use crate::{Echo, backend};
 
 /// Names the role of this process, and the address and the certificate of the server.
 const CLIENT: &str = "SINEWS_HTTP3_MEMORY_CLIENT";
@@ -47,6 +30,7 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     if let Ok(role) = std::env::var(CLIENT) {
         return run_clients(&role);
     }
+    let _alone = measure_alone();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
@@ -58,7 +42,7 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     let (address, stop, monitor) = (server.addresses()[0], server.stop_handle(), server.monitor());
     let running = std::thread::spawn(|| server.run());
 
-    let name = "idle_connections_websockets_and_sessions_take_bounded_memory";
+    let name = "http3_memory::idle_connections_websockets_and_sessions_take_bounded_memory";
     let der: String = made.cert.der().iter().map(|byte| format!("{byte:02x}")).collect();
     let mut clients = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])

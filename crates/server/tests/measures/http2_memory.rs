@@ -1,26 +1,13 @@
-//! Memory of a WebSocket on a stream of HTTP/2, counted by the allocator. One test in a binary of its own, since other
-//! tests would be counted too.
-
-#[path = "shared/backend.rs"]
-mod backend;
+//! Memory of a WebSocket on a stream of HTTP/2.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use sinews_server::{Context, Handler, HttpConfig, Payload, Router, Server, WebSocketRoute};
-use sinews_testkit::{CountingAllocator, idle_live_bytes};
+use sinews_server::{HttpConfig, Router, Server, WebSocketRoute};
+use sinews_testkit::{idle_live_bytes, measure_alone};
 
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-struct Echo;
-
-impl Handler for Echo {
-    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        let _ = cx.send_payload(payload);
-    }
-}
+use crate::{Echo, backend};
 
 /// Extended CONNECT to `/`.
 const BLOCK: &[u8] = b"\x02\x07CONNECT\x86\x84\x01\x01a\x00\x09:protocol\x09websocket\
@@ -98,6 +85,7 @@ impl Client {
 
 #[test]
 fn idle_websocket_on_a_stream_takes_at_most_768_bytes() {
+    let _alone = measure_alone();
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let http = HttpConfig::default().with_http2_clear_text(true);
     let server = Server::new(router).engine(backend::engine()).threads(1).http(http);

@@ -1,8 +1,4 @@
-//! Memory of an idle connection with TLS, counted by the allocator without the thread of the clients, whose TLS costs
-//! more. One test in a binary of its own.
-
-#[path = "shared/backend.rs"]
-mod backend;
+//! Memory of an idle connection with TLS, without the thread of the clients, whose TLS costs more.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,23 +7,10 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use sinews_server::{Certificates, Context, Handler, Payload, Router, Server, TlsConfig, WebSocketRoute};
-use sinews_testkit::{CountingAllocator, exclude_this_thread, idle_live_bytes};
+use sinews_server::{Certificates, Router, Server, TlsConfig, WebSocketRoute};
+use sinews_testkit::{exclude_this_thread, idle_live_bytes, measure_alone};
 
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-struct Echo;
-
-impl Handler for Echo {
-    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        let _ = cx.send_payload(payload);
-    }
-}
-
-const HANDSHAKE: &[u8] =
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+use crate::{Echo, HANDSHAKE, backend};
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
@@ -52,6 +35,7 @@ fn open(address: SocketAddr, config: &Arc<ClientConfig>) -> Client {
 
 #[test]
 fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
+    let _alone = measure_alone();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();

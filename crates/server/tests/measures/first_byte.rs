@@ -1,14 +1,13 @@
-//! Latency of the first byte of an answer from the blocking pool, on an idle server. A test program of its own, with
-//! one test, so that no other test runs beside it.
-
-#[path = "shared/backend.rs"]
-mod backend;
+//! Latency of the first byte of an answer from the blocking pool, on an idle server.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use sinews_server::{Answer, Response, Router, Server};
+use sinews_testkit::measure_alone;
+
+use crate::backend;
 
 /// Maximum latency of the first byte on an idle server. A loop that sleeps until its next event takes a second.
 const BOUND: Duration = Duration::from_millis(50);
@@ -99,6 +98,7 @@ fn measure(address: SocketAddr, requests: &[&str], is_kept: bool) -> Vec<Duratio
 
 #[test]
 fn first_byte_of_a_blocking_answer_comes_within_50_ms_on_an_idle_server() {
+    let _alone = measure_alone();
     let router = Router::new()
         .get("/blocking", |_| Answer::blocking(|| Response::text("work")))
         .post("/blocking", |_| Answer::blocking(|| Response::text("work")))
