@@ -24,7 +24,7 @@ use crate::times;
 /// is permitted, and on the other backend in the step [`SECOND`].
 const WITH_BACKEND: [(&str, &str); 8] = [
     ("cli", "program"),
-    ("cli", "bench"),
+    ("cli", "tools"),
     ("cli", "first_byte"),
     ("hub", "loopback"),
     ("server", "loopback"),

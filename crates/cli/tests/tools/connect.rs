@@ -1,8 +1,6 @@
 //! `sinews connect` as a process: against this project's servers, and against scripted servers.
 
 mod console;
-#[path = "../shared/directory.rs"]
-mod directory;
 mod ends;
 mod hostile;
 mod inspect;

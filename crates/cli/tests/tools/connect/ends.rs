@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Command;
 
-use crate::support::{Scripted, connect, run};
+use super::support::{Scripted, connect, run};
 
 #[track_caller]
 fn ends(code: i32, message: &str, arguments: &[&str], input: &str) {

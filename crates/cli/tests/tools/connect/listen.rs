@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::support::{Server, connect, echoed, run};
+use super::support::{Server, connect, echoed, run};
 
 #[test]
 fn pipe_may_act_as_server() {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::thread;
 
 use crate::directory::Directory;
-use crate::support::{Scripted, Server, TIMEOUT, Wire, echoed, run};
+use super::support::{Scripted, Server, TIMEOUT, Wire, echoed, run};
 
 #[test]
 fn resolve_and_connect_to_replace_the_address() {

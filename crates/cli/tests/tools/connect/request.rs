@@ -1,6 +1,6 @@
 //! Contents of the handshake request.
 
-use crate::support::{Scripted, Server, echoed, run};
+use super::support::{Scripted, Server, echoed, run};
 
 /// Checks the request that these options produce.
 fn head(options: &[&str], check: impl FnOnce(&str) + Send + 'static) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::directory::Directory;
+use crate::directory::Directory;
 use super::support::{Answer, http, json, run, server, websocket};
 
 /// The errors of a run against this URL.

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::support::{RunOutput, Scripted, connect, run};
+use super::support::{RunOutput, Scripted, connect, run};
 
 /// Escape sequences of ASCII and of Latin 1 (C1), a line of its own, and a mark that reverses text.
 const HOSTILE: &str = "a\x1b]0;title\x07\x1b[2J\u{9b}31m\u{7f}\u{202e}\r\nFAKE\n";

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Scripted, Server, run};
+use super::support::{Scripted, Server, run};
 
 #[test]
 fn lines_map_to_messages_in_both_directions() {

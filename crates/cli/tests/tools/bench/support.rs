@@ -12,7 +12,7 @@ use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Time};
 use sinews_session::{Events, Payload, Resources, Session, Tx};
 
-use super::directory::Directory;
+use crate::directory::Directory;
 
 pub(crate) fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));

@@ -1,14 +1,12 @@
 //! Certificate verification of `sinews bench` and `sinews connect`: both trust the same certificates, and report the
 //! same errors.
 
-#[path = "../shared/directory.rs"]
-mod directory;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use directory::Directory;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+
+use crate::directory::Directory;
 
 /// A certificate authority.
 struct Authority {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use super::directory::Directory;
-use super::ports::unused_address;
+use crate::directory::Directory;
+use crate::ports::unused_address;
 use super::support::{Answer, ServeProcess, http, run, websocket};
 
 #[test]

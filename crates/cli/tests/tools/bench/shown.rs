@@ -1,6 +1,6 @@
 //! Output of the program, by destination.
 
-use super::directory::Directory;
+use crate::directory::Directory;
 use super::support::{ServeProcess, bench, run};
 
 #[test]

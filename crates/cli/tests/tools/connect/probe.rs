@@ -1,6 +1,6 @@
 //! `--probe`: names each fault that was found in widely used servers; scripts reproduce the faults.
 
-use crate::support::{Scripted, Server, Wire, run};
+use super::support::{Scripted, Server, Wire, run};
 
 /// Waits until the given number of frames has arrived.
 fn read_frame(wire: &mut Wire, frames: usize) {

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::directory::Directory;
-use crate::support::{Server, run};
+use super::support::{Server, run};
 
 #[test]
 fn recording_is_replayed() {

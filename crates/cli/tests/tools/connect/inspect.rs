@@ -1,7 +1,7 @@
 //! `--inspect`: its output, and violations in responses and frames. Unit tests cover all violations; these tests run
 //! examples of each kind through the whole program.
 
-use crate::support::{Scripted, Server, run};
+use super::support::{Scripted, Server, run};
 
 #[test]
 fn handshake_heads_and_frames_are_shown() {

@@ -5,7 +5,7 @@ use std::process::Command;
 use rexpect::session::{PtySession, spawn_command};
 
 use crate::directory::Directory;
-use crate::support::{Scripted, Server, TIMEOUT, connect};
+use super::support::{Scripted, Server, TIMEOUT, connect};
 
 /// Starts the program in a terminal; afterwards the shell prints the exit code and the terminal mode.
 fn start(arguments: &[&str]) -> PtySession {

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use super::directory::Directory;
+use crate::directory::Directory;
 use super::support::{Files, ServeProcess, http, json, run, server, sound};
 
 fn number(value: &serde_json::Value) -> f64 {
