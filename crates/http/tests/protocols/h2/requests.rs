@@ -5,7 +5,7 @@ use std::time::Duration;
 use sinews_http::h2::{Config, ErrorCode, Event, FieldBuffer};
 use sinews_http::{HeadLimits, OwnedHead, Version};
 
-use crate::support::*;
+use super::support::*;
 
 /// Checks that a server rejects a request with these fields as malformed, and goes on.
 fn malformed(fields: &[(&str, &str)]) {

@@ -2,7 +2,7 @@
 
 use sinews_http::h2::{Config, ErrorCode, PREFACE, SendMisuse};
 
-use crate::support::*;
+use super::support::*;
 
 /// RFC 9113 section 3.4.
 #[test]

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use sinews_http::h3::{Config, Event, FieldBuffer, H3Connection, QuicStreamId};
-use sinews_testkit::{CountingAllocator, measure};
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use sinews_testkit::measure;
 
 /// Handles input of a stream and answers each event. Returns the number of events.
 fn exchange(

@@ -4,7 +4,7 @@
 use sinews_http::h3::{Config, Event, H3Code, RequestTarget};
 use sinews_http::{HeadLimits, OwnedHead, Version};
 
-use crate::support::*;
+use super::support::*;
 
 /// Checks that a server rejects a request with these fields as malformed, and goes on.
 fn malformed(fields: &[(&str, &str)]) {

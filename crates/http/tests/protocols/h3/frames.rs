@@ -2,7 +2,7 @@
 
 use sinews_http::h3::{Config, H3Code, H3SendError};
 
-use crate::support::*;
+use super::support::*;
 
 /// RFC 9114 section 7.2.8.
 #[test]

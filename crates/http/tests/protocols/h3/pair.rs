@@ -3,7 +3,7 @@
 use sinews_http::h3::{Config, H3Connection, RequestTarget};
 use sinews_testkit::Rng;
 
-use crate::support::*;
+use super::support::*;
 
 /// Passes bytes in pieces, and collects the events with joined content.
 fn pass(to: &mut Side, stream: u64, bytes: &[u8], ends: bool, random: &mut Rng) -> Vec<SeenEvent> {

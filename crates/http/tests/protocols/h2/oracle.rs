@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
-use crate::splits::Rng;
-use crate::support::text;
+use super::splits::Rng;
+use super::support::text;
 
 /// Content of an echoed stream that waits for a window.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use sinews_http::h2::{Config, ErrorCode};
 
-use crate::support::*;
+use super::support::*;
 
 /// RFC 9113 section 6.9.
 #[test]

@@ -6,8 +6,8 @@ use sinews_http::h2::{
     Config, ErrorCode, Event, FieldBuffer, H2Connection, PREFACE, RequestTarget, SendMisuse, StreamId,
 };
 
-use crate::splits::Rng;
-use crate::support::*;
+use super::splits::Rng;
+use super::support::*;
 
 /// An event of the client, copied.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use sinews_http::h3::{Config, H3Code, H3SendError, RequestTarget};
 
-use crate::support::*;
+use super::support::*;
 
 const SESSIONS: Config = Config::new().with_max_sessions(2);
 

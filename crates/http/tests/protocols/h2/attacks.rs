@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sinews_http::h2::{AbuseLimits, Allowance, Config, ErrorCode, FieldBuffer};
 
-use crate::support::*;
+use super::support::*;
 
 /// Returns how many times the input is accepted before the connection fails with ENHANCE_YOUR_CALM.
 fn accepted(server: &mut Server, max: usize, mut input: impl FnMut(u32) -> Vec<u8>) -> usize {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sinews_http::h3::{Config, H3Connection, RequestTarget};
 
-use crate::support::*;
+use super::support::*;
 
 /// `case stream fin bytes` a line.
 const RECORDED: &str = include_str!("aioquic.txt");

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use sinews_http::h2::{Config, Event, FieldBuffer, H2Connection, PREFACE, StreamId};
-use sinews_testkit::{CountingAllocator, measure};
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use sinews_testkit::measure;
 
 /// Handles input and answers each request. Returns the last stream.
 fn exchange(

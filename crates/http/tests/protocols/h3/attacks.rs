@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sinews_http::h3::{AbuseLimits, Allowance, Config, FieldBuffer, H3Code};
 
-use crate::support::*;
+use super::support::*;
 
 /// Returns how many times a step is accepted before the connection fails with H3_EXCESSIVE_LOAD.
 fn accepted(server: &mut Side, max: u64, mut step: impl FnMut(&mut Side, u64)) -> u64 {

@@ -3,7 +3,7 @@
 use sinews_http::h3::Config;
 use sinews_testkit::Rng;
 
-use crate::support::*;
+use super::support::*;
 
 /// Joins pieces of content.
 fn joined(seen: Vec<SeenEvent>) -> Vec<SeenEvent> {

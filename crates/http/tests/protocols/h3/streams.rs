@@ -2,7 +2,7 @@
 
 use sinews_http::h3::{Config, H3Code};
 
-use crate::support::*;
+use super::support::*;
 
 /// RFC 9114 section 6.2.1.
 #[test]

@@ -2,7 +2,7 @@
 
 use sinews_http::h2::{Config, PREFACE};
 
-use crate::support::*;
+use super::support::*;
 
 /// SplitMix64.
 pub(crate) struct Rng(pub(crate) u64);
