@@ -10,8 +10,8 @@ use sinews_brokers::connect;
 use sinews_stream::broker::{Broker, BrokerError};
 use sinews_stream::{AppendError, Partition, StartPosition};
 
-use super::broker::operations::Operation;
-use super::broker::{Node, acked, publish, publish_once, read, until, values};
+use crate::broker::operations::Operation;
+use crate::broker::{Node, acked, publish, publish_once, read, until, values};
 use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 
 /// A Redis with one stream.
@@ -204,7 +204,7 @@ fn append_to_an_emptied_stream_is_rejected() {
     );
     until("that is noticed", || !broker.health().ready);
     let end = redis.stored.lock().unwrap().len();
-    let rejected = broker.publish("s", 0, super::broker::records(&["y"])).map(drop);
+    let rejected = broker.publish("s", 0, crate::broker::records(&["y"])).map(drop);
     assert!(
         matches!(&rejected, Err(AppendError::Broker(reason)) if reason.contains("recreated")),
         "{rejected:?}"

@@ -1,11 +1,6 @@
 //! Tests of the bridge to Kafka against librdkafka's mock cluster, which runs in this process and retains 5 MB per
 //! partition.
 
-#![cfg(feature = "kafka")]
-
-#[allow(dead_code, reason = "these need a part of it")]
-mod broker;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,8 +13,8 @@ use sinews_stream::broker::{Broker, BrokerError};
 use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{AppendError, StartPosition};
 
-use broker::operations::{OPERATIONS, Operation};
-use broker::{
+use crate::broker::operations::{OPERATIONS, Operation};
+use crate::broker::{
     LIMIT, Node, acked, decode_records, publish, publish_acked, read, records, until, values, wait_for,
 };
 

@@ -12,8 +12,8 @@ use sinews_brokers::connect;
 use sinews_stream::AppendError;
 use sinews_stream::broker::BrokerError;
 
-use super::broker::operations::Operation;
-use super::broker::{acked, publish, publish_once, until};
+use crate::broker::operations::Operation;
+use crate::broker::{acked, publish, publish_once, until};
 use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 
 const INFO: &str =

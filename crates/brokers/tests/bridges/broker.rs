@@ -1,6 +1,7 @@
 //! Helpers shared by the tests of all brokers.
 
 pub(crate) mod operations;
+pub(crate) mod real;
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

@@ -1,11 +1,5 @@
 //! Tests of the bridges against scripted brokers, which cause rare behavior of real ones at will.
 
-#![cfg(any(feature = "nats", feature = "redis"))]
-
-#[allow(dead_code, reason = "these need a part of it")]
-#[path = "../broker/mod.rs"]
-mod broker;
-
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +9,8 @@ use std::thread::{self, JoinHandle};
 
 use sinews_stream::broker::Broker;
 
-use broker::operations::{OPERATIONS, Operation};
+use crate::broker::operations::{OPERATIONS, Operation};
+use crate::broker::{Node, until};
 
 /// Accepts connections, each served by its own thread.
 struct Peer {
@@ -95,7 +90,7 @@ fn reject_each_command(
     for (command, expected) in cases {
         *log.rejected.lock().unwrap() = Some(*command);
         let before = log.connections.load(Ordering::SeqCst);
-        let (store, node) = (connect(), broker::Node::new());
+        let (store, node) = (connect(), Node::new());
         for operation in OPERATIONS {
             let failed = operation.run(&*store, &node).err();
             assert_eq!(
@@ -111,7 +106,7 @@ fn reject_each_command(
             );
             assert!(reason.contains(remedy), "{command}, {operation:?}: {reason}");
         }
-        broker::until("the broker counts as reachable", || store.health().ready);
+        until("the broker counts as reachable", || store.health().ready);
         // One each for appends, announcements and everything else.
         let connections = log.connections.load(Ordering::SeqCst) - before;
         assert!(connections <= 3, "{command}: {connections} logins");
@@ -139,8 +134,8 @@ mod rights {
 
     use sinews_testkit::{RealBroker, documented};
 
-    use super::broker::operations::OPERATIONS;
-    use super::broker::{Node, acked, publish, publish_once, until};
+    use crate::broker::operations::OPERATIONS;
+    use crate::broker::{Node, acked, publish, publish_once, until};
 
     const PAGE: &str = include_str!("../../../../docs/book/src/server/brokers.md");
 

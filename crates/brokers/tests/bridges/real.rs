@@ -1,13 +1,6 @@
 //! Tests of the bridges against real brokers, which they kill and freeze: `cargo xtask brokers` starts the brokers, and
 //! passes their URL and control script.
 
-#![cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
-
-#[allow(dead_code, reason = "these need a part of it")]
-mod broker;
-#[path = "broker/real.rs"]
-mod real;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
@@ -18,13 +11,13 @@ use sinews_stream::broker::Broker;
 use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{AppendError, Pending, StartPosition};
 
-use broker::{
-    ConsumedRecord, LIMIT, Node, acked, publish, publish_acked, publish_once, read, records, until, values,
+use crate::broker::{
+    ConsumedRecord, LIMIT, Node, acked, decode_records, publish, publish_acked, publish_once, read, records, until, values,
     wait_for,
 };
 #[cfg(any(feature = "nats", feature = "redis"))]
-use real::CountingProxy;
-use real::{control, unused_name, url};
+use crate::broker::real::CountingProxy;
+use crate::broker::real::{control, unused_name, url};
 
 /// Records per append of the long test.
 const BATCH: usize = 20;
@@ -70,7 +63,7 @@ fn records_are_delivered_to_every_node(settings: &str) {
 
     assert_eq!(one.offset_range(&stream, 0).block(), Ok((first, first + 5)));
     let old = one.fetch(&stream, 0, first + 1, 1 << 20).block().expect("it is there");
-    assert_eq!(broker::decode_records(&old.batches), all[1..]);
+    assert_eq!(decode_records(&old.batches), all[1..]);
     assert_eq!(old.next, first + 5);
 }
 
@@ -491,7 +484,7 @@ mod redis {
 
     use sinews_stream::{AppendError, StartPosition};
 
-    use super::real::redis::command;
+    use crate::broker::real::redis::command;
     use super::{Node, acked, broker, publish, publish_acked, read, until, unused_name, values};
 
     #[test]
