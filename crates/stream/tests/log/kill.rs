@@ -94,7 +94,7 @@ fn run_and_kill(directory: &Path, acknowledgements: usize, longer: Duration, is_
     let program = std::env::current_exe().unwrap();
     let mut child = Command::new(program)
         .envs(is_forged.then_some((FORGED, "1")))
-        .args(["--exact", "other_process", "--nocapture"])
+        .args(["--exact", "kill::other_process", "--nocapture"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .spawn()
