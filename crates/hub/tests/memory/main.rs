@@ -4,7 +4,7 @@
 #[path = "../../../server/tests/shared/backend.rs"]
 mod backend;
 mod idle;
-#[path = "../../../quic/tests/support/client.rs"]
+#[path = "../../../quic/tests/endpoints/quic_client.rs"]
 #[expect(dead_code, reason = "other tests use more of the client")]
 mod quic_client;
 mod unread_answers;

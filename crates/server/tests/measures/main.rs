@@ -7,7 +7,7 @@ mod first_byte;
 mod http2_memory;
 mod http3_memory;
 mod keyed_memory;
-#[path = "../../../quic/tests/support/client.rs"]
+#[path = "../../../quic/tests/endpoints/quic_client.rs"]
 #[expect(dead_code, reason = "other tests use more of the client")]
 mod quic_client;
 mod tls_memory;

@@ -1,7 +1,4 @@
-//! Two endpoints in memory: one accepts, the other connects.
-
-#[path = "support/certificate.rs"]
-mod certificate;
+//! Two endpoints: one accepts, the other connects.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,7 +11,7 @@ use sinews_quic::{
     QuicLimits, WorkerRoute,
 };
 
-use self::certificate::certificate;
+use crate::certificate::certificate;
 
 const SERVER: &str = "127.0.0.1:443";
 const CLIENT: &str = "127.0.0.1:5000";

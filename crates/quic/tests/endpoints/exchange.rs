@@ -1,12 +1,6 @@
-//! Both sides in memory, with a simulated clock: the endpoint, and a client of quinn-proto with the client's side of HTTP/3.
+//! The endpoint, and a client of quinn-proto with the client's side of HTTP/3.
 
-#[path = "support/certificate.rs"]
-mod certificate;
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/half_open.rs"]
 mod half_open;
-#[path = "support/sessions.rs"]
 mod sessions;
 
 use std::collections::HashMap;
@@ -20,13 +14,10 @@ use sinews_quic::{
     ConnectionKey, ConnectionRoutes, DatagramSend, Exchanges, Http3App, LinkEnd, QuicEndpoint, QuicLimits,
     WorkerRoute,
 };
-use sinews_testkit::{CountingAllocator, measure};
+use sinews_testkit::measure;
 
-use self::certificate::certificate;
-use self::client::QuicClient;
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use crate::certificate::certificate;
+use crate::quic_client::QuicClient;
 
 const SERVER: &str = "127.0.0.1:443";
 const CLIENT: &str = "127.0.0.1:5000";
