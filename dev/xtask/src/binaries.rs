@@ -22,7 +22,7 @@ use crate::times;
 
 /// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`. With each change they run on the ring, where it
 /// is permitted, and on the other backend in the step [`SECOND`].
-const WITH_BACKEND: [(&str, &str); 8] = [
+const WITH_BACKEND: [(&str, &str); 7] = [
     ("cli", "program"),
     ("cli", "tools"),
     ("cli", "first_byte"),
@@ -30,10 +30,9 @@ const WITH_BACKEND: [(&str, &str); 8] = [
     ("server", "loopback"),
     ("server", "measures"),
     ("engine", "loopback"),
-    ("engine", "examples"),
 ];
 /// Of these, the binaries that test the backends themselves: they run on both with each change.
-const ON_EACH: [(&str, &str); 3] = [("engine", "loopback"), ("engine", "examples"), ("server", "loopback")];
+const ON_EACH: [(&str, &str); 2] = [("engine", "loopback"), ("server", "loopback")];
 /// Binaries that bound latencies run when nothing else does.
 const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
 /// Binaries that take longest start first. The others follow in cargo's order.
