@@ -1,6 +1,6 @@
 //! Memory follows the bytes received, never the bytes declared, and is freed with them.
 //!
-//! This binary counts the allocations of each thread. Tests run on separate threads, so each test counts only
+//! The allocator counts the allocations of each thread. Tests run on separate threads, so each test counts only
 //! its own; the measured code stays on one thread.
 
 use std::sync::Arc;
@@ -9,10 +9,7 @@ use bytes::Bytes;
 use sinews_proto::deflate::{DeflateConfig, DeflateMode};
 use sinews_proto::{Config, Negotiated, PingRate, Role, Time};
 use sinews_session::{Events, Flow, Fragment, Payload, Resources, Session, Tx};
-use sinews_testkit::{Codec, CountingAllocator, Frame, Length, Rng, measure, negotiate, negotiate_plain};
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use sinews_testkit::{Codec, Frame, Length, Rng, measure, negotiate, negotiate_plain};
 
 /// An owner that allocates nothing: it counts, echoes on request, and retains nothing.
 #[derive(Default)]
