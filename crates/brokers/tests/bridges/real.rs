@@ -11,13 +11,13 @@ use sinews_stream::broker::Broker;
 use sinews_stream::record::{RecordBuilder, ValueKind};
 use sinews_stream::{AppendError, Pending, StartPosition};
 
-use crate::broker::{
-    ConsumedRecord, LIMIT, Node, acked, decode_records, publish, publish_acked, publish_once, read, records, until, values,
-    wait_for,
-};
 #[cfg(any(feature = "nats", feature = "redis"))]
 use crate::broker::real::CountingProxy;
 use crate::broker::real::{control, unused_name, url};
+use crate::broker::{
+    ConsumedRecord, LIMIT, Node, acked, decode_records, publish, publish_acked, publish_once, read, records,
+    until, values, wait_for,
+};
 
 /// Records per append of the long test.
 const BATCH: usize = 20;
@@ -484,8 +484,8 @@ mod redis {
 
     use sinews_stream::{AppendError, StartPosition};
 
-    use crate::broker::real::redis::command;
     use super::{Node, acked, broker, publish, publish_acked, read, until, unused_name, values};
+    use crate::broker::real::redis::command;
 
     #[test]
     #[ignore = "needs a broker: cargo xtask brokers --only redis"]

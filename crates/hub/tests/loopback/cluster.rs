@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sinews::blocking::{WebSocket, connect};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, observe_nodes};
-use sinews_server::{BackendChoice, Config, EngineConfig, Router, Server, StopHandle};
+use sinews_server::StopHandle;
 use sinews_testkit::BodyReader;
 
 use crate::support::fake_broker::{FakeBroker, WireProtocol};

@@ -17,7 +17,7 @@ use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOpti
 use sinews_server::{Member, OriginPolicy};
 use sinews_testkit::{BodyReader, SseEvent};
 
-use crate::support::{TestHub, ask_on, parse};
+use crate::support::{TIMEOUT, TestHub, ask_on, parse};
 
 /// The event of a subscription, after the welcome if that is due; returns its data.
 fn subscribed(body: &mut BodyReader<TcpStream>) -> Value {
@@ -564,7 +564,7 @@ fn until_members(hub: &TestHub, topic: &str, expected: &[(&str, u64, Value)]) {
     let expected: Vec<_> = expected.iter().map(owned).collect();
     let begin = std::time::Instant::now();
     while members(hub, topic) != expected {
-        assert!(begin.elapsed() < support::TIMEOUT, "{:?}", members(hub, topic));
+        assert!(begin.elapsed() < TIMEOUT, "{:?}", members(hub, topic));
         thread::park_timeout(Duration::from_millis(5));
     }
 }

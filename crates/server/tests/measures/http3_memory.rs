@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use quinn_proto::{StreamId, VarInt};
 use sinews_http::h3::{QuicStreamId, RequestTarget};
-use sinews_server::{
-    Certificates, HttpConfig, Limits, Router, Server, TlsConfig, WebSocketRoute,
-};
+use sinews_server::{Certificates, HttpConfig, Limits, Router, Server, TlsConfig, WebSocketRoute};
 use sinews_testkit::{idle_live_bytes, measure_alone};
 
 use crate::quic_client::QuicClient;

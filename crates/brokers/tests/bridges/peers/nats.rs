@@ -12,9 +12,9 @@ use sinews_brokers::connect;
 use sinews_stream::AppendError;
 use sinews_stream::broker::BrokerError;
 
+use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 use crate::broker::operations::Operation;
 use crate::broker::{acked, publish, publish_once, until};
-use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 
 const INFO: &str =
     r#"{"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,"jetstream":true}"#;

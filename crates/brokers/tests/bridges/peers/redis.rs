@@ -10,9 +10,9 @@ use sinews_brokers::connect;
 use sinews_stream::broker::{Broker, BrokerError};
 use sinews_stream::{AppendError, Partition, StartPosition};
 
+use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 use crate::broker::operations::Operation;
 use crate::broker::{Node, acked, publish, publish_once, read, until, values};
-use super::{CommandLog, Peer, bytes, check_cases, line, reject_each_command};
 
 /// A Redis with one stream.
 #[derive(Default)]

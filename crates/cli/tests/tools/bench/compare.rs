@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use super::support::{Answer, ServeProcess, http, run, websocket};
 use crate::directory::Directory;
 use crate::ports::unused_address;
-use super::support::{Answer, ServeProcess, http, run, websocket};
 
 #[test]
 fn servers_alternate_and_three_rounds_decide_nothing() {

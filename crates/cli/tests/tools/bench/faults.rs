@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::directory::Directory;
 use super::support::{Answer, http, json, run, server, websocket};
+use crate::directory::Directory;
 
 /// The errors of a run against this URL.
 fn errors(arguments: &[&str]) -> serde_json::Value {

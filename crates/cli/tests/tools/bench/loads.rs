@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 
-use crate::directory::Directory;
 use super::support::{Files, ServeProcess, http, json, run, server, sound};
+use crate::directory::Directory;
 
 fn number(value: &serde_json::Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))

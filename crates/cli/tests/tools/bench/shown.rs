@@ -1,7 +1,7 @@
 //! Output of the program, by destination.
 
-use crate::directory::Directory;
 use super::support::{ServeProcess, bench, run};
+use crate::directory::Directory;
 
 #[test]
 fn pipe_output_is_plain_lines_and_a_table() {

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use rexpect::session::{PtySession, spawn_command};
 
-use crate::directory::Directory;
 use super::support::{Scripted, Server, TIMEOUT, connect};
+use crate::directory::Directory;
 
 /// Starts the program in a terminal; afterwards the shell prints the exit code and the terminal mode.
 fn start(arguments: &[&str]) -> PtySession {

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::directory::Directory;
 use super::support::{Server, run};
+use crate::directory::Directory;
 
 #[test]
 fn recording_is_replayed() {

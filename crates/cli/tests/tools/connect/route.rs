@@ -5,8 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use crate::directory::Directory;
 use super::support::{Scripted, Server, TIMEOUT, Wire, echoed, run};
+use crate::directory::Directory;
 
 #[test]
 fn resolve_and_connect_to_replace_the_address() {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, Hub, PusherApp, PusherLimits, WebhookEventKind};
 
-use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use super::client::{Client, api, api_v1, app, policy, with_api_key};
-use crate::support::{TIMEOUT, TestHub};
 use super::webhooks::FakeBackend;
+use crate::support::fake_broker::{FakeBroker, WireProtocol};
+use crate::support::{TIMEOUT, TestHub};
 
 fn node(broker: &FakeBroker) -> TestHub {
     node_of(broker, app().with_client_events(true))

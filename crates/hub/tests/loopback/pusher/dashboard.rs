@@ -7,8 +7,8 @@ use sinews::blocking::WebSocket;
 use sinews_hub::{PusherApp, WebhookEventKind};
 
 use super::client::{Client, KEY, QUERY, SECRET, app, hub_of, request};
-use crate::support::{TIMEOUT, TestHub, parse};
 use super::webhooks::FakeBackend;
+use crate::support::{TIMEOUT, TestHub, parse};
 
 fn dashboard(hub: &TestHub) -> WebSocket<TcpStream> {
     let socket = hub.websocket("/dashboard/feed");

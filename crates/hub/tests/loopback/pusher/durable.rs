@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, CreationLimits, Hub, HubBuilder, PusherApp, PusherLimits, StreamOptions};
 
-use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use super::client::{Client, api, app, data_of, metric, patient, policy, request, trigger};
+use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::memory_broker::MemoryBroker;
 use crate::support::{TIMEOUT, TestHub};
 

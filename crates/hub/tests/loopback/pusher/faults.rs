@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sinews_hub::{ClusterOptions, Hub, PusherApp};
 
-use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use super::client::{
     Client, KEY, QUERY, SECRET, api, app, hub, hub_of, metric, policy, request, signed_target, trigger,
 };
+use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::{TIMEOUT, TestHub};
 
 /// Waits until a metric has a value.

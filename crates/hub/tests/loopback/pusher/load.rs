@@ -11,8 +11,8 @@ use sinews_hub::{Hub, PusherLimits, WebhookEventKind};
 use super::client::{
     Client, KEY, QUERY, api, app, data_of, hub, metric, metrics, policy, request, sign, trigger,
 };
-use crate::support::{TIMEOUT, TestHub, parse};
 use super::webhooks::FakeBackend;
+use crate::support::{TIMEOUT, TestHub, parse};
 
 /// A client that writes without waiting for answers.
 struct RawClient {
