@@ -1,5 +1,6 @@
 //! A hub at work, and requests to it.
 
+#[expect(dead_code, reason = "the tests of the program use the rest")]
 pub(crate) mod fake_broker;
 pub(crate) mod memory_broker;
 pub(crate) mod test_broker;

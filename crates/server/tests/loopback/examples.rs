@@ -168,7 +168,7 @@ fn directory_is_served_and_requests_are_counted() {
     let mut client = example.connect();
     let file = client.send(get("/Cargo.toml")).answer();
     assert_eq!((file.status, file.header("cache-control")), (200, Some("public, max-age=60")));
-    assert_eq!(file.text(), include_str!("../Cargo.toml"));
+    assert_eq!(file.text(), include_str!("../../Cargo.toml"));
     assert_eq!(client.send(get("/nothing")).answer().status, 404);
     assert_eq!(client.send(get("/count")).answer().text(), "3\n");
 }

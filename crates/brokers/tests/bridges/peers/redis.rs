@@ -263,9 +263,9 @@ fn broker_that_rejects_every_append_is_not_ready_until_it_accepts_them() {
 /// Commands that the source has, with the scripts that they run.
 fn commands_of_the_source() -> BTreeSet<String> {
     let sources = [
-        include_str!("../../src/redis.rs"),
-        include_str!("../../src/redis/append.rs"),
-        include_str!("../../src/redis/entries.rs"),
+        include_str!("../../../src/redis.rs"),
+        include_str!("../../../src/redis/append.rs"),
+        include_str!("../../../src/redis/entries.rs"),
     ];
     let commands = sources.iter().flat_map(|source| source.split("cmd(\"").skip(1));
     let commands = commands.filter_map(|rest| rest.split('"').next());
