@@ -669,7 +669,7 @@ fn ended_streams_leave_no_state_of_reads() {
         });
         let id = QuicStreamId::new(stream);
         world.lend(|exchanges| exchanges.pause_reads(id));
-        world.lend(|exchanges| exchanges.reset(id, sinews_http::h3::H3Code::H3_REQUEST_CANCELLED));
+        world.lend(|exchanges| exchanges.reset(id, H3Code::H3_REQUEST_CANCELLED));
         world.lend(|exchanges| exchanges.pause_reads(id));
         world.pass_time(&mut client);
         memory.push(world.lend(|exchanges| exchanges.memory()));
