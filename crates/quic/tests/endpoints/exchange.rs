@@ -310,7 +310,7 @@ fn paused_streams_leave_the_window_to_others() {
     }
 }
 
-/// Bytes that nobody reads, those behind a lost datagram, and those that the client has not acknowledged.
+/// Unread bytes, bytes behind a lost datagram, and bytes that the client has not acknowledged.
 #[test]
 fn content_that_quic_holds_counts_as_memory() {
     let (mut world, mut client) = connected(QuicLimits::new().with_max_queued(1 << 20));
@@ -585,7 +585,7 @@ fn random_datagrams_cause_no_panic() {
     assert_eq!(world.server.connections(), 0);
 }
 
-/// Bytes that an endpoint with idle connections frees, and those that its connections count.
+/// Bytes that an endpoint with idle connections frees, and the bytes that its connections count.
 fn memory_of(connections: usize) -> (isize, usize) {
     let (mut world, roots) = Pair::new(QuicLimits::new());
     let clients: Vec<QuicClient> = (0..connections)

@@ -8,7 +8,7 @@ use sinews_testkit::measure;
 
 use super::Pair;
 
-/// Forged addresses: no more handshakes than those before Retry take memory.
+/// Forged addresses: only the handshakes before Retry take memory.
 #[test]
 fn half_open_handshakes_take_bounded_memory_and_exclude_no_client() {
     let (mut world, roots) = Pair::new(QuicLimits::new());
