@@ -49,7 +49,7 @@ pub(crate) mod store;
 mod subscription;
 mod temporary;
 #[cfg(test)]
-#[path = "../tests/support/test_broker.rs"]
+#[path = "../tests/loopback/support/test_broker.rs"]
 mod test_broker;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
     http3.py write FILE   writes streams of aioquic: `case role stream fin bytes` a line, in hexadecimal
     http3.py read FILE    reads the same lines with bytes of sinews-http, and checks the events of aioquic
 
-`cargo xtask interop --only http3` checks both. `cargo test -p sinews-http --test h3 peers` reads the first file, and writes the second one where SINEWS_H3_WRITE says so.
+`cargo xtask interop --only http3` checks both. `cargo test -p sinews-http --test protocols h3::peers` reads the first file, and writes the second one where SINEWS_H3_WRITE says so.
 """
 
 import sys

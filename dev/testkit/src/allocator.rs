@@ -5,6 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -70,6 +71,13 @@ fn others_sleep() -> bool {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('S'))
     })
+}
+
+/// Waits until no other test of this program holds the guard: [`live_bytes`] counts the whole process.
+pub fn measure_alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that has failed is over.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Excludes the further calls of this thread from [`live_bytes`].

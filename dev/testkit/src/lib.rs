@@ -39,6 +39,7 @@ mod rng;
 
 pub use allocator::{
     AllocationCounts, CountingAllocator, exclude_this_thread, idle_live_bytes, live_bytes, measure,
+    measure_alone,
 };
 pub use body::{BodyReader, SseEvent};
 pub use chunks::{Chunks, Cutter};

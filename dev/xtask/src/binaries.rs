@@ -22,24 +22,22 @@ use crate::times;
 
 /// Binaries that start servers or event loops: they read `SINEWS_TEST_BACKEND`. With each change they run on the ring, where it
 /// is permitted, and on the other backend in the step [`SECOND`].
-const WITH_BACKEND: [(&str, &str); 10] = [
+const WITH_BACKEND: [(&str, &str); 7] = [
     ("cli", "program"),
-    ("cli", "bench"),
+    ("cli", "tools"),
     ("cli", "first_byte"),
-    ("hub", "pusher"),
+    ("hub", "loopback"),
     ("server", "loopback"),
-    ("server", "examples"),
-    ("server", "memory"),
-    ("server", "tls_memory"),
+    ("server", "measures"),
     ("engine", "loopback"),
-    ("engine", "examples"),
 ];
 /// Of these, the binaries that test the backends themselves: they run on both with each change.
-const ON_EACH: [(&str, &str); 3] = [("engine", "loopback"), ("engine", "examples"), ("server", "loopback")];
+const ON_EACH: [(&str, &str); 2] = [("engine", "loopback"), ("server", "loopback")];
 /// Binaries that bound latencies run when nothing else does.
 const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
 /// Binaries that take longest start first. The others follow in cargo's order.
-const LONGEST: [(&str, &str); 3] = [("cli", "program"), ("conformance", "cases"), ("sinews", "on_tokio")];
+const LONGEST: [(&str, &str); 4] =
+    [("cli", "program"), ("hub", "loopback"), ("server", "loopback"), ("conformance", "cases")];
 /// Binaries that run at a time: most tests wait more than they compute.
 const AT_A_TIME: usize = 3;
 /// The step that runs the tests.
@@ -283,10 +281,10 @@ mod tests {
         let jobs = jobs(binaries, &[Backend::Poll, Backend::Uring], Path::new("/logs"));
         let logs: Vec<_> = jobs.iter().map(|job| job.log.to_str().unwrap_or_default()).collect();
         let expected = [
-            "/logs/cli-program-uring.log",
-            "/logs/proto-handshake-poll.log",
             "/logs/server-loopback-poll.log",
             "/logs/server-loopback-uring.log",
+            "/logs/cli-program-uring.log",
+            "/logs/proto-handshake-poll.log",
         ];
         assert_eq!(logs, expected);
     }

@@ -81,15 +81,11 @@ pub(crate) fn run(options: &Options) -> Outcome {
     thread::scope(|scope| {
         let mut running = Vec::new();
         running.push(scope.spawn(|| {
-            let mut command = tests(&wanted, &["lib", "peers"]);
+            // With librdkafka's mock cluster, whose errors are on demand.
+            let mut command = tests(&wanted, &["lib", "bridges"]);
             run_tests("the library and scripted peers", &mut command, &logs.join("library.log"))
         }));
         if wanted.contains(&BROKERS[0]) {
-            // librdkafka contains a mock cluster, with errors on demand.
-            running.push(scope.spawn(|| {
-                let mut command = tests(&wanted, &["kafka"]);
-                run_tests("kafka in this process", &mut command, &logs.join("kafka-mock.log"))
-            }));
             running.push(scope.spawn(|| {
                 let mut command = tests(&wanted, &["program"]);
                 command.args(["--", "store::kafka::"]);
@@ -142,7 +138,7 @@ fn run_broker(name: &'static str, broker: Result<Broker, Missing>, features: &[&
         Err(missing) => return Ok(missing.report(name)),
     };
     // Run one after the other: each test kills a broker that other tests need.
-    let mut command = tests(features, &["brokers", "program"]);
+    let mut command = tests(features, &["bridges", "program"]);
     command.args(["--", "--ignored", "--test-threads", "1", &format!("{name}::")]);
     broker.configure(&mut command);
     run_tests(name, &mut command, &broker.logs.join(format!("{name}-tests.log")))
@@ -163,7 +159,7 @@ fn tests(features: &[&str], targets: &[&str]) -> Command {
         "--features",
     ]);
     command.arg(features.iter().map(|name| format!("sinews-cli/{name}")).collect::<Vec<_>>().join(","));
-    let all = ["lib", "brokers", "kafka", "peers", "program"];
+    let all = ["lib", "bridges", "program"];
     for target in if targets.is_empty() { &all[..] } else { targets } {
         match *target {
             "lib" => command.arg("--lib"),

@@ -138,7 +138,7 @@ pub(crate) fn run_aioquic() -> Outcome {
         Err(missing) => return Ok(missing.report("http3")),
     };
     let mut test = process::cargo();
-    test.args(["test", "--quiet", "-p", "sinews-http", "--test", "h3", "peers"])
+    test.args(["test", "--quiet", "-p", "sinews-http", "--test", "protocols", "h3::peers"])
         .env("SINEWS_H3_WRITE", &sent);
     let log = out.join("test.log");
     process::run(&mut test, &log, TEST_LIMIT)?.check("cargo test of the streams of aioquic", &log)?;

@@ -48,7 +48,7 @@ const PATHS: [(&str, &[&str]); 23] = [
     ("packages", &["clients", "dev/xtask/src/dist.rs"]),
     ("archive", &["dev/xtask/src/dist.rs", "deploy/sinews.service"]),
     ("soak", &["dev/soak", "dev/xtask/src/soak.rs"]),
-    ("reconnects", &["crates/hub/tests/pusher"]),
+    ("reconnects", &["crates/hub/tests/loopback/pusher"]),
     ("browser", &["dev/browser", "web"]),
     ("deploy", &["deploy", "Dockerfile", "dev/xtask/src/deploy.rs", "dev/xtask/src/image.rs"]),
     ("brokers", &["dev/brokers", "crates/brokers", "dev/xtask/src/brokers.rs"]),

@@ -446,7 +446,7 @@ fn reconnects(log: &Path, backend: Choice) -> Outcome {
     let mut count = skip_refused(log, &permitted);
     for backend in permitted.backends {
         let mut command = process::linting_cargo()?;
-        command.arg("test").args(binaries::selection()?).args(["--test", "pusher", TEST]);
+        command.arg("test").args(binaries::selection()?).args(["--test", "loopback", TEST]);
         command.env("SINEWS_TEST_BACKEND", backend.name()).env("SINEWS_TEST_RECONNECTS", "10000");
         count = count + counted_as(backend.name(), &mut command, log, Count::parse_cargo_test)?;
     }

@@ -1,6 +1,6 @@
 //! Clusters of servers: the settings, and `sinews nodes`. The hub's own tests have the rest.
 
-#[path = "../../../hub/tests/cluster/broker.rs"]
+#[path = "../../../hub/tests/loopback/support/fake_broker.rs"]
 #[allow(dead_code, reason = "these tests need a part of it")]
 pub(crate) mod broker;
 mod durable_keys;

@@ -1,7 +1,7 @@
 //! What the program promises over HTTP/1.1 holds over HTTP/2 and HTTP/3.
 
 #[expect(dead_code, reason = "other tests use the rest of the client")]
-#[path = "../../../quic/tests/support/client.rs"]
+#[path = "../../../quic/tests/endpoints/quic_client.rs"]
 pub(crate) mod quic_client;
 
 use std::io::{ErrorKind, Read, Write};

@@ -175,7 +175,7 @@ pub(super) fn settle_http2(
 mod sizes {
     use super::*;
 
-    /// The engine's part, 80 bytes with the chain in flight, has its own test in the engine; `tests/memory.rs`
+    /// The engine's part, 80 bytes with the chain in flight, has its own test in the engine; `tests/measures`
     /// measures the total.
     #[test]
     fn idle_websocket_state_is_small() {

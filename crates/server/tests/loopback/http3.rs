@@ -5,7 +5,7 @@ mod content;
 mod files;
 mod handover;
 mod limits;
-#[path = "../../../quic/tests/support/client.rs"]
+#[path = "../../../quic/tests/endpoints/quic_client.rs"]
 mod quic_client;
 mod rules;
 mod sessions;

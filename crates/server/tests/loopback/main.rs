@@ -4,6 +4,7 @@ mod appends;
 mod attacks;
 #[path = "../shared/backend.rs"]
 mod backend;
+mod examples;
 mod files;
 mod flow;
 mod history;
@@ -17,6 +18,7 @@ mod lifetime;
 mod limits;
 mod messages;
 mod metrics;
+mod million;
 mod patterns;
 mod presence;
 mod proxies;

@@ -1,6 +1,8 @@
 //! Tests of the log on a real disk, with its threads.
 
+mod errors;
 mod external;
+mod kill;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

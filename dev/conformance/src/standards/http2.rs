@@ -3,12 +3,12 @@
 use super::Held::By;
 use super::{Line, line};
 
-pub(super) const FRAMES: &str = "crates/http/tests/h2/frames.rs";
-pub(super) const FLOW: &str = "crates/http/tests/h2/flow.rs";
-pub(super) const REQUESTS: &str = "crates/http/tests/h2/requests.rs";
-pub(super) const ATTACKS: &str = "crates/http/tests/h2/attacks.rs";
-const SPLITS: &str = "crates/http/tests/h2/splits.rs";
-const ORACLE: &str = "crates/http/tests/h2/oracle.rs";
+pub(super) const FRAMES: &str = "crates/http/tests/protocols/h2/frames.rs";
+pub(super) const FLOW: &str = "crates/http/tests/protocols/h2/flow.rs";
+pub(super) const REQUESTS: &str = "crates/http/tests/protocols/h2/requests.rs";
+pub(super) const ATTACKS: &str = "crates/http/tests/protocols/h2/attacks.rs";
+const SPLITS: &str = "crates/http/tests/protocols/h2/splits.rs";
+const ORACLE: &str = "crates/http/tests/protocols/h2/oracle.rs";
 const HPACK: &str = "crates/http/src/h2/hpack/tests.rs";
 pub(super) const SERVER: &str = "crates/server/tests/loopback/http2.rs";
 const CONTENT: &str = "crates/server/tests/loopback/http2/content.rs";

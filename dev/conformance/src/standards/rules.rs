@@ -22,7 +22,7 @@ pub(super) const SOCKET: &str = "crates/server/tests/loopback/websocket.rs";
 pub(super) const AUTOBAHN: &str = "dev/conformance/tests/cases/autobahn.rs";
 pub(super) const PROBES: &str = "dev/conformance/tests/cases/probes.rs";
 pub(super) const FAULTS: &str = "dev/conformance/tests/cases/faults.rs";
-pub(super) const MEMORY: &str = "dev/conformance/tests/memory.rs";
+pub(super) const MEMORY: &str = "dev/conformance/tests/cases/memory.rs";
 pub(super) const LIFETIME: &str = "dev/conformance/tests/cases/lifetime.rs";
 pub(super) const PROPERTIES: &str = "dev/conformance/tests/cases/properties.rs";
 
@@ -433,7 +433,7 @@ pub(super) const OTHERS: &[Line] = &[
 ];
 
 const EVENT_STREAM: &str = "crates/http/src/event_stream.rs";
-const EVENTS: &str = "crates/hub/tests/events.rs";
+const EVENTS: &str = "crates/hub/tests/loopback/events.rs";
 
 pub(super) const OFTEN_WRONG: &[Line] = &[
     line(

@@ -1,9 +1,15 @@
-//! The protocol in memory: Autobahn's families, faults of other projects, properties; and the list of standards.
+//! The protocol in memory: Autobahn's families, faults of other projects, properties, memory; and the list of standards.
 
 mod autobahn;
 mod faults;
 mod http;
 mod lifetime;
+mod memory;
 mod probes;
 mod properties;
 mod standards;
+
+use sinews_testkit::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -10,7 +10,7 @@ use sinews_testkit::{Frame, Reply};
 use crate::support::{PROGRAM, Running, Socket, TIMEOUT};
 
 #[allow(dead_code, reason = "these tests need a part of it")]
-#[path = "../../../../brokers/tests/broker/real.rs"]
+#[path = "../../../../brokers/tests/bridges/broker/real.rs"]
 pub(crate) mod broker;
 
 use broker::{control, unused_name, url};

@@ -1,6 +1,6 @@
 //! HTTP/3 with a full send buffer.
 
-#[path = "../../../../quic/tests/support/client.rs"]
+#[path = "../../../../quic/tests/endpoints/quic_client.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod quic_client;
 

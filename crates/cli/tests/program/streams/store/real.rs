@@ -10,7 +10,7 @@ use super::*;
 use crate::api::{KEY, call};
 use broker::{control, unused_name, url};
 
-#[path = "../../../../../brokers/tests/broker/real.rs"]
+#[path = "../../../../../brokers/tests/bridges/broker/real.rs"]
 mod broker;
 
 fn nodes_see_the_same(settings: &str) {

@@ -1,0 +1,183 @@
+//! The hub in a program with a route of its own: the code of `examples/embed.rs`, with real clients.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sinews::blocking::{WebSocket, connect};
+use sinews_hub::auth::{Auth, AuthOptions};
+use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions};
+use sinews_server::{Router, Server};
+
+#[path = "../../examples/embed.rs"]
+#[expect(dead_code, reason = "the test calls `serve` in place of `main`")]
+mod example;
+
+#[path = "../../examples/keys.rs"]
+#[expect(dead_code, reason = "the test calls `serve` in place of `main`")]
+mod prices;
+
+/// A connection whose reads are bounded.
+fn bounded(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+/// The status and the body of an answer.
+fn request(address: SocketAddr, head: &str, body: &str) -> (String, String) {
+    let mut stream = bounded(address);
+    let length = body.len();
+    write!(
+        stream,
+        "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+fn receive(client: &mut WebSocket<TcpStream>) -> Value {
+    let message = client.next().expect("the connection is open").expect("a message");
+    serde_json::from_slice(message.as_bytes()).unwrap()
+}
+
+#[test]
+fn embedded_hub_serves_beside_the_routes_of_the_program() {
+    let (ready, is_ready) = channel();
+    let server = thread::spawn(move || {
+        example::serve(([127, 0, 0, 1], 0).into(), |server| {
+            ready.send((server.addresses()[0], server.stop_handle())).unwrap();
+        })
+        .unwrap();
+    });
+    let (address, stop) = is_ready.recv().unwrap();
+
+    assert_eq!(
+        request(address, "GET /rooms", ""),
+        ("HTTP/1.1 200 OK".to_owned(), "[\"chat.lobby\"]\n".to_owned())
+    );
+
+    let (mut client, _) = connect(format!("ws://{address}/ws")).over(bounded(address)).open().unwrap();
+    assert_eq!(receive(&mut client)["op"], "welcome");
+    client.send_text(&json!({ "op": "subscribe", "topic": "chat.lobby", "id": 1 }).to_string()).unwrap();
+    let ack = receive(&mut client);
+    assert_eq!((&ack["op"], &ack["id"], &ack["seq"]), (&json!("ack"), &json!(1), &json!(0)), "{ack}");
+
+    let (status, body) = request(address, "POST /topics/chat.lobby", "hello");
+    assert_eq!((&*status, &*body), ("HTTP/1.1 200 OK", "{\"subscribers\":1,\"topic\":\"chat.lobby\"}\n"));
+    let message = receive(&mut client);
+    assert_eq!((&message["data"], &message["seq"]), (&json!("hello"), &json!(1)), "{message}");
+
+    assert!(request(address, "GET /chat", "").0.ends_with(" 200 OK"));
+    assert!(request(address, "GET /metrics", "").1.contains("sinews_rejections"));
+
+    drop(client);
+    stop.stop_now();
+    // The threads of the hub have ended.
+    server.join().unwrap();
+}
+
+#[test]
+fn prices_of_the_example_are_followed() {
+    let (ready, is_ready) = channel();
+    let server = thread::spawn(move || {
+        prices::serve(([127, 0, 0, 1], 0).into(), |server| {
+            ready.send((server.addresses()[0], server.stop_handle())).unwrap();
+        })
+        .unwrap();
+    });
+    let (address, stop) = is_ready.recv().unwrap();
+    assert!(request(address, "GET /prices", "").1.contains("/sinews.js"));
+    let (mut client, _) = connect(format!("ws://{address}/ws")).over(bounded(address)).open().unwrap();
+    assert_eq!(receive(&mut client)["op"], "welcome");
+    let subscribe = json!({ "op": "subscribe", "topic": "prices", "keys": true, "filter": "3.*", "id": 1 });
+    client.send_text(&subscribe.to_string()).unwrap();
+    assert_eq!(receive(&mut client)["id"], 1);
+    // From the begin, or from a snapshot, until each has changed.
+    let mut seen = std::collections::BTreeMap::new();
+    while seen.len() < 100 || seen.values().all(|price| *price == 100.0) {
+        for entry in receive(&mut client)["set"].as_array().into_iter().flatten() {
+            seen.insert(entry["key"].as_str().unwrap().to_owned(), entry["data"]["price"].as_f64().unwrap());
+        }
+    }
+    assert!(seen.keys().all(|key| key.starts_with("3.")), "{seen:?}");
+    stop.stop_now();
+    server.join().unwrap();
+}
+
+/// Serves a hub with a durable topic until `work` is done; then the hub shuts down.
+fn with_durable_topic(directory: &Path, work: impl FnOnce(SocketAddr)) {
+    let streams = StreamOptions::in_directory(directory).with_topics(["orders".to_owned()]);
+    let hub = Hub::builder().streams(streams).without_pages().build().unwrap();
+    let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
+    let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+    let hub = hub.start(&server).unwrap();
+    let (address, stop) = (server.addresses()[0], server.stop_handle());
+    let serving = thread::spawn(move || server.run().unwrap());
+    work(address);
+    stop.stop_now();
+    serving.join().unwrap();
+    hub.shut_down();
+}
+
+#[test]
+fn shutdown_releases_the_directory_with_all_records() {
+    let directory = tempfile::tempdir().unwrap();
+    with_durable_topic(directory.path(), |address| {
+        let (status, body) = request(address, "POST /topics/orders", "one apple");
+        assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
+        assert!(request(address, "GET /chat", "").0.contains(" 404 "), "the program asked for no pages");
+    });
+    // A directory that is still open would be locked.
+    with_durable_topic(directory.path(), |address| {
+        let (status, body) = request(address, "GET /streams/orders", "");
+        assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
+        let record: Value = serde_json::from_str(body.trim()).unwrap();
+        assert_eq!((&record["data"], &record["offset"]), (&json!("one apple"), &json!(0)));
+    });
+}
+
+#[test]
+fn invalid_pattern_is_reported_by_the_builder() {
+    let error = Hub::builder().history("a.>.b", 1).build().err().unwrap();
+    assert_eq!(error.to_string(), "\"a.>.b\" is not a valid topic pattern");
+}
+
+#[test]
+fn durable_topics_in_compacted_streams_are_rejected() {
+    let directory = tempfile::tempdir().unwrap();
+    let durable = |pattern: &str, on| Namespace::new(pattern).with_durable(on);
+    let topics = "of the durable topics";
+    for (compacted, namespaces, expected) in [
+        ("devices.>", vec![], None),
+        ("log.devices.*", vec![], Some(format!("\"log.>\" {topics}"))),
+        ("*.a", vec![], Some(format!("\"log.>\" {topics}"))),
+        ("a.*", vec![durable("a.b", true)], Some("\"a.b\" of the durable namespaces".to_owned())),
+        ("log.a.*", vec![durable("log.a.>", false)], None),
+        (
+            "log.a.*",
+            vec![durable("log.a.>", false), durable("log.a.b", true)],
+            Some("\"log.a.b\" of the durable namespaces".to_owned()),
+        ),
+        ("log.a.>", vec![durable("log.a.*", false)], Some(format!("\"log.>\" {topics}"))),
+    ] {
+        let streams = StreamOptions::in_directory(directory.path()).with_topics(["log.>".to_owned()]);
+        let streams = streams.with_compaction([compacted.to_owned()]);
+        let policy = AccessPolicy::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+        let policy = policy.with_namespaces(Namespaces::new(namespaces).unwrap());
+        let built = Hub::builder().access(policy).streams(streams).build();
+        let error = built.err().map(|error| error.to_string());
+        let is_as_expected = match (&error, &expected) {
+            (Some(error), Some(part)) => error.contains(part) && error.contains(compacted),
+            (error, expected) => error.is_none() && expected.is_none(),
+        };
+        assert!(is_as_expected, "{compacted}: {error:?} in place of {expected:?}");
+    }
+}

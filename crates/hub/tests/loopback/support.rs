@@ -1,0 +1,129 @@
+//! A hub at work, and requests to it.
+
+#[expect(dead_code, reason = "the tests of the program use the rest")]
+pub(crate) mod fake_broker;
+pub(crate) mod memory_broker;
+pub(crate) mod test_broker;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::Value;
+use sinews::blocking::{WebSocket, connect};
+use sinews_hub::{Hub, HubBuilder, LivePolicy, RunningHub};
+use sinews_server::{BoundServer, Config, Publisher, Router, Server, StopHandle};
+use sinews_testkit::BodyReader;
+
+use crate::backend;
+
+/// Longer than any step takes on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) struct TestHub {
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: StopHandle,
+    pub(crate) hub: Option<RunningHub>,
+    pub(crate) access: LivePolicy,
+    pub(crate) publisher: Publisher,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl TestHub {
+    /// A hub whose topics `kept.…` retain three messages.
+    pub(crate) fn new() -> Self {
+        Self::built(Hub::builder())
+    }
+
+    pub(crate) fn built(builder: HubBuilder) -> Self {
+        Self::configured(builder, |server| server)
+    }
+
+    /// A hub on a server with settings.
+    pub(crate) fn configured(builder: HubBuilder, configure: impl FnOnce(Server) -> Server) -> Self {
+        let builder = builder.websocket(without_timeouts()).history("kept.>", 3).without_pages();
+        let hub = builder.build().unwrap();
+        let access = hub.access();
+        let server = bind(&hub, configure);
+        let hub = Some(hub.start(&server).unwrap());
+        let (address, stop) = (server.addresses()[0], server.stop_handle());
+        let publisher = server.publisher();
+        let serving = Some(thread::spawn(move || server.run().unwrap()));
+        Self { address, stop, hub, access, publisher, serving }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream
+    }
+
+    /// Opens a WebSocket whose reads are bounded.
+    pub(crate) fn websocket(&self, path: &str) -> WebSocket<TcpStream> {
+        let connecting = connect(format!("ws://{}{path}", self.address)).over(self.connect());
+        connecting.open().unwrap().0
+    }
+
+    pub(crate) fn ask(&self, path: &str, lines: &str) -> BodyReader<TcpStream> {
+        ask_on(self.connect(), path, lines)
+    }
+
+    pub(crate) fn events(&self, path: &str) -> BodyReader<TcpStream> {
+        self.ask(path, "Accept: text/event-stream\r\n")
+    }
+
+    /// Publishes a body of this type; returns the status.
+    pub(crate) fn publish_as(&self, topic: &str, kind: &str, body: &[u8]) -> u16 {
+        let mut stream = self.connect();
+        let length = body.len();
+        write!(
+            stream,
+            "POST /topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )
+        .unwrap();
+        stream.write_all(body).unwrap();
+        BodyReader::new(stream).status()
+    }
+
+    pub(crate) fn publish(&self, topic: &str, text: &str) {
+        assert_eq!(self.publish_as(topic, "text/plain", text.as_bytes()), 200);
+    }
+}
+
+impl Drop for TestHub {
+    fn drop(&mut self) {
+        self.stop.stop_now();
+        if let Some(serving) = self.serving.take() {
+            let ended = serving.join();
+            assert!(thread::panicking() || ended.is_ok());
+        }
+        if let Some(hub) = self.hub.take() {
+            hub.shut_down();
+        }
+    }
+}
+
+/// Settings for clients that read when they need to, and answer no pings.
+pub(crate) fn without_timeouts() -> Config {
+    Config::default()
+        .with_ping_interval(None)
+        .with_idle_timeout(None)
+        .with_write_timeout(Duration::from_secs(3_600))
+}
+
+/// Binds a server of the hub to a free port, on the backend of the tests.
+pub(crate) fn bind(hub: &Hub, configure: impl FnOnce(Server) -> Server) -> BoundServer {
+    let server = configure(hub.configure(Server::new(hub.mount(Router::new()))).threads(2));
+    server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap()
+}
+
+pub(crate) fn ask_on(mut stream: TcpStream, path: &str, lines: &str) -> BodyReader<TcpStream> {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").unwrap();
+    BodyReader::new(stream)
+}
+
+pub(crate) fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}

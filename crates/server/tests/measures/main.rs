@@ -1,0 +1,33 @@
+//! Memory of the whole process, counted by the allocator, and the latency of an idle server. A program of its own whose tests run
+//! one after the other: other tests would be counted, and would delay the server.
+
+#[path = "../shared/backend.rs"]
+mod backend;
+mod first_byte;
+mod http2_memory;
+mod http3_memory;
+mod keyed_memory;
+#[path = "../../../quic/tests/endpoints/quic_client.rs"]
+#[expect(dead_code, reason = "other tests use more of the client")]
+mod quic_client;
+mod tls_memory;
+mod websocket_memory;
+
+use sinews_server::{Context, Handler, Payload};
+use sinews_testkit::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const HANDSHAKE: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// Sends each message back.
+struct Echo;
+
+impl Handler for Echo {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
+        let _ = cx.send_payload(payload);
+    }
+}
