@@ -8,7 +8,7 @@ import { typingIsShown } from "./chat.js";
 import { KEY, failCalls, failingApplication, isAway, listsNodes } from "./dashboard.js";
 import { Person } from "./person.js";
 import { serveExample } from "./prices.js";
-import { DESKTOP, PHONE, cluster, contains, device, expect, openDashboard, shows, visit } from "./world.js";
+import { DESKTOP, PHONE, cluster, contains, device, enter, expect, openDashboard, shows, visit } from "./world.js";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 

@@ -42,7 +42,9 @@ export class Person {
   waitsFor(mark) { return shows(this.page, `${LOG} .pending .mark`, mark); }
   async join(room) { await enter(this.page, "#room-input", room); await this.isIn(room); await this.isConnected(); }
   async goTo(room) { await this.page.click(`[data-room='${room}'] a`); await this.isIn(room); }
-  async leave(room) { await this.page.click(`[data-room='${room}'] button`); }
+  /** Leaves the shown room for the lobby. */
+  async leave(room) { await this.page.click(`[data-room='${room}'] button`); await this.isIn("lobby"); }
+  async reload() { await this.page.reload(); await this.isConnected(); }
   isIn(room) { return shows(this.page, "#title", room); }
   entryCount() { return this.page.locator(`${LOG} > *`).count(); }
   /** The path that the page's command for a terminal publishes to. */

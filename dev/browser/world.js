@@ -13,7 +13,7 @@ import { folder, freePort, serve, tokens } from "../../examples/testing/programs
 /** Milliseconds until a wait fails. Successful checks never wait this long, also on a machine that stalls. */
 export const PATIENCE = 60_000;
 /** Milliseconds until a check fails. */
-const CHECK_LIMIT = 5 * 60_000;
+const CHECK_LIMIT = 10 * 60_000;
 
 /** The program under test. */
 export const PROGRAM = process.env.SINEWS ?? "sinews";
