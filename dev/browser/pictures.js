@@ -3,7 +3,9 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
 import { Person } from "./person.js";
-import { DESKTOP, PHONE, Server, cluster, contains, device, devtools, enter, eventually, expect, noted, openDashboard, retry, visit } from "./world.js";
+import {
+  DESKTOP, PHONE, Server, cluster, contains, device, devtools, enter, eventually, expect, noted, openDashboard, retry, visit,
+} from "./world.js";
 
 /** Speaker and text; the last speaker is a terminal. */
 const TALK = [

@@ -72,7 +72,8 @@ async function follow(test, page) {
   /** The prices that each key has had, with the time of each. */
   const keys = new Map();
   const market = { changes: 0, stalls: stalls(), oldest };
-  const lines = createInterface({ input: Readable.fromWeb(body).on("error", () => { /* The test has ended. */ }) });
+  const atEnd = () => { /* The test has ended. */ };
+  const lines = createInterface({ input: Readable.fromWeb(body).on("error", atEnd) }).on("error", atEnd);
   lines.on("line", (line) => {
     for (const { key, data } of JSON.parse(line).set ?? []) {
       if (!keys.has(key)) keys.set(key, []);

@@ -16,6 +16,6 @@ export default async function* report(events) {
 
 /** The message without colors, in one paragraph, and where it was thrown. */
 function reason({ message, cause }) {
-  const text = String(cause?.stack ?? cause?.message ?? cause ?? message).replace(/\x1b\[\d*m/g, "");
+  const text = String(cause?.stack ?? cause?.message ?? message).replace(/\x1b\[\d*m/g, "");
   return text.split("\n").filter((line) => !line.includes("node:internal") && !line.includes("node_modules")).join("\n  ");
 }
