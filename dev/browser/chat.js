@@ -411,7 +411,7 @@ export async function rooms(part) {
     await menuIs("true");
     await press("Escape", "menu");
     await menuIs("false");
-    await press("Enter", "attic");
+    await page.keyboard.press("Enter");
     await menuIs("true");
     // The content behind the open menu takes no focus.
     for (let times = 0; times < 7; times++) {

@@ -74,16 +74,20 @@ async function showDashboard(part, test, write, writeAll) {
   const nodes = started?.nodes ?? [await Server.start(test, first)];
   const clients = await part.open(nodes[0].url("healthz"));
   for (const [at, user] of USERS.entries()) {
-    await clients.evaluate(async ([url, token, topic, user, y]) => {
+    // A node rejects keys until it has those of the other one.
+    await retry(() => clients.evaluate(async ([url, token, topic, user, y]) => {
       const { connect } = await import("/sinews.js");
-      const client = connect(url, { token });
+      window.client?.close();
+      window.client = connect(url, { token });
       for (const name of [topic, "prices.gold"]) await client.subscribe(name, () => {}).ready;
       await client.join("harbour", { id: user });
       for (const x of [1, 2, 3]) await client.set("boats", `${user}-${x}`, { x, y });
+      // It stays open.
+      window.client = null;
     }, [
       nodes[at % nodes.length].socket("ws"), make("--subject", user, "--keys", "boats/*", "--subscribe", ">", "--publish", ">"),
       ["weather", "harbour", "tides"][at % 3], user, at,
-    ]);
+    ]));
   }
   const viewer = make("--subscribe", ">", "--publish", ">");
   await clients.evaluate(startWorkers, nodes[0].socket(`streams/orders?token=${viewer}`));
