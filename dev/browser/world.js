@@ -114,15 +114,21 @@ const UNAVAILABLE = 77;
 
 /** Starts a NATS server, and two nodes of a cluster with further options. Skips the test, and returns null, without NATS. */
 export async function cluster(test, options = [[], []], names = ["eu-1", "eu-2"]) {
-  const [port, runs] = [await freePort(), folder(test)];
-  const env = { ...process.env, BROKER_PORT: String(port), BROKER_RUN: join(runs, "run") };
+  let isUp = false;
+  const env = { ...process.env };
   const call = (action) => run("bash", [join(ROOT, "dev/brokers/nats.sh"), action], { env });
-  try { await call("up"); } catch (error) {
+  // Before the folder is removed, which has the process id.
+  test.after(() => isUp && call("down"));
+  const port = await freePort();
+  Object.assign(env, { BROKER_PORT: String(port), BROKER_RUN: join(folder(test), "run") });
+  try {
+    await call("up");
+  } catch (error) {
     if (error.code !== UNAVAILABLE) throw error;
     test.skip(error.stderr.trim());
     return null;
   }
-  test.after(() => call("down"));
+  isUp = true;
   const node = (name, at) =>
     Server.start(test, ["--cluster", `nats://127.0.0.1:${port}`, "--cluster-node-name", name, ...options[at]]);
   return { nodes: await Promise.all(names.map(node)), killBroker: () => call("kill"), restartBroker: () => call("up") };
