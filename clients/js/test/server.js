@@ -35,9 +35,9 @@ export async function serve(test, options = [], { listen = 0 } = {}) {
     banner += chunk;
     if (banner.includes("Ctrl-C stops.")) break;
   }
-  const port = Number(/http:\/\/127\.0\.0\.1:(\d+)\//.exec(banner)?.[1]);
+  const [, http, port] = /(https?:\/\/127\.0\.0\.1:(\d+))\//.exec(banner) ?? [];
   if (!port) throw new Error(`the server did not start: ${banner}${log}`);
-  return { port, url: `ws://127.0.0.1:${port}/ws`, http: `http://127.0.0.1:${port}`, stop };
+  return { port: Number(port), url: `${http.replace("http", "ws")}/ws`, http, pid: child.pid, stop };
 }
 
 /** The options of a server with tokens, and a function that makes tokens. */

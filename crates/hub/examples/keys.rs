@@ -1,13 +1,14 @@
 //! A page of 1,000 prices, of which 60 change in a second: keys of a topic.
 //!
 //! ```sh
-//! cargo run --package sinews-hub --example keys
+//! cargo run --package sinews-hub --example keys      # `-- 127.0.0.1:0`: at a free port
 //! curl http://127.0.0.1:8080/topics/prices/keys?filter=10.*     # some of the prices
 //! ```
 //!
 //! The page is at <http://127.0.0.1:8080/prices>. Limit its bandwidth with the network settings of the browser's
 //! developer tools, and compare the age of what it shows.
 
+use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +63,9 @@ fn set_price(publisher: &Publisher, number: usize, price: f64) -> Result<(), Key
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    serve(([127, 0, 0, 1], 8080).into(), |server| {
+    let address = env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let address: SocketAddr = address.parse().map_err(|error| format!("address {address}: {error}"))?;
+    serve(address, |server| {
         for address in server.addresses() {
             println!("http://{address}/prices");
         }

@@ -9,6 +9,7 @@ mod api;
 mod backend;
 mod binaries;
 mod brokers;
+mod browser;
 mod certificate;
 mod compare;
 mod conformance;
@@ -83,6 +84,8 @@ enum Task {
     /// Clients and tools of other projects against the server, servers and proxies of other projects for the
     /// library
     Interop(interop::Options),
+    /// The pages and the client of the server in Chromium
+    Browser(browser::Options),
     /// The bridges to Kafka, Redis and NATS, against real brokers, which are started, killed and frozen
     Brokers(brokers::Options),
     /// The files of `deploy/`, by the tools that read them; and their nodes and commands as processes on loopback
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Task::Cycles { name } => tidy::print_cycles(&name),
         Task::Conformance(options) => conformance::run(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Browser(options) => browser::run(&options),
         Task::Brokers(options) => brokers::run(&options),
         Task::Deploy => deploy::run(),
         Task::Examples(options) => examples::run(&options),

@@ -49,7 +49,7 @@ const PATHS: [(&str, &[&str]); 23] = [
     ("archive", &["dev/xtask/src/dist.rs", "deploy/sinews.service"]),
     ("soak", &["dev/soak", "dev/xtask/src/soak.rs"]),
     ("reconnects", &["crates/hub/tests/loopback/pusher"]),
-    ("browser", &["dev/browser", "web"]),
+    ("browser", &["dev/browser", "dev/xtask/src/browser.rs", "web"]),
     ("deploy", &["deploy", "Dockerfile", "dev/xtask/src/deploy.rs", "dev/xtask/src/image.rs"]),
     ("brokers", &["dev/brokers", "crates/brokers", "dev/xtask/src/brokers.rs"]),
 ];

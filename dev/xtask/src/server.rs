@@ -188,6 +188,14 @@ pub(crate) fn build_debug(program: &str) -> Result<PathBuf, String> {
     Ok(build_all_debug(&[program])?.join(program))
 }
 
+/// The debug build of an example of the workspace, like that of the Rust tests.
+pub(crate) fn build_example(name: &str) -> Result<PathBuf, String> {
+    let mut arguments = binaries::selection()?;
+    arguments.extend(["--example", name].map(str::to_owned));
+    build_with(process::linting_cargo()?, &arguments, name)?;
+    Ok(process::target().join("debug/examples").join(name))
+}
+
 /// Builds all programs of a package for checks, and returns their folder.
 pub(crate) fn build_all(package: &str) -> Result<PathBuf, String> {
     build_package(package, &["--bins"])

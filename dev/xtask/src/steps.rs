@@ -21,7 +21,6 @@ use crate::process;
 use crate::rotation::{self, Due, Passes};
 use crate::server;
 use crate::times::{self, Spent};
-use crate::tools;
 
 /// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
 const FUZZ_SECONDS: &str = "-max_total_time=10";
@@ -306,20 +305,23 @@ fn api(log: &Path, _: Choice) -> Outcome {
     task(&["api"], log)
 }
 
-/// All cases of Autobahn against the server of the tests' build, on the backend that it chooses by itself.
+/// All cases of Autobahn against the server of the tests' build.
 fn autobahn(log: &Path, choice: Choice) -> Outcome {
-    let binary = server::build_debug("sinews")?;
-    let uring = Choice::Uring.permitted(&binary)?.refused.is_empty() && choice != Choice::Poll;
-    let backend = if uring { Choice::Uring } else { Choice::Poll };
-    let binary = binary.to_string_lossy();
-    task(&["conformance", "--target", "serve", "--backend", backend.name(), "--binary", &binary], log)
+    on_tests_build(&["conformance", "--target", "serve"], log, choice)
 }
 
 /// The chat in a browser, with the server of the tests' build.
-fn pages(log: &Path, _: Choice) -> Outcome {
-    let mut command = Command::new(server::build_debug("sinews-browser")?);
-    command.arg("--smoke").arg(server::build_debug("sinews")?);
-    counted(&mut command, log, browser_count)
+fn pages(log: &Path, choice: Choice) -> Outcome {
+    on_tests_build(&["browser", "--only", "chat"], log, choice)
+}
+
+/// A task with the server of the tests' build, on the backend that it chooses by itself.
+fn on_tests_build(arguments: &[&str], log: &Path, choice: Choice) -> Outcome {
+    let binary = server::build_debug("sinews")?;
+    let uring = choice != Choice::Poll && Choice::Uring.permitted(&binary)?.refused.is_empty();
+    let backend = if uring { Choice::Uring } else { Choice::Poll };
+    let binary = binary.to_string_lossy();
+    task(&[arguments, &["--backend", backend.name(), "--binary", &binary]].concat(), log)
 }
 
 /// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
@@ -384,27 +386,9 @@ fn interop(log: &Path, backend: Choice) -> Outcome {
     task(&["interop", "--backend", backend.name()], log)
 }
 
-/// Without a browser on the machine the program says so and succeeds.
+/// Without a browser on the machine, or its packages, the task says so and succeeds.
 fn browser(log: &Path, backend: Choice) -> Outcome {
-    let binary = server::binary(None)?;
-    let permitted = backend.permitted(&binary)?;
-    let mut count = skip_refused(log, &permitted);
-    let axe = tools::axe();
-    if let Err(missing) = &axe {
-        count = count + missing.report("accessibility of the pages");
-    }
-    let program = server::build_debug("sinews-browser")?;
-    for backend in permitted.backends {
-        let mut command = Command::new(&program);
-        if let Ok(axe) = &axe {
-            command.arg("--axe").arg(axe);
-        }
-        command.arg(&binary);
-        // The servers that the program starts inherit this.
-        command.env("SINEWS_BACKEND", backend.name());
-        count = count + counted_as(backend.name(), &mut command, log, browser_count)?;
-    }
-    Ok(count)
+    task(&["browser", "--backend", backend.name()], log)
 }
 
 fn deploy(log: &Path, _: Choice) -> Outcome {
@@ -419,11 +403,6 @@ fn packages(log: &Path, _: Choice) -> Outcome {
 /// The archives, unpacked and started where this machine can run them. The programs are compiled without optimization.
 fn archive(log: &Path, _: Choice) -> Outcome {
     task(&["dist", "--only", "programs", "--trial"], log)
-}
-
-fn browser_count(text: &str) -> Count {
-    let is_skipped = text.lines().any(is_skip);
-    Count::parse_last(text).unwrap_or(if is_skipped { Count::SKIPPED } else { Count::PASSED })
 }
 
 fn instructions(log: &Path, _: Choice) -> Outcome {

@@ -17,6 +17,9 @@ const CHECKS_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Installs the packages of a lock file in the folder of the file.
 const NPM_INSTALL: [&str; 4] = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
 
+/// Names of the browser, as `dev/browser/world.js` looks for them.
+const CHROMIUM: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
 /// Copies the dependencies of a Maven project.
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
@@ -118,15 +121,8 @@ pub(crate) fn client_js() -> Result<Command, Missing> {
 pub(crate) fn tutorial_node(name: &str) -> Result<Command, Missing> {
     need("node", "apt-get install nodejs npm")?;
     need("npm", "apt-get install npm")?;
-    let (tutorials, dir) = (process::root().join("examples"), process::cache("tutorials"));
-    let lock = tutorials.join("package-lock.json");
-    let mut install = Command::new("npm");
-    install.args(NPM_INSTALL).current_dir(&tutorials);
-    if tutorials.join("node_modules").is_dir() {
-        once(&dir, &lock, &mut install)?;
-    } else {
-        install_now(&dir, &lock, &mut install)?;
-    }
+    let tutorials = process::root().join("examples");
+    install_beside(&tutorials, &process::cache("tutorials"))?;
     let mut command = Command::new("node");
     command.args(["../testing/run.js", "test.js"]).current_dir(tutorials.join(name));
     Ok(command)
@@ -151,9 +147,31 @@ pub(crate) fn tutorial_curl(name: &str) -> Result<Command, Missing> {
     Ok(command)
 }
 
-/// The script of axe-core, which checks the accessibility of a page.
-pub(crate) fn axe() -> Result<PathBuf, Missing> {
-    Ok(node_directory()?.join("node_modules/axe-core/axe.min.js"))
+/// The checks of the pages in `dev/browser`, with their packages installed beside them: Playwright drives the browser of
+/// the machine, and fetches none.
+pub(crate) fn browser() -> Result<Command, Missing> {
+    if CHROMIUM.iter().all(|name| find_program(name).is_none()) {
+        return Err(Missing::Tool(format!("no {} (apt-get install chromium)", CHROMIUM[0])));
+    }
+    need("node", "apt-get install nodejs npm")?;
+    need("npm", "apt-get install npm")?;
+    let checks = process::root().join("dev/browser");
+    install_beside(&checks, &process::cache("browser"))?;
+    let mut command = Command::new("node");
+    command.arg(checks.join("run.js"));
+    Ok(command)
+}
+
+/// Installs the packages of a lock file beside it, unless the same ones are there. `dir` has the log.
+fn install_beside(folder: &Path, dir: &Path) -> Result<(), Missing> {
+    let lock = folder.join("package-lock.json");
+    let mut install = Command::new("npm");
+    install.args(NPM_INSTALL).current_dir(folder);
+    if folder.join("node_modules").is_dir() {
+        once(dir, &lock, &mut install)
+    } else {
+        install_now(dir, &lock, &mut install)
+    }
 }
 
 /// The scripts of `dev/interop/node`, with their packages.

@@ -1,0 +1,55 @@
+// The chat page in its user's terms: names instead of selectors.
+import { enter, eventually, expect, seen, shows } from "./world.js";
+
+/** The log of the shown room. */
+export const LOG = "[data-testid=log]:not([hidden])";
+
+/** One window with the chat page, and its user. */
+export class Person {
+  /** Opens the page in a new window, waits for the connection and enters the person's name. */
+  static async enter(part, url, name) {
+    const person = new Person(await part.open(url));
+    await person.isConnected();
+    await person.rename(name);
+    return person;
+  }
+  constructor(page) { this.page = page; }
+  async rename(name) { await enter(this.page, "#name-input", name); }
+  isConnected() { return shows(this.page, "#state", "connected"); }
+  isDisconnected() { return expect(this.page.locator("#state")).not.toHaveText("connected"); }
+  /** Types at the end of the message. */
+  async type(text) { await this.page.locator("#message").pressSequentially(text); }
+  /** Types a message and clicks the button. */
+  async say(text) { await this.type(text); await this.page.click("#send"); }
+  /** Says something, which the other person hears. */
+  async tells(other, text) { await this.say(text); await other.hears(text); }
+
+  /** The texts of the entries in the log: of a `msg`, an `announcement` or a `notice`. */
+  entries(kind) {
+    return this.page.locator(`${LOG} [data-testid=${kind}]`).evaluateAll((all) =>
+      all.map((entry) => entry.querySelector(".text")?.textContent ?? entry.textContent));
+  }
+  messages() { return this.entries("msg"); }
+  hears(text) { return eventually(() => this.messages()).toContain(text); }
+  sees(announcement) { return eventually(() => this.entries("announcement")).toContain(announcement); }
+  isTold(notice) { return eventually(() => this.entries("notice")).toContain(notice); }
+  async people() { return (await this.page.locator("[data-testid=person] .name").allTextContents()).sort(); }
+  /** Waits until exactly these people are shown as here. */
+  isWith(...names) { return eventually(() => this.people()).toEqual(names); }
+  /** Waits until all own messages are delivered. */
+  hasDelivered() { return expect(this.page.locator(".pending")).toHaveCount(0); }
+  /** Waits until the last message waits for this. */
+  waitsFor(mark) { return shows(this.page, `${LOG} .pending .mark`, mark); }
+  async join(room) { await enter(this.page, "#room-input", room); await this.isIn(room); await this.isConnected(); }
+  async goTo(room) { await this.page.click(`[data-room='${room}'] a`); await this.isIn(room); }
+  /** Leaves the shown room for the lobby. */
+  async leave(room) { await this.page.click(`[data-room='${room}'] button`); await this.isIn("lobby"); }
+  async reload() { await this.page.reload(); await this.isConnected(); }
+  isIn(room) { return shows(this.page, "#title", room); }
+  entryCount() { return this.page.locator(`${LOG} > *`).count(); }
+  /** The path that the page's command for a terminal publishes to. */
+  async commandPath() {
+    const command = await seen(this.page, "#curl").innerText();
+    return /^curl -d 'hello' http:\/\/[^/]+\/(\S+)$/.exec(command)?.[1] ?? `no path in: ${command}`;
+  }
+}
