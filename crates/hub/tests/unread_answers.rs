@@ -42,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Entries of each list that the test makes long.
 const ENTRIES: usize = 100_000;
 
+/// Keys of a topic: its default limit.
+const KEYS: usize = 10_000;
+
 /// Bound of the time in which the loop answers another client. The page on performance has what it takes.
 const TURN_MAX: Duration = Duration::from_secs(5);
 
@@ -152,6 +155,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const PING: u8 = 6;
 
 /// A GET request.
@@ -164,12 +169,13 @@ fn request(stream: u32, path: &str, accept: &str) -> Vec<u8> {
         Some(rest) => block.extend_from_slice(&[127, rest as u8 | 128, (rest >> 7) as u8]),
     }
     block.extend_from_slice(path.as_bytes());
+    block.extend_from_slice(b"\x01\x09localhost");
     let bearer = format!("Bearer {API_KEY}");
     block.extend_from_slice(&[0, 13]);
     block.extend_from_slice(b"authorization");
     block.push(bearer.len() as u8);
     block.extend_from_slice(bearer.as_bytes());
-    block.extend_from_slice(b"\x01\x09localhost\x00\x06accept");
+    block.extend_from_slice(b"\x00\x06accept");
     block.push(accept.len() as u8);
     block.extend_from_slice(accept.as_bytes());
     frame(1, 5, stream, &block)
@@ -200,7 +206,14 @@ impl Http2Client {
     /// Waits until the server has handled all frames so far.
     fn sync(&mut self) {
         self.0.write_all(&frame(PING, 0, 0, &[1; 8])).unwrap();
-        while !matches!(self.read(), (PING, 1, ..)) {}
+        loop {
+            match self.read() {
+                (PING, 1, ..) => return,
+                // The first field is the status 200.
+                (HEADERS, _, _, block) => assert_eq!(block.first(), Some(&0x88)),
+                (kind, ..) => assert_ne!(kind, RST_STREAM),
+            }
+        }
     }
 }
 
@@ -303,7 +316,7 @@ fn fill(address: SocketAddr, publisher: &sinews_server::Publisher) {
     for _ in 0..10 {
         ask(address, "POST /streams/large", &lines);
     }
-    for key in 0..ENTRIES {
+    for key in 0..KEYS {
         publisher.write_key("many", &KeyWrite::set(format!("{key:06}"), value[..1].to_vec())).unwrap();
     }
     for channel in 0..ENTRIES {
