@@ -81,7 +81,7 @@ impl CountingServer {
                 posted.lock().unwrap().push(String::from_utf8(request.body().to_vec()).unwrap());
                 large()
             })
-            .get("/work/{number}", move |request| {
+            .get("/blocking/{number}", move |request| {
                 let (worked, number) = (Arc::clone(&worked), request.param("number").unwrap().into_owned());
                 Answer::blocking(move || {
                     worked.lock().unwrap().push(number);
@@ -298,7 +298,7 @@ fn blocking_work_starts_while_its_results_fit_beside_queued_answers() {
     let server = CountingServer::new(patient());
     let mut client = server.connect();
     for number in 0..REQUESTS {
-        client.get(stream(number), &format!("/work/{number}"));
+        client.get(stream(number), &format!("/blocking/{number}"));
     }
     sync(&mut client);
     // A reserve of 128 KiB each exceeds 1 MiB.
