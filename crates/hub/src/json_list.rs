@@ -1,6 +1,10 @@
 //! JSON with a list, which is encoded as the client takes it.
+//!
+//! A [`JsonList`] refers to its items, so it is for lists of bounded memory: pages. A [`PagedList`] of any length looks its items up,
+//! a page at a time.
 
 use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 use sinews_server::BodySource;
@@ -38,8 +42,8 @@ impl<T: JsonListItem> JsonList<T> {
 }
 
 impl<T: JsonListItem> BodySource for JsonList<T> {
-    fn len(&self) -> u64 {
-        self.len
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
     }
 
     fn memory(&self) -> usize {
@@ -55,6 +59,86 @@ impl<T: JsonListItem> BodySource for JsonList<T> {
         if number + 1 >= self.items.len() {
             out.extend_from_slice(self.tail.as_bytes());
         }
+    }
+}
+
+/// A body with a list that is looked up as the client takes it, by the names of its items: an item that appears or vanishes
+/// meanwhile may be listed or not, the others are listed once. The length is not known before the end.
+pub(crate) struct PagedList<P> {
+    head: &'static str,
+    tail: &'static str,
+    pages: P,
+    state: Mutex<PageState>,
+}
+
+/// The pages of a [`PagedList`].
+pub(crate) trait JsonPages: Send + Sync + 'static {
+    /// Adds the items after the last name of the page before: `None` for the first page. Returns the last name of this page, and
+    /// `None` of the last page.
+    fn write_page(&self, after: Option<&str>, page: &mut PageItems<'_>) -> Option<Arc<str>>;
+}
+
+/// Items of a page that a [`PagedList`] lists at most: a lookup is shorter than a turn of the loop by far.
+pub(crate) const PAGE_ITEMS: usize = 128;
+
+enum PageState {
+    Start,
+    /// Behind the last name of a page. Whether an item is listed: the next one has a comma.
+    After(Arc<str>, bool),
+    End,
+}
+
+impl<P: JsonPages> PagedList<P> {
+    /// Creates a body. `head` ends with `[` or `{`, and `tail` begins with the other bracket.
+    pub(crate) fn new(head: &'static str, pages: P, tail: &'static str) -> Self {
+        Self { head, tail, pages, state: Mutex::new(PageState::Start) }
+    }
+}
+
+impl<P: JsonPages> BodySource for PagedList<P> {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn memory(&self) -> usize {
+        size_of::<Self>()
+    }
+
+    /// Pieces are asked for in order.
+    fn write_piece(&self, _: usize, out: &mut Vec<u8>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (after, mut has_items) = match std::mem::replace(&mut *state, PageState::End) {
+            PageState::Start => {
+                out.extend_from_slice(self.head.as_bytes());
+                (None, false)
+            }
+            PageState::After(name, has_items) => (Some(name), has_items),
+            PageState::End => return,
+        };
+        let before = out.len();
+        let next = self.pages.write_page(after.as_deref(), &mut PageItems { out, has_items: &mut has_items });
+        let Some(name) = next else { return out.extend_from_slice(self.tail.as_bytes()) };
+        if out.len() == before {
+            // A piece without bytes would be the end.
+            out.push(b'\n');
+        }
+        *state = PageState::After(name, has_items);
+    }
+}
+
+/// The items of a page.
+pub(crate) struct PageItems<'a> {
+    out: &'a mut Vec<u8>,
+    has_items: &'a mut bool,
+}
+
+impl PageItems<'_> {
+    /// Begins an item. Returns where it is written.
+    pub(crate) fn begin_item(&mut self) -> impl Write {
+        if std::mem::replace(self.has_items, true) {
+            self.out.push(b',');
+        }
+        TextOut(self.out)
     }
 }
 
@@ -114,6 +198,53 @@ mod tests {
         fn memory(&self) -> usize {
             100
         }
+    }
+
+    /// Numbers below this one as names, two a page; odd ones are not listed.
+    struct EvenNumbers(u32);
+
+    impl JsonPages for EvenNumbers {
+        fn write_page(&self, after: Option<&str>, page: &mut PageItems<'_>) -> Option<Arc<str>> {
+            let first = after.map_or(0, |name| name.parse::<u32>().unwrap() + 1);
+            let names = first..self.0.min(first + 2);
+            for name in names.clone().filter(|name| name % 2 == 0) {
+                let _ = write!(page.begin_item(), "{name}");
+            }
+            (first + 2 < self.0).then(|| (first + 1).to_string().into())
+        }
+    }
+
+    /// Three pages without an item.
+    struct OddNames;
+
+    impl JsonPages for OddNames {
+        fn write_page(&self, after: Option<&str>, _: &mut PageItems<'_>) -> Option<Arc<str>> {
+            match after {
+                None => Some("1".into()),
+                Some("1") => Some("3".into()),
+                Some(_) => None,
+            }
+        }
+    }
+
+    #[test]
+    fn pages_are_looked_up_one_by_one() {
+        for (numbers, expected) in [(0, ""), (1, "0"), (2, "0"), (3, "0,2"), (4, "0,2"), (5, "0,2,4")] {
+            let list = PagedList::new("{\"a\":[", EvenNumbers(numbers), "]}");
+            let mut text = Vec::new();
+            let mut len = None;
+            while len != Some(text.len()) {
+                len = Some(text.len());
+                list.write_piece(0, &mut text);
+            }
+            let text = String::from_utf8(text).unwrap();
+            assert_eq!((text, list.len()), (format!("{{\"a\":[{expected}]}}"), None));
+        }
+        // Nothing of the first two pages is listed.
+        let list = PagedList::new("[", OddNames, "]");
+        let mut text = Vec::new();
+        (0..4).for_each(|number| list.write_piece(number, &mut text));
+        assert_eq!(text, b"[\n\n]");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use sinews_http::{RequestHead, Version};
 use sinews_proto::Time;
 use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept, accept_session};
 
-pub(crate) use self::pending::PendingAnswer;
+pub(crate) use self::pending::{PendingAnswer, PendingSource};
 pub(crate) use self::retained::RetainedRequest;
 use crate::answer::{Answer, AnswerKind, LaterAnswer};
 use crate::decode::decode_body;
@@ -136,17 +136,18 @@ impl<'a> HttpExchange<'a> {
             services.counters.responded(fixed.response().status);
             return Outcome::Fixed(fixed);
         }
-        let answer = match self.dispatch(services).0 {
+        let source = match self.dispatch(services).0 {
             AnswerKind::Now(response) => return Outcome::Ready(response),
-            AnswerKind::Later(answer) => answer,
+            AnswerKind::Later(answer) => PendingSource { answer, is_blocking: false },
             AnswerKind::Blocking(work) => {
                 let done = services.tasks.pool().run(work);
                 let done = async { done.await.unwrap_or_else(|rejected| rejected.response()) };
-                Box::pin(async { LaterAnswer::Response(done.await) })
+                let answer = Box::pin(async { LaterAnswer::Response(done.await) });
+                PendingSource { answer, is_blocking: true }
             }
             AnswerKind::Streaming(streaming) => return self.admit_streaming(streaming, services),
         };
-        PendingAnswer::start(self, answer, conn, services)
+        PendingAnswer::start(self, source, conn, services)
     }
 
     /// Admits a streaming response by the limits of WebSockets.

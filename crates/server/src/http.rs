@@ -120,8 +120,9 @@ impl HttpConfig {
     /// Maximum of the bytes of answers that a connection of HTTP/2 or HTTP/3 has queued for the windows of its client. Above it,
     /// further requests of the connection wait in order, opening handshakes excepted, until the client takes answers or resets
     /// their streams, or until [`write_timeout`](Self::with_write_timeout) ends them. Each answer counts with its unsent bytes,
-    /// a streaming response with its queue, a file with none. If the requests that wait have as many bytes, further ones are refused
-    /// with REFUSED_STREAM or H3_REQUEST_REJECTED. Default 1 MiB: a fast download stays busy, and a client that opens no window holds about one answer.
+    /// a streaming response with its queue, a file with none, and [blocking work](crate::Answer::blocking) with 128 KiB until its
+    /// answer is queued. If the requests that wait have as many bytes, further ones are refused with REFUSED_STREAM or
+    /// H3_REQUEST_REJECTED. Default 1 MiB: a fast download stays busy, and a client that opens no window holds about one answer.
     /// Pipelined requests of HTTP/1.1 wait for [`high_water`](Self::with_high_water).
     #[must_use]
     pub fn with_max_queued_answers(mut self, bytes: usize) -> Self {

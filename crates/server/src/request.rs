@@ -305,11 +305,20 @@ impl FilePart {
 }
 
 impl ResponseBody {
-    pub(crate) fn len(&self) -> u64 {
+    /// Returns the bytes that are left, if their number is known.
+    pub(crate) fn len(&self) -> Option<u64> {
         match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::File(part) => part.len,
+            Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::File(part) => Some(part.len),
             Self::Source(part) => part.len(),
+        }
+    }
+
+    /// Returns whether no bytes are left.
+    pub(crate) fn is_finished(&self) -> bool {
+        match self {
+            Self::Source(part) => part.is_finished(),
+            Self::Bytes(_) | Self::File(_) => self.len() == Some(0),
         }
     }
 
@@ -402,9 +411,9 @@ impl Response {
         self.headers.get(name)
     }
 
-    /// Returns the length of the body in bytes.
+    /// Returns the length of the body in bytes, if it is known: that of a [source](BodySource) may be unknown.
     #[must_use]
-    pub fn body_len(&self) -> u64 {
+    pub fn body_len(&self) -> Option<u64> {
         self.body.len()
     }
 
@@ -453,9 +462,9 @@ impl Response {
         if condition { self.with_header(name, value()) } else { self }
     }
 
-    /// Returns the value of `Content-Length`, unless the status forbids a body.
+    /// Returns the value of `Content-Length`, unless the status forbids a body, or its length is unknown.
     pub(crate) fn content_length(&self) -> Option<u64> {
-        self.may_have_body().then(|| self.body.len())
+        self.body.len().filter(|_| self.may_have_body())
     }
 
     pub(crate) fn may_have_body(&self) -> bool {

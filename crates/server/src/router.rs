@@ -417,6 +417,19 @@ impl Router {
         self.monitor.clone()
     }
 
+    /// Returns the paths of the routes, each with the methods that it allows, in the order of their registration.
+    ///
+    /// ```
+    /// use sinews_server::{Response, Router};
+    ///
+    /// let router = Router::new().post("/notes", |_| Response::new(201));
+    /// assert_eq!(router.routes().collect::<Vec<_>>(), [("/notes", vec!["OPTIONS", "POST"])]);
+    /// ```
+    pub fn routes(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
+        let allowed = self.entries.iter().map(RouteEntry::allowed);
+        self.route_paths.iter().map(String::as_str).zip(allowed)
+    }
+
     fn with(mut self, path: &str, change: impl FnOnce(&mut RouteEntry)) -> Self {
         let index = match self.route_paths.iter().position(|known| known == path) {
             Some(index) => index,

@@ -35,6 +35,11 @@ struct LinesPiece {
 }
 
 impl RecordLines {
+    /// Returns the bytes of the lines so far.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.len
+    }
+
     /// Adds at most `max` records of a read from an offset on, until the lines have `bytes_max` bytes. Returns their number.
     pub(super) fn push(
         &mut self,
@@ -71,8 +76,8 @@ impl RecordLines {
 }
 
 impl BodySource for RecordLines {
-    fn len(&self) -> u64 {
-        self.len
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
     }
 
     fn memory(&self) -> usize {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::{self, Either};
 use serde_json::json;
 use serde_json::value::RawValue;
-use sinews_server::{Answer, BodySource as _, Request, Response};
+use sinews_server::{Answer, Request, Response};
 use sinews_stream::record::{RecordBuilder, Records, ValueKind};
 use sinews_stream::{Durability, Pending, StartPosition, Stream};
 
@@ -409,7 +409,7 @@ async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result
     for number in partitions {
         let mut next = store.seek(&stream, number, start)?;
         let mut source = store.source(&stream, number)?;
-        while left > 0 && lines.len() < BYTES_MAX {
+        while left > 0 && lines.bytes() < BYTES_MAX {
             match read_once(store, &stream, number, &mut source, (next, READ_BYTES)).await {
                 Ok((Some(read), _)) => {
                     left -= lines.push(number, read.batches, next, left, BYTES_MAX);

@@ -16,7 +16,7 @@ use super::{Exclusion, HubTopics, TopicForm, TopicPublisher, reached};
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::protocol::pusher::EventTarget;
 use crate::protocol::pusher::channel::USER_CHANNEL;
-use crate::protocol::pusher::encode::{ChannelPublication, subscription_error};
+use crate::protocol::pusher::encode::{ChannelPublication, subscription_error, user_channel};
 
 /// Locks of topics. A topic takes one during a publication.
 #[derive(Debug, Default)]
@@ -143,11 +143,17 @@ impl HubTopics {
     /// not arrive. Their subscriptions stay.
     pub(crate) fn report_rejected_channel(&self, out: &Publisher, topic: &str, reason: &str) {
         let Some(PublishedChannel { target, .. }) = self.channel(topic) else { return };
-        // The topic of a user's events does not show the user, whose name the channel has.
-        if self.channel_events.load(Ordering::Acquire) == 0 || target.channel == USER_CHANNEL {
+        if self.channel_events.load(Ordering::Acquire) == 0 {
             return;
         }
-        let error = subscription_error(&target.channel, "Unavailable", reason, STATUS_UNAVAILABLE);
+        let channel = if target.channel == USER_CHANNEL {
+            // The topic does not show the user, who is its only member.
+            let Some((user, _)) = out.members(topic, None, 1).pop() else { return };
+            user_channel(user.id()).into()
+        } else {
+            target.channel
+        };
+        let error = subscription_error(&channel, "Unavailable", reason, STATUS_UNAVAILABLE);
         let message = Prepared::text(error);
         for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
             reached(out.publish_unretained(&form.topic(topic), &message, None));

@@ -22,23 +22,32 @@ pub(crate) struct PendingAnswer {
     waker: Arc<TaskWaker>,
     /// When the request was complete.
     pub(crate) since: Time,
+    /// A thread of the pool computes the answer.
+    pub(crate) is_blocking: bool,
     /// Start of the request.
     started: Time,
     /// The request without its body, and its peer, if a hook sees the answer.
     request: Option<(Box<RetainedRequest>, SocketAddr)>,
 }
 
+/// The future of an answer that completes later.
+pub(crate) struct PendingSource {
+    pub(super) answer: AnswerFuture,
+    /// A thread of the pool computes the answer.
+    pub(super) is_blocking: bool,
+}
+
 impl PendingAnswer {
     /// Polls the future for the first time. Most of the request is copied only if the answer is pending.
     pub(super) fn start(
         exchange: &HttpExchange<'_>,
-        future: AnswerFuture,
+        PendingSource { answer: future, is_blocking }: PendingSource,
         conn: ConnId,
         services: &Services,
     ) -> Outcome<'static> {
         let since = services.now;
         let (waker, started) = (services.tasks.waker(conn), exchange.started.unwrap_or(since));
-        let mut pending = Self { future, waker, since, started, request: None };
+        let mut pending = Self { future, waker, since, is_blocking, started, request: None };
         match pending.poll() {
             Poll::Ready(LaterAnswer::Response(response)) => return Outcome::Ready(response),
             Poll::Ready(LaterAnswer::Streaming(streaming)) => {

@@ -69,9 +69,17 @@ enum HttpStage {
     /// None: the answer is pending.
     PendingAnswer(Box<PendingAnswer>, AnswerContext),
     /// None: the rest of a file, or of a body that is encoded in pieces, is queued.
-    Sending(Box<ResponseBody>),
+    Sending(Box<SentBody>),
     /// None: the connection becomes the body of a response.
     Streaming(Box<AcceptedUpgrade>),
+}
+
+/// The rest of a body that is sent in pieces.
+#[derive(Debug)]
+pub(crate) struct SentBody {
+    body: ResponseBody,
+    /// Its length is unknown.
+    is_chunked: bool,
 }
 
 /// Result of handling input.

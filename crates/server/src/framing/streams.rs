@@ -193,6 +193,11 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         bodies.sum()
     }
 
+    /// Returns the number of answers of the pool's threads that are not polled yet.
+    fn blocking(&self) -> usize {
+        self.exchanges.iter().filter(|exchange| exchange.is_blocking()).count()
+    }
+
     /// Returns the bytes of requests that wait.
     fn waiting(&self) -> usize {
         let waiting = self.exchanges.iter().map(|exchange| match &exchange.stage {

@@ -15,8 +15,8 @@ const DOWNLOAD: usize = 64 << 20;
 struct Download;
 
 impl BodySource for Download {
-    fn len(&self) -> u64 {
-        DOWNLOAD as u64
+    fn len(&self) -> Option<u64> {
+        Some(DOWNLOAD as u64)
     }
 
     fn memory(&self) -> usize {

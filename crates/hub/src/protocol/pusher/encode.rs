@@ -353,7 +353,7 @@ pub(super) fn watchlist_events(events: &[(&str, Vec<String>)]) -> String {
 }
 
 /// The channel of a user's events.
-pub(super) fn user_channel(user: &str) -> String {
+pub(crate) fn user_channel(user: &str) -> String {
     [USER_CHANNEL, user].concat()
 }
 

@@ -14,8 +14,11 @@ use crate::webhooks::{WebhookBacklog, WebhookCollector};
 /// Maximum number of apps in a report: those with the most connections.
 const APPS_MAX: usize = 20;
 
-/// Interval of the counts of channels, since presence is locked meanwhile.
+/// Interval of the counts of channels, since each looks at all of them.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Channels that are counted while presence is locked.
+const COUNTED_TOGETHER: usize = 1_000;
 
 /// The apps of this node, with the channels that were counted last.
 #[derive(Debug, Default)]
@@ -56,11 +59,17 @@ impl AppsReport {
 
 /// The number of channels with subscribers of each app, over all nodes.
 fn occupied_channels(publisher: &Publisher) -> HashMap<String, usize> {
-    let mut channels = HashMap::new();
-    for (topic, _) in publisher.presence_counts(RESERVED) {
-        if let Some(PusherTopic::Channel { app, .. }) = channel_of_topic(&topic) {
-            *channels.entry(app.to_owned()).or_default() += 1;
+    let (mut channels, mut last) = (HashMap::new(), None);
+    loop {
+        let page = publisher.presence_counts(RESERVED, last.as_deref(), COUNTED_TOGETHER);
+        for (topic, _) in page.iter().filter(|(_, count)| count.connections > 0) {
+            if let Some(PusherTopic::Channel { app, .. }) = channel_of_topic(topic) {
+                *channels.entry(app.to_owned()).or_default() += 1;
+            }
+        }
+        last = page.into_iter().nth(COUNTED_TOGETHER - 1).map(|(topic, _)| topic);
+        if last.is_none() {
+            return channels;
         }
     }
-    channels
 }

@@ -39,8 +39,9 @@ impl SubscriptionError {
         Self { kind: "AuthError", text: text.into(), status: 401 }
     }
 
-    fn name(text: impl Into<String>) -> Self {
-        Self { kind: "InvalidChannel", text: text.into(), status: 4009 }
+    /// Rejects the name of a channel. As at Soketi, a name that is too long exceeds a limit.
+    fn name(text: String, is_too_long: bool) -> Self {
+        Self { kind: if is_too_long { "LimitReached" } else { "InvalidChannel" }, text, status: 4009 }
     }
 
     fn feature(text: impl Into<String>) -> Self {
@@ -120,7 +121,9 @@ impl PusherClient {
     ) -> Result<(), SubscriptionError> {
         let channel = &*data.channel;
         let limits = &connection.app.options.limits;
-        check_channel(channel, limits.channel_name).map_err(SubscriptionError::name)?;
+        let is_too_long = channel.len() > limits.channel_name;
+        check_channel(channel, limits.channel_name)
+            .map_err(|text| SubscriptionError::name(text, is_too_long))?;
         let kind = ChannelKind::of(channel);
         check_features(&connection.app.options.features, kind)?;
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;

@@ -1,6 +1,6 @@
 //! A hub with apps, a client of the protocol, and signed requests.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -258,11 +258,9 @@ pub(crate) fn request(hub: &TestHub, method: &str, target: &str, body: &str) -> 
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     )
     .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
+    let mut answer = BodyReader::new(stream);
+    let body = answer.rest();
+    (answer.status(), serde_json::from_str(&body).unwrap_or_else(|_| json!(body)))
 }
 
 /// The metrics of a server, as text.

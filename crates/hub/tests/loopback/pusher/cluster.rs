@@ -166,6 +166,24 @@ fn subscription_that_the_broker_rejects_is_reported_and_stays() {
     });
 }
 
+#[test]
+fn user_is_notified_of_a_rejected_subscription() {
+    for_both(|broker, nodes| {
+        broker.reject(Some(("SUBSCRIBE", "sinews.t.=24pusher.3.u")));
+        let channel = "#server-to-user-anna";
+        let mut client = Client::new(&nodes[0]);
+        client.sign_in(&json!({ "id": "anna" }));
+        client.expect("pusher:signin_success");
+        client.subscribe(channel);
+        let (named, error) = client.expect("pusher:subscription_error");
+        assert_eq!((&*named, &error["type"]), (channel, &json!("Unavailable")), "{error}");
+        // The subscription stays.
+        let body = json!({ "name": "e", "channel": channel, "data": "1" }).to_string();
+        assert_eq!(api(&nodes[0], "POST", "/apps/3/events", "", &body), (200, json!({})));
+        assert_eq!(client.expect("e").1, json!(1));
+    });
+}
+
 /// The broker loses an event before the connection of its node ends. The other node does not notice the outage.
 #[test]
 fn pusher_4_10_last_events_of_an_outage_reach_all_nodes_after_it() {

@@ -4,12 +4,12 @@ use std::mem;
 use std::rc::Rc;
 use std::task::Poll;
 
-use sinews_http::{RequestHead, Version, write_chunked_head, write_response_head};
+use sinews_http::{LAST_CHUNK, RequestHead, Version, write_chunked_head, write_response_head};
 use sinews_proto::Negotiated;
 use sinews_proto::handshake::Refusal;
 
 use super::receive::RequestStep;
-use super::{H1Conn, HttpStage};
+use super::{H1Conn, HttpStage, SentBody};
 use crate::answer::LaterAnswer;
 use crate::exchange::{HttpExchange, SocketHandshake, admit};
 use crate::fixed::{BODY_COPY_MAX, FixedResponse};
@@ -166,7 +166,10 @@ impl H1Conn {
 
     fn write_answer(&mut self, context: AnswerContext, response: &Response, shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = &mut *shared;
-        self.closing |= context.closes || services.is_stopping();
+        let has_length = response.body.len().is_some();
+        let is_chunked = !has_length && context.version != Version::Http10;
+        // Only the end of the connection ends a body of unknown length for HTTP/1.0.
+        self.closing |= context.closes || services.is_stopping() || !has_length && !is_chunked;
         self.started = None;
         self.last_progress = services.now;
         let connection = match (self.closing, context.version) {
@@ -182,8 +185,13 @@ impl H1Conn {
             _ => &[],
         };
         chain.write(|out| {
-            let (date, length) = (services.date.at(services.now), response.content_length());
-            write_response_head(response.status, date, &response.headers, length, connection, out);
+            let (status, date, headers) =
+                (response.status, services.date.at(services.now), &response.headers);
+            if is_chunked && response.may_have_body() {
+                write_chunked_head(status, date, headers, connection, out);
+            } else {
+                write_response_head(status, date, headers, response.content_length(), connection, out);
+            }
             out.extend_from_slice(copied);
         });
         match body {
@@ -191,7 +199,7 @@ impl H1Conn {
                 chain.push_bytes(bytes.clone())
             }
             Some(body @ (ResponseBody::File(_) | ResponseBody::Source(_))) => {
-                self.stage = HttpStage::Sending(Box::new(body.clone()));
+                self.stage = HttpStage::Sending(Box::new(SentBody { body: body.clone(), is_chunked }));
                 self.send_pieces(shared);
             }
             _ => {}
@@ -243,14 +251,29 @@ impl H1Conn {
 
     /// Queues more of a file, or of a body that is encoded in pieces, up to the high-water mark.
     pub(crate) fn send_pieces(&mut self, shared: &mut WorkerShared) {
-        while let HttpStage::Sending(body) = &mut self.stage
+        while let HttpStage::Sending(sent) = &mut self.stage
             && self.outbound.len() < PIECE
         {
+            let SentBody { body, is_chunked } = &mut **sent;
+            let is_chunked = *is_chunked;
             match body.read(PIECE) {
-                Ok(piece) if piece.is_empty() => self.stage = HttpStage::Head,
+                Ok(piece) if piece.is_empty() => {
+                    if is_chunked {
+                        let chain = self.outbound.pending_chain(&mut shared.resources);
+                        chain.write(|out| out.extend_from_slice(LAST_CHUNK));
+                    }
+                    self.stage = HttpStage::Head;
+                }
                 Ok(piece) => {
                     self.last_progress = shared.services.now;
-                    self.outbound.pending_chain(&mut shared.resources).push_bytes(piece);
+                    let chain = self.outbound.pending_chain(&mut shared.resources);
+                    if is_chunked {
+                        chain.write(|out| out.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes()));
+                        chain.push_bytes(piece);
+                        chain.write(|out| out.extend_from_slice(b"\r\n"));
+                    } else {
+                        chain.push_bytes(piece);
+                    }
                 }
                 // The close of the connection tells the peer that the body is incomplete.
                 Err(error) => {

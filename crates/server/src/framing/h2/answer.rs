@@ -157,7 +157,7 @@ impl H2Conn {
                 return SentPiece::Last;
             }
         };
-        let ends = body.len() == 0;
+        let ends = body.is_finished();
         let frame = match machine.start_data(exchange.stream, piece.len(), ends) {
             Ok(Some(frame)) if frame.payload_len() == piece.len() => frame,
             _ => {

@@ -140,7 +140,7 @@ impl H3Streams<'_, '_> {
         if exchanges.is_blocked(stream) {
             return None;
         }
-        if body.len() == 0 {
+        if body.is_finished() {
             return Some(true);
         }
         let piece: Bytes = match body.read(PIECE) {
@@ -153,7 +153,7 @@ impl H3Streams<'_, '_> {
                 return Some(true);
             }
         };
-        let ends = body.len() == 0;
+        let ends = body.is_finished();
         exchange.progress = shared.services.now;
         if exchanges.send_data(stream, piece, ends).is_err() {
             exchanges.reset(stream, H3Code::H3_INTERNAL_ERROR);

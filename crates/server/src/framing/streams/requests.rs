@@ -270,7 +270,7 @@ pub(crate) trait RequestStreams: Sized {
     fn write_answer(&mut self, stream: Self::Id, response: Response, shared: &mut WorkerShared) {
         let Some(at) = self.table().position(stream) else { return };
         let is_head = self.table().exchanges[at].is_head;
-        let has_body = !is_head && response.may_have_body() && response.body_len() > 0;
+        let has_body = !is_head && response.may_have_body() && !response.body.is_finished();
         let written = self.write_head(stream, &response, response.content_length(), !has_body, shared);
         let exchange = &mut self.table().exchanges[at];
         exchange.progress = shared.services.now;

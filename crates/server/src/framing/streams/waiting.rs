@@ -3,7 +3,8 @@
 //! An answer is built when its request is executed, and the client decides when it takes the answer. So a connection whose
 //! queued answers exceed [`max_queued_answers`](crate::HttpConfig::with_max_queued_answers) executes no further request, in the
 //! order of streams, until some of them have left. Opening handshakes do not wait: WebSockets have limits of their own. Files count
-//! nothing: they are read as windows open. A streaming response counts with its queue.
+//! nothing: they are read as windows open. A streaming response counts with its queue. Blocking work puts its result into memory
+//! whether the answer is polled or not, so it counts from its start until then, with a [reserve](BLOCKING_RESERVE).
 
 use std::mem;
 use std::rc::Rc;
@@ -16,7 +17,8 @@ use crate::shared::WorkerShared;
 pub(crate) trait WaitingRequests: RequestStreams {
     /// Returns whether the queued answers exceed their limit.
     fn is_full(&mut self, shared: &WorkerShared) -> bool {
-        self.queued_answers() > shared.services.http.max_queued_answers
+        let reserved = self.table().blocking().saturating_mul(BLOCKING_RESERVE);
+        self.queued_answers().saturating_add(reserved) > shared.services.http.max_queued_answers
     }
 
     /// Returns whether a complete request must wait. Requests are executed in order.
@@ -96,12 +98,14 @@ pub(crate) trait WaitingRequests: RequestStreams {
     fn poll_within_limit(&mut self, shared: &mut WorkerShared) -> Option<Box<OpenedSocket>> {
         self.table().has_waiting = false;
         let mut at = 0;
-        while let Some(exchange) = self.table().exchanges.get_mut(at) {
+        while let Some(exchange) = self.table().exchanges.get(at) {
             let stream = exchange.stream;
             if exchange.can_continue() {
-                if self.is_full(shared) {
+                // The result of blocking work is in memory already.
+                if !exchange.is_blocking() && self.must_wait(shared) {
                     self.table().has_waiting = true;
-                    return None;
+                    at += 1;
+                    continue;
                 }
                 self.continue_exchange(at, shared);
                 if let Some(opened) = self.table().opened.take() {
@@ -136,6 +140,10 @@ pub(crate) trait WaitingRequests: RequestStreams {
 
 impl<S: RequestStreams> WaitingRequests for S {}
 
+/// Assumed memory of an answer that a thread of the pool computes, in bytes. With the default limit of queued answers, the
+/// threads work on at most nine requests of a connection.
+const BLOCKING_RESERVE: usize = 128 << 10;
+
 impl<I> StreamExchange<I> {
     /// Returns whether the request waits to be executed, or the future of its answer was woken.
     fn can_continue(&self) -> bool {
@@ -144,5 +152,10 @@ impl<I> StreamExchange<I> {
             StreamStage::Pending(pending) => pending.is_woken(),
             _ => false,
         }
+    }
+
+    /// Returns whether a thread of the pool computes the answer, or has done so.
+    pub(super) fn is_blocking(&self) -> bool {
+        matches!(&self.stage, StreamStage::Pending(pending) if pending.is_blocking)
     }
 }

@@ -23,21 +23,22 @@ impl Publisher {
         self.directory().presence.members(topic, after, limit)
     }
 
-    /// Returns all members of a topic in order of their ids. The lock of all presence is held meanwhile.
+    /// Returns the numbers of the presence of topics whose names begin with a prefix, in order of their names, after one of
+    /// them: at most `limit`. Topics that are only watched have no connections. The lock of all presence is held while these
+    /// topics are looked at.
     #[must_use]
-    pub fn roster(&self, topic: &str) -> Vec<Member> {
-        self.directory().presence.roster(topic).1
-    }
-
-    /// Returns the numbers of the presence of all topics whose names begin with a prefix, in order of their names. The
-    /// lock of all presence is held while these topics are looked at.
-    #[must_use]
-    pub fn presence_counts(&self, prefix: &str) -> Vec<(Arc<str>, PresenceCount)> {
+    pub fn presence_counts(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<(Arc<str>, PresenceCount)> {
         let state = self.directory().presence.lock();
-        let found = state.topics.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        // The prefix itself is the first name that begins with it.
+        let start = after.filter(|after| *after >= prefix).map_or(Bound::Included(prefix), Bound::Excluded);
+        let found = state.topics.range::<str, _>((start, Bound::Unbounded));
         let found = found.take_while(|(name, _)| name.starts_with(prefix));
-        let joined = found.filter(|(_, topic)| topic.connections > 0);
-        joined.map(|(name, topic)| (name.clone(), topic.count())).collect()
+        found.take(limit).map(|(name, topic)| (name.clone(), topic.count())).collect()
     }
 
     /// Notes each change of the presence of this server's own connections from now on, for other servers that share its

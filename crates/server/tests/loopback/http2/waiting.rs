@@ -26,8 +26,8 @@ struct CountingServer {
 struct Pieces(Arc<AtomicUsize>);
 
 impl BodySource for Pieces {
-    fn len(&self) -> u64 {
-        ANSWER as u64
+    fn len(&self) -> Option<u64> {
+        Some(ANSWER as u64)
     }
 
     fn memory(&self) -> usize {
@@ -37,6 +37,25 @@ impl BodySource for Pieces {
     fn write_piece(&self, number: usize, out: &mut Vec<u8>) {
         self.0.fetch_add(1, Ordering::SeqCst);
         out.resize(out.len() + (16 << 10), number as u8);
+    }
+}
+
+/// As many pieces, of a body whose length is not declared.
+struct OpenEnded;
+
+impl BodySource for OpenEnded {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn memory(&self) -> usize {
+        0
+    }
+
+    fn write_piece(&self, number: usize, out: &mut Vec<u8>) {
+        if number < 64 {
+            out.resize(out.len() + (16 << 10), number as u8);
+        }
     }
 }
 
@@ -50,7 +69,7 @@ impl CountingServer {
         let wakers = Arc::<Mutex<Vec<Waker>>>::default();
         let pieces = Arc::<AtomicUsize>::default();
         let (asked, waiting, counted) = (Arc::clone(&executed), Arc::clone(&wakers), Arc::clone(&pieces));
-        let [made, posted, woken] = [(); 3].map(|()| Arc::clone(&asked));
+        let [made, posted, woken, worked] = [(); 4].map(|()| Arc::clone(&asked));
         let router = Router::new()
             .websocket("/echo", echo())
             .get("/", |_| Response::text("hello\n"))
@@ -62,6 +81,14 @@ impl CountingServer {
                 posted.lock().unwrap().push(String::from_utf8(request.body().to_vec()).unwrap());
                 large()
             })
+            .get("/blocking/{number}", move |request| {
+                let (worked, number) = (Arc::clone(&worked), request.param("number").unwrap().into_owned());
+                Answer::blocking(move || {
+                    worked.lock().unwrap().push(number);
+                    large()
+                })
+            })
+            .get("/open-ended", |_| Response::new(200).with_source(OpenEnded))
             .get("/pieces", move |_| Response::new(200).with_source(Pieces(Arc::clone(&counted))))
             .get("/later/{number}", move |request| {
                 let (waiting, woken, mut is_listed) = (Arc::clone(&waiting), Arc::clone(&woken), false);
@@ -264,6 +291,30 @@ fn pending_answers_are_not_polled_while_queued_answers_exceed_their_limit() {
     assert_eq!(server.executed(), numbers(20));
 }
 
+/// The results of blocking work are in memory before they are polled.
+#[test]
+fn blocking_work_starts_while_its_results_fit_beside_queued_answers() {
+    const REQUESTS: usize = 100;
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    for number in 0..REQUESTS {
+        client.get(stream(number), &format!("/blocking/{number}"));
+    }
+    sync(&mut client);
+    // A reserve of 128 KiB each exceeds 1 MiB.
+    server.await_executed(9);
+    // All are polled.
+    wait("queued answers", || server.monitor.metrics().queued_bytes >= 9 * ANSWER as u64);
+    sync(&mut client);
+    assert_eq!(server.executed().len(), 9);
+    open_windows(&mut client);
+    let streams: Vec<u32> = (0..REQUESTS).map(stream).collect();
+    let answers = client.answers(&streams);
+    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    assert_eq!(server.executed().len(), REQUESTS);
+    assert_eq!(server.monitor.metrics().queued_bytes, 0);
+}
+
 #[test]
 fn sockets_open_and_echo_while_requests_wait() {
     let server = CountingServer::new(patient());
@@ -402,4 +453,63 @@ fn sources_encode_only_the_pieces_that_windows_take() {
     assert_eq!(answer.header("content-length"), Some(&*ANSWER.to_string()));
     assert!(answer.body.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at >> 14));
     assert_eq!(client.answer().body, b"hello\n");
+}
+
+/// Sends requests of HTTP/1, of which the last ends the connection. Returns the head of the first answer, and all behind it.
+fn exchange(server: &CountingServer, requests: &str) -> (String, Vec<u8>) {
+    let mut client = server.running.connect();
+    client.send(requests);
+    let mut received = Vec::new();
+    client.stream.read_to_end(&mut received).unwrap();
+    let end = received.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+    let rest = received.split_off(end);
+    (String::from_utf8(received).unwrap().to_ascii_lowercase(), rest)
+}
+
+/// Returns a body in chunks, and all behind it.
+fn dechunk(mut chunks: &[u8]) -> (Vec<u8>, &[u8]) {
+    let mut body = Vec::new();
+    loop {
+        let end = chunks.windows(2).position(|end| end == b"\r\n").unwrap();
+        let len = usize::from_str_radix(std::str::from_utf8(&chunks[..end]).unwrap(), 16).unwrap();
+        let chunk = &chunks[end + 2..];
+        assert_eq!(&chunk[len..len + 2], b"\r\n");
+        body.extend_from_slice(&chunk[..len]);
+        chunks = &chunk[len + 2..];
+        if len == 0 {
+            return (body, chunks);
+        }
+    }
+}
+
+#[test]
+fn source_of_unknown_length_ends_the_stream_the_chunks_or_the_connection() {
+    let is_whole = |body: &[u8]| {
+        body.len() == ANSWER && body.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at >> 14)
+    };
+    let server = CountingServer::new(patient());
+    let mut client = server.connect();
+    open_windows(&mut client);
+    client.get(1, "/open-ended");
+    let (_, body, ends) = &client.answers(&[1])[&1];
+    assert!(is_whole(body) && *ends, "{} bytes", body.len());
+
+    let next = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let (head, rest) = exchange(&server, &format!("GET /open-ended HTTP/1.1\r\nHost: a\r\n\r\n{next}"));
+    assert!(
+        head.contains("\r\ntransfer-encoding: chunked\r\n") && !head.contains("content-length"),
+        "{head}"
+    );
+    let (body, rest) = dechunk(&rest);
+    assert!(is_whole(&body), "{} bytes", body.len());
+    assert!(rest.starts_with(b"HTTP/1.1 200 ") && rest.ends_with(b"\r\n\r\nhello\n"));
+
+    // HTTP/1.0 has no chunks.
+    let (head, rest) = exchange(&server, "GET /open-ended HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    assert!(head.contains("\r\nconnection: close\r\n") && !head.contains("transfer-encoding"), "{head}");
+    assert!(is_whole(&rest), "{} bytes", rest.len());
+
+    // The answer to HEAD has no body.
+    let (_, rest) = exchange(&server, &format!("HEAD /open-ended HTTP/1.1\r\nHost: a\r\n\r\n{next}"));
+    assert!(rest.starts_with(b"HTTP/1.1 200 "));
 }

@@ -1,16 +1,15 @@
 //! Channels: their list, their attributes and their users.
 
-use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Member, PresenceCount, Publisher, Request, Response};
+use sinews_server::{Publisher, Request, Response};
 
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
-use crate::json_list::{JsonList, JsonListItem};
+use crate::json_list::{JsonPages, PAGE_ITEMS, PageItems, PagedList};
 use crate::protocol::pusher::channel::{
     ChannelKind, PusherTopic, channel_of_topic, check_channel, dotless, presence_of, presence_prefix,
 };
@@ -64,69 +63,57 @@ pub(super) fn list(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_
     if info.subscription_count && !app.options.subscription_counts {
         return Err(ApiError::bad("info: subscription_count is not enabled for this app"));
     }
-    let topics = [presence_prefix(&app.options.id), dotless(&prefix).into_owned()].concat();
-    let listed = |(topic, count): (Arc<str>, PresenceCount)| {
-        let PusherTopic::Channel { channel, .. } = channel_of_topic(&topic)? else { return None };
-        let is_presence = ChannelKind::of(&channel).is_presence();
-        let is_found = channel.starts_with(&*prefix);
-        let attribute = if info.user_count {
-            ListedAttribute::Users(counted(count.members))
-        } else if info.subscription_count && !is_presence {
-            ListedAttribute::Subscriptions(counted(count.connections))
-        } else {
-            ListedAttribute::None
-        };
-        drop(channel);
-        is_found.then_some(ListedChannel { topic, attribute })
+    let attribute = match info {
+        ChannelInfo { user_count: true, .. } => ListedAttribute::Users,
+        ChannelInfo { subscription_count: true, .. } => ListedAttribute::Subscriptions,
+        _ => ListedAttribute::None,
     };
-    let channels = request.publisher().presence_counts(&topics).into_iter().filter_map(listed).collect();
-    let list = JsonList::<ListedChannel>::new("{\"channels\":{".to_owned(), channels, "}}");
-    Ok(Response::json("").with_source(list).into())
+    let topics = [presence_prefix(&app.options.id), dotless(&prefix).into_owned()].concat();
+    let channels = OccupiedChannels { publisher: request.publisher(), topics, prefix, attribute };
+    Ok(Response::json("").with_source(PagedList::new("{\"channels\":{", channels, "}}")).into())
 }
 
-/// An occupied channel of a list.
-struct ListedChannel {
-    /// The topic of its presence.
-    topic: Arc<str>,
+/// The occupied channels with a prefix.
+struct OccupiedChannels {
+    publisher: Publisher,
+    /// The prefix of the topics of their presence.
+    topics: String,
+    prefix: String,
     attribute: ListedAttribute,
 }
 
-/// The attribute of a channel that the request asks for. No channel has both.
+/// The attribute of channels that the request asks for. No channel has both.
 #[derive(Clone, Copy)]
 enum ListedAttribute {
     None,
-    Users(u32),
-    Subscriptions(u32),
+    Users,
+    Subscriptions,
 }
 
-/// A smaller number takes less memory in a list.
-fn counted(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-impl JsonListItem for ListedChannel {
-    fn write(&self, out: &mut impl Write) {
-        let channel = match channel_of_topic(&self.topic) {
-            Some(PusherTopic::Channel { channel, .. }) => channel,
-            _ => Cow::Borrowed(&*self.topic),
-        };
-        // Writing to a buffer cannot fail.
-        let _ = match self.attribute {
-            ListedAttribute::None => write!(out, "{}:{{}}", json!(channel)),
-            ListedAttribute::Users(count) => write!(out, "{}:{{\"user_count\":{count}}}", json!(channel)),
-            ListedAttribute::Subscriptions(count) => {
-                write!(out, "{}:{{\"subscription_count\":{count}}}", json!(channel))
+impl JsonPages for OccupiedChannels {
+    fn write_page(&self, after: Option<&str>, page: &mut PageItems<'_>) -> Option<Arc<str>> {
+        let counts = self.publisher.presence_counts(&self.topics, after, PAGE_ITEMS);
+        for (topic, count) in counts.iter().filter(|(_, count)| count.connections > 0) {
+            let Some(PusherTopic::Channel { channel, .. }) = channel_of_topic(topic) else { continue };
+            if !channel.starts_with(&*self.prefix) {
+                continue;
             }
-        };
-    }
-
-    fn memory(&self) -> usize {
-        ARC_BYTES + self.topic.len()
+            let mut item = page.begin_item();
+            // Writing to a buffer cannot fail.
+            let _ = match self.attribute {
+                ListedAttribute::Users => {
+                    write!(item, "{}:{{\"user_count\":{}}}", json!(channel), count.members)
+                }
+                ListedAttribute::Subscriptions if !ChannelKind::of(&channel).is_presence() => {
+                    write!(item, "{}:{{\"subscription_count\":{}}}", json!(channel), count.connections)
+                }
+                _ => write!(item, "{}:{{}}", json!(channel)),
+            };
+        }
+        let last = counts.into_iter().nth(PAGE_ITEMS - 1);
+        last.map(|(topic, _)| topic)
     }
 }
-
-/// The counts in front of the text of an `Arc`.
-const ARC_BYTES: usize = 16;
 
 /// The channel that the path names.
 fn channel_of(app: &LiveApp, request: &Request<'_>) -> Result<String, ApiError> {
@@ -160,34 +147,36 @@ pub(super) fn users(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'
     if !ChannelKind::of(&channel).is_presence() {
         return Err(ApiError::bad("only presence channels have users"));
     }
-    let members = request.publisher().roster(&presence_of(&app.options.id, &channel));
     // As at Soketi.
     let has_info = query(request, "with_user_info") == "1";
-    let users = members.into_iter().map(|member| ListedUser { member, has_info }).collect();
-    let list = JsonList::<ListedUser>::new("{\"users\":[".to_owned(), users, "]}");
-    Ok(Response::json("").with_source(list).into())
+    let topic = presence_of(&app.options.id, &channel);
+    let users = ChannelUsers { publisher: request.publisher(), topic, has_info };
+    Ok(Response::json("").with_source(PagedList::new("{\"users\":[", users, "]}")).into())
 }
 
-/// A user of a list.
-struct ListedUser {
-    member: Member,
+/// The users of a presence channel.
+struct ChannelUsers {
+    publisher: Publisher,
+    /// The topic of the channel's presence.
+    topic: String,
     has_info: bool,
 }
 
-impl JsonListItem for ListedUser {
-    fn write(&self, out: &mut impl Write) {
-        // Writing to a buffer cannot fail.
-        let _ = write!(out, "{{\"id\":{}", json!(self.member.id()));
-        // It is JSON, or empty.
-        if self.has_info
-            && let Ok(info) = serde_json::from_slice::<&RawValue>(self.member.info())
-        {
-            let _ = write!(out, ",\"user_info\":{info}");
+impl JsonPages for ChannelUsers {
+    fn write_page(&self, after: Option<&str>, page: &mut PageItems<'_>) -> Option<Arc<str>> {
+        let members = self.publisher.members(&self.topic, after, PAGE_ITEMS);
+        for (member, _) in &members {
+            let mut item = page.begin_item();
+            // Writing to a buffer cannot fail.
+            let _ = write!(item, "{{\"id\":{}", json!(member.id()));
+            // It is JSON, or empty.
+            if self.has_info
+                && let Ok(info) = serde_json::from_slice::<&RawValue>(member.info())
+            {
+                let _ = write!(item, ",\"user_info\":{info}");
+            }
+            let _ = item.write_char('}');
         }
-        let _ = out.write_char('}');
-    }
-
-    fn memory(&self) -> usize {
-        2 * ARC_BYTES + self.member.id().len() + self.member.info().len()
+        members.get(PAGE_ITEMS - 1).map(|(member, _)| member.id().into())
     }
 }
