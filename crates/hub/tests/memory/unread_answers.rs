@@ -379,7 +379,6 @@ fn client_that_takes_no_answer_holds_at_most_4_mib() {
     let (clear, encrypted) = (server.addresses()[0], server.addresses()[1]);
     let running = thread::spawn(|| server.run());
     fill(clear, &publisher);
-
     check_content(clear);
     for (_, target, accept) in LISTS {
         let path = &*signed(target);
