@@ -224,11 +224,7 @@ pub(crate) fn signed_target(method: &str, path: &str, query: &str, body: &str) -
 
 /// The target of a request with the signature of a key with the secret [`SECRET`].
 pub(crate) fn signed_target_of(key: &str, method: &str, path: &str, query: &str, body: &str) -> String {
-    let digest = {
-        use md5::Digest;
-        let digest = md5::Md5::digest(body.as_bytes());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-    };
+    let digest = format!("{:x}", md5::compute(body));
     let mut fields = vec![
         ("auth_key".to_owned(), key.to_owned()),
         ("auth_timestamp".to_owned(), now().to_string()),
