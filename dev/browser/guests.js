@@ -1,6 +1,6 @@
 // The pages and the client of a server that requires tokens.
 import { Person } from "./person.js";
-import { contains, eventually, expect, isBlank, noted, notes, shows, visit } from "./world.js";
+import { contains, enter, eventually, expect, isBlank, noted, notes, shows, visit } from "./world.js";
 
 const EVERYTHING = ["--subscribe", ">", "--publish", ">"];
 
@@ -71,13 +71,13 @@ export async function guests(part) {
     }, elsewhere.url("ws"));
     await noted(page, "origin 4403 true");
   });
-  const enter = async (token) => { await page.fill("#token", token); await page.click("#auth button"); };
+  const giveToken = async (token) => { await page.fill("#token", token); await page.click("#auth button"); };
   await part.check("the console says that its token is rejected, and takes another", async () => {
     const token = make(...EVERYTHING);
     await page.goto(server.url(`console#token=${token}x`));
     await contains(page, "#auth-problem", "signature");
     await contains(page, "#state", "signature");
-    await enter(token);
+    await giveToken(token);
     await shows(page, "#state", "connected");
     await isBlank(page, "#auth-problem");
     // Without a token it connects, and shows the operations that need a token.
@@ -89,11 +89,11 @@ export async function guests(part) {
   await part.check("the dashboard says that a token is needed, and takes one", async () => {
     await page.goto(server.url("dashboard"));
     await contains(page, "#auth-problem", "a token is needed to subscribe to sinews.dashboard");
-    await enter("no token");
+    await giveToken("no token");
     await contains(page, "#auth-problem", "the token is not a JWT");
-    await enter(make("--subscribe", "other"));
+    await giveToken(make("--subscribe", "other"));
     await contains(page, "#auth-problem", "this token may not subscribe to sinews.dashboard");
-    await enter(make("--subscribe", "sinews.dashboard"));
+    await giveToken(make("--subscribe", "sinews.dashboard"));
     await shows(page, "#state", "live");
     await expect(page.locator("#auth")).toBeHidden();
   });
