@@ -7,6 +7,7 @@ mod cluster;
 mod embed;
 mod events;
 mod keys;
+mod presence;
 mod pusher;
 mod rejections;
 mod support;
