@@ -11,24 +11,21 @@ import glob
 import io
 import json
 import os
-import pathlib
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 # All cases of the frozen version: a run with fewer cases is incomplete.
 ALL_CASES = 517
-# Seconds of an installation from nothing: 33 packages, one of them compiled.
-INSTALL_LIMIT = 600
-# Seconds of one section with few messages in each case of sections 12 and 13.
-SECTION_LIMIT = 600
-# With the suite's own 1,000 messages: up to 480 s in each of 18 cases.
-SECTION_LIMIT_FULL = 3600
-# Seconds until the suite listens.
-START_LIMIT = 60
+# Seconds of an installation from nothing, 33 packages, one of them compiled; and until the suite listens.
+INSTALL_LIMIT, START_LIMIT = 600, 60
+# Seconds of one section with few messages in each case of sections 12 and 13; and with the suite's own 1,000 messages, up to 480 s
+# in each of 18 cases.
+SECTION_LIMIT, SECTION_LIMIT_FULL = 600, 3600
 # Name of the subject in the reports. Otherwise the suite's client would ask the server for it.
 AGENT = "sinews"
 # The three cases that the suite records without a verdict: a peer may do either thing.
@@ -58,9 +55,7 @@ def find_python():
 
 def read(path):
     """The text of a file; empty if there is none."""
-    if not os.path.isfile(path):
-        return ""
-    return pathlib.Path(path).read_text("utf-8", "replace")
+    return Path(path).read_text("utf-8", "replace") if os.path.isfile(path) else ""
 
 
 def run(command, log, limit, **options):
@@ -94,7 +89,7 @@ def install(interpreter):
     venv = [interpreter, "-m", "virtualenv", "--no-download", CACHE + "/venv"]
     run(venv, CACHE + "/venv.log", INSTALL_LIMIT, env=dict(os.environ, PYTHONPATH=boot))
     run([python] + pip + ["--requirement", requirements], CACHE + "/packages.log", INSTALL_LIMIT)
-    pathlib.Path(stamp).write_text(wanted)
+    Path(stamp).write_text(wanted)
     return python
 
 
@@ -134,13 +129,13 @@ def run_shard(python, name, cases, options):
     suite = [python, "-B", os.path.join(HERE, "suite.py")]
     if options.url:
         spec["servers"] = [{"agent": AGENT, "url": options.url}]
-        pathlib.Path(path + ".json").write_text(json.dumps(spec))
+        Path(path + ".json").write_text(json.dumps(spec))
         run(suite + ["client", path + ".json"] + few, path + ".log", limit)
         return read_reports(path)
     with PORTS:
         address = free_address()
         spec["url"] = "ws://%s:%d" % address
-        pathlib.Path(path + ".json").write_text(json.dumps(spec))
+        Path(path + ".json").write_text(json.dumps(spec))
         server = start(suite + ["server", path + ".json"] + few, path + "-suite.log", address)
     try:
         # The program connects for each case, and requests the reports at its end.
@@ -265,14 +260,13 @@ def main():
     options.full = options.count is None
     check_judge()
     interpreter = find_python()
+    why = "no CPython 2.7 (pyenv install 2.7.18, or set AB_PY27); the suite runs on nothing newer"
     try:
-        why = "no CPython 2.7 (pyenv install 2.7.18, or set AB_PY27); the suite runs on nothing newer"
         python = interpreter and install(interpreter)
     except RuntimeError as error:
         python, why = None, "the suite could not be installed from PyPI: %s" % error
     if not python:
-        print("skipped: %s\n0 passed, 0 failed, 1 skipped" % why)
-        return 0
+        return print("skipped: %s\n0 passed, 0 failed, 1 skipped" % why)
     listed = [python, "-B", os.path.join(HERE, "suite.py"), "list"] + options.cases.split(",")
     listed = subprocess.run(listed, stdout=subprocess.PIPE, encoding="utf-8")
     expected = listed.stdout.split()
@@ -281,8 +275,7 @@ def main():
     if options.cases == "*" and len(expected) != ALL_CASES:
         sys.exit("the suite has %d cases in place of %d" % (len(expected), ALL_CASES))
     if options.out is None:
-        print("%d passed, 0 failed, 0 skipped" % len(expected))
-        return 0
+        return print("%d passed, 0 failed, 0 skipped" % len(expected))
     shutil.rmtree(options.out, ignore_errors=True)
     os.makedirs(options.out)
     print("%d cases, %s" % (len(expected), options.url or options.program), flush=True)

@@ -3,6 +3,7 @@
 A tool that is missing is skipped with a line that says how to get it. The names of metrics and settings are a test of the program.
 """
 
+import argparse
 import shutil
 import subprocess
 import time
@@ -171,6 +172,7 @@ def run_nodes(program):
 
 
 def main():
+    argparse.ArgumentParser(prog="cargo xtask deploy", description=__doc__).parse_args()
     LOGS.mkdir(parents=True, exist_ok=True)
     tools.attempt("yaml", check_yaml)
     tools.attempt("the chart, beyond its YAML", check_chart)

@@ -33,7 +33,7 @@ const WITH_BACKEND: [(&str, &str); 7] = [
 const ON_EACH: [(&str, &str); 2] = [("engine", "loopback"), ("server", "loopback")];
 /// Binaries that bound latencies run when nothing else does.
 const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
-/// Binaries that take longest start first. The others follow in cargo's order.
+/// The longest binaries start first. The rest follows in cargo's order.
 const LONGEST: [(&str, &str); 4] =
     [("cli", "program"), ("hub", "loopback"), ("server", "loopback"), ("conformance", "cases")];
 /// Binaries that run at a time: most tests wait more than they compute.
@@ -113,7 +113,7 @@ pub(crate) fn run_second(log: &Path, choice: Choice) -> Outcome {
     Ok(report(&mut ran, log))
 }
 
-/// Runs the jobs, those that need it alone.
+/// Runs the jobs, some of them alone.
 fn run_jobs(jobs: Vec<Job>, logs: &Path) -> Vec<Ran> {
     // A log of a test that no longer exists would mislead.
     let _ = fs::remove_dir_all(logs);
@@ -160,7 +160,7 @@ fn is_in(list: &[(&str, &str)], binary: &Binary) -> bool {
     list.iter().any(|(package, target)| binary.directory.ends_with(package) && binary.target == *target)
 }
 
-/// What runs on which backend: binaries that test backends on each, others that know backends on the last, which is preferred.
+/// The backends of each binary: all for tests of the backends, the last, which is preferred, for binaries that know backends.
 /// Binaries that know no backend run once.
 fn jobs(binaries: Vec<Binary>, backends: &[Backend], logs: &Path) -> Vec<Job> {
     let mut jobs = Vec::new();
@@ -212,7 +212,7 @@ fn failed(logs: &Path) -> Ran {
     Ran { log: logs.join("doc.log"), count: Count::FAILED, duration: Duration::ZERO }
 }
 
-/// Prints where the time went, puts the output of what failed into the step's log, and counts the tests.
+/// Prints where the time went, puts the output of failures into the step's log, and counts the tests.
 fn report(ran: &mut [Ran], log: &Path) -> Count {
     ran.sort_by_key(|ran| std::cmp::Reverse(ran.duration));
     for Ran { log, duration, .. } in ran.iter().take(SLOWEST) {

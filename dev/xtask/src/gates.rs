@@ -238,7 +238,7 @@ mod tests {
     const ADVISORY: &str = "case \"$*\" in *advisories) echo 'error: fault'; exit 1;; esac";
     const OFFLINE: &str = "case \"$*\" in *fetch*) exit 1;; esac";
     const TESTED: &str = "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'";
-    /// What ends the process early leaves no result of its tests.
+    /// A process that ends early leaves no result of its tests.
     const OVERFLOW: &str = "case \"$*\" in *--lib*) echo 'test result: ok. 3 passed; 0 failed; 0 ignored';; \
                             *) echo 'fault: heap-use-after-free'; exit 1;; esac";
     const NO_CARGO: &str = "";

@@ -66,7 +66,7 @@ pub(crate) fn git(arguments: &[&str]) -> Option<String> {
     Some(output.trim_end().to_owned())
 }
 
-/// What cargo says of the packages of the workspace.
+/// The packages of the workspace, in cargo's description.
 pub(crate) fn packages() -> Result<Vec<Value>, String> {
     let text = output_of(cargo().args(["metadata", "--no-deps", "--format-version", "1"]));
     let mut metadata: Value =
@@ -100,7 +100,7 @@ pub(crate) fn linting_cargo() -> Result<Command, String> {
     Ok(command)
 }
 
-/// The summaries of warnings in what cargo has printed. Cargo repeats the warnings of packages that it does not compile again.
+/// The summaries of warnings in the output of cargo. Cargo repeats the warnings of packages that it does not compile again.
 pub(crate) fn warnings(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| line.starts_with("warning: ") && line.contains(" generated "))
 }
@@ -214,7 +214,7 @@ pub(crate) fn run_beside<T: Send, R: Send>(
     })
 }
 
-/// What `/proc` tells of a process.
+/// The facts of `/proc` about a process.
 #[derive(Debug, PartialEq)]
 struct Stat {
     /// The process is a zombie: it has exited, and its parent has not waited for it.

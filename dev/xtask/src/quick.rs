@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Commit that the work tree is compared with. Files that git does not know count as changed
     #[arg(long, value_name = "COMMIT", default_value = "HEAD")]
     since: String,
-    /// Packages to check, in place of those that changed
+    /// Packages to check, in place of the changed packages
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     package: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Which of the long steps a run of limited time takes: changed ones and those longest without a pass first.
+//! Which of the long steps a run of limited time takes: first changed steps, and steps that have not passed for long.
 //!
 //! `dev/xtask/passed.tsv` records when each step last passed. `cargo xtask test --record` writes it.
 
@@ -20,7 +20,7 @@ const UNKNOWN: &str = "-";
 const STALE_COMMITS: u64 = 20;
 /// Time of a step that is not recorded.
 const USUAL_SECONDS: f64 = 300.0;
-/// Limits for the measured slowness: a run that compiled nothing, or stalled, says little about the others.
+/// Limits for the measured slowness: a run that compiled nothing, or stalled, says little about other steps.
 const SLOWNESS: [f64; 2] = [0.5, 3.0];
 
 /// The last pass of a step.
@@ -70,7 +70,7 @@ impl Passes {
     /// Records steps that have passed at the present commit.
     ///
     /// # Errors
-    /// The sources are not those of a commit, or the file cannot be written.
+    /// The sources differ from the commit, or the file cannot be written.
     pub(crate) fn record<'a>(
         mut self,
         passed: impl Iterator<Item = (&'a str, Duration)>,
@@ -115,7 +115,7 @@ impl Passes {
     }
 }
 
-/// Whether `--record` can name a commit for what has run.
+/// Whether `--record` can name a commit for the steps.
 pub(crate) fn is_committed() -> Result<(), String> {
     let changes =
         git(&["status", "--porcelain", "--", ".", &format!(":!{FILE}")]).ok_or("git status failed")?;

@@ -21,7 +21,7 @@ pub(crate) const CHECKED_FEATURES: &str = "sinews-cli/http3";
 /// The profile of archives and figures, and the name of its folder.
 pub(crate) const DIST_PROFILE: &str = "dist";
 
-/// Ports of servers that do not choose their own; tests of the program use those above.
+/// Ports of servers that do not choose their own; tests of the program use higher ports.
 const PORTS: Range<u16> = 5_000..12_000;
 
 /// A running server, `sinews serve` or another; dropping it stops the process.
@@ -111,7 +111,7 @@ pub(crate) fn build_tested(programs: &[String], examples: &[String]) -> Result<(
 }
 
 /// Returns an address with a port that was free a moment ago. Another program may take it in between; the server then fails
-/// to start, and prints the reason. The port is not one of those that the system chooses: a connection that tries whether
+/// to start, and prints the reason. The port is not one that the system chooses: a connection that tries whether
 /// the server listens could otherwise get this port, and connect to itself.
 pub(crate) fn free_address() -> Result<SocketAddr, String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: what each change must pass; with `--all`, every check of the repository.
+//! `cargo xtask test`: the checks of each change; with `--all`, every check of the repository.
 
 use std::env;
 use std::fs;
@@ -25,15 +25,15 @@ use crate::times::{self, Spent};
 /// When a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
-    /// Each change passes it, and nothing runs beside it: the later ones need what it compiles.
+    /// Each change passes it, and nothing runs beside it: later steps need its compilation.
     Alone,
     /// Each change passes it.
     Test,
     /// The step mostly waits, and alone would leave a core idle: the other steps of the lane run beside it.
     TestWaits,
-    /// What `--all` adds.
+    /// `--all` adds it.
     Long,
-    /// What `--all` adds, and mostly waits.
+    /// `--all` adds it, and it mostly waits.
     LongWaits,
 }
 
@@ -47,7 +47,7 @@ impl Lane {
     }
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy)]
 enum Run {
     /// A task of this program.
@@ -56,7 +56,7 @@ enum Run {
     OnBackend(&'static [&'static str]),
     /// A task with the server of the tests' build, on the backend that this server chooses.
     OnTestsBuild(&'static [&'static str]),
-    /// The step writes what it does to the log, and runs on the backends chosen where it runs a server.
+    /// A function that writes to the log, and runs servers on the chosen backends.
     Own(fn(&Path, Choice) -> Outcome),
 }
 
@@ -73,7 +73,7 @@ const fn step(name: &'static str, lane: Lane, run: Run, paths: &'static [&'stati
     Step { name, lane, run, paths }
 }
 
-/// Cheap steps first: what is wrong shows early.
+/// Cheap steps first: they show faults early.
 #[rustfmt::skip]
 const STEPS: [Step; 28] = [
     step("fmt", Lane::Alone, Run::Own(gates::fmt), &[]),
@@ -162,7 +162,7 @@ impl Options {
 #[derive(Clone, Copy)]
 struct Schedule<'a> {
     backend: Choice,
-    /// The end of the time for steps, with what says how long a step takes.
+    /// The end of the time for steps, with the recorded time of each step.
     limit: Option<Limit<'a>>,
 }
 
@@ -239,7 +239,7 @@ fn run_step(step: &Step, schedule: Schedule<'_>) -> Row {
     row
 }
 
-/// Runs the steps that mostly wait, and beside them the others; both in their order.
+/// Runs the steps that mostly wait, and beside them the rest; both in their order.
 fn run_waiting_beside(steps: Vec<Step>, schedule: Schedule<'_>) -> Vec<Row> {
     let (first, second): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.lane.waits());
     if first.is_empty() || second.is_empty() {
@@ -255,13 +255,13 @@ fn run_waiting_beside(steps: Vec<Step>, schedule: Schedule<'_>) -> Vec<Row> {
     thread::scope(|scope| {
         let beside = scope.spawn(|| second.iter().map(told).collect::<Vec<_>>());
         let mut rows: Vec<Row> = first.iter().map(told).collect();
-        // A step does not panic; if one does, the others have run.
+        // A step does not panic; if one does, the rest has run.
         rows.extend(beside.join().unwrap_or_else(|_| vec![("panicked", Count::FAILED, Duration::ZERO)]));
         rows
     })
 }
 
-/// Runs a step. What is said of it goes behind its name.
+/// Runs a step. Returns the text behind its name.
 fn carry_out(step: &Step, schedule: Schedule<'_>) -> (Row, String) {
     let name = step.name;
     if !schedule.permits(name) {
@@ -269,7 +269,7 @@ fn carry_out(step: &Step, schedule: Schedule<'_>) -> (Row, String) {
         return ((name, Count::SKIPPED, Duration::ZERO), why);
     }
     let log = process::log(name);
-    // What is added to it must not be added to that of an earlier run.
+    // A log of an earlier run must not be continued.
     let _ = fs::remove_file(&log);
     times::enter(Some(name));
     let started = Instant::now();
@@ -305,7 +305,7 @@ fn on_tests_build(arguments: &[&str], log: &Path, choice: Choice) -> Outcome {
     task(&[arguments, &["--backend", backend.name(), "--binary", &binary]].concat(), log)
 }
 
-/// What the step "autobahn" leaves.
+/// The runs that the step "autobahn" leaves.
 fn conformance(log: &Path, backend: Choice) -> Outcome {
     // Compression is that of the server's runs: the other transports show their faults with the first messages.
     let few = ["conformance", "--count", "5", "--target", "http,tls,http2,http3,tokio,axum,compio"];
@@ -368,7 +368,7 @@ pub(crate) fn skip(log: &Path, why: &str) -> Count {
     Count::SKIPPED
 }
 
-/// What failed tests have printed; of a log of checks, those that failed; of another log, its end.
+/// The output of failed tests; of a log of checks, the failed checks; of another log, its end.
 fn what_failed(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let checks = lines.iter().filter(|line| line.trim_start().starts_with("FAIL "));

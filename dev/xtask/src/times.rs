@@ -67,7 +67,7 @@ pub(crate) fn record_command(command: &Command, log: &Path, spent: Spent) {
 
 /// Adds a line.
 pub(crate) fn record(step: &str, what: &str, spent: Spent) {
-    // Steps of unit tests are not those of the run that runs them.
+    // Steps of unit tests do not belong to the run.
     if cfg!(test) {
         return;
     }
