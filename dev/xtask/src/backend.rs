@@ -43,7 +43,7 @@ pub(crate) struct Permitted {
 impl Permitted {
     /// Prints the skipped backends to the standard output.
     pub(crate) fn print_skipped(&self) -> Count {
-        self.refused.iter().map(|why| Count::skip(why)).sum()
+        self.refused.iter().map(Count::skip).sum()
     }
 }
 

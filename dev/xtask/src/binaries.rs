@@ -203,7 +203,7 @@ fn measure(command: &mut Command, log: &Path) -> Ran {
     let duration = started.elapsed();
     let mut count = Count::parse_cargo_test(&process::read(log));
     if end.is_err() && count.failed == 0 {
-        count += Count::FAILED;
+        count = count + Count::FAILED;
     }
     Ran { log: log.to_owned(), count, duration }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign};
+use std::ops::Add;
 
 /// Written as `N passed, M failed, K skipped`, the last line of every task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,12 +66,6 @@ impl Add for Count {
             failed: self.failed + other.failed,
             skipped: self.skipped + other.skipped,
         }
-    }
-}
-
-impl AddAssign for Count {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn fuzz(log: &Path, _: Choice) -> Outcome {
     command.args(["test", "--package", "sinews-fuzz", "--no-fail-fast"]);
     let mut count = counted(&mut command, log, Count::parse_cargo_test)?;
     if process::warnings(&process::read(log)).next().is_some() {
-        count += Count::FAILED;
+        count = count + Count::FAILED;
     }
     let Some(targets) = process::output_of(process::cargo().args(["fuzz", "list"])) else {
         return Ok(
@@ -77,7 +77,7 @@ pub(crate) fn fuzz(log: &Path, _: Choice) -> Outcome {
         command.env("RUSTC_BOOTSTRAP", "1").env("RUST_BACKTRACE", "0");
         command.args(["fuzz", "run", "--features", "libfuzzer", target]).arg(corpus);
         command.args([&format!("fuzz/seeds/{target}"), "--", FUZZ_SECONDS]);
-        count += single(&mut command, &log.with_file_name(format!("fuzz-{target}.log")))?;
+        count = count + single(&mut command, &log.with_file_name(format!("fuzz-{target}.log")))?;
     }
     Ok(count)
 }
@@ -95,7 +95,7 @@ pub(crate) fn reconnects(log: &Path, backend: Choice) -> Outcome {
         let found = counted(&mut command, &own, Count::parse_cargo_test);
         // The step's log has the output of all runs.
         process::write(log, process::read(log) + &process::read(&own))?;
-        count += found?;
+        count = count + found?;
     }
     Ok(count)
 }
@@ -181,7 +181,7 @@ fn check_targets(tools: &Tools, log: &Path) -> Outcome {
     for target in TARGETS {
         if !libraries.join(target).join("lib").is_dir() {
             let why = format!("no standard library for {target} (rustup target add {target})");
-            count += steps::skip(log, &why);
+            count = count + steps::skip(log, &why);
             continue;
         }
         let mut command = tools.cargo();
@@ -190,7 +190,7 @@ fn check_targets(tools: &Tools, log: &Path) -> Outcome {
         // A check links nothing, so that the C code of a dependency needs no compiler for the target.
         let variables = ["CC", "AR"].map(|tool| format!("{tool}_{}", target.replace('-', "_")));
         command.envs(variables.iter().filter(|name| env::var_os(name).is_none()).map(|name| (name, "true")));
-        count += single(&mut command, &log.with_file_name(format!("targets-{target}.log")))?;
+        count = count + single(&mut command, &log.with_file_name(format!("targets-{target}.log")))?;
     }
     Ok(count)
 }
@@ -223,7 +223,7 @@ fn check_memory(tools: &Tools, log: &Path) -> Outcome {
         // The ring leaves memory to a kernel that does not let go of it, which its tests provoke.
         command.env("ASAN_OPTIONS", "detect_leaks=0");
         let own = log.with_file_name(format!("sanitizer{tests}.log"));
-        count += counted(&mut command, &own, Count::parse_cargo_test)?;
+        count = count + counted(&mut command, &own, Count::parse_cargo_test)?;
     }
     Ok(count)
 }
@@ -231,6 +231,8 @@ fn check_memory(tools: &Tools, log: &Path) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Gate = fn(&Tools, &Path) -> Outcome;
 
     /// Stand-ins for cargo.
     const FAULTY: &str = "case \"$*\" in *--version*) echo 1.0;; *) echo 'error: fault'; exit 101;; esac";
@@ -244,7 +246,7 @@ mod tests {
     const NO_CARGO: &str = "";
 
     /// Runs a gate with a stand-in for cargo, and one for rustc whose target [`TARGETS`]`[1]` is installed.
-    fn run(gate: fn(&Tools, &Path) -> Outcome, number: usize, cargo: &str) -> Outcome {
+    fn run(gate: Gate, number: usize, cargo: &str) -> Outcome {
         let folder = process::target().join(format!("xtask/self-test-gates/{number}"));
         let _ = std::fs::remove_dir_all(&folder);
         let library = folder.join("lib/rustlib").join(TARGETS[1]).join("lib");
@@ -264,7 +266,7 @@ mod tests {
     #[test]
     fn faults_fail_the_gates_and_missing_tools_skip_them() {
         let count = |passed, skipped| Some(Count { passed, failed: 0, skipped });
-        let cases: [(fn(&Tools, &Path) -> Outcome, &str, Option<Count>); 14] = [
+        let cases: [(Gate, &str, Option<Count>); 14] = [
             (check_oldest_compiler, FAULTY, None),
             (check_oldest_compiler, SOUND, count(1, 0)),
             (check_oldest_compiler, NO_CARGO, count(0, 1)),

@@ -59,14 +59,14 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let mut count = Count::default();
         let libraries = names(&changed, |package| package.has_library);
         if !libraries.is_empty() {
-            count += timed("library", || cargo("lib", &["test", "--lib"], &libraries))?;
+            count = count + timed("library", || cargo("lib", &["test", "--lib"], &libraries))?;
         }
         let programs = names(&changed, |package| package.has_program);
         if !programs.is_empty() {
-            count += timed("programs", || cargo("bins", &["test", "--bins"], &programs))?;
+            count = count + timed("programs", || cargo("bins", &["test", "--bins"], &programs))?;
         }
         if !outside.is_empty() {
-            count += timed("tests, examples and benches", || cargo("clippy", CLIPPY, &outside))?;
+            count = count + timed("tests, examples and benches", || cargo("clippy", CLIPPY, &outside))?;
         }
         Ok(count + rules.join().map_err(|_panic| "the check of the format failed")??)
     })

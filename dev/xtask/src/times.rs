@@ -57,10 +57,9 @@ pub(crate) fn record_command(command: &Command, log: &Path, spent: Spent) {
         return;
     }
     let what = log.file_stem().unwrap_or_default().to_string_lossy();
-    if program == "cargo" {
-        if let Some(wall) = compilation(&process::read(log)).filter(|wall| *wall >= SHORTEST) {
-            record(&step, &format!("compile {what}"), Spent { wall, cpu: None });
-        }
+    let compiled = || compilation(&process::read(log)).filter(|wall| *wall >= SHORTEST);
+    if let Some(wall) = (program == "cargo").then(compiled).flatten() {
+        record(&step, &format!("compile {what}"), Spent { wall, cpu: None });
     }
     record(&step, &what, spent);
 }
