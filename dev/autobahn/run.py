@@ -31,9 +31,8 @@ AGENT = "sinews"
 # The three cases that the suite records without a verdict: a peer may do either thing.
 INFORMATIONAL = ("7.1.6", "7.13.1", "7.13.2")
 VERDICTS = ("OK", "NON-STRICT", "INFORMATIONAL", "UNIMPLEMENTED")
-SECTIONS = {1: "Framing", 2: "Pings and pongs", 3: "Reserved bits", 4: "Opcodes", 5: "Fragmentation", 6: "UTF-8",
-            7: "Close handshake", 9: "Limits, speed", 10: "Auto-fragmentation", 12: "Deflate, payloads",
-            13: "Deflate, parameters"}
+SECTIONS = {1: "Framing", 2: "Pings and pongs", 3: "Reserved bits", 4: "Opcodes", 5: "Fragmentation", 6: "UTF-8", 7: "Close handshake",
+            9: "Limits, speed", 10: "Auto-fragmentation", 12: "Deflate, payloads", 13: "Deflate, parameters"}
 # Held from the search for a port until the suite listens there.
 PORTS = threading.Lock()
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -98,8 +97,8 @@ def numbers(case):
 
 
 def shards(cases):
-    """Splits the cases into one shard for each section; sections 12 and 13 are long and are split by subsection. The suite writes
-    its report only at its end, so that a crash or a timeout costs one shard. The last sections come first: they take longest."""
+    """A shard for each section, or subsection of the long sections 12 and 13: a crash costs one shard, as the suite writes its report
+    at its end. The last sections come first: they take longest."""
     found = collections.defaultdict(list)
     for case in cases:
         parts = numbers(case)
