@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::count::Count;
 use crate::process;
-use crate::server::{self, Server};
+use crate::server::Server;
 
 /// The event backend of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,7 @@ pub(crate) struct Permitted {
 impl Permitted {
     /// Prints the skipped backends to the standard output.
     pub(crate) fn print_skipped(&self) -> Count {
-        self.refused.iter().for_each(|why| println!("skipped: {why}"));
-        self.refused.iter().map(|_| Count::SKIPPED).sum()
+        self.refused.iter().map(Count::skip).sum()
     }
 }
 
@@ -67,31 +66,13 @@ impl Choice {
         };
         let mut permitted = Permitted::default();
         for backend in chosen {
-            match refusal(*backend, binary)? {
-                None => permitted.backends.push(*backend),
-                Some(why) => permitted.refused.push(why),
+            let log = process::log(&format!("backend-{}", backend.name()));
+            match Server::start(binary, &["--backend", backend.name()], &log) {
+                Ok(_) => permitted.backends.push(*backend),
+                Err(fault) => permitted.refused.push(refused_in(&fault, *backend).ok_or(fault)?),
             }
         }
         Ok(permitted)
-    }
-}
-
-impl Choice {
-    /// Whether io_uring is chosen and permitted here: compio has no other backend.
-    pub(crate) fn permitted_uring(self, binary: Option<&Path>) -> Result<Permitted, String> {
-        match self {
-            Self::Poll => Ok(Permitted::default()),
-            Self::Uring | Self::Both => Self::Uring.permitted(&server::binary(binary)?),
-        }
-    }
-}
-
-/// Returns the reason if the machine denies the backend.
-fn refusal(backend: Backend, binary: &Path) -> Result<Option<String>, String> {
-    let log = process::target().join(format!("xtask/backend-{}.log", backend.name()));
-    match Server::start(binary, &["--backend", backend.name()], &log) {
-        Ok(_) => Ok(None),
-        Err(fault) => refused_in(&fault, backend).map(Some).ok_or(fault),
     }
 }
 
@@ -107,19 +88,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn denied_backend_is_recognized_by_the_error_text() {
+    fn denied_backend_is_recognized_by_the_error_text_and_other_failures_are_errors() {
         let fault = "the server ended: exit status: 1\nsinews: --backend uring: not permitted (EPERM)";
         let why = refused_in(fault, Backend::Uring);
         assert_eq!(why.as_deref(), Some("backend uring: not permitted (EPERM)"));
         assert_eq!(refused_in(fault, Backend::Poll), None);
-        assert_eq!(
-            refused_in("the server ended: signal: 6 (SIGABRT)\nthread panicked", Backend::Uring),
-            None
-        );
-    }
-
-    #[test]
-    fn other_failure_of_the_program_is_an_error() {
+        assert_eq!(refused_in("the server ended: signal: 6 (SIGABRT)", Backend::Uring), None);
         assert!(Choice::Both.permitted(Path::new("/bin/false")).is_err());
         let permitted = Permitted { backends: Vec::new(), refused: vec!["why".to_owned()] };
         assert_eq!(permitted.print_skipped(), Count::SKIPPED);

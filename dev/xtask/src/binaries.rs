@@ -1,13 +1,11 @@
 //! The Rust tests: compiled once, and each test binary run on each backend that it knows.
 
-use std::collections::VecDeque;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,7 +33,7 @@ const WITH_BACKEND: [(&str, &str); 7] = [
 const ON_EACH: [(&str, &str); 2] = [("engine", "loopback"), ("server", "loopback")];
 /// Binaries that bound latencies run when nothing else does.
 const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
-/// Binaries that take longest start first. The others follow in cargo's order.
+/// The longest binaries start first. The rest follows in cargo's order.
 const LONGEST: [(&str, &str); 4] =
     [("cli", "program"), ("hub", "loopback"), ("server", "loopback"), ("conformance", "cases")];
 /// Binaries that run at a time: most tests wait more than they compute.
@@ -95,9 +93,9 @@ pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
         ran.push(documented.join().unwrap_or_else(|_| failed(&logs)));
         ran
     });
-    report(&mut ran, log);
+    let count = report(&mut ran, log);
     let lacking = crate::features::lacking().map_or_else(Count::default, |why| steps::skip(log, why));
-    Ok(ran.iter().map(|ran| ran.count).sum::<Count>() + steps::skip_refused(log, &permitted) + lacking)
+    Ok(count + steps::skip_refused(log, &permitted) + lacking)
 }
 
 /// Runs the tests that [`run`] has run on one of two backends, on the other one.
@@ -105,26 +103,23 @@ pub(crate) fn run_second(log: &Path, choice: Choice) -> Outcome {
     let binaries = build(log)?;
     let permitted = choice.permitted(&process::target().join("debug/sinews"))?;
     let [second, _] = permitted.backends[..] else {
-        return Ok(steps::skip(
-            log,
-            "one backend is chosen or permitted: the step `tests` runs all tests on it",
-        ));
+        let why = "one backend is chosen or permitted: the step `tests` runs all tests on it";
+        return Ok(steps::skip(log, why));
     };
     let logs = log.with_file_name("tests-second");
     let binaries =
         binaries.into_iter().filter(|binary| is_in(&WITH_BACKEND, binary) && !is_in(&ON_EACH, binary));
     let mut ran = run_jobs(jobs(binaries.collect(), &[second], &logs), &logs);
-    report(&mut ran, log);
-    Ok(ran.iter().map(|ran| ran.count).sum())
+    Ok(report(&mut ran, log))
 }
 
-/// Runs the jobs, those that need it alone.
+/// Runs the jobs, some of them alone.
 fn run_jobs(jobs: Vec<Job>, logs: &Path) -> Vec<Ran> {
     // A log of a test that no longer exists would mislead.
     let _ = fs::remove_dir_all(logs);
     let (alone, beside) = jobs.into_iter().partition(|job: &Job| is_in(&ALONE, &job.binary));
-    let mut ran = run_all(beside, AT_A_TIME);
-    ran.extend(run_all(alone, 1));
+    let mut ran = process::run_beside(beside, AT_A_TIME, run_one);
+    ran.extend(process::run_beside(alone, 1, run_one));
     ran
 }
 
@@ -140,8 +135,8 @@ fn build(log: &Path) -> Result<Vec<Binary>, String> {
     command.arg("build").args(selection()?).args(["--tests", "--bins", "--examples", "--benches"]);
     command.arg("--message-format=json-render-diagnostics");
     let log = log.with_file_name("tests-build.log");
-    process::run(&mut command, &log, process::COMMAND_LIMIT)?.check("compiling the tests", &log)?;
-    let text = fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+    process::succeed(&mut command, "compiling the tests", &log)?;
+    let text = process::read(&log);
     if process::warnings(&text).next().is_some() {
         let warnings: Vec<_> = text.lines().filter(|line| !line.starts_with('{')).collect();
         return Err(format!("warnings, see {}\n{}", log.display(), warnings.join("\n")));
@@ -165,7 +160,7 @@ fn is_in(list: &[(&str, &str)], binary: &Binary) -> bool {
     list.iter().any(|(package, target)| binary.directory.ends_with(package) && binary.target == *target)
 }
 
-/// What runs on which backend: binaries that test backends on each, others that know backends on the last, which is preferred.
+/// The backends of each binary: all for tests of the backends, the last, which is preferred, for binaries that know backends.
 /// Binaries that know no backend run once.
 fn jobs(binaries: Vec<Binary>, backends: &[Backend], logs: &Path) -> Vec<Job> {
     let mut jobs = Vec::new();
@@ -185,25 +180,8 @@ fn jobs(binaries: Vec<Binary>, backends: &[Backend], logs: &Path) -> Vec<Job> {
     jobs
 }
 
-fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Vec<Ran> {
-    let queue = Mutex::new(VecDeque::from(jobs));
-    let ran = Mutex::new(Vec::new());
-    let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    thread::scope(|scope| {
-        for _ in 0..at_a_time {
-            scope.spawn(|| {
-                times::enter(Some(STEP));
-                while let Some(job) = take() {
-                    let done = run_one(&job);
-                    ran.lock().unwrap_or_else(PoisonError::into_inner).push(done);
-                }
-            });
-        }
-    });
-    ran.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn run_one(job: &Job) -> Ran {
+fn run_one(job: Job) -> Ran {
+    times::enter(Some(STEP));
     let mut command = Command::new(&job.binary.path);
     command.current_dir(&job.binary.directory).env("CARGO_MANIFEST_DIR", &job.binary.directory);
     command.env("SINEWS_TEST_BACKEND", job.backend.name());
@@ -221,9 +199,9 @@ fn document_tests(logs: &Path) -> Ran {
 /// A run whose output says how many tests passed. One that fails without such a line counts as one failure.
 fn measure(command: &mut Command, log: &Path) -> Ran {
     let started = Instant::now();
-    let end = process::run(command, log, process::COMMAND_LIMIT).and_then(|end| end.check("the tests", log));
+    let end = process::succeed(command, "the tests", log);
     let duration = started.elapsed();
-    let mut count = Count::parse_cargo_test(&fs::read_to_string(log).unwrap_or_default());
+    let mut count = Count::parse_cargo_test(&process::read(log));
     if end.is_err() && count.failed == 0 {
         count = count + Count::FAILED;
     }
@@ -234,20 +212,19 @@ fn failed(logs: &Path) -> Ran {
     Ran { log: logs.join("doc.log"), count: Count::FAILED, duration: Duration::ZERO }
 }
 
-/// Prints where the time went, and puts the output of what failed into the step's log.
-fn report(ran: &mut [Ran], log: &Path) {
+/// Prints where the time went, puts the output of failures into the step's log, and counts the tests.
+fn report(ran: &mut [Ran], log: &Path) -> Count {
     ran.sort_by_key(|ran| std::cmp::Reverse(ran.duration));
     for Ran { log, duration, .. } in ran.iter().take(SLOWEST) {
         let name = log.file_stem().unwrap_or_default().to_string_lossy();
         println!("    {:6.1} s {name}", duration.as_secs_f64());
     }
-    let faults = ran.iter().filter(|ran| ran.count.failed > 0).map(|ran| {
-        let text = fs::read(&ran.log).unwrap_or_default();
-        format!("{}\n{}", ran.log.display(), String::from_utf8_lossy(&text))
-    });
-    if let Err(error) = fs::write(log, faults.collect::<Vec<_>>().join("\n")) {
-        println!("{}: {error}", log.display());
+    let faults = ran.iter().filter(|ran| ran.count.failed > 0);
+    let faults = faults.map(|ran| format!("{}\n{}\n", ran.log.display(), process::read(&ran.log)));
+    if let Err(why) = process::write(log, faults.collect::<String>()) {
+        println!("{why}");
     }
+    ran.iter().map(|ran| ran.count).sum()
 }
 
 #[cfg(test)]
@@ -258,20 +235,17 @@ mod tests {
         "target":{"name":"program"},"profile":{"test":true},"executable":"/r/target/debug/deps/program-1"}"#;
 
     fn binary(package: &str, target: &str) -> Binary {
-        let directory = PathBuf::from(format!("/r/crates/{package}"));
-        Binary {
-            directory,
-            target: target.to_owned(),
-            path: format!("/r/target/debug/deps/{target}-1").into(),
-        }
+        let path = format!("/r/target/debug/deps/{target}-1").into();
+        Binary { directory: format!("/r/crates/{package}").into(), target: target.to_owned(), path }
     }
 
     #[test]
     fn test_binaries_are_read_from_cargo_messages() {
-        assert_eq!(parse(&ARTIFACT.replace('\n', "")), Some(binary("cli", "program")));
-        assert_eq!(parse(&ARTIFACT.replace('\n', "").replace("true", "false")), None);
-        assert_eq!(parse(r#"{"reason":"build-finished","success":true}"#), None);
-        assert_eq!(parse("warning: unused"), None);
+        let artifact = ARTIFACT.replace('\n', "");
+        assert_eq!(parse(&artifact), Some(binary("cli", "program")));
+        let others =
+            [&*artifact.replace("true", "false"), r#"{"reason":"build-finished"}"#, "warning: unused"];
+        assert_eq!(others.map(parse), [None, None, None]);
     }
 
     #[test]
@@ -280,21 +254,17 @@ mod tests {
         let binaries = names.map(|(package, target)| binary(package, target)).to_vec();
         let jobs = jobs(binaries, &[Backend::Poll, Backend::Uring], Path::new("/logs"));
         let logs: Vec<_> = jobs.iter().map(|job| job.log.to_str().unwrap_or_default()).collect();
-        let expected = [
-            "/logs/server-loopback-poll.log",
-            "/logs/server-loopback-uring.log",
-            "/logs/cli-program-uring.log",
-            "/logs/proto-handshake-poll.log",
-        ];
-        assert_eq!(logs, expected);
+        let expected =
+            ["server-loopback-poll", "server-loopback-uring", "cli-program-uring", "proto-handshake-poll"];
+        assert_eq!(logs, expected.map(|name| format!("/logs/{name}.log")));
     }
 
     #[test]
     fn failed_run_without_counts_is_one_failure() {
-        let log = process::target().join("xtask/self-test-binary.log");
-        assert_eq!(measure(Command::new("sh").args(["-c", "exit 101"]), &log).count, Count::FAILED);
+        let log = process::log("self-test-binary");
+        let measure = |script| measure(Command::new("sh").args(["-c", script]), &log).count;
+        assert_eq!(measure("exit 101"), Count::FAILED);
         let text = "echo test result: FAILED. 1 passed\\; 2 failed\\; 0 ignored; exit 101";
-        let count = Count { passed: 1, failed: 2, skipped: 0 };
-        assert_eq!(measure(Command::new("sh").args(["-c", text]), &log).count, count);
+        assert_eq!(measure(text), Count { passed: 1, failed: 2, skipped: 0 });
     }
 }

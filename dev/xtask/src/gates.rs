@@ -1,17 +1,19 @@
-//! Gates that need more than the toolchain: other compilers and targets, an audit of dependencies, a sanitizer. A gate whose
-//! tool is missing is skipped with a line that says how to get it.
+//! Steps that are commands of cargo, some with more than the toolchain: other compilers and targets, an audit of dependencies, a
+//! sanitizer. A step whose tool is missing is skipped with a line that says how to get it.
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Outcome;
 use crate::backend::Choice;
+use crate::binaries;
 use crate::count::Count;
+use crate::features;
 use crate::process;
-use crate::steps;
+use crate::server;
+use crate::steps::{self, counted, single};
 
 /// Other targets on which the library and the server must compile.
 const TARGETS: [&str; 3] = ["aarch64-unknown-linux-gnu", "x86_64-apple-darwin", "x86_64-unknown-freebsd"];
@@ -19,6 +21,84 @@ const TARGETS: [&str; 3] = ["aarch64-unknown-linux-gnu", "x86_64-apple-darwin", 
 /// beside its library.
 const SANITIZED: [(&str, &[&str]); 2] =
     [("--lib", &["sinews-engine", "sinews-file"]), ("--tests", &["sinews-simd"])];
+/// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
+const FUZZ_SECONDS: &str = "-max_total_time=10";
+
+pub(crate) fn fmt(log: &Path, _: Choice) -> Outcome {
+    single(process::cargo().args(["fmt", "--all", "--check", "--", "--color", "never"]), log)
+}
+
+pub(crate) fn doc(log: &Path, _: Choice) -> Outcome {
+    let mut command = process::cargo();
+    command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    let count = single(&mut command, log)?;
+    let mut library = process::cargo();
+    library.args(["doc", "--package", "sinews", "--no-deps"]).args(features::all()?);
+    library.env("RUSTDOCFLAGS", "-D warnings");
+    Ok(count + single(&mut library, &log.with_file_name("doc-library.log"))?)
+}
+
+/// The protocol without features; and a program around it that links only where nothing brings
+/// `std` in, which our own crates' attributes cannot promise for their dependencies.
+pub(crate) fn no_std(log: &Path, _: Choice) -> Outcome {
+    let check = ["check", "--package", "sinews-proto", "--no-default-features"];
+    let count = single(process::cargo().args(check), log)?;
+    let mut program = process::cargo();
+    program.args(["build", "--locked", "--manifest-path", "dev/bare/Cargo.toml", "--target-dir"]);
+    program.arg(process::target().join("bare"));
+    Ok(count + single(&mut program, &log.with_file_name("no_std-program.log"))?)
+}
+
+/// The command of the README, with the profile and the features that the other steps need: it names no program.
+pub(crate) fn build(log: &Path, _: Choice) -> Outcome {
+    let profile = ["--profile", server::CHECKS_PROFILE, "--features", server::CHECKED_FEATURES];
+    single(process::cargo().arg("run").args(profile).args(["--", "--version"]), log)
+}
+
+/// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
+/// cargo-fuzz, which looks where the code branches, if it is installed.
+pub(crate) fn fuzz(log: &Path, _: Choice) -> Outcome {
+    let mut command = process::linting_cargo()?;
+    command.args(["test", "--package", "sinews-fuzz", "--no-fail-fast"]);
+    let mut count = counted(&mut command, log, Count::parse_cargo_test)?;
+    if process::warnings(&process::read(log)).next().is_some() {
+        count = count + Count::FAILED;
+    }
+    let Some(targets) = process::output_of(process::cargo().args(["fuzz", "list"])) else {
+        return Ok(
+            count + steps::skip(log, "no cargo-fuzz (cargo install cargo-fuzz); the seeds ran as tests")
+        );
+    };
+    for target in targets.lines() {
+        let corpus = process::root().join("fuzz/corpus").join(target);
+        process::create_folder(&corpus)?;
+        let mut command = process::cargo();
+        // The sanitizer's flags are not stable; the compiler is.
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUST_BACKTRACE", "0");
+        command.args(["fuzz", "run", "--features", "libfuzzer", target]).arg(corpus);
+        command.args([&format!("fuzz/seeds/{target}"), "--", FUZZ_SECONDS]);
+        count = count + single(&mut command, &log.with_file_name(format!("fuzz-{target}.log")))?;
+    }
+    Ok(count)
+}
+
+/// Clients of the Pusher protocol that connect again at once, in full number: each change is tested with fewer.
+pub(crate) fn reconnects(log: &Path, backend: Choice) -> Outcome {
+    const TEST: &str = "pusher_5_8_clients_that_connect_again_at_once_are_served_and_miss_nothing";
+    let permitted = backend.permitted(&server::build_debug()?)?;
+    let mut count = steps::skip_refused(log, &permitted);
+    for backend in permitted.backends {
+        let mut command = process::linting_cargo()?;
+        command.arg("test").args(binaries::selection()?).args(["--test", "loopback", TEST]);
+        command.env("SINEWS_TEST_BACKEND", backend.name()).env("SINEWS_TEST_RECONNECTS", "10000");
+        let own = log.with_file_name(format!("reconnects-{}.log", backend.name()));
+        let found = counted(&mut command, &own, Count::parse_cargo_test);
+        // The step's log has the output of all runs.
+        process::write(log, process::read(log) + &process::read(&own))?;
+        count = count + found?;
+    }
+    Ok(count)
+}
 
 /// The programs that gates run. Tests have stand-ins for them.
 struct Tools {
@@ -32,23 +112,17 @@ impl Tools {
         Self { cargo, search_path: env::var_os("PATH").unwrap_or_default() }
     }
 
-    /// A program of the search path.
-    fn program(&self, name: &str) -> Command {
-        let mut command = Command::new(name);
-        self.configure(&mut command);
-        command
-    }
-
     /// The cargo that runs this task.
     fn cargo(&self) -> Command {
-        let mut command = Command::new(&self.cargo);
-        self.configure(&mut command);
-        command
+        self.program(&self.cargo)
     }
 
-    fn configure(&self, command: &mut Command) {
+    /// A program of the search path.
+    fn program(&self, name: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(name.as_ref());
         command.current_dir(process::root()).env("PATH", &self.search_path);
-        process::remove_package_variables(command);
+        process::remove_package_variables(&mut command);
+        command
     }
 }
 
@@ -73,15 +147,14 @@ pub(crate) fn sanitizer(log: &Path, _: Choice) -> Outcome {
 
 /// The library and the hub with the oldest compiler that their manifests promise.
 fn check_oldest_compiler(tools: &Tools, log: &Path) -> Outcome {
-    let manifest = fs::read_to_string(process::root().join("Cargo.toml")).unwrap_or_default();
+    let manifest = process::read(&process::root().join("Cargo.toml"));
     let version = rust_version(&manifest).ok_or("Cargo.toml names no rust-version")?;
     let toolchain = format!("+{version}");
     if process::output_of(tools.program("cargo").args([&*toolchain, "--version"])).is_none() {
+        let remedy = format!("rustup toolchain install {version}");
         return Ok(steps::skip(
             log,
-            &format!(
-                "no Rust {version} (rustup toolchain install {version}); clippy's incompatible_msrv ran"
-            ),
+            &format!("no Rust {version} ({remedy}); clippy's incompatible_msrv ran"),
         ));
     }
     let mut command = tools.program("cargo");
@@ -92,7 +165,7 @@ fn check_oldest_compiler(tools: &Tools, log: &Path) -> Outcome {
         command.env_remove(variable);
     }
     command.arg("--target-dir").arg(process::target().join("oldest"));
-    steps::single(&mut command, log)
+    single(&mut command, log)
 }
 
 fn rust_version(manifest: &str) -> Option<&str> {
@@ -115,14 +188,9 @@ fn check_targets(tools: &Tools, log: &Path) -> Outcome {
         command.args(["check", "--package", "sinews", "--package", "sinews-server", "--target", target]);
         command.args(["--features", "sinews-server/http3"]);
         // A check links nothing, so that the C code of a dependency needs no compiler for the target.
-        for tool in ["CC", "AR"] {
-            let variable = format!("{tool}_{}", target.replace('-', "_"));
-            if env::var_os(&variable).is_none() {
-                command.env(variable, "true");
-            }
-        }
-        let own = log.with_file_name(format!("targets-{target}.log"));
-        count = count + steps::single(&mut command, &own)?;
+        let variables = ["CC", "AR"].map(|tool| format!("{tool}_{}", target.replace('-', "_")));
+        command.envs(variables.iter().filter(|name| env::var_os(name).is_none()).map(|name| (name, "true")));
+        count = count + single(&mut command, &log.with_file_name(format!("targets-{target}.log")))?;
     }
     Ok(count)
 }
@@ -134,14 +202,13 @@ fn check_dependencies(tools: &Tools, log: &Path) -> Outcome {
     }
     // Not offline: the licenses of other systems' dependencies count, too.
     let mut command = tools.cargo();
-    command.args(["deny", "--locked", "check", "licenses", "bans", "sources"]);
-    let count = steps::single(&mut command, log)?;
+    let count = single(command.args(["deny", "--locked", "check", "licenses", "bans", "sources"]), log)?;
     if process::output_of(tools.cargo().args(["deny", "--locked", "fetch", "db"])).is_none() {
         return Ok(count + steps::skip(log, "the list of advisories cannot be fetched"));
     }
     let mut command = tools.cargo();
     command.args(["deny", "--locked", "check", "--disable-fetch", "advisories"]);
-    Ok(count + steps::single(&mut command, &log.with_file_name("deny-advisories.log"))?)
+    Ok(count + single(&mut command, &log.with_file_name("deny-advisories.log"))?)
 }
 
 /// Tests under the address sanitizer, whose flags are not stable: the compiler is.
@@ -156,7 +223,7 @@ fn check_memory(tools: &Tools, log: &Path) -> Outcome {
         // The ring leaves memory to a kernel that does not let go of it, which its tests provoke.
         command.env("ASAN_OPTIONS", "detect_leaks=0");
         let own = log.with_file_name(format!("sanitizer{tests}.log"));
-        count = count + steps::counted(&mut command, &own, Count::parse_cargo_test)?;
+        count = count + counted(&mut command, &own, Count::parse_cargo_test)?;
     }
     Ok(count)
 }
@@ -165,96 +232,70 @@ fn check_memory(tools: &Tools, log: &Path) -> Outcome {
 mod tests {
     use super::*;
 
-    /// A folder with stand-ins for programs, as scripts.
-    fn stand_ins(test: &str, scripts: &[(&str, &str)]) -> (Tools, PathBuf) {
-        let folder = process::target().join("xtask/self-test-gates").join(test);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("the target folder is writable");
-        for (name, script) in scripts {
-            // Another process writes it: a descriptor that a concurrent test's child inherits would make it busy.
-            let mut write = Command::new("sh");
-            write.args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod +x \"$2\"", "sh", script]);
-            assert!(write.arg(folder.join(name)).status().expect("sh runs").success());
-        }
-        // The scripts themselves need nothing of the search path.
-        (Tools { cargo: folder.join("cargo"), search_path: folder.clone().into() }, folder.join("gate.log"))
-    }
+    type Gate = fn(&Tools, &Path) -> Outcome;
 
+    /// Stand-ins for cargo.
     const FAULTY: &str = "case \"$*\" in *--version*) echo 1.0;; *) echo 'error: fault'; exit 101;; esac";
     const SOUND: &str = "exit 0";
+    const ADVISORY: &str = "case \"$*\" in *advisories) echo 'error: fault'; exit 1;; esac";
+    const OFFLINE: &str = "case \"$*\" in *fetch*) exit 1;; esac";
+    const TESTED: &str = "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'";
+    /// A process that ends early leaves no result of its tests.
+    const OVERFLOW: &str = "case \"$*\" in *--lib*) echo 'test result: ok. 3 passed; 0 failed; 0 ignored';; \
+                            *) echo 'fault: heap-use-after-free'; exit 1;; esac";
+    const NO_CARGO: &str = "";
 
-    fn is_failure(outcome: &Outcome) -> bool {
-        outcome.as_ref().map_or_else(|why| why.contains("fault"), |count| count.failed > 0)
+    /// Runs a gate with a stand-in for cargo, and one for rustc whose target [`TARGETS`]`[1]` is installed.
+    fn run(gate: Gate, number: usize, cargo: &str) -> Outcome {
+        let folder = process::target().join(format!("xtask/self-test-gates/{number}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        let library = folder.join("lib/rustlib").join(TARGETS[1]).join("lib");
+        process::create_folder(&library).expect("the target folder is writable");
+        for (name, script) in [("cargo", cargo), ("rustc", "echo \"${0%/*}\"")] {
+            // Another process writes it: a descriptor that a concurrent test's child inherits would make it busy.
+            let write = "[ -z \"$1\" ] || { printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod +x \"$2\"; }";
+            let mut command = Command::new("sh");
+            command.args(["-c", write, "sh", script]).arg(folder.join(name));
+            assert!(command.status().expect("sh runs").success());
+        }
+        // The scripts themselves need nothing of the search path.
+        let tools = Tools { cargo: folder.join("cargo"), search_path: folder.clone().into() };
+        gate(&tools, &folder.join("gate.log"))
+    }
+
+    #[test]
+    fn faults_fail_the_gates_and_missing_tools_skip_them() {
+        let count = |passed, skipped| Some(Count { passed, failed: 0, skipped });
+        let cases: [(Gate, &str, Option<Count>); 14] = [
+            (check_oldest_compiler, FAULTY, None),
+            (check_oldest_compiler, SOUND, count(1, 0)),
+            (check_oldest_compiler, NO_CARGO, count(0, 1)),
+            (check_targets, FAULTY, None),
+            (check_targets, SOUND, count(1, 2)),
+            (check_dependencies, FAULTY, None),
+            (check_dependencies, ADVISORY, None),
+            (check_dependencies, SOUND, count(2, 0)),
+            (check_dependencies, OFFLINE, count(1, 1)),
+            (check_dependencies, NO_CARGO, count(0, 1)),
+            (check_memory, FAULTY, None),
+            (check_memory, OVERFLOW, None),
+            (check_memory, TESTED, count(6, 0)),
+            // A step without tests has not passed.
+            (check_memory, SOUND, None),
+        ];
+        for (number, (gate, cargo, expected)) in cases.into_iter().enumerate() {
+            let outcome = run(gate, number, cargo);
+            assert_eq!(
+                outcome.as_ref().ok().filter(|count| count.failed == 0),
+                expected.as_ref(),
+                "{number}: {outcome:?}"
+            );
+        }
     }
 
     #[test]
     fn oldest_compiler_is_read_from_the_manifest() {
         assert_eq!(rust_version("[workspace.package]\nrust-version = \"1.89\"\n"), Some("1.89"));
         assert_eq!(rust_version("[workspace.package]\n"), None);
-    }
-
-    #[test]
-    fn oldest_compiler_that_rejects_the_code_fails_the_gate() {
-        let (tools, log) = stand_ins("oldest-faulty", &[("cargo", FAULTY)]);
-        let outcome = check_oldest_compiler(&tools, &log);
-        assert!(is_failure(&outcome), "{outcome:?}");
-        let (tools, log) = stand_ins("oldest-sound", &[("cargo", SOUND)]);
-        assert_eq!(check_oldest_compiler(&tools, &log), Ok(Count::PASSED));
-        let (tools, log) = stand_ins("oldest-missing", &[]);
-        assert_eq!(check_oldest_compiler(&tools, &log), Ok(Count::SKIPPED));
-    }
-
-    #[test]
-    fn target_on_which_the_code_does_not_compile_fails_the_gate() {
-        let run = |test: &str, cargo: &str, installed: &[&str]| {
-            let sysroot = process::target().join("xtask/self-test-gates").join(test).join("sysroot");
-            let rustc = format!("echo '{}'", sysroot.display());
-            let (tools, log) = stand_ins(test, &[("cargo", cargo), ("rustc", &rustc)]);
-            for target in installed {
-                let library = sysroot.join("lib/rustlib").join(target).join("lib");
-                fs::create_dir_all(library).expect("the target folder is writable");
-            }
-            check_targets(&tools, &log)
-        };
-        let outcome = run("targets-faulty", FAULTY, &TARGETS[1..2]);
-        assert!(is_failure(&outcome), "{outcome:?}");
-        let one = Count { passed: 1, failed: 0, skipped: 2 };
-        assert_eq!(run("targets-sound", SOUND, &TARGETS[1..2]), Ok(one));
-        assert_eq!(run("targets-missing", FAULTY, &[]), Ok(Count { passed: 0, failed: 0, skipped: 3 }));
-    }
-
-    #[test]
-    fn dependency_that_is_not_allowed_fails_the_gate() {
-        let (tools, log) = stand_ins("deny-faulty", &[("cargo", FAULTY)]);
-        let outcome = check_dependencies(&tools, &log);
-        assert!(is_failure(&outcome), "{outcome:?}");
-        let advisory = "case \"$*\" in *advisories) echo 'error: fault'; exit 1;; esac";
-        let (tools, log) = stand_ins("deny-advisory", &[("cargo", advisory)]);
-        let outcome = check_dependencies(&tools, &log);
-        assert!(is_failure(&outcome), "{outcome:?}");
-        let (tools, log) = stand_ins("deny-sound", &[("cargo", SOUND)]);
-        assert_eq!(check_dependencies(&tools, &log), Ok(Count { passed: 2, failed: 0, skipped: 0 }));
-        let (tools, log) = stand_ins("deny-offline", &[("cargo", "case \"$*\" in *fetch*) exit 1;; esac")]);
-        assert_eq!(check_dependencies(&tools, &log), Ok(Count { passed: 1, failed: 0, skipped: 1 }));
-        let (tools, log) = stand_ins("deny-missing", &[]);
-        assert_eq!(check_dependencies(&tools, &log), Ok(Count::SKIPPED));
-    }
-
-    #[test]
-    fn fault_under_the_sanitizer_fails_the_gate() {
-        let (tools, log) = stand_ins("sanitizer-faulty", &[("cargo", FAULTY)]);
-        let outcome = check_memory(&tools, &log);
-        assert!(is_failure(&outcome), "{outcome:?}");
-        let passed = "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'";
-        // What ends the process early leaves no result of its tests.
-        let second =
-            format!("case \"$*\" in *--lib*) {passed};; *) echo 'fault: heap-use-after-free'; exit 1;; esac");
-        let (tools, log) = stand_ins("sanitizer-simd", &[("cargo", &second)]);
-        let outcome = check_memory(&tools, &log);
-        assert!(is_failure(&outcome), "{outcome:?}");
-        let (tools, log) = stand_ins("sanitizer-sound", &[("cargo", passed)]);
-        assert_eq!(check_memory(&tools, &log), Ok(Count { passed: 6, failed: 0, skipped: 0 }));
-        let (tools, log) = stand_ins("sanitizer-idle", &[("cargo", SOUND)]);
-        assert!(check_memory(&tools, &log).is_err(), "a step without tests has not passed");
     }
 }

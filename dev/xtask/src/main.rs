@@ -8,38 +8,20 @@
 mod api;
 mod backend;
 mod binaries;
-mod brokers;
-mod browser;
-mod certificate;
 mod compare;
-mod conformance;
-mod connect;
 mod count;
-mod deploy;
-mod dist;
-mod examples;
 mod features;
 mod figures;
-mod floors;
 mod gates;
-mod hints;
-mod http;
-mod image;
-mod instructions;
-mod interop;
-mod library;
 mod process;
 mod quick;
-mod report;
 mod rotation;
+mod script;
 mod server;
 mod soak;
 mod steps;
-mod suite;
 mod tidy;
 mod times;
-mod tools;
-mod webtransport;
 
 use std::process::ExitCode;
 
@@ -80,22 +62,30 @@ enum Task {
         name: String,
     },
     /// HTTP cases against the server; the Autobahn suite against the server, with TLS too, and the library
-    Conformance(conformance::Options),
+    #[command(disable_help_flag = true)]
+    Conformance(script::Options),
     /// Clients and tools of other projects against the server, servers and proxies of other projects for the
     /// library
-    Interop(interop::Options),
+    #[command(disable_help_flag = true)]
+    Interop(script::Options),
     /// The pages and the client of the server in Chromium
-    Browser(browser::Options),
+    #[command(disable_help_flag = true)]
+    Browser(script::Options),
     /// The bridges to Kafka, Redis and NATS, against real brokers, which are started, killed and frozen
-    Brokers(brokers::Options),
+    #[command(disable_help_flag = true)]
+    Brokers(script::Options),
     /// The files of `deploy/`, by the tools that read them; and their nodes and commands as processes on loopback
-    Deploy,
+    #[command(disable_help_flag = true)]
+    Deploy(script::Options),
     /// The tutorials in `examples/`, each by its own test against the server
-    Examples(examples::Options),
+    #[command(disable_help_flag = true)]
+    Examples(script::Options),
     /// Archives of static programs, the npm package, and a trial of publishing the crates
-    Dist(dist::Options),
+    #[command(disable_help_flag = true)]
+    Dist(script::Options),
     /// The library in every choice of up to two features, and in all: each compiles without a warning
-    Features(features::Options),
+    #[command(disable_help_flag = true)]
+    Features(script::Options),
     /// The library with the oldest version of each dependency that its manifest allows: it compiles
     Floors,
     /// The public API of the library, compared with its recorded list
@@ -107,7 +97,16 @@ enum Task {
     /// The figures of the documents, measured at this commit and written into them
     Figures(figures::Options),
     /// Instructions of the server for each message, delivery and request: growth by more than 3 % fails
-    Instructions(instructions::Options),
+    #[command(disable_help_flag = true)]
+    Instructions(script::Options),
+    /// Programs or examples, compiled as for the tests: for the scripts of `dev/tasks`
+    #[command(hide = true)]
+    Build {
+        #[arg(long, value_delimiter = ',')]
+        bin: Vec<String>,
+        #[arg(long, value_delimiter = ',')]
+        example: Vec<String>,
+    },
     /// System calls of the server for each message, where strace can count them
     Syscalls(soak::SyscallOptions),
 }
@@ -125,20 +124,21 @@ fn main() -> ExitCode {
         }
         Task::Duplicates => tidy::print_duplicates(),
         Task::Cycles { name } => tidy::print_cycles(&name),
-        Task::Conformance(options) => conformance::run(&options),
-        Task::Interop(options) => interop::run(&options),
-        Task::Browser(options) => browser::run(&options),
-        Task::Brokers(options) => brokers::run(&options),
-        Task::Deploy => deploy::run(),
-        Task::Examples(options) => examples::run(&options),
-        Task::Dist(options) => dist::run(&options),
-        Task::Features(options) => features::run(&options),
-        Task::Floors => floors::run(),
+        Task::Conformance(options) => script::run("conformance", &options),
+        Task::Interop(options) => script::run("interop", &options),
+        Task::Browser(options) => script::run("browser", &options),
+        Task::Brokers(options) => script::run("brokers", &options),
+        Task::Deploy(options) => script::run("deploy", &options),
+        Task::Examples(options) => script::run("examples", &options),
+        Task::Dist(options) => script::run("dist", &options),
+        Task::Features(options) => script::features(&options),
+        Task::Floors => script::floors(),
         Task::Api(options) => api::run(&options),
         Task::Soak(options) => soak::run(&options),
         Task::Compare(options) => compare::run(&options),
         Task::Figures(options) => figures::run(&options),
-        Task::Instructions(options) => instructions::run(&options),
+        Task::Instructions(options) => script::run("instructions", &options),
+        Task::Build { bin, example } => server::build_tested(&bin, &example).map(|()| Count::PASSED),
         Task::Syscalls(options) => soak::syscalls(&options),
     };
     let count = outcome.unwrap_or_else(|why| {

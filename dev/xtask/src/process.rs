@@ -6,8 +6,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::times::{self, Spent};
 
@@ -18,7 +21,7 @@ const POLL_EVERY: Duration = Duration::from_millis(10);
 /// cores beside other steps; a hanging command is killed at this limit.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Unit of process times in Linux, on every architecture we run on.
-pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
+const TICKS_PER_SECOND: f64 = 100.0;
 /// Number of lines printed of a failed program's output.
 pub(crate) const TAIL_LINES: usize = 40;
 
@@ -34,9 +37,41 @@ pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Installation directory of third-party tools. Ignored by git, kept between runs.
-pub(crate) fn cache(name: &str) -> PathBuf {
-    root().join(".cache").join(name)
+/// The log of this name.
+pub(crate) fn log(name: &str) -> PathBuf {
+    target().join("xtask").join(format!("{name}.log"))
+}
+
+/// Names the path in the text of an error.
+pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> String {
+    move |error| format!("{}: {error}", path.display())
+}
+
+/// The text of a file; empty if it cannot be read.
+pub(crate) fn read(path: &Path) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+pub(crate) fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), String> {
+    fs::write(path, text).map_err(at(path))
+}
+
+pub(crate) fn create_folder(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(at(path))
+}
+
+/// The answer of git in this repository, without the end of its last line.
+pub(crate) fn git(arguments: &[&str]) -> Option<String> {
+    let output = output_of(Command::new("git").current_dir(root()).args(arguments))?;
+    Some(output.trim_end().to_owned())
+}
+
+/// The packages of the workspace, in cargo's description.
+pub(crate) fn packages() -> Result<Vec<Value>, String> {
+    let text = output_of(cargo().args(["metadata", "--no-deps", "--format-version", "1"]));
+    let mut metadata: Value =
+        text.and_then(|text| serde_json::from_str(&text).ok()).ok_or("cargo metadata failed")?;
+    Ok(metadata["packages"].as_array_mut().map(std::mem::take).unwrap_or_default())
 }
 
 /// The cargo that runs this task, so that one toolchain does everything.
@@ -65,7 +100,7 @@ pub(crate) fn linting_cargo() -> Result<Command, String> {
     Ok(command)
 }
 
-/// The summaries of warnings in what cargo has printed. Cargo repeats the warnings of packages that it does not compile again.
+/// The summaries of warnings in the output of cargo. Cargo repeats the warnings of packages that it does not compile again.
 pub(crate) fn warnings(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| line.starts_with("warning: ") && line.contains(" generated "))
 }
@@ -117,22 +152,23 @@ impl End {
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<End, String> {
     let started = Instant::now();
     let child = spawn(command, log)?;
-    let ended = wait(child, limit);
-    let (end, cpu) =
-        ended.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
+    let (end, cpu) = wait(child, limit).map_err(at(Path::new(command.get_program())))?;
     times::record_command(command, log, Spent { wall: started.elapsed(), cpu });
     Ok(end)
 }
 
+/// Runs a program that must succeed.
+pub(crate) fn succeed(command: &mut Command, what: &str, log: &Path) -> Result<(), String> {
+    run(command, log, COMMAND_LIMIT)?.check(what, log)
+}
+
 /// Starts the program as [`run`] does.
 pub(crate) fn spawn(command: &mut Command, log: &Path) -> Result<Child, String> {
-    if let Some(dir) = log.parent() {
-        fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    }
-    let output = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
-    let errors = output.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
+    log.parent().map_or(Ok(()), create_folder)?;
+    let output = File::create(log).map_err(at(log))?;
+    let errors = output.try_clone().map_err(at(log))?;
     let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
-    child.map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
+    child.map_err(at(Path::new(command.get_program())))
 }
 
 /// Runs the program and returns its standard output if it succeeded.
@@ -163,11 +199,27 @@ fn wait(mut child: Child, limit: Duration) -> io::Result<(End, Option<f64>)> {
     }
 }
 
-/// What `/proc` tells of a process.
+/// Does the work for each item of the list, in its order, and some at a time.
+pub(crate) fn run_beside<T: Send, R: Send>(
+    items: Vec<T>,
+    at_a_time: usize,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    let queue = Mutex::new(items.into_iter());
+    let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        let take_all = || std::iter::from_fn(&take).map(&work).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..at_a_time).map(|_| scope.spawn(take_all)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("the work does not panic")).collect()
+    })
+}
+
+/// The facts of `/proc` about a process.
 #[derive(Debug, PartialEq)]
 struct Stat {
     /// The process is a zombie: it has exited, and its parent has not waited for it.
     has_exited: bool,
+    parent: u32,
     /// Processor time in seconds, with that of the descendants that were waited for.
     cpu: f64,
 }
@@ -180,11 +232,11 @@ impl Stat {
     fn parse(stat: &str) -> Option<Self> {
         // The name, field 2, is in parentheses and may itself hold any character.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let has_exited = fields.next()? == "Z";
+        let (has_exited, parent) = (fields.next()? == "Z", fields.next()?.parse().ok()?);
         // Fields 14 to 17: user and system time of the process, and of its descendants.
-        let ticks = fields.skip(10).take(4).map(|field| field.parse::<u32>().ok());
+        let ticks = fields.skip(9).take(4).map(|field| field.parse::<u32>().ok());
         let cpu = ticks.map(|ticks| ticks.map(f64::from)).sum::<Option<f64>>()? / TICKS_PER_SECOND;
-        Some(Self { has_exited, cpu })
+        Some(Self { has_exited, parent, cpu })
     }
 }
 
@@ -200,15 +252,9 @@ fn kill_descendants(ancestor: u32) {
 
 /// Returns each process with its parent, from `/proc`; empty on systems without it.
 fn parents() -> BTreeMap<u32, u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
-    let processes = entries.flatten().filter_map(|entry| {
-        let id = entry.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name, field 2, is in parentheses and may itself hold any character; field 4 is the parent.
-        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
-        Some((id, parent))
-    });
-    processes.collect()
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter_map(|id| Some((id, Stat::read(id)?.parent))).collect()
 }
 
 fn descendants(ancestor: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
@@ -224,7 +270,7 @@ fn descendants(ancestor: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
 
 /// Returns the last lines of a file; empty if it cannot be read.
 pub(crate) fn tail(path: &Path, lines: usize) -> String {
-    let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let text = read(path);
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
@@ -236,18 +282,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_holds_the_workspace() {
-        assert!(root().join("Cargo.toml").is_file());
+    fn cargo_runs_at_the_root_and_is_not_told_of_this_package() {
         assert!(root().join("dev/xtask").is_dir());
-    }
-
-    #[test]
-    fn cargo_is_not_told_of_this_package() {
         let command = cargo();
         let is_removed =
             |wanted: &str| command.get_envs().any(|(name, value)| name == wanted && value.is_none());
-        assert!(is_removed("CARGO_MANIFEST_DIR"), "{command:?}");
-        assert!(!is_removed("CARGO_TERM_COLOR"), "{command:?}");
+        assert!(is_removed("CARGO_MANIFEST_DIR") && !is_removed("CARGO_TERM_COLOR"), "{command:?}");
     }
 
     #[test]
@@ -258,17 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_over_generations() {
-        let parents = BTreeMap::from([(2, 1), (3, 2), (4, 3), (5, 1), (6, 9)]);
-        assert_eq!(descendants(2, &parents), [3, 4]);
-        assert_eq!(descendants(1, &parents), [2, 5, 3, 4]);
-        assert_eq!(descendants(4, &parents), [0_u32; 0]);
-    }
-
-    #[test]
     fn program_is_killed_with_its_children_at_the_time_limit() {
         let mut command = Command::new("sh");
-        command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
+        command.args(["-c", "sh -c 'sleep 600 & echo $!; wait'; :"]).stdout(Stdio::piped());
         let mut child = command.spawn().expect("sh runs");
         let mut line = String::new();
         let output = child.stdout.take().expect("it was asked for");
@@ -279,8 +311,8 @@ mod tests {
         assert!(matches!(end, End::TimeOut(_)), "{end:?}");
         let gone = (0..6000).any(|_| {
             thread::sleep(POLL_EVERY);
-            // Until its new parent waits for it, an exited process remains as a zombie (state Z).
-            fs::read_to_string(format!("/proc/{sleeper}/stat")).map_or(true, |stat| stat.contains(") Z"))
+            // Until its new parent waits for it, an exited process remains as a zombie.
+            Stat::read(sleeper).is_none_or(|stat| stat.has_exited)
         });
         assert!(gone, "process {sleeper} outlived its limit");
     }
@@ -288,8 +320,7 @@ mod tests {
     #[test]
     fn processor_time_of_a_program_includes_its_children() {
         let stat = "7 (a) b) Z 1 7 7 0 -1 4194560 90 0 0 0 100 50 25 25 20 0 3 0 99 1 2 3";
-        assert_eq!(Stat::parse(stat), Some(Stat { has_exited: true, cpu: 2.0 }));
-        assert_eq!(Stat::parse("7 (a) S 1 7"), Some(Stat { has_exited: false, cpu: 0.0 }));
+        assert_eq!(Stat::parse(stat), Some(Stat { has_exited: true, parent: 1, cpu: 2.0 }));
         if Path::new("/proc/self/stat").exists() {
             let mut command = Command::new("sh");
             // The inner shell works, the outer one only waits.
@@ -302,11 +333,9 @@ mod tests {
 
     #[test]
     fn failure_contains_the_last_output() {
-        let log = target().join("xtask/self-test-failure.log");
         let mut command = Command::new("sh");
         command.args(["-c", "echo first; echo last words >&2; exit 3"]);
-        let end = run(&mut command, &log, Duration::from_secs(60)).expect("sh runs");
-        let message = end.check("the thing", &log).expect_err("exit status 3 is a failure");
+        let message = succeed(&mut command, "the thing", &log("self-test-failure")).expect_err("status 3");
         assert!(message.starts_with("the thing: exit status: 3, see "), "{message}");
         assert!(message.ends_with("last words"), "{message}");
     }

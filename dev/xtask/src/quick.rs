@@ -2,8 +2,7 @@
 //! changed. Clippy compiles the unit tests in the place of rustc, so that a package is compiled once for both.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
@@ -12,7 +11,7 @@ use serde_json::Value;
 
 use crate::Outcome;
 use crate::count::Count;
-use crate::process;
+use crate::process::{self, git};
 use crate::tidy;
 
 #[derive(Args)]
@@ -20,7 +19,7 @@ pub(crate) struct Options {
     /// Commit that the work tree is compared with. Files that git does not know count as changed
     #[arg(long, value_name = "COMMIT", default_value = "HEAD")]
     since: String,
-    /// Packages to check, in place of those that changed
+    /// Packages to check, in place of the changed packages
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     package: Vec<String>,
 }
@@ -37,18 +36,20 @@ struct Package {
 type Packages = BTreeMap<String, Package>;
 
 pub(crate) fn run(options: &Options) -> Outcome {
-    let packages = packages()?;
-    let files = changed_files(&options.since)?;
+    let packages: Packages = process::packages()?.iter().filter_map(package).collect();
+    let known = git(&["diff", "--name-only", &options.since])
+        .ok_or_else(|| format!("git diff --name-only {} failed", options.since))?;
+    let unknown = git(&["ls-files", "--others", "--exclude-standard"]).ok_or("git ls-files failed")?;
+    let files = || known.lines().chain(unknown.lines());
     let changed = if options.package.is_empty() {
-        owners(&packages, files.iter().map(String::as_str))
+        owners(&packages, files())
     } else {
-        let is_named = |package: &&Package| options.package.contains(&package.name);
-        packages.values().filter(is_named).collect()
+        packages.values().filter(|package| options.package.contains(&package.name)).collect()
     };
     let all = names(&changed, |_| true);
     println!("packages: {}", if all.is_empty() { "none changed".to_owned() } else { all.join(", ") });
-    let outside = files.iter().map(String::as_str).filter(|file| is_outside_of_unit_tests(file));
-    let outside = names(&owners(&packages, outside), |package| all.contains(&package.name.as_str()));
+    let outside = owners(&packages, files().filter(|file| is_outside_of_unit_tests(file)));
+    let outside = names(&outside, |package| all.contains(&package.name.as_str()));
     thread::scope(|scope| {
         // One thread, as the compiler needs the other core.
         let rules = scope.spawn(|| -> Outcome {
@@ -58,11 +59,11 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let mut count = Count::default();
         let libraries = names(&changed, |package| package.has_library);
         if !libraries.is_empty() {
-            count = count + timed("library", || linted_tests("lib", "--lib", &libraries))?;
+            count = count + timed("library", || cargo("lib", &["test", "--lib"], &libraries))?;
         }
         let programs = names(&changed, |package| package.has_program);
         if !programs.is_empty() {
-            count = count + timed("programs", || linted_tests("bins", "--bins", &programs))?;
+            count = count + timed("programs", || cargo("bins", &["test", "--bins"], &programs))?;
         }
         if !outside.is_empty() {
             count = count + timed("tests, examples and benches", || cargo("clippy", CLIPPY, &outside))?;
@@ -84,18 +85,6 @@ fn is_outside_of_unit_tests(file: &str) -> bool {
         && !file.contains("/src/")
 }
 
-/// Runs unit tests that Clippy compiled. A warning is a failure.
-fn linted_tests(name: &str, targets: &str, packages: &[&str]) -> Outcome {
-    let count = cargo(name, &["test", targets], packages)?;
-    let log = log(name);
-    let text = std::fs::read_to_string(&log).unwrap_or_default();
-    if count.failed == 0 && process::warnings(&text).next().is_some() {
-        println!("FAIL {name}: warnings, see {}\n{text}", log.display());
-        return Ok(count + Count::FAILED);
-    }
-    Ok(count)
-}
-
 fn timed(name: &str, step: impl FnOnce() -> Outcome) -> Outcome {
     let started = Instant::now();
     let outcome = step();
@@ -103,39 +92,29 @@ fn timed(name: &str, step: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-fn log(name: &str) -> PathBuf {
-    process::target().join(format!("xtask/quick-{name}.log"))
-}
-
-/// A command of cargo for these packages: its tests count, or the command itself where it has none.
+/// A command of cargo for these packages: its tests count, or the command itself where it has none. Warnings of tests fail, which
+/// Clippy compiles.
 fn cargo(name: &str, arguments: &[&str], packages: &[&str]) -> Outcome {
-    let log = log(name);
-    let mut command = if arguments[0] == "test" { process::linting_cargo()? } else { process::cargo() };
+    let log = process::log(&format!("quick-{name}"));
+    let is_test = arguments[0] == "test";
+    let mut command = if is_test { process::linting_cargo()? } else { process::cargo() };
     command.args(arguments).args(packages.iter().flat_map(|package| ["--package", package]));
     if arguments[0] == "clippy" {
         command.args(["--", "-D", "warnings"]);
     }
     let end = process::run(&mut command, &log, process::COMMAND_LIMIT)?.check(name, &log);
-    let count = Count::parse_cargo_test(&std::fs::read_to_string(&log).unwrap_or_default());
-    match end {
-        Ok(()) if count == Count::default() => Ok(Count::PASSED),
-        Ok(()) => Ok(count),
-        Err(why) => {
-            println!("FAIL {why}");
-            Ok(if count.failed == 0 { count + Count::FAILED } else { count })
-        }
-    }
-}
-
-fn changed_files(since: &str) -> Result<Vec<String>, String> {
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.current_dir(process::root()).args(arguments);
-        process::output_of(&mut command).ok_or_else(|| format!("git {} failed", arguments.join(" ")))
+    let text = process::read(&log);
+    let count = Count::parse_cargo_test(&text);
+    let warned = is_test && process::warnings(&text).next().is_some();
+    let end = match end {
+        Ok(()) if warned => Err(format!("{name}: warnings, see {}\n{text}", log.display())),
+        end => end,
     };
-    let known = git(&["diff", "--name-only", since])?;
-    let unknown = git(&["ls-files", "--others", "--exclude-standard"])?;
-    Ok(known.lines().chain(unknown.lines()).map(str::to_owned).collect())
+    Ok(match end {
+        Ok(()) if count == Count::default() => Count::PASSED,
+        Ok(()) => count,
+        Err(why) => Count { failed: count.failed.max(Count::fail(why).failed), ..count },
+    })
 }
 
 /// The packages that the files belong to: for each file the one with the longest folder.
@@ -150,17 +129,8 @@ fn owners<'a, 'b>(packages: &'a Packages, files: impl Iterator<Item = &'b str>) 
     folders.into_iter().map(|folder| &packages[folder]).collect()
 }
 
-fn packages() -> Result<Packages, String> {
-    let mut command = process::cargo();
-    command.args(["metadata", "--no-deps", "--format-version", "1"]);
-    let text = process::output_of(&mut command).ok_or("cargo metadata failed")?;
-    let metadata: Value = serde_json::from_str(&text).map_err(|error| format!("cargo metadata: {error}"))?;
-    let packages = metadata["packages"].as_array().into_iter().flatten();
-    Ok(packages.filter_map(package).collect())
-}
-
 fn package(metadata: &Value) -> Option<(String, Package)> {
-    let manifest = PathBuf::from(metadata["manifest_path"].as_str()?);
+    let manifest = Path::new(metadata["manifest_path"].as_str()?);
     let folder = manifest.parent()?.strip_prefix(process::root()).ok()?.to_str()?.to_owned();
     let targets = metadata["targets"].as_array()?;
     let has = |wanted: &str| {
@@ -179,8 +149,8 @@ mod tests {
     #[test]
     fn changed_files_belong_to_the_package_with_the_longest_folder() {
         let package = |name: &str| Package { name: name.to_owned(), has_library: false, has_program: true };
-        let packages =
-            ["dev/bench", "dev/bench/peers", "crates/cli"].map(|name| (name.to_owned(), package(name)));
+        let folders = ["dev/bench", "dev/bench/peers", "crates/cli"];
+        let packages = Packages::from(folders.map(|name| (name.to_owned(), package(name))));
         let files = [
             "dev/bench/peers/src/main.rs",
             "README.md",
@@ -188,14 +158,14 @@ mod tests {
             "crates/cli/b",
             "dev/benches/x",
         ];
-        let packages = Packages::from(packages);
         let found = owners(&packages, files.into_iter());
         assert_eq!(found, [&package("crates/cli"), &package("dev/bench/peers")]);
     }
 
     #[test]
     fn packages_of_the_workspace_are_known_by_their_folders() {
-        let packages = packages().expect("cargo metadata works here");
+        let packages = process::packages().expect("cargo metadata works here");
+        let packages: Packages = packages.iter().filter_map(package).collect();
         let library = Package { name: "sinews-proto".to_owned(), has_library: true, has_program: false };
         assert_eq!(packages.get("crates/proto"), Some(&library));
         assert_eq!(packages.get("dev/xtask").map(|package| package.has_library), Some(false));
@@ -203,13 +173,15 @@ mod tests {
 
     #[test]
     fn files_of_integration_tests_are_outside_of_unit_tests() {
-        let outside = [
-            "crates/hub/tests/loopback/embed.rs",
-            "crates/sinews/examples/a.rs",
-            "crates/proto/benches/b.rs",
-        ];
-        assert!(outside.iter().all(|file| is_outside_of_unit_tests(file)));
-        let inside = ["crates/hub/src/lib.rs", "crates/stream/src/tests/many.rs", "docs/tests.md"];
-        assert!(!inside.iter().any(|file| is_outside_of_unit_tests(file)));
+        for (file, is_outside) in [
+            ("crates/hub/tests/loopback/embed.rs", true),
+            ("crates/sinews/examples/a.rs", true),
+            ("crates/proto/benches/b.rs", true),
+            ("crates/hub/src/lib.rs", false),
+            ("crates/stream/src/tests/many.rs", false),
+            ("docs/tests.md", false),
+        ] {
+            assert_eq!(is_outside_of_unit_tests(file), is_outside, "{file}");
+        }
     }
 }

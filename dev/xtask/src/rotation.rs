@@ -1,15 +1,14 @@
-//! Which of the long steps a run of limited time takes: changed ones and those longest without a pass first.
+//! Which of the long steps a run of limited time takes: first changed steps, and steps that have not passed for long.
 //!
 //! `dev/xtask/passed.tsv` records when each step last passed. `cargo xtask test --record` writes it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
-use crate::binaries;
-use crate::process;
+use crate::process::{self, at, git};
 
 /// The recorded passes, from the root of the repository.
 pub(crate) const FILE: &str = "dev/xtask/passed.tsv";
@@ -21,38 +20,8 @@ const UNKNOWN: &str = "-";
 const STALE_COMMITS: u64 = 20;
 /// Time of a step that is not recorded.
 const USUAL_SECONDS: f64 = 300.0;
-/// Limits for the measured slowness: a run that compiled nothing, or stalled, says little about the others.
+/// Limits for the measured slowness: a run that compiled nothing, or stalled, says little about other steps.
 const SLOWNESS: [f64; 2] = [0.5, 3.0];
-
-/// The code of each long step: its program, its inputs, its task. The product's code belongs to all, and is not listed.
-const PATHS: [(&str, &[&str]); 23] = [
-    ("no_std", &["dev/bare", "crates/proto/Cargo.toml"]),
-    (binaries::SECOND, &["crates/engine", "dev/xtask/src/binaries.rs"]),
-    ("deny", &["deny.toml", "Cargo.lock", "dev/xtask/src/gates.rs"]),
-    ("build", &["Cargo.toml", "crates/cli/Cargo.toml"]),
-    (
-        "conformance",
-        &["dev/autobahn", "dev/conformance", "dev/xtask/src/conformance.rs", "dev/xtask/src/suite.rs"],
-    ),
-    ("examples", &["examples", "dev/xtask/src/examples.rs"]),
-    ("interop", &["dev/interop", "dev/xtask/src/interop.rs", "dev/xtask/src/http.rs", "clients"]),
-    ("doc", &["crates/sinews/src/lib.rs", "crates/sinews/src/guide"]),
-    ("msrv", &["Cargo.toml", "Cargo.lock", "dev/xtask/src/gates.rs"]),
-    ("targets", &["Cargo.toml", "Cargo.lock", "dev/xtask/src/gates.rs"]),
-    ("api", &["crates/sinews/api", "dev/xtask/src/api.rs"]),
-    ("sanitizer", &["crates/simd", "crates/engine/src/ring", "dev/xtask/src/gates.rs"]),
-    ("fuzz", &["fuzz"]),
-    ("features", &["crates/sinews/Cargo.toml", "dev/xtask/src/features.rs", "dev/xtask/src/hints.rs"]),
-    ("floors", &["Cargo.toml", "crates/sinews/Cargo.toml", "dev/xtask/src/floors.rs"]),
-    ("instructions", &["dev/instructions", "dev/xtask/instructions.txt", "dev/xtask/src/instructions.rs"]),
-    ("packages", &["clients", "dev/xtask/src/dist.rs"]),
-    ("archive", &["dev/xtask/src/dist.rs", "deploy/sinews.service"]),
-    ("soak", &["dev/soak", "dev/xtask/src/soak.rs"]),
-    ("reconnects", &["crates/hub/tests/loopback/pusher"]),
-    ("browser", &["dev/browser", "dev/xtask/src/browser.rs", "web"]),
-    ("deploy", &["deploy", "Dockerfile", "dev/xtask/src/deploy.rs", "dev/xtask/src/image.rs"]),
-    ("brokers", &["dev/brokers", "crates/brokers", "dev/xtask/src/brokers.rs"]),
-];
 
 /// The last pass of a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,9 +38,12 @@ pub(crate) struct Passes(BTreeMap<String, Pass>);
 
 impl Passes {
     pub(crate) fn read() -> Result<Self, String> {
-        let text =
-            fs::read_to_string(process::root().join(FILE)).map_err(|error| format!("{FILE}: {error}"))?;
-        Self::parse(&text)
+        Self::parse(&fs::read_to_string(process::root().join(FILE)).map_err(at(Path::new(FILE)))?)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has(&self, step: &str) -> bool {
+        self.0.contains_key(step)
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
@@ -98,17 +70,20 @@ impl Passes {
     /// Records steps that have passed at the present commit.
     ///
     /// # Errors
-    /// The sources are not those of a commit, or the file cannot be written.
-    pub(crate) fn record(mut self, passed: &[(&str, Duration)]) -> Result<(), String> {
+    /// The sources differ from the commit, or the file cannot be written.
+    pub(crate) fn record<'a>(
+        mut self,
+        passed: impl Iterator<Item = (&'a str, Duration)>,
+    ) -> Result<(), String> {
         is_committed()?;
         let commit = git(&["log", "-1", "--format=%h"]).ok_or("git log failed")?;
         let date = git(&["log", "-1", "--format=%cs"]);
         for (step, duration) in passed {
             let pass =
                 Pass { commit: Some(commit.clone()), date: date.clone(), seconds: duration.as_secs_f64() };
-            self.0.insert((*step).to_owned(), pass);
+            self.0.insert(step.to_owned(), pass);
         }
-        fs::write(process::root().join(FILE), self.write()).map_err(|error| format!("{FILE}: {error}"))
+        process::write(&process::root().join(FILE), self.write())
     }
 
     /// How much slower this machine is than the recorded one, by the duration of a step here.
@@ -123,18 +98,16 @@ impl Passes {
         Duration::try_from_secs_f64(seconds * slowness).unwrap_or_default()
     }
 
-    /// The steps in the order in which they run, by the history of the repository.
-    pub(crate) fn order(&self, steps: &[&'static str]) -> Vec<Due> {
-        let due = steps.iter().map(|step| {
-            let commit = self.0.get(*step).and_then(|pass| pass.commit.as_deref());
+    /// The steps, each with the paths of its code, in the order in which they run, by the history of the repository.
+    pub(crate) fn order<'a>(&self, steps: impl Iterator<Item = (&'static str, &'a [&'a str])>) -> Vec<Due> {
+        let due = steps.map(|(step, paths)| {
+            let commit = self.0.get(step).and_then(|pass| pass.commit.as_deref());
             let range = commit.map(|commit| format!("{commit}..HEAD"));
+            let ask = |arguments: &[&str]| git(&[arguments, &[range.as_deref()?, "--"], paths].concat());
             let since =
                 range.as_ref().and_then(|range| git(&["rev-list", "--count", "--first-parent", range]));
-            let paths = PATHS.iter().find(|(name, _)| name == step).map_or(&[][..], |(_, paths)| paths);
-            let changed = range.as_ref().filter(|_| !paths.is_empty()).and_then(|range| {
-                let files = git(&[&["diff", "--name-only", range, "--"], paths].concat())?;
-                files.lines().next().map(str::to_owned)
-            });
+            let changed = ask(&["diff", "--name-only"]).filter(|_| !paths.is_empty());
+            let changed = changed.and_then(|files| files.lines().next().map(str::to_owned));
             Due { step, since: since.and_then(|count| count.parse().ok()), changed }
         });
         let commits = git(&["rev-list", "--count", "--first-parent", "HEAD"]);
@@ -142,7 +115,7 @@ impl Passes {
     }
 }
 
-/// Whether `--record` can name a commit for what has run.
+/// Whether `--record` can name a commit for the steps.
 pub(crate) fn is_committed() -> Result<(), String> {
     let changes =
         git(&["status", "--porcelain", "--", ".", &format!(":!{FILE}")]).ok_or("git status failed")?;
@@ -183,11 +156,6 @@ fn ordered(mut due: Vec<Due>, commits: u64) -> Vec<Due> {
     due.rotate_left(turn);
     due.sort_by_key(|due| (!due.is_urgent(), Reverse(due.since.unwrap_or(u64::MAX))));
     due
-}
-
-fn git(arguments: &[&str]) -> Option<String> {
-    let output = process::output_of(Command::new("git").current_dir(process::root()).args(arguments))?;
-    Some(output.trim_end().to_owned())
 }
 
 #[cfg(test)]
@@ -242,18 +210,5 @@ mod tests {
         assert_eq!(passes.write(), format!("{HEAD}{text}"));
         assert!(Passes::parse("tests\tabc").is_err_and(|why| why.ends_with("not four fields: tests\tabc")));
         assert!(Passes::parse("tests\ta\tb\tmany").is_err_and(|why| why.contains("not a number")));
-    }
-
-    #[test]
-    fn file_and_code_of_each_long_step_exist() {
-        let passes = Passes::read().expect("the file is in the repository");
-        for (step, paths) in PATHS {
-            assert!(passes.0.contains_key(step), "{step} in {FILE}");
-            for path in paths {
-                assert!(process::root().join(path).exists(), "{step}: {path}");
-            }
-        }
-        let listed = PATHS.map(|(step, _)| step);
-        assert!(crate::steps::long_steps().all(|step| listed.contains(&step)));
     }
 }

@@ -76,7 +76,7 @@ fn each(choice: Choice, binary: Option<&Path>, task: &str, further: &[&str]) -> 
 }
 
 /// Runs a program that ends with its counts, and prints its output meanwhile.
-fn show(command: &mut Command) -> Outcome {
+pub(crate) fn show(command: &mut Command) -> Outcome {
     let name = command.get_program().to_owned();
     let fault = |error| format!("{}: {error}", Path::new(&name).display());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(fault)?;

@@ -57,19 +57,16 @@ pub(crate) fn record_command(command: &Command, log: &Path, spent: Spent) {
         return;
     }
     let what = log.file_stem().unwrap_or_default().to_string_lossy();
-    if program == "cargo" {
-        let text =
-            fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        if let Some(wall) = compilation(&text).filter(|wall| *wall >= SHORTEST) {
-            record(&step, &format!("compile {what}"), Spent { wall, cpu: None });
-        }
+    let compiled = || compilation(&process::read(log)).filter(|wall| *wall >= SHORTEST);
+    if let Some(wall) = (program == "cargo").then(compiled).flatten() {
+        record(&step, &format!("compile {what}"), Spent { wall, cpu: None });
     }
     record(&step, &what, spent);
 }
 
 /// Adds a line.
 pub(crate) fn record(step: &str, what: &str, spent: Spent) {
-    // Steps of unit tests are not those of the run that runs them.
+    // Steps of unit tests do not belong to the run.
     if cfg!(test) {
         return;
     }
@@ -82,7 +79,7 @@ pub(crate) fn record(step: &str, what: &str, spent: Spent) {
 
 /// Prints the longest compilations and commands. The steps have a table of their own.
 pub(crate) fn print_longest() {
-    let text = fs::read_to_string(file()).unwrap_or_default();
+    let text = process::read(&file());
     println!("\nlongest, of {}:", file().display());
     for [step, what, seconds, cpu] in longest(&text) {
         println!("{seconds:>8} s, cpu {cpu:>7} s  {step}: {what}");

@@ -28,7 +28,7 @@ pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
 /// The files of each product crate, tests excluded.
 fn product_crates(tree: &Tree) -> BTreeMap<&str, Vec<&Source>> {
     let mut crates = BTreeMap::<&str, Vec<&Source>>::new();
-    for source in tree.sources.iter().filter(|source| !source.is_test) {
+    for source in tree.product() {
         if let Some((name, _)) = source.path.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/"))
         {
             crates.entry(name).or_default().push(source);

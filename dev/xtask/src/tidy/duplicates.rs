@@ -19,8 +19,7 @@ type Place = (usize, usize);
 
 /// Duplicated lines of 10,000 lines of code in the product crates, tests excluded.
 pub(super) fn duplicates(tree: &Tree) -> Vec<Violation> {
-    let sources: Vec<&Source> =
-        tree.sources.iter().filter(|source| source.path.starts_with("crates/") && !source.is_test).collect();
+    let sources: Vec<&Source> = tree.product().collect();
     let lines: usize = sources.iter().map(|source| source.lines_of_code()).sum();
     let duplicated: usize = lines_by_file(&sources).values().map(BTreeSet::len).sum();
     let share = (duplicated * 10_000).checked_div(lines).unwrap_or_default() as u64;
@@ -30,8 +29,7 @@ pub(super) fn duplicates(tree: &Tree) -> Vec<Violation> {
 
 /// Runs of duplicated lines of the product crates, by file.
 pub(super) fn report(tree: &Tree) -> String {
-    let sources: Vec<&Source> =
-        tree.sources.iter().filter(|source| source.path.starts_with("crates/") && !source.is_test).collect();
+    let sources: Vec<&Source> = tree.product().collect();
     let mut text = String::new();
     for (file, lines) in lines_by_file(&sources) {
         let mut lines = lines.into_iter().peekable();
@@ -106,12 +104,10 @@ fn tokens(source: &Source) -> Vec<&Token> {
         if place < skipped_to {
             continue;
         }
+        let behind = &all[place + 1..];
         let is_comment = all[place].is_mark('#')
-            && all[place + 1..]
-                .iter()
-                .find(|token| !token.is_mark('!'))
-                .is_some_and(|token| token.is_open('['))
-            && all[place + 1..].iter().take(3).any(|token| token.is_name("doc"));
+            && behind.iter().find(|token| !token.is_mark('!')).is_some_and(|token| token.is_open('['))
+            && behind.iter().take(3).any(|token| token.is_name("doc"));
         if is_comment {
             let open = (place..all.len()).find(|at| all[*at].is_open('['));
             skipped_to = open.map_or(place, |open| all[open].mate) + 1;

@@ -4,107 +4,58 @@ use crate::tidy::Violation;
 use crate::tidy::tree::Tree;
 
 struct Layer {
-    dir: &'static str,
-    /// Paths that must not occur, as any run of segments.
-    paths: &'static [&'static str],
-    /// Words that no name may contain.
-    words: &'static [&'static str],
+    folder: &'static str,
+    /// Paths that must not occur, as any run of segments; separated by spaces.
+    paths: &'static str,
+    /// Words that no name may contain, separated by spaces.
+    words: &'static str,
     why: &'static str,
 }
 
+const fn layer(folder: &'static str, paths: &'static str, words: &'static str, why: &'static str) -> Layer {
+    Layer { folder, paths, words, why }
+}
+
+const DRIVER: &str = "a driver moves bytes; the protocol is the link's";
+
+#[rustfmt::skip]
 const LAYERS: &[Layer] = &[
-    Layer {
-        dir: "crates/http/src/",
-        paths: &[
-            "std::io",
-            "std::net",
-            "Instant::now",
-            "SystemTime::now",
-            "rand",
-            "getrandom",
-            "tokio",
-            "mio",
-        ],
-        words: &[],
-        why: "HTTP takes bytes and time as arguments",
-    },
-    Layer {
-        dir: "crates/proto/src/",
-        paths: &[
-            "std::time",
-            "std::io",
-            "std::net",
-            "Instant::now",
-            "SystemTime",
-            "rand",
-            "getrandom",
-            "tokio",
-            "mio",
-        ],
-        words: &[],
-        why: "the protocol takes bytes, time and randomness as arguments",
-    },
-    Layer {
-        dir: "crates/session/src/",
-        paths: &["std::net", "std::thread", "tokio", "mio"],
-        words: &[],
-        why: "the session has no runtime and no socket",
-    },
-    Layer {
-        dir: "crates/engine/src/",
-        paths: &[],
-        // "Opcode" is a word of io_uring, too.
-        words: &["close_code", "ping", "pong", "websocket", "web_socket"],
-        why: "the engine moves bytes and does not know the protocol",
-    },
-    Layer {
-        dir: "crates/stream/src/",
-        paths: &["std::net", "tokio", "mio", "sinews_brokers"],
-        words: &["kafka", "redis", "nats"],
-        why: "the streams have no network client: clients of brokers are in crates/brokers, behind the trait Broker",
-    },
-    Layer {
-        dir: "crates/stream/src/partition",
-        paths: &["std::fs", "std::time::Instant", "std::time::SystemTime", "std::thread"],
-        words: &[],
-        why: "a partition has no socket and no thread, and is given its disk and its clock, so that tests can fail both",
-    },
-    Layer {
-        dir: "crates/hub/src/",
-        paths: &["clap", "toml", "signal_hook", "sd_notify", "tracing_subscriber"],
-        words: &[],
-        why: "a program embeds the hub and gives it typed options; arguments, files and signals are the program's",
-    },
-    Layer {
-        dir: "crates/sinews/src/tokio/driver",
-        paths: &[],
-        words: &["opcode", "close_code", "ping", "pong"],
-        why: "a driver moves bytes; the protocol is the link's",
-    },
-    Layer {
-        dir: "crates/sinews/src/compio/driver",
-        paths: &[],
-        words: &["opcode", "close_code", "ping", "pong"],
-        why: "a driver moves bytes; the protocol is the link's",
-    },
+    layer("crates/http/src/", "std::io std::net Instant::now SystemTime::now rand getrandom tokio mio", "",
+        "HTTP takes bytes and time as arguments"),
+    layer("crates/proto/src/", "std::time std::io std::net Instant::now SystemTime rand getrandom tokio mio", "",
+        "the protocol takes bytes, time and randomness as arguments"),
+    layer("crates/session/src/", "std::net std::thread tokio mio", "",
+        "the session has no runtime and no socket"),
+    // "Opcode" is a word of io_uring, too.
+    layer("crates/engine/src/", "", "close_code ping pong websocket web_socket",
+        "the engine moves bytes and does not know the protocol"),
+    layer("crates/stream/src/", "std::net tokio mio sinews_brokers", "kafka redis nats",
+        "the streams have no network client: clients of brokers are in crates/brokers, behind the trait Broker"),
+    layer("crates/stream/src/partition", "std::fs std::time::Instant std::time::SystemTime std::thread", "",
+        "a partition has no socket and no thread, and is given its disk and its clock, so that tests can fail both"),
+    layer("crates/hub/src/", "clap toml signal_hook sd_notify tracing_subscriber", "",
+        "a program embeds the hub and gives it typed options; arguments, files and signals are the program's"),
+    layer("crates/sinews/src/tokio/driver", "", "opcode close_code ping pong", DRIVER),
+    layer("crates/sinews/src/compio/driver", "", "opcode close_code ping pong", DRIVER),
 ];
 
 pub(super) fn layers(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for layer in LAYERS {
-        for source in tree.sources.iter().filter(|source| source.path.starts_with(layer.dir)) {
+        for source in tree.sources.iter().filter(|source| source.path.starts_with(layer.folder)) {
+            let mut add = |line, what: &str| {
+                found.push(Violation::new(&source.path, line, format!("{what}: {}", layer.why)));
+            };
             for (path, line) in source.paths() {
-                if let Some(banned) = layer.paths.iter().find(|banned| has_run(&path, banned.split("::"))) {
-                    found.push(Violation::new(&source.path, line, format!("{banned}: {}", layer.why)));
+                let is_in = |banned: &&str| has_run(&path, &banned.split("::").collect::<Vec<_>>());
+                if let Some(banned) = layer.paths.split_whitespace().find(is_in) {
+                    add(line, banned);
                 }
             }
             for token in source.code().map(|place| &source.tokens[place]) {
                 let Some(name) = token.name() else { continue };
-                let named = words(name);
-                let named: Vec<&str> = named.iter().map(String::as_str).collect();
-                let is_banned = |banned: &&str| has_run(&named, words(banned).iter().map(String::as_str));
-                if layer.words.iter().any(is_banned) {
-                    found.push(Violation::new(&source.path, token.line, format!("{name}: {}", layer.why)));
+                if layer.words.split_whitespace().any(|banned| has_run(&words(name), &words(banned))) {
+                    add(token.line, name);
                 }
             }
         }
@@ -112,8 +63,7 @@ pub(super) fn layers(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-fn has_run<'a>(segments: &[&str], run: impl Iterator<Item = &'a str>) -> bool {
-    let run: Vec<&str> = run.collect();
+fn has_run<T: PartialEq>(segments: &[T], run: &[T]) -> bool {
     segments.windows(run.len()).any(|window| window == run)
 }
 
@@ -146,77 +96,43 @@ mod tests {
     use super::*;
     use crate::tidy::tree::tests::tree;
 
-    fn found(path: &str, text: &str) -> usize {
-        layers(&tree(&[(path, text)])).len()
-    }
-
     #[test]
-    fn the_protocol_has_no_clock_randomness_or_socket() {
-        for planted in [
-            "use std::time::Instant;",
-            "use std::{fmt, io::Read};",
-            "use std::{fmt, net};",
-            "fn a() { Instant::now(); }",
-            "fn a(b: SystemTime) {}",
-            "fn a() { rand::random(); }",
-            "use getrandom::fill;",
-            "use tokio as runtime;",
-            "macro_rules! a { () => { std::time::Instant } }",
+    fn each_layer_rejects_what_is_above_it() {
+        for (path, planted, count) in [
+            ("proto/src/a.rs", "use std::time::Instant;", 1),
+            ("proto/src/a.rs", "use std::{fmt, io::Read};", 1),
+            ("proto/src/a.rs", "use std::{fmt, net};", 1),
+            ("proto/src/a.rs", "fn a() { Instant::now(); }", 1),
+            ("proto/src/a.rs", "fn a(b: SystemTime) {}", 1),
+            ("proto/src/a.rs", "fn a() { rand::random(); }", 1),
+            ("proto/src/a.rs", "use getrandom::fill;", 1),
+            ("proto/src/a.rs", "use tokio as runtime;", 1),
+            ("proto/src/a.rs", "macro_rules! a { () => { std::time::Instant } }", 1),
+            ("proto/src/a.rs", "use core::time::Duration; fn a(now: Instant) {}", 0),
+            ("proto/src/a.rs", "// std::time\n#[cfg(test)] mod tests { use std::time; }", 0),
+            ("server/src/a.rs", "use std::time::Instant;", 0),
+            ("session/src/a.rs", "use std::net::TcpStream;", 1),
+            ("session/src/a.rs", "use mio::Token; fn a() { std::thread::spawn(b); }", 2),
+            ("session/src/a.rs", "use std::collections::VecDeque;", 0),
+            ("stream/src/broker/a.rs", "use std::net::TcpStream;", 1),
+            ("stream/src/broker/a.rs", "use tokio::sync::Notify;", 1),
+            ("stream/src/broker/a.rs", "fn a() { sinews_brokers::connect(); }", 1),
+            ("stream/src/broker/a.rs", "#[cfg(a)] mod kafka;", 1),
+            ("stream/src/broker/a.rs", "struct RedisBroker;", 1),
+            ("stream/src/broker/a.rs", "// Kafka\nstruct Broker;", 0),
+            ("brokers/src/redis.rs", "use tokio::sync::Notify; struct Redis;", 0),
+            ("hub/src/a.rs", "use clap::Parser;", 1),
+            ("hub/src/a.rs", "use serde::Deserialize; fn a() { std::env::var(b); }", 0),
+            ("stream/src/partition/a.rs", "use std::fs::File;", 1),
+            ("stream/src/partition.rs", "use std::{net, time::{Duration, Instant}};", 2),
+            ("stream/src/disk/real.rs", "use std::fs::File;", 0),
+            ("engine/src/a.rs", "use a::{close_code, CloseCode, pings, send_ping, Pong, WebSocket};", 6),
+            ("engine/src/a.rs", "fn mapping(stopping: Wrapping, code: u8, close: u8) {}", 0),
+            ("engine/src/a.rs", "// ping\n#[cfg(test)] mod tests { fn ping() {} }", 0),
+            ("sinews/src/tokio/driver.rs", "fn a(b: Opcode) {}", 1),
         ] {
-            assert_eq!(found("crates/proto/src/a.rs", planted), 1, "{planted}");
+            let path = format!("crates/{path}");
+            assert_eq!(layers(&tree(&[(&path, planted)])).len(), count, "{path}: {planted}");
         }
-        assert_eq!(found("crates/proto/src/a.rs", "use core::time::Duration; fn a(now: Instant) {}"), 0);
-        assert_eq!(
-            found("crates/proto/src/a.rs", "// std::time\n#[cfg(test)] mod tests { use std::time; }"),
-            0
-        );
-        assert_eq!(found("crates/server/src/a.rs", "use std::time::Instant;"), 0);
-    }
-
-    #[test]
-    fn the_session_has_no_runtime_and_no_socket() {
-        assert_eq!(found("crates/session/src/a.rs", "use std::net::TcpStream;"), 1);
-        assert_eq!(found("crates/session/src/a.rs", "use mio::Token; fn a() { std::thread::spawn(b); }"), 2);
-        assert_eq!(found("crates/session/src/a.rs", "use std::collections::VecDeque;"), 0);
-    }
-
-    #[test]
-    fn the_streams_have_no_network_client() {
-        for planted in [
-            "use std::net::TcpStream;",
-            "use tokio::sync::Notify;",
-            "fn a() { sinews_brokers::connect(); }",
-            "#[cfg(a)] mod kafka;",
-            "struct RedisBroker;",
-        ] {
-            assert_eq!(found("crates/stream/src/broker/a.rs", planted), 1, "{planted}");
-        }
-        assert_eq!(found("crates/stream/src/broker/a.rs", "// Kafka\nstruct Broker;"), 0);
-        assert_eq!(found("crates/brokers/src/redis.rs", "use tokio::sync::Notify; struct Redis;"), 0);
-    }
-
-    #[test]
-    fn the_hub_reads_no_arguments_files_or_signals() {
-        assert_eq!(found("crates/hub/src/a.rs", "use clap::Parser;"), 1);
-        assert_eq!(found("crates/hub/src/a.rs", "use serde::Deserialize; fn a() { std::env::var(b); }"), 0);
-    }
-
-    #[test]
-    fn a_partition_is_given_its_disk_and_its_clock() {
-        assert_eq!(found("crates/stream/src/partition/a.rs", "use std::fs::File;"), 1);
-        assert_eq!(found("crates/stream/src/partition.rs", "use std::{net, time::{Duration, Instant}};"), 2);
-        assert_eq!(found("crates/stream/src/disk/real.rs", "use std::fs::File;"), 0);
-    }
-
-    #[test]
-    fn the_engine_names_nothing_of_the_protocol() {
-        for planted in ["close_code", "CloseCode", "pings", "send_ping", "Pong", "WebSocket"] {
-            assert_eq!(found("crates/engine/src/a.rs", &format!("use a::{planted};")), 1, "{planted}");
-        }
-        assert_eq!(
-            found("crates/engine/src/a.rs", "fn mapping(stopping: Wrapping, code: u8, close: u8) {}"),
-            0
-        );
-        assert_eq!(found("crates/engine/src/a.rs", "// ping\n#[cfg(test)] mod tests { fn ping() {} }"), 0);
     }
 }

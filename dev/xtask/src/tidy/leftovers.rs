@@ -84,12 +84,14 @@ mod tests {
 
     #[test]
     fn ignored_examples_are_found() {
-        let fence = "```";
-        let found = |path, text: String| ignored_examples(&tree(&[(path, &text)])).len();
-        assert_eq!(found("a.rs", format!("/// {fence}ignore\n/// a();\n/// {fence}\nfn a() {{}}")), 1);
-        assert_eq!(found("a.rs", format!("//! {fence}rust,ignore\n//! {fence}\n")), 1);
-        assert_eq!(found("a.md", format!("{fence}ignore\n{fence}\n")), 1);
-        assert_eq!(found("a.rs", format!("/// {fence}no_run\n/// ignore\n/// {fence}\nfn a() {{}}")), 0);
+        for (path, text, count) in [
+            ("a.rs", "/// ```ignore\n/// a();\n/// ```\nfn a() {}", 1),
+            ("a.rs", "//! ```rust,ignore\n//! ```\n", 1),
+            ("a.md", "```ignore\n```\n", 1),
+            ("a.rs", "/// ```no_run\n/// ignore\n/// ```\nfn a() {}", 0),
+        ] {
+            assert_eq!(ignored_examples(&tree(&[(path, text)])).len(), count, "{text}");
+        }
     }
 
     #[test]

@@ -19,7 +19,6 @@ mod tree;
 mod words;
 
 use std::fmt;
-use std::fs;
 
 use crate::Outcome;
 use crate::count::Count;
@@ -51,7 +50,7 @@ const RULES: [(&str, Rule); 19] = [
 ];
 
 /// Place and description of a violation.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,
     line: usize,
@@ -103,10 +102,8 @@ pub(crate) fn lower() -> Outcome {
     let root = process::root();
     let tree = Tree::read(&root)?;
     let violations: Vec<Violation> = RULES.iter().flat_map(|(_, rule)| rule(&tree)).collect();
-    for path in [ratchets::RATCHETS, lengths::LONG_FUNCTIONS] {
-        let text = ratchets::lowered(path, tree.file(path).unwrap_or_default(), &violations);
-        fs::write(root.join(path), text).map_err(|error| format!("{path}: {error}"))?;
-    }
+    let text = ratchets::lowered(tree.file(ratchets::RATCHETS).unwrap_or_default(), &violations);
+    process::write(&root.join(ratchets::RATCHETS), text)?;
     run()
 }
 
@@ -117,10 +114,7 @@ pub(crate) fn run() -> Outcome {
     let count: Count = RULES.iter().map(|(name, rule)| print(name, &rule(&tree))).sum();
     let named = match commits::history(&root) {
         Ok(history) => print("commits that documents name exist", &commits::commits(&tree, &history)),
-        Err(why) => {
-            println!("skipped: commits that documents name: {why}");
-            Count::SKIPPED
-        }
+        Err(why) => Count::skip(format!("commits that documents name: {why}")),
     };
     let packages = manifests::program_packages()?;
     Ok(count + named + print("the program has few packages", &manifests::few(&packages)))

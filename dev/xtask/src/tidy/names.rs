@@ -35,8 +35,8 @@ pub(super) fn types(tree: &Tree) -> Vec<Violation> {
 
 /// Help texts of options that only make sense beside another one.
 pub(super) fn help(tree: &Tree) -> Vec<Violation> {
-    let code = tree.sources.iter().filter(|source| source.path.starts_with("crates/") && !source.is_test);
-    let leaning = code.flat_map(|source| helps(&source.text)).filter(|text| leans(text)).count() as u64;
+    let leaning =
+        tree.product().flat_map(|source| helps(&source.text)).filter(|text| leans(text)).count() as u64;
     let measures = BTreeMap::from([("help texts that lean on another option".to_owned(), leaning)]);
     ratchets::compare(tree, "help texts", &measures, 0, 0)
 }

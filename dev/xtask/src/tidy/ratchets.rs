@@ -45,13 +45,10 @@ pub(super) fn compare(
     found
 }
 
-/// The text of a list of bounds after the fixes of the violations in it.
-pub(super) fn lowered(path: &str, text: &str, violations: &[Violation]) -> String {
-    let fixes: BTreeMap<usize, Fix> = violations
-        .iter()
-        .filter(|violation| violation.path == path)
-        .filter_map(|violation| Some((violation.line, violation.fix?)))
-        .collect();
+/// The list of bounds after the fixes of the violations in it.
+pub(super) fn lowered(text: &str, violations: &[Violation]) -> String {
+    let fixes = violations.iter().filter_map(|violation| Some((violation.line, violation.fix?)));
+    let fixes: BTreeMap<usize, Fix> = fixes.collect();
     let mut lines = String::new();
     for (index, line) in text.lines().enumerate() {
         match (fixes.get(&(index + 1)), line.rsplit_once(' ')) {
@@ -68,30 +65,26 @@ mod tests {
     use super::*;
     use crate::tidy::tree::tests::tree;
 
-    fn found(list: &str, measure: u64) -> Vec<String> {
-        let measures = BTreeMap::from([("cycle a".to_owned(), measure)]);
-        let found = compare(&tree(&[(RATCHETS, list)]), "cycle", &measures, 4, 0);
-        found.into_iter().map(|violation| violation.what).collect()
-    }
-
     #[test]
-    fn bounds_are_lowered_and_never_raised() {
+    fn measures_may_only_fall_and_bounds_follow_them() {
+        let measured = |list: &str, measures: &[(&str, u64)]| {
+            let measures = measures.iter().map(|(name, measure)| ((*name).to_owned(), *measure)).collect();
+            compare(&tree(&[(RATCHETS, list)]), "cycle", &measures, 4, 0)
+        };
+        for (list, measure, expected) in [
+            ("# why\nwords 9\ncycle a 7\n", 7, ""),
+            ("cycle a 7\n", 8, "cycle a is 8, 7 at most"),
+            ("cycle a 7\n", 6, "cycle a fell: lower the bound to 6"),
+            ("", 4, ""),
+            ("", 5, "cycle a is 5, 4 at most"),
+            ("cycle a 4\ncycle b 9\n", 3, "cycle b is not measured: remove the entry"),
+            ("cycle a\n", 3, "an entry is `name bound`"),
+        ] {
+            let found = measured(list, &[("cycle a", measure)]).into_iter().map(|violation| violation.what);
+            assert_eq!(found.collect::<String>(), expected, "{list}");
+        }
         let list = "# why\ncycle a 7\ncycle b 9\ncycle c 8\n";
-        let measures = BTreeMap::from([("cycle a".to_owned(), 6), ("cycle c".to_owned(), 9)]);
-        let found = compare(&tree(&[(RATCHETS, list)]), "cycle", &measures, 4, 0);
-        assert_eq!(found.len(), 3);
-        assert_eq!(lowered(RATCHETS, list, &found), "# why\ncycle a 6\ncycle c 8\n");
-        assert_eq!(lowered("other.txt", list, &found), list);
-    }
-
-    #[test]
-    fn measures_may_only_fall() {
-        assert_eq!(found("# why\nwords 9\ncycle a 7\n", 7), [""; 0]);
-        assert_eq!(found("cycle a 7\n", 8), ["cycle a is 8, 7 at most"]);
-        assert_eq!(found("cycle a 7\n", 6), ["cycle a fell: lower the bound to 6"]);
-        assert_eq!(found("", 4), [""; 0]);
-        assert_eq!(found("", 5), ["cycle a is 5, 4 at most"]);
-        assert_eq!(found("cycle a 4\ncycle b 9\n", 3), ["cycle b is not measured: remove the entry"]);
-        assert_eq!(found("cycle a\n", 3), ["an entry is `name bound`"]);
+        let found = measured(list, &[("cycle a", 6), ("cycle c", 9)]);
+        assert_eq!(lowered(list, &found), "# why\ncycle a 6\ncycle c 8\n");
     }
 }

@@ -104,38 +104,40 @@ mod tests {
     use crate::tidy::tree::tests::tree;
 
     #[test]
-    fn a_crate_root_must_forbid_unsafe_code() {
-        let found = |path, text| forbidden(&tree(&[(path, text)])).len();
+    fn crate_roots_forbid_unsafe_code_which_stays_in_the_listed_files() {
+        let mut cases = vec![
+            ("crates/a/src/b.rs", "fn a() {}", 0),
+            ("crates/simd/src/lib.rs", "fn a() {}", 0),
+            ("crates/a/src/b.rs", "fn a() { unsafe { b() } }", 1),
+            ("crates/a/src/b.rs", "// unsafe { }\nfn a() { \"unsafe\"; }", 0),
+            ("crates/simd/src/b.rs", "fn a() { unsafe { b() } }", 0),
+        ];
         for root in ["crates/a/src/lib.rs", "crates/a/src/main.rs", "crates/a/src/bin/b.rs"] {
-            assert_eq!(found(root, "fn a() {}"), 1, "{root}");
-            assert_eq!(found(root, "//! A.\n#![forbid(unsafe_code)]\nfn a() {}"), 0, "{root}");
-            assert_eq!(found(root, "// #![forbid(unsafe_code)]\n"), 1, "{root}");
+            let forbidden = "//! A.\n#![forbid(unsafe_code)]\nfn a() {}";
+            cases.extend([
+                (root, "fn a() {}", 1),
+                (root, forbidden, 0),
+                (root, "// #![forbid(unsafe_code)]\n", 1),
+            ]);
         }
-        assert_eq!(found("crates/a/src/b.rs", "fn a() {}"), 0);
-        assert_eq!(found("crates/simd/src/lib.rs", "fn a() {}"), 0);
-    }
-
-    #[test]
-    fn unsafe_code_stays_in_the_listed_files() {
-        let found = |path, text| forbidden(&tree(&[(path, text)])).len();
-        assert_eq!(found("crates/a/src/b.rs", "fn a() { unsafe { b() } }"), 1);
-        assert_eq!(found("crates/a/src/b.rs", "// unsafe { }\nfn a() { \"unsafe\"; }"), 0);
-        assert_eq!(found("crates/simd/src/b.rs", "fn a() { unsafe { b() } }"), 0);
+        for (path, text, count) in cases {
+            assert_eq!(forbidden(&tree(&[(path, text)])).len(), count, "{path}: {text}");
+        }
     }
 
     #[test]
     fn unsafe_code_must_be_explained() {
-        let found = |text| explained(&tree(&[("crates/simd/src/a.rs", text)])).len();
-        assert_eq!(found("fn a() {\n    unsafe { b() }\n}"), 1);
-        assert_eq!(found("fn a() {\n    // SAFETY: b is fine.\n    unsafe { b() }\n}"), 0);
-        assert_eq!(
-            found("fn a() {\n    // SAFETY: b is\n    // fine.\n    let c =\n        unsafe { b() };\n}"),
-            0
-        );
-        assert_eq!(found("fn a() {\n    // SAFETY: b is fine.\n    b();\n    unsafe { b() }\n}"), 1);
-        assert_eq!(found("// SAFETY: yes.\nfn a() {\n    unsafe { b() }\n}"), 1);
-        assert_eq!(found("unsafe impl A for B {}"), 1);
-        assert_eq!(found("// SAFETY: B is plain.\nunsafe impl A for B {}"), 0);
-        assert_eq!(found("unsafe fn a() {}"), 0);
+        for (text, count) in [
+            ("fn a() {\n    unsafe { b() }\n}", 1),
+            ("fn a() {\n    // SAFETY: b is fine.\n    unsafe { b() }\n}", 0),
+            ("fn a() {\n    // SAFETY: b is\n    // fine.\n    let c =\n        unsafe { b() };\n}", 0),
+            ("fn a() {\n    // SAFETY: b is fine.\n    b();\n    unsafe { b() }\n}", 1),
+            ("// SAFETY: yes.\nfn a() {\n    unsafe { b() }\n}", 1),
+            ("unsafe impl A for B {}", 1),
+            ("// SAFETY: B is plain.\nunsafe impl A for B {}", 0),
+            ("unsafe fn a() {}", 0),
+        ] {
+            assert_eq!(explained(&tree(&[("crates/simd/src/a.rs", text)])).len(), count, "{text}");
+        }
     }
 }

@@ -17,6 +17,7 @@ pub(super) struct Tree {
     pub(super) sources: Vec<Source>,
     /// Paths of the files that are no text, such as pictures.
     binaries: Vec<String>,
+    /// Rust files that do not parse: they would otherwise pass every rule.
     unreadable: Vec<Violation>,
 }
 
@@ -47,6 +48,11 @@ impl Tree {
         Self { files, sources, binaries: Vec::new(), unreadable }
     }
 
+    /// The Rust files of the product crates, tests excluded.
+    pub(super) fn product(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().filter(|source| source.path.starts_with("crates/") && !source.is_test)
+    }
+
     /// Whether a file has this path, or a folder with files.
     pub(super) fn has(&self, path: &str) -> bool {
         let is_at = |file: &String| {
@@ -61,10 +67,8 @@ impl Tree {
     }
 }
 
-/// Reports files that do not parse: they would otherwise pass every rule.
 pub(super) fn unreadable(tree: &Tree) -> Vec<Violation> {
-    let again = |violation: &Violation| Violation::new(&violation.path, violation.line, &*violation.what);
-    tree.unreadable.iter().map(again).collect()
+    tree.unreadable.clone()
 }
 
 fn collect(

@@ -1,0 +1,42 @@
+"""The pages and the client of `sinews serve` in Chromium, which Playwright drives. `dev/browser` has the checks."""
+
+import argparse
+import pathlib
+
+import common
+import servers
+import tools
+
+# Parts with the page of 1,000 prices, an example of the hub.
+WITH_PRICES = {"axe", "prices"}
+
+
+def run(options):
+    command = tools.browser()
+    program = servers.binary(options)
+    folder = common.TARGET / "xtask/browser"
+    command.env = {"SINEWS": str(program), "SINEWS_CERTIFICATE": str(servers.make_certificate(folder))}
+    only = options.only.split(",") if options.only else []
+    backends = servers.backends(options, program)
+    if options.pictures:
+        command.env["SINEWS_PICTURES"] = str(options.pictures.absolute())
+        only, backends = ["pictures"], backends[:1]
+    elif not only or WITH_PRICES & set(only):
+        command.env["SINEWS_PRICES"] = str(servers.build("keys", kind="--example") / "keys")
+    for backend in backends:
+        command.run_checks(f"browser on {backend}", f"browser/{backend}", *only, SINEWS_BACKEND=backend)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="cargo xtask browser", description=__doc__)
+    servers.add_options(parser)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--only", help="parts to check, by their names in dev/browser/parts.js [default: all]")
+    group.add_argument("--pictures", type=pathlib.Path, metavar="DIRECTORY",
+                       help="write the pictures of the documents to this folder instead of checking")
+    options = parser.parse_args()
+    tools.attempt("browser", run, options)
+    common.finish()
+
+
+main()
