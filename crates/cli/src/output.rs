@@ -412,6 +412,10 @@ mod tests {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        assert_eq!(stalled.wait().unwrap().code(), Some(8), "the panic waits for the reader as long as a flush may");
+        assert_eq!(
+            stalled.wait().unwrap().code(),
+            Some(8),
+            "the panic waits for the reader as long as a flush may"
+        );
     }
 }

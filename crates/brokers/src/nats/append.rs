@@ -416,8 +416,7 @@ mod tests {
         let streams = JetStreams::new(NatsSettings::of(&mut address).expect("settings"), Arc::clone(&status));
         let mut records = RecordBuilder::new();
         records.push(0, b"", b"a", ValueKind::Bytes).expect("small");
-        let (append, mut pending) =
-            QueuedAppend::without_queue(records.finish().expect("a record"), status);
+        let (append, mut pending) = QueuedAppend::without_queue(records.finish().expect("a record"), status);
         let (queue, receiver) = mpsc::channel(1);
         queue.try_send(append).ok().expect("room");
         drop(queue);
