@@ -1,5 +1,7 @@
 //! Limits of log lines that other nodes and the broker cause.
 
+use std::time::Instant;
+
 use sinews_server::LogLimit;
 
 /// Limits of the lines that nodes cause, by kind.
@@ -14,3 +16,14 @@ pub(super) struct LogLimits {
 
 /// Limit of the lines about keys that this node lacks.
 pub(super) static LACKED_KEYS: LogLimit = LogLimit::new();
+
+/// Logs that this node has no memory for the keys of a topic.
+pub(super) fn log_excess_keys(topic: &str, now: Instant) {
+    if let Some(omitted) = LACKED_KEYS.permit(now) {
+        tracing::error!(
+            topic,
+            omitted,
+            "the keys of a topic exceed limits.max_keyed_memory of this node: it has none of them"
+        );
+    }
+}
