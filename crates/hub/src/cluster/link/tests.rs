@@ -152,12 +152,14 @@ fn lines_of_the_log_that_nodes_and_the_broker_cause_are_limited() {
         message.extend_from_slice(br#"{"name":"","version":"","uptime":0}"#);
         link.receiver.receive(&message, Instant::now());
     };
-    let lines = LineCounter::default();
-    let count = |cause: &str, kinds: usize, work: &mut dyn FnMut()| {
+    let (lines, mut unlimited) = (LineCounter::default(), Vec::new());
+    let mut count = |cause, kinds, work: &mut dyn FnMut()| {
         let before = lines.0.load(Ordering::Relaxed);
         tracing::subscriber::with_default(lines.clone(), work);
         let count = lines.0.load(Ordering::Relaxed) - before;
-        assert!((kinds..=10 * kinds).contains(&count), "{cause}: {count} lines");
+        if !(kinds..=10 * kinds).contains(&count) {
+            unlimited.push((cause, count));
+        }
     };
     count("nodes join, and exceed the limit", 2, &mut || {
         (1..=NODES).for_each(|id| receive(MessageKind::Heartbeat, id, 1));
@@ -178,6 +180,7 @@ fn lines_of_the_log_that_nodes_and_the_broker_cause_are_limited() {
     count("clients connect, and the application answers with invalid claims", 1, &mut || {
         (0..NODES).for_each(|_| drop(RejectedClaims::Invalid("no claim".to_owned()).into_close()));
     });
+    assert!(unlimited.is_empty(), "{unlimited:?}");
 }
 
 #[test]
