@@ -111,7 +111,7 @@ mod tests {
         let shared = SharedConnection::<u32>::default();
         simulated::start();
         runtime.block_on(async {
-            for number in 1..=6 {
+            for number in 1..=6_u64 {
                 // Every second login is rejected, and the other connections are lost soon.
                 let login = if number % 2 == 0 { Err("rejected") } else { Ok(0) };
                 assert_eq!(shared.get(async { login }).await.is_ok(), login.is_ok());
