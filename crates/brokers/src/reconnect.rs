@@ -32,6 +32,8 @@ impl ReconnectDelay {
         let random = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0);
         let delay = most.mul_f64(0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0);
         self.attempt_at = Some(now + delay);
+        #[cfg(test)]
+        let delay = simulated::skip(delay);
         delay
     }
 
@@ -42,6 +44,48 @@ impl ReconnectDelay {
     }
 }
 
+/// Delays that tests compare in the place of waiting for them.
+#[cfg(test)]
+pub(crate) mod simulated {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    thread_local! {
+        static DELAYS: RefCell<Option<Vec<Duration>>> = const { RefCell::new(None) };
+    }
+
+    /// Replaces the delays of this thread by shortest ones, and records them.
+    #[cfg(any(feature = "redis", feature = "nats"))]
+    pub(crate) fn start() {
+        DELAYS.set(Some(Vec::new()));
+    }
+
+    /// Returns the delays since the start.
+    #[cfg(any(feature = "redis", feature = "nats"))]
+    pub(crate) fn delays() -> Vec<Duration> {
+        DELAYS.take().expect("a start")
+    }
+
+    pub(super) fn skip(delay: Duration) -> Duration {
+        DELAYS.with_borrow_mut(|delays| match delays {
+            Some(delays) => {
+                delays.push(delay);
+                Duration::ZERO
+            }
+            None => delay,
+        })
+    }
+
+    /// Whether the delays of successive attempts have doubled up to the longest one.
+    pub(crate) fn assert_growth(delays: &[Duration]) {
+        for (attempt, delay) in (0..).zip(delays) {
+            let most = (RECONNECT_MIN * (1 << attempt)).min(RECONNECT_MAX);
+            assert!(*delay >= most / 2 && *delay <= most, "attempt {attempt}: {delays:?}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,13 +93,15 @@ mod tests {
     #[test]
     fn delays_grow_across_logins_until_a_connection_lasts() {
         let (mut delay, mut now) = (ReconnectDelay::default(), Instant::now());
-        for attempt in 0..8 {
-            let most = (RECONNECT_MIN * (1 << attempt)).min(RECONNECT_MAX);
-            let next = delay.next(now);
-            assert!(next >= most / 2 && next <= most, "attempt {attempt}: {next:?}");
-            // The login succeeds at once, and the connection is lost soon.
-            now += next + STABLE_TIME / 2;
-        }
+        let delays: Vec<Duration> = (0..8)
+            .map(|_| {
+                let next = delay.next(now);
+                // The login succeeds at once, and the connection is lost soon.
+                now += next + STABLE_TIME / 2;
+                next
+            })
+            .collect();
+        simulated::assert_growth(&delays);
         now += STABLE_TIME;
         assert!(delay.next(now) <= RECONNECT_MIN);
     }

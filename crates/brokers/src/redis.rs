@@ -575,17 +575,4 @@ fn offset(id: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    #[test]
-    fn connections_have_nodelay() {
-        for url in ["redis://localhost:6379", "rediss://localhost:6379"] {
-            let address = BrokerUrl::parse(url, &BTreeMap::new()).expect("a URL");
-            let client = client(&address, &address.hosts[0], 0).expect("a client");
-            assert!(client.get_connection_info().tcp_settings().nodelay(), "{url}");
-        }
-    }
-}
+mod tests;

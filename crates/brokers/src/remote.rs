@@ -134,6 +134,25 @@ pub(crate) struct QueuedAppend {
 }
 
 impl QueuedAppend {
+    /// Creates an append outside of a queue, and its outcome.
+    #[cfg(all(test, any(feature = "redis", feature = "nats")))]
+    pub(crate) fn without_queue(records: Records, status: Arc<Status>) -> (Self, Pending) {
+        let (bytes, count) = (records.bytes().len(), records.count());
+        status.sent(count.into());
+        let (completer, pending) = Pending::channel(count);
+        let budget = QueueBudget { status, bytes: AtomicUsize::new(bytes), bytes_max: bytes };
+        let append = Self {
+            stream: "s".to_owned(),
+            partition: 0,
+            records,
+            is_once: false,
+            completer: Some(completer),
+            budget: Arc::new(budget),
+            min_offset: 0,
+        };
+        (append, pending)
+    }
+
     /// Completes the append: the broker has the records from this offset on.
     pub(crate) fn acknowledge(mut self, first: u64) {
         if first < self.min_offset {

@@ -74,6 +74,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::reconnect::simulated;
 
     #[test]
     fn callers_share_one_login_and_its_error() {
@@ -102,5 +103,23 @@ mod tests {
             }
             assert_eq!(logins.get(), 1);
         });
+    }
+
+    #[test]
+    fn delays_grow_across_logins() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let shared = SharedConnection::<u32>::default();
+        simulated::start();
+        runtime.block_on(async {
+            for number in 1..=6_u64 {
+                // Every second login is rejected, and the other connections are lost soon.
+                let login = if number % 2 == 0 { Err("rejected") } else { Ok(0) };
+                assert_eq!(shared.get(async { login }).await.is_ok(), login.is_ok());
+                shared.discard(number.div_ceil(2), "closed").await;
+            }
+        });
+        let delays = simulated::delays();
+        assert_eq!(delays.len(), 6);
+        simulated::assert_growth(&delays);
     }
 }

@@ -5,15 +5,15 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use sinews_server::{CloseCode, Context, Handler, Payload, Refusal, Request};
+use sinews_server::{CloseCode, Context, Handler, LogLimit, Payload, Refusal, Request};
 
 use crate::auth::{self, Denied};
 use crate::brief::brief;
@@ -175,42 +175,13 @@ pub(crate) struct RejectionLog {
     counts: [AtomicU64; RejectionReason::ALL.len()],
     /// WebSockets of browsers that were accepted to be closed.
     closed: AtomicU64,
-    log: Mutex<LogInterval>,
-}
-
-/// Log lines of one kind in the current interval.
-#[derive(Debug, Default)]
-pub(crate) struct LogInterval {
-    begin: Option<Instant>,
-    lines: u32,
-    /// Events without a line since the last line.
-    suppressed: u64,
-}
-
-/// Events of one kind that are logged in each [`LOG_INTERVAL`]; the next line has the number of suppressed lines.
-const LOG_LINES_MAX: u32 = 10;
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
-impl LogInterval {
-    /// The number of suppressed lines since the last line, if another line may be written.
-    pub(crate) fn line(&mut self, now: Instant) -> Option<u64> {
-        if self.begin.is_none_or(|begin| now.duration_since(begin) >= LOG_INTERVAL) {
-            (self.begin, self.lines) = (Some(now), 0);
-        }
-        if self.lines >= LOG_LINES_MAX {
-            self.suppressed += 1;
-            return None;
-        }
-        self.lines += 1;
-        Some(std::mem::take(&mut self.suppressed))
-    }
+    log: LogLimit,
 }
 
 impl RejectionLog {
     pub(crate) fn note(&self, reason: RejectionReason, source: &RejectedRequest, text: &str) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
-        let line = self.log.lock().unwrap_or_else(PoisonError::into_inner).line(Instant::now());
-        let Some(suppressed) = line else { return };
+        let Some(suppressed) = self.log.permit(Instant::now()) else { return };
         let RejectedRequest { client, path, origin } = source;
         // Fields without a value are left out.
         let (origin, suppressed) = (origin.as_deref(), (suppressed > 0).then_some(suppressed));
@@ -241,19 +212,6 @@ impl Collector for RejectionMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn log_lines_are_limited_per_interval_and_the_next_line_counts_suppressed_lines() {
-        let (mut log, begin) = (LogInterval::default(), Instant::now());
-        for _ in 0..LOG_LINES_MAX {
-            assert_eq!(log.line(begin), Some(0));
-        }
-        for _ in 0..7 {
-            assert_eq!(log.line(begin + LOG_INTERVAL / 2), None);
-        }
-        assert_eq!(log.line(begin + LOG_INTERVAL), Some(7));
-        assert_eq!(log.line(begin + LOG_INTERVAL), Some(0));
-    }
 
     #[test]
     fn browser_receives_status_and_reason_in_the_close() {

@@ -17,7 +17,7 @@ use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::node::host_name;
 use crate::periodic::Periodic;
-use crate::policy::LivePolicy;
+use crate::policy::{LivePolicy, log_changed_rights};
 use crate::protocol::pusher::report::AppsReport;
 use crate::services::HubServices;
 use crate::streams::report;
@@ -62,7 +62,7 @@ impl DashboardClient {
         match policy.changed_rights(change, &self.rights) {
             Ok(rights) => self.rights = rights,
             // The options of this node may differ from those of the node that has checked the change.
-            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+            Err(fault) => return log_changed_rights(&fault),
         }
         policy.announce_rights(self.connection.as_ref(), &self.rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sinews_server::{CloseCode, Context, Cors, KeyWrite, OriginPolicy, PresenceInterval, Request, Response};
+use sinews_server::{
+    CloseCode, Context, Cors, KeyWrite, LogLimit, OriginPolicy, PresenceInterval, Request, Response,
+};
 
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
@@ -87,12 +89,29 @@ impl fmt::Display for RejectedClaims {
     }
 }
 
+/// Limit of the lines about rights that the application or the backend sends, and that are invalid here.
+static RIGHTS_LINES: LogLimit = LogLimit::new();
+
+/// Logs claims of a hook that are invalid.
+pub(crate) fn log_claims(problem: &str) {
+    if let Some(omitted) = RIGHTS_LINES.permit(Instant::now()) {
+        tracing::warn!(omitted, "claims of a hook: {problem}");
+    }
+}
+
+/// Logs rights of the backend that are invalid here, although another node has accepted them.
+pub(crate) fn log_changed_rights(fault: &str) {
+    if let Some(omitted) = RIGHTS_LINES.permit(Instant::now()) {
+        tracing::warn!(omitted, "rights of the backend: {fault}");
+    }
+}
+
 impl RejectedClaims {
     /// The code and the reason of the Close for a connection whose application has answered with these claims.
     pub(crate) fn into_close(self) -> (CloseCode, &'static str) {
         match self {
             Self::Invalid(problem) => {
-                tracing::warn!("claims of a hook: {problem}");
+                log_claims(&problem);
                 (CloseCode::TRY_AGAIN_LATER, UNANSWERED)
             }
             Self::Expired => (TOKEN_EXPIRED, EXPIRED),

@@ -75,6 +75,7 @@ mod http3;
 mod inherit;
 mod limits;
 mod listen;
+mod log_limit;
 mod mail;
 mod messages;
 mod metrics;
@@ -105,6 +106,7 @@ pub use inherit::Listeners;
 pub use ipnet::IpNet;
 pub use limits::{Limit, Limits, WhenFull};
 pub use listen::{Listen, ListenAddress};
+pub use log_limit::LogLimit;
 pub use messages::MessageRoute;
 pub use metrics::{
     ConnectionEnd, Dropped, Http2Fault, MetricReason, Metrics, Monitor, NotReady, ProcessMetrics,

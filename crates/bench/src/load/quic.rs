@@ -127,7 +127,7 @@ impl LoadEndpoint {
 /// Time without a packet after which a connection is lost. The server may have a shorter one.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-#[cfg(test)]
+#[cfg(all(test, feature = "http3"))]
 mod tests {
     use std::net::SocketAddr;
 

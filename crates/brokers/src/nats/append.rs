@@ -337,3 +337,97 @@ fn too_large(context: &Context, flight: &NatsAppend) -> Option<String> {
     let is_large = flight.append.records.iter().flatten().any(|record| size(record) > most);
     is_large.then(|| format!("a record exceeds the maximum of {most} bytes of NATS (max_payload)"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::{self, BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    use sinews_stream::Durability;
+    use sinews_stream::record::{RecordBuilder, ValueKind};
+
+    use super::super::settings::NatsSettings;
+    use super::*;
+    use crate::reconnect::simulated;
+    use crate::status::Status;
+    use crate::url::BrokerUrl;
+
+    /// Records behind which the server closes the connection.
+    const LOST_RECORDS: usize = 3;
+    const INFO: &str = r#"{"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true}"#;
+    const STREAM: &str = r#"{"config":{"name":"s-0","subjects":["s-0"],"retention":"limits","max_consumers":-1,
+        "max_msgs":-1,"max_bytes":-1,"discard":"old","max_age":0,"max_msgs_per_subject":-1,"storage":"file",
+        "num_replicas":1,"duplicate_window":120000000000},"created":"2024-01-01T00:00:00Z","state":{"messages":0,
+        "bytes":0,"first_seq":1,"first_ts":"2024-01-01T00:00:00Z","last_seq":0,
+        "last_ts":"2024-01-01T00:00:00Z","consumer_count":0}}"#;
+
+    /// Serves a connection until the client or the server closes it.
+    fn serve(stream: TcpStream, records: &AtomicUsize) -> io::Result<()> {
+        let mut reader = BufReader::new(stream);
+        write!(reader.get_mut(), "INFO {INFO}\r\n")?;
+        let mut subscription = String::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let words: Vec<&str> = line.trim_end().split(' ').collect();
+            let answer = match words[..] {
+                ["PING"] => {
+                    reader.get_mut().write_all(b"PONG\r\n")?;
+                    continue;
+                }
+                ["SUB", .., id] => {
+                    id.clone_into(&mut subscription);
+                    continue;
+                }
+                ["HPUB", ..] if records.fetch_add(1, Ordering::SeqCst) < LOST_RECORDS => return Ok(()),
+                ["HPUB", ..] => r#"{"stream":"s-0","seq":7}"#,
+                ["PUB", ..] => STREAM,
+                _ => continue,
+            };
+            let size: usize = words.last().and_then(|size| size.parse().ok()).expect("a size");
+            reader.read_exact(&mut vec![0; size + 2])?;
+            let (inbox, length) = (words[2], answer.len());
+            write!(reader.get_mut(), "MSG {inbox} {subscription} {length}\r\n{answer}\r\n")?;
+        }
+    }
+
+    #[test]
+    fn delays_of_appends_grow_across_logins() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let url = format!("nats://{}", listener.local_addr().expect("it is bound"));
+        // One connection for each record, and one that is closed before the login between two of them; one for the stream.
+        let server = thread::spawn(move || {
+            let records = Arc::new(AtomicUsize::new(0));
+            for connection in 0..=2 * LOST_RECORDS + 1 {
+                let (stream, _) = listener.accept().expect("a connection");
+                if connection < 2 || connection % 2 == 1 {
+                    let records = Arc::clone(&records);
+                    thread::spawn(move || drop(serve(stream, &records)));
+                }
+            }
+        });
+        let mut address = BrokerUrl::parse(&url, &BTreeMap::new()).expect("a URL");
+        let status = Arc::new(Status::new(url, Duration::ZERO));
+        let streams = JetStreams::new(NatsSettings::of(&mut address).expect("settings"), Arc::clone(&status));
+        let mut records = RecordBuilder::new();
+        records.push(0, b"", b"a", ValueKind::Bytes).expect("small");
+        let (append, mut pending) = QueuedAppend::without_queue(records.finish().expect("a record"), status);
+        let (queue, receiver) = mpsc::channel(1);
+        queue.try_send(append).ok().expect("room");
+        drop(queue);
+        simulated::start();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(NatsPublisher::new(&streams).run(receiver));
+        assert_eq!(pending.block(Durability::Broker).expect("an acknowledgement").first, 7);
+        // The first one is that of the connection for the stream.
+        let delays = simulated::delays();
+        assert_eq!(delays.len(), 1 + 2 * LOST_RECORDS, "{delays:?}");
+        simulated::assert_growth(&delays[1..]);
+        server.join().expect("no panic");
+    }
+}

@@ -269,3 +269,56 @@ fn is_unknown(error: &GetStreamError) -> bool {
 fn created(stream: &stream::Stream) -> i128 {
     stream.cached_info().created.unix_timestamp_nanos()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::reconnect::simulated;
+    use crate::url::BrokerUrl;
+
+    /// Attempts to connect again.
+    const RECONNECTS: usize = 6;
+
+    #[test]
+    fn delays_of_the_connection_for_subscriptions_grow_across_logins() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let url = format!("nats://{}", listener.local_addr().expect("it is bound"));
+        let is_done = Arc::new(Notify::new());
+        let done = Arc::clone(&is_done);
+        // Each connection ends behind the login, or, every second one, before it.
+        let server = thread::spawn(move || {
+            for connection in 0..=RECONNECTS {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                if connection % 2 == 1 {
+                    continue;
+                }
+                stream.write_all(b"INFO {\"server_id\":\"x\",\"max_payload\":1024}\r\n").expect("it is open");
+                let lines = BufReader::new(stream.try_clone().expect("a descriptor")).lines();
+                assert!(lines.map_while(Result::ok).any(|line| line == "PING"), "a login");
+                stream.write_all(b"PONG\r\n").expect("it is open");
+            }
+            done.notify_one();
+        });
+        let mut address = BrokerUrl::parse(&url, &BTreeMap::new()).expect("a URL");
+        let status = Arc::new(Status::new(url, Duration::ZERO));
+        let streams = JetStreams::new(NatsSettings::of(&mut address).expect("settings"), status);
+        simulated::start();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let _context = streams.reader().await.expect("a login");
+            is_done.notified().await;
+        });
+        server.join().expect("no panic");
+        // The first one is that of the first login. One more may have begun at the end.
+        let delays = simulated::delays();
+        assert!(delays.len() > RECONNECTS, "{delays:?}");
+        simulated::assert_growth(&delays[1..]);
+    }
+}

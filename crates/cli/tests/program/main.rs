@@ -21,6 +21,10 @@ mod namespaces;
 mod ports;
 mod protocol;
 mod proxies;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+#[allow(dead_code, reason = "the brokers that are compiled need a part of it")]
+#[path = "../../../brokers/tests/bridges/broker/real.rs"]
+mod real_broker;
 mod reference;
 mod reload;
 mod secrets;

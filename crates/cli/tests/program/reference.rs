@@ -15,18 +15,41 @@ pub(crate) struct ReferenceSetting {
     pub(crate) reloads: bool,
 }
 
-/// Settings with free text that is no secret: errors may repeat it.
-const PUBLIC: [&str; 9] = [
+/// Settings with free text that is no secret: errors may repeat it, but no password of a URL in it. Any other setting with free text
+/// counts as one that may have a secret.
+const PUBLIC: [&str; 27] = [
     "auth.audience",
     "auth.issuer",
+    "auth.personal_topics",
+    "auth.public_publish",
+    "auth.public_subscribe",
     "cluster.node_name",
+    "history",
+    "hooks.headers",
+    "hosts",
+    "listen",
+    "log",
+    "origin",
     "pusher.app[].id",
     "pusher.app[].key",
     "pusher.app[].name",
+    "pusher.app[].origins",
     "pusher.app[].topics",
     "pusher.app[].webhook_channels",
     "pusher.app[].webhook_channel_suffixes",
+    "pusher.path_prefix",
+    "streams.compact",
+    "streams.fsync",
+    "streams.keyed_topics",
+    "streams.listen",
+    "streams.topics",
+    "trusted_proxies",
+    "webhook.*.topics",
 ];
+
+/// Begins of the types whose values are numbers, or words that the program knows.
+const CLOSED: [&str; 5] =
+    ["true or false", "a whole number", "a number of", "a string with a number", "a string of octal digits"];
 
 /// Lists all settings.
 pub(crate) fn settings() -> Vec<ReferenceSetting> {
@@ -52,11 +75,21 @@ impl ReferenceSetting {
         self.kind.starts_with("the path of a file")
     }
 
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind.starts_with("the path of a directory")
+    }
+
     /// Whether its values may be secrets, or have one.
     pub(crate) fn may_have_secret(&self) -> bool {
-        let is_text = self.kind.starts_with("a string")
-            && !["a number and a unit", "octal digits"].iter().any(|other| self.kind.contains(other));
-        self.is_file() || is_text && !PUBLIC.contains(&&*self.name)
+        !self.is_closed() && !PUBLIC.contains(&&*self.name)
+    }
+
+    /// Whether its values are numbers, or words that the program knows.
+    fn is_closed(&self) -> bool {
+        // Between the words of an enumeration, there are only separators.
+        let is_separator = |text: &str| ["", ",", "or", ", or a list of them"].contains(&text.trim());
+        CLOSED.iter().any(|begin| self.kind.starts_with(begin))
+            || self.kind.split('"').step_by(2).all(is_separator)
     }
 
     /// Whether only a file of settings has it.

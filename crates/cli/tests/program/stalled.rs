@@ -38,6 +38,9 @@ fn wait_until_healthy(address: SocketAddr) {
     assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 "));
 }
 
+/// Time that the program waits at its exit for a reader of its output that stalls.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The exit of the server, although nothing reads its output.
 fn wait_for_exit(child: &mut Child) {
     let deadline = Instant::now() + TIMEOUT;
@@ -119,8 +122,10 @@ fn server_stops_although_the_reader_of_its_log_stalls() {
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answers = Vec::new();
     stream.read_to_end(&mut answers).unwrap();
+    let begun = Instant::now();
     server.signal("TERM");
     wait_for_exit(&mut server.child);
+    assert!(begun.elapsed() >= FLUSH_TIMEOUT, "the log is not flushed at the exit");
 }
 
 #[test]
@@ -150,9 +155,11 @@ fn start_that_fails_ends_although_nothing_reads_standard_error() {
     let mut command = program();
     command.args(["serve", "--auth-secret-file", "/nowhere/secret"]);
     command.stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+    let begun = Instant::now();
     let mut server = KillOnDrop(command.spawn().unwrap());
     wait_for_exit(&mut server.0);
     assert!(!server.0.wait().unwrap().success());
+    assert!(begun.elapsed() >= FLUSH_TIMEOUT, "the error is not flushed at the exit");
 }
 
 #[test]

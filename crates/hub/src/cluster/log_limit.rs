@@ -1,9 +1,8 @@
 //! Limits of log lines that other nodes and the broker cause.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::admission::LogInterval;
+use sinews_server::LogLimit;
 
 /// Limits of the lines that nodes cause, by kind.
 #[derive(Debug, Default)]
@@ -15,29 +14,16 @@ pub(super) struct LogLimits {
     pub(super) rejected: LogLimit,
 }
 
-/// Permits some lines of one kind in an interval, and counts the others.
-#[derive(Debug, Default)]
-pub(super) struct LogLimit(Mutex<LogInterval>);
+/// Limit of the lines about keys that this node lacks.
+pub(super) static LACKED_KEYS: LogLimit = LogLimit::new();
 
-impl LogLimit {
-    /// Returns the number of lines that were omitted since the last permitted line; `None` if this line is omitted, too.
-    pub(super) fn permit(&self, now: Instant) -> Option<u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).line(now)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn lines_of_an_interval_are_bounded_and_counted() {
-        let (limit, now) = (LogLimit::default(), Instant::now());
-        let permitted = (0..2_000).filter(|_| limit.permit(now).is_some()).count();
-        assert_eq!(permitted, 10);
-        let later = now + Duration::from_secs(10);
-        assert_eq!((limit.permit(later), limit.permit(later)), (Some(1_990), Some(0)));
+/// Logs that this node has no memory for the keys of a topic.
+pub(super) fn log_excess_keys(topic: &str, now: Instant) {
+    if let Some(omitted) = LACKED_KEYS.permit(now) {
+        tracing::error!(
+            topic,
+            omitted,
+            "the keys of a topic exceed limits.max_keyed_memory of this node: it has none of them"
+        );
     }
 }

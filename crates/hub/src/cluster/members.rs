@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sinews_server::{Member, OwnPresence, Publisher};
+use sinews_server::{LogLimit, Member, OwnPresence, Publisher};
 
 use super::message::NodeId;
 
@@ -33,6 +33,9 @@ const MEMBERS_PER_CHANGE: usize = 1_000;
 
 /// Interval between requests for the same presence.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Limit of the lines about members that exceed the limit of memory.
+static EXCESS_LINES: LogLimit = LogLimit::new();
 
 /// Flags of a part of a snapshot.
 pub(super) const FIRST_PART: u8 = 1;
@@ -199,10 +202,13 @@ impl NodePresence {
         // A topic that was present for a moment is a change for the node that reports it.
         if change != 0 || !members.is_empty() || topic.connections == 0 {
             let left_out = publisher.adjust_presence(&name, change, &members);
-            if left_out > 0 {
+            if left_out > 0
+                && let Some(omitted) = EXCESS_LINES.permit(Instant::now())
+            {
                 tracing::warn!(
                     topic = &*name,
                     left_out,
+                    omitted,
                     "members of other nodes exceed the memory limit of presence"
                 );
             }

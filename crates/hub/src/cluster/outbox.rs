@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mio::Waker;
+use sinews_server::LogLimit;
 
 use super::direct::{DirectWrite, DirectWriter};
 use super::members::members_per_message;
@@ -35,6 +36,9 @@ const PINGS_MAX: usize = 1 << 18;
 
 /// Limit of the publications in one message in bytes: the work of a broker for a message is small beside its bytes then.
 const BATCH_MAX: usize = 32 << 10;
+
+/// Limit of the lines about messages that exceed the largest message of the broker.
+static LARGE_LINES: LogLimit = LogLimit::new();
 
 /// Messages for the broker.
 #[derive(Debug)]
@@ -306,12 +310,15 @@ impl Outbox {
             let limit = state.max_payload;
             drop(state);
             self.counters.dropped_large.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                topic,
-                size,
-                limit,
-                "publication exceeds the largest message of the cluster's broker: other nodes do not receive it"
-            );
+            if let Some(omitted) = LARGE_LINES.permit(Instant::now()) {
+                tracing::warn!(
+                    topic,
+                    size,
+                    limit,
+                    omitted,
+                    "publication exceeds the largest message of the cluster's broker: other nodes do not receive it"
+                );
+            }
             return;
         }
         if state.bytes.len() + state.batch.len() + size > WAITING_MAX {
@@ -345,12 +352,15 @@ impl Outbox {
         if size > limit {
             drop(state);
             self.counters.dropped_large.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(
-                ?kind,
-                size,
-                limit,
-                "message to other nodes exceeds the largest message of the cluster's broker (max_payload): it is not sent"
-            );
+            if let Some(omitted) = LARGE_LINES.permit(Instant::now()) {
+                tracing::error!(
+                    ?kind,
+                    size,
+                    limit,
+                    omitted,
+                    "message to other nodes exceeds the largest message of the cluster's broker (max_payload): it is not sent"
+                );
+            }
             return;
         }
         state.end_batch(self.kind);

@@ -2,24 +2,36 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
+
+use sinews_server::LogLimit;
 
 use super::{ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, STEP};
 use crate::auth::{Revocation, RevocationError, Revocations, RevokedTokens};
 use crate::closing::TOKEN_EXPIRED;
+
+/// Limit of the lines about revocations that this process does not store.
+static FAULT_LINES: LogLimit = LogLimit::new();
 
 impl ConnectionRegistry {
     /// Revokes tokens in this process, for another process or node, and closes their connections. Returns their number.
     /// The connections of tokens that are revoked already are closed.
     pub(crate) fn revoke(&self, revocations: &Revocations, all: &[Revocation]) -> usize {
         let (new, stored) = revocations.revoke_all(all);
-        match stored {
-            // The other process or node answers the request.
-            Ok(_stored) => {}
-            Err(RevocationError::Full) => {
-                tracing::warn!("too many revocations are in effect: some of another node are ignored");
-            }
-            Err(RevocationError::NotStored(why)) => {
-                tracing::error!("a restart forgets revocations of another node: {why}");
+        // The other process or node answers the request.
+        if let Err(error) = stored
+            && let Some(omitted) = FAULT_LINES.permit(Instant::now())
+        {
+            match error {
+                RevocationError::Full => {
+                    tracing::warn!(
+                        omitted,
+                        "too many revocations are in effect: some of another node are ignored"
+                    );
+                }
+                RevocationError::NotStored(why) => {
+                    tracing::error!(omitted, "a restart forgets revocations of another node: {why}");
+                }
             }
         }
         let (mut count, mut with_id) = (0, HashMap::new());

@@ -1,6 +1,7 @@
 //! Hooks of plain requests, which the application decides about before their answer.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +10,7 @@ use futures_util::future::try_join_all;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sinews_server::{KeyWrite, Request, Response};
+use sinews_server::{KeyWrite, LogLimit, Request, Response};
 
 use super::calls::{CallData, HookCall};
 use super::detail::HookDetail;
@@ -20,11 +21,14 @@ use crate::auth::{Denied, Rights};
 use crate::closing::EXPIRED;
 use crate::http::failure;
 use crate::namespaces::TopicHook;
-use crate::policy::{LivePolicy, RejectedClaims};
+use crate::policy::{LivePolicy, RejectedClaims, log_claims};
 use crate::problem::{Problem, code, problem};
 use crate::topics::MessageContent;
 use crate::topics::keys::value_len;
 use crate::uncached::UNCACHED;
+
+/// Limit of the lines about values of an application for keys that are deleted.
+static VALUE_LINES: LogLimit = LogLimit::new();
 
 /// The hooks that decide about one plain request.
 pub(crate) struct RequestHooks {
@@ -126,7 +130,7 @@ impl RequestHooks {
             RejectedClaims::Expired => Denied::token(EXPIRED.to_owned()).into(),
             RejectedClaims::Revoked(denied) => RequestRejection::from(denied),
             RejectedClaims::Invalid(error) => {
-                tracing::warn!("claims of a hook: {error}");
+                log_claims(&error);
                 problem(code::STORE, UNANSWERED).into()
             }
         })?;
@@ -269,7 +273,9 @@ pub(crate) fn accepted_write(
     let write = rights.limit_key(topic, write);
     let Some(content) = replaced(reply, max_message)? else { return Ok(write) };
     if write.value().is_none() {
-        tracing::warn!(topic, "a hook's answer has a value for a key that is deleted");
+        if let Some(omitted) = VALUE_LINES.permit(Instant::now()) {
+            tracing::warn!(topic, omitted, "a hook's answer has a value for a key that is deleted");
+        }
         return Err(problem(code::STORE, UNANSWERED));
     }
     let write = write.with_value(content.into_key_value());

@@ -16,7 +16,7 @@ use crate::admission::HandshakeRejection;
 use crate::auth::{Action, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, ConnectionRegistry, RegisteredConnection};
-use crate::policy::LivePolicy;
+use crate::policy::{LivePolicy, log_changed_rights};
 use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::errors::malformed;
@@ -122,7 +122,7 @@ impl BinaryClient {
         match self.live.policy().changed_rights(change, &client.rights) {
             Ok(rights) => client.rights = rights,
             // The options of this node may differ from those of the node that has checked the change.
-            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+            Err(fault) => return log_changed_rights(&fault),
         }
         self.announce_rights(0, cx);
     }

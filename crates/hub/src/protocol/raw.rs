@@ -17,7 +17,7 @@ use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::http::topic_of;
 use crate::namespaces::ConnectionRates;
-use crate::policy::LivePolicy;
+use crate::policy::{LivePolicy, log_changed_rights};
 use crate::problem::code;
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::streams::service::StreamService;
@@ -115,7 +115,7 @@ impl TopicClient {
         match self.live.policy().changed_rights(change, &self.rights) {
             Ok(rights) => self.rights = rights,
             // The options of this node may differ from those of the node that has checked the change.
-            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+            Err(fault) => return log_changed_rights(&fault),
         }
         self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.

@@ -1,6 +1,8 @@
 //! The ways to publish to the server below: as a connection, on a worker, or from any thread.
 
-use sinews_server::{Context, Position, Prepared, PublishError, Publisher, SubscriberId, Topics};
+use std::time::Instant;
+
+use sinews_server::{Context, LogLimit, Position, Prepared, PublishError, Publisher, SubscriberId, Topics};
 
 /// The subscriber that a publication does not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,11 +156,16 @@ impl TopicPublisher for Publisher {
     }
 }
 
+/// Limit of the lines about publications that did not reach all subscribers.
+static UNDELIVERED_LINES: LogLimit = LogLimit::new();
+
 /// The number of subscribers that a publication has reached; reports the others.
 pub(super) fn reached(result: Result<usize, PublishError>) -> usize {
     result.unwrap_or_else(|error| match error {
         PublishError::Undelivered(undelivered) => {
-            tracing::warn!("{undelivered}");
+            if let Some(omitted) = UNDELIVERED_LINES.permit(Instant::now()) {
+                tracing::warn!(omitted, "{undelivered}");
+            }
             undelivered.reached
         }
         _ => 0,

@@ -373,3 +373,26 @@ impl H1Conn {
         owed_nothing
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Other clients have no listener while the server stops.
+    #[test]
+    fn stop_gives_a_client_at_most_a_second() {
+        let (config, second) = (HttpConfig::default(), Duration::from_secs(1));
+        let [early, progress, late] = [1, 2, 3].map(|seconds| Time::ZERO + second * seconds);
+        // It takes no bytes of an answer.
+        assert_eq!(write_deadline(progress, None, &config), progress + config.write_timeout);
+        assert_eq!(write_deadline(progress, Some(early), &config), progress + second);
+        assert_eq!(write_deadline(progress, Some(late), &config), late + second);
+        // It has all answers, and does not end its side.
+        let mut conn = H1Conn::new(ConnId::from_bits(1), ([127, 0, 0, 1], 1).into(), progress);
+        conn.closing = true;
+        assert_eq!(conn.deadline(&config, None), progress + LINGER);
+        assert_eq!(conn.deadline(&config, Some(early)), progress + second);
+    }
+}

@@ -11,7 +11,11 @@ use super::name::InvalidTopic;
 use super::presence::undelivered::UpdateTurn;
 use super::registry::{Publication, Topics};
 use super::subscriber_id::SubscriberId;
+use crate::log_limit::LogLimit;
 use crate::mail::{Mail, MailedPublication};
+
+/// Limit of the lines about publications that a full mailbox has dropped.
+static LOST_LINES: LogLimit = LogLimit::new();
 
 impl Topics {
     /// Publishes a message built from its position in the topic, if the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)), so that
@@ -218,10 +222,13 @@ impl Topics {
         except: Option<SubscriberId>,
     ) -> (usize, usize) {
         let (reached, lost) = recipients.post(versioned, &self.posts, except_thread, except);
-        if lost > 0 {
+        if lost > 0
+            && let Some(omitted) = LOST_LINES.permit(Instant::now())
+        {
             tracing::warn!(
                 topic = &**recipients.name,
                 subscribers = lost,
+                omitted,
                 "mailbox full: publication dropped for its subscribers"
             );
         }

@@ -64,7 +64,7 @@ impl Stream {
 
     /// Bounds the next read or write.
     pub(super) fn bound(&mut self, left: Option<Duration>) -> io::Result<()> {
-        bound(&mut self.tcp(), left)
+        bound(self.tcp(), left)
     }
 }
 
@@ -102,7 +102,7 @@ impl Write for Stream {
 }
 
 /// Bounds the next read or write.
-pub(super) fn bound(tcp: &mut &TcpStream, left: Option<Duration>) -> io::Result<()> {
+pub(super) fn bound(tcp: &TcpStream, left: Option<Duration>) -> io::Result<()> {
     tcp.set_read_timeout(left)?;
     tcp.set_write_timeout(left)
 }
@@ -172,15 +172,15 @@ fn secure_by_rustls(
     let mut connection = connection.map_err(|error| TlsError::Setup(error.to_string()))?;
     while connection.is_handshaking() || connection.wants_write() {
         if connection.wants_write() {
-            within(&mut &tcp, until, bound, |tcp| connection.write_tls(tcp))?;
+            within(&mut &tcp, until, |tcp, left| bound(tcp, left), |tcp| connection.write_tls(tcp))?;
             continue;
         }
-        if within(&mut &tcp, until, bound, |tcp| connection.read_tls(tcp))? == 0 {
+        if within(&mut &tcp, until, |tcp, left| bound(tcp, left), |tcp| connection.read_tls(tcp))? == 0 {
             return Err(TlsError::Handshake(io::ErrorKind::UnexpectedEof.into()).into());
         }
         if let Err(error) = connection.process_new_packets() {
             // The alert tells the server the reason. An error now changes nothing.
-            let _ = within(&mut &tcp, until, bound, |tcp| connection.write_tls(tcp));
+            let _ = within(&mut &tcp, until, |tcp, left| bound(tcp, left), |tcp| connection.write_tls(tcp));
             return Err(TlsError::Handshake(io::Error::new(io::ErrorKind::InvalidData, error)).into());
         }
     }
@@ -211,7 +211,7 @@ fn secure_by_platform(
         };
         let mut tcp = interrupted.get_ref();
         tcp.set_nonblocking(false).map_err(WaitError::Io)?;
-        within(&mut tcp, until, bound, |tcp| tcp.peek(&mut [0]))?;
+        within(&mut tcp, until, |tcp, left| bound(tcp, left), |tcp| tcp.peek(&mut [0]))?;
         tcp.set_nonblocking(true).map_err(WaitError::Io)?;
         shaken = interrupted.handshake();
     }

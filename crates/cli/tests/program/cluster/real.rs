@@ -9,9 +9,7 @@ use sinews_testkit::{Frame, Reply};
 
 use crate::support::{PROGRAM, Running, Socket, TIMEOUT};
 
-#[allow(dead_code, reason = "these tests need a part of it")]
-#[path = "../../../../brokers/tests/bridges/broker/real.rs"]
-pub(crate) mod broker;
+pub(crate) use crate::real_broker as broker;
 
 use broker::{control, unused_name, url};
 

@@ -18,6 +18,7 @@ use super::wire::{KeyDecoder, KeyEncoder, Precursor};
 use super::writes::WRITE_TIMEOUT;
 use crate::brief::brief;
 use crate::cluster::connection::OutputOffsets;
+use crate::cluster::log_limit::LACKED_KEYS;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::cluster::times::RETURN_TIME;
 use crate::problem::{Problem, code, problem};
@@ -273,8 +274,10 @@ impl KeyReplicator {
     fn claim_above(&mut self, topic: &str, claim: Claim) {
         let Some((topic, _)) = self.topics.get_key_value(topic) else { return };
         let topic = Arc::clone(topic);
-        tracing::warn!(topic = &*topic, owner = %format!("{:032x}", claim.owner),
-            "a node has returned with keys of a topic that the cluster has replaced meanwhile: they are lost");
+        if let Some(omitted) = LACKED_KEYS.permit(self.now) {
+            tracing::warn!(topic = &*topic, owner = %format!("{:032x}", claim.owner), omitted,
+                "a node has returned with keys of a topic that the cluster has replaced meanwhile: they are lost");
+        }
         if let Some(known) = self.topics.get_mut(&topic) {
             known.claim.term = known.claim.term.max(claim.term);
             known.claim.epoch = known.claim.epoch.max(claim.epoch);
@@ -286,10 +289,14 @@ impl KeyReplicator {
     pub(super) fn warn_of_lost_changes(&self, topic: &str, from: Position) {
         let known = self.topics.get(topic).filter(|_| self.is_durable(topic));
         let Some((claim, sequence)) = known.and_then(|known| self.own_position(topic, known)) else { return };
-        if claim.epoch == from.epoch && sequence > from.sequence {
+        if claim.epoch == from.epoch
+            && sequence > from.sequence
+            && let Some(omitted) = LACKED_KEYS.permit(self.now)
+        {
             tracing::warn!(
                 topic,
                 changes = sequence - from.sequence,
+                omitted,
                 "another node owns the keys of a topic, and had not received the last changes: they are lost"
             );
         }

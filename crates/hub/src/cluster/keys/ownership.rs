@@ -8,6 +8,7 @@ use super::claim::{topic_hash, weight};
 use super::replicator::{KeyReplicator, ReplicaState};
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{ChangeItem, Precursor};
+use crate::cluster::log_limit::LACKED_KEYS;
 use crate::cluster::message::MessageKind;
 use crate::cluster::times::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
@@ -72,8 +73,9 @@ impl KeyReplicator {
         };
         if let Some((claim, replica)) = known
             && precursor == Precursor::Unknown
+            && let Some(omitted) = LACKED_KEYS.permit(self.now)
         {
-            tracing::warn!(topic = &**topic, owner = %format!("{:032x}", claim.owner), ?replica,
+            tracing::warn!(topic = &**topic, owner = %format!("{:032x}", claim.owner), ?replica, omitted,
                 "the owner of the keys of a topic has gone, and no node has its last changes");
         }
         let term = known.map_or(0, |(claim, _)| claim.term).saturating_add(1);

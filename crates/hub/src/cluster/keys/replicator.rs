@@ -13,6 +13,7 @@ use super::shared::{ClusterKeys, LoadFailure};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
 use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
 use super::writes::KeyWrites;
+use crate::cluster::log_limit::log_excess_keys;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::topics::shared_keys::Claim;
 
@@ -553,10 +554,7 @@ impl KeyReplicator {
             Err(ReplicaError::ServerFull) => {
                 known.keys_of = None;
                 if known.replica != ReplicaState::Refused {
-                    tracing::error!(
-                        topic = &**topic,
-                        "the keys of a topic exceed limits.max_keyed_memory of this node: it has none of them"
-                    );
+                    log_excess_keys(topic, now);
                 }
                 known.replica = ReplicaState::Refused;
                 self.set_refused(topic, Some(LoadFailure::Memory));

@@ -15,6 +15,7 @@ use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
 use super::settling::KeysHeartbeat;
 use super::shared::LoadFailure;
 use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
+use crate::cluster::log_limit::LACKED_KEYS;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::cluster::times::RETURN_TIME;
 use crate::topics::shared_keys::Claim;
@@ -388,10 +389,13 @@ impl KeyReplicator {
     /// Continues without the keys of a topic that do not arrive: perhaps a value exceeds the largest message of the broker.
     fn refuse_unanswered(&mut self, topic: &Arc<str>, now: Instant) {
         let Some(known) = self.topics.get_mut(topic) else { return };
-        if known.replica != ReplicaState::Refused {
+        if known.replica != ReplicaState::Refused
+            && let Some(omitted) = LACKED_KEYS.permit(now)
+        {
             tracing::error!(
                 topic = &**topic,
                 owner = %format!("{:032x}", known.claim.owner),
+                omitted,
                 "the owner of the keys of a topic does not send them, perhaps because a value exceeds the largest message \
                  of the broker: this node has none of them"
             );

@@ -1,17 +1,21 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::AtomicUsize;
 
 use sinews_server::{BoundServer, Router, Server};
+use tracing::Metadata;
+use tracing::span::{Attributes, Id, Record};
 
 use super::super::message::{MessageKind, NodeId, NodeMessageHead, write_publication, write_topic};
 use super::super::options::ClusterOptions;
 use super::super::outbox::Audience;
+use super::super::times::NODE_TIMEOUT;
 use super::*;
 use crate::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
 use crate::handover::wire::ContentKind;
 use crate::hosts::HostRules;
 use crate::namespaces::order::PatternSwitch;
-use crate::policy::AccessPolicy;
+use crate::policy::{AccessPolicy, RejectedClaims};
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -20,6 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 struct TestLink {
     link: ClusterLink,
     events: Events,
+    listener: TcpListener,
     broker: TcpStream,
     /// Number of messages of the other node.
     messages: u64,
@@ -36,16 +41,9 @@ impl TestLink {
         let auth = Auth::new(&AuthOptions::new()).unwrap();
         let live = LivePolicy::new(AccessPolicy::new(auth, HostRules::default())).unwrap();
         let mut link = ClusterLink::new(&cluster, (hub, live), server.publisher()).unwrap();
-        link.connect(Instant::now());
-        let (mut broker, _) = listener.accept().unwrap();
-        broker.write_all(b"INFO {}\r\nPONG\r\n").unwrap();
-        let (mut events, end) = (Events::with_capacity(8), Instant::now() + TIMEOUT);
-        while !link.connection.as_ref().unwrap().is_ready {
-            assert!(Instant::now() < end, "the link is not connected");
-            link.wait(&mut events, BACKLOG_DELAY);
-            link.turn();
-        }
-        Self { link, events, broker, messages: 0, _server: server }
+        let mut events = Events::with_capacity(8);
+        let broker = log_in(&mut link, &mut events, &listener);
+        Self { link, events, listener, broker, messages: 0, _server: server }
     }
 
     /// The bytes of a message of another node, as the broker sends it.
@@ -76,13 +74,30 @@ impl TestLink {
     }
 }
 
+/// Connects a link, and logs it in. Returns the end of the broker.
+fn log_in(link: &mut ClusterLink, events: &mut Events, listener: &TcpListener) -> TcpStream {
+    link.connect(Instant::now());
+    let (mut broker, _) = listener.accept().unwrap();
+    broker.write_all(b"INFO {}\r\nPONG\r\n").unwrap();
+    let end = Instant::now() + TIMEOUT;
+    while !link.connection.as_ref().unwrap().is_ready {
+        assert!(Instant::now() < end, "the link is not connected");
+        link.wait(events, BACKLOG_DELAY);
+        link.turn();
+    }
+    broker
+}
+
 /// A broker that accepts each login, and then closes the connection.
 #[test]
 fn delay_grows_across_logins_until_a_connection_lasts() {
-    let mut link = TestLink::new().link;
+    let TestLink { mut link, mut events, listener, broker, _server, .. } = TestLink::new();
+    drop(broker);
     for attempts in 1..8 {
+        if attempts > 1 {
+            log_in(&mut link, &mut events, &listener);
+        }
         let now = Instant::now();
-        link.ready_at = Some(now);
         link.disconnect("test", now);
         assert_eq!(link.attempts, attempts, "a login alone is no success");
         let delay = RETRY_MIN.saturating_mul(1 << (attempts - 1)).min(RETRY_MAX);
@@ -96,6 +111,78 @@ fn delay_grows_across_logins_until_a_connection_lasts() {
     link.beat_at = now;
     link.beat(now + STABLE_TIME);
     assert_eq!(link.attempts, 0);
+}
+
+/// Counts the lines of the log of this thread.
+#[derive(Clone, Default)]
+struct LineCounter(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for LineCounter {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        if *event.metadata().level() <= tracing::Level::INFO {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn lines_of_the_log_that_nodes_and_the_broker_cause_are_limited() {
+    const NODES: u128 = 1_000;
+    let TestLink { mut link, broker: _broker, _server, .. } = TestLink::new();
+    let cluster = Arc::clone(link.cluster());
+    let mut receive = |kind, id: u128, number| {
+        let mut message = Vec::new();
+        NodeMessageHead { kind, node: NodeId { id, start: 1 }, number }.write(&mut message);
+        message.extend_from_slice(br#"{"name":"","version":"","uptime":0}"#);
+        link.receiver.receive(&message, Instant::now());
+    };
+    let (lines, mut unlimited) = (LineCounter::default(), Vec::new());
+    let mut count = |cause, kinds, work: &mut dyn FnMut()| {
+        let before = lines.0.load(Ordering::Relaxed);
+        tracing::subscriber::with_default(lines.clone(), work);
+        let count = lines.0.load(Ordering::Relaxed) - before;
+        if !(kinds..=10 * kinds).contains(&count) {
+            unlimited.push((cause, count));
+        }
+    };
+    count("nodes join, and exceed the limit", 2, &mut || {
+        (1..=NODES).for_each(|id| receive(MessageKind::Heartbeat, id, 1));
+    });
+    count("nodes leave", 1, &mut || (1..=NODES / 10).for_each(|id| receive(MessageKind::Leave, id, 2)));
+    let later = Instant::now() + NODE_TIMEOUT;
+    count("nodes are dead", 1, &mut || drop(cluster.expire_nodes(later, true)));
+    count("the broker rejects commands", 1, &mut || {
+        let now = Instant::now();
+        (0..NODES).for_each(|id| link.rejections.note(&cluster, id.to_string(), now));
+    });
+    let large = vec![b'x'; cluster.outbox.max_payload()];
+    count("clients publish what the broker does not accept", 1, &mut || {
+        for _ in 0..NODES {
+            cluster.outbox.publish("chat.1", Audience::Subscribers, (ContentKind::Text, &large, None));
+        }
+    });
+    count("clients connect, and the application answers with invalid claims", 1, &mut || {
+        for _ in 0..NODES {
+            let _ = RejectedClaims::Invalid("no claim".to_owned()).into_close();
+        }
+    });
+    assert!(unlimited.is_empty(), "{unlimited:?}");
 }
 
 #[test]

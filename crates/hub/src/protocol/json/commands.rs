@@ -8,6 +8,7 @@ use super::{JsonClient, OpReply, send_json};
 use crate::auth::RightsChange;
 use crate::closing::close;
 use crate::connections::{ConnectionCommand, ConnectionPath, RegisteredConnection};
+use crate::policy::log_changed_rights;
 use crate::problem::{Problem, code, problem};
 
 impl JsonClient {
@@ -54,7 +55,7 @@ impl JsonClient {
         let rights = match self.live.policy().changed_rights(change, &self.rights) {
             Ok(rights) => rights,
             // The options of this node may differ from those of the node that has checked the change.
-            Err(fault) => return tracing::warn!("rights of the backend: {fault}"),
+            Err(fault) => return log_changed_rights(&fault),
         };
         self.set_rights(rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.

@@ -10,7 +10,9 @@ use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sinews_server::{CloseCode, Context, KeySubscription, KeyWrite, Kind, Payload, ReplayFrom, Request};
+use sinews_server::{
+    CloseCode, Context, KeySubscription, KeyWrite, Kind, LogLimit, Payload, ReplayFrom, Request,
+};
 
 use super::keys::{KeyOp, KeyRequest};
 use super::members::PresenceDetail;
@@ -27,6 +29,9 @@ use crate::namespaces::TopicHook;
 use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::problem::{Problem, code, problem};
 use crate::topics::{self, MessageContent};
+
+/// Limit of the lines about invalid topics of an application.
+static TOPIC_LINES: LogLimit = LogLimit::new();
 
 /// State of a connection's hooks.
 #[derive(Default)]
@@ -547,7 +552,9 @@ impl JsonClient {
         for topic in topics {
             let checked = topics::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
             if let Err(problem) = checked.and_then(|()| self.subscribe_by_server(topic, cx)) {
-                tracing::warn!(topic = %brief(topic), "topic of a hook: {}", problem.text);
+                if let Some(omitted) = TOPIC_LINES.permit(Instant::now()) {
+                    tracing::warn!(topic = %brief(topic), omitted, "topic of a hook: {}", problem.text);
+                }
             }
         }
     }

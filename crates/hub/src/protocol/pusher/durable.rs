@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{self, Poll};
+use std::time::Instant;
 
-use sinews_server::{Context, InvalidTopic, Prepared, ReplayFrom};
+use sinews_server::{Context, InvalidTopic, LogLimit, Prepared, ReplayFrom};
 
 use super::budget::{RECOVERY_BYTES, ReservedMemory};
 use super::encode::ChannelPublication;
@@ -48,6 +49,9 @@ const LIMITS: (usize, usize) = (HISTORY_MAX, RECOVERY_BYTES);
 /// Maximum number of reads of one recovery: each reads what was published during the previous one.
 const READS_MAX: u32 = 16;
 
+/// Limit of the lines about missed events that are not read.
+static UNREAD_LINES: LogLimit = LogLimit::new();
+
 impl PendingRecovery {
     /// Prepares to read the events that the client has missed. The first poll begins.
     pub(super) fn new(
@@ -83,8 +87,10 @@ impl PendingRecovery {
             return polled;
         }
         if is_over {
-            let topic = brief(&self.topic);
-            tracing::warn!(topic, "the missed events of a channel were not read in time");
+            if let Some(omitted) = UNREAD_LINES.permit(Instant::now()) {
+                let topic = brief(&self.topic);
+                tracing::warn!(topic, omitted, "the missed events of a channel were not read in time");
+            }
             apps.counters.late_recoveries.fetch_add(1, Ordering::Relaxed);
             return Poll::Ready(self.subscribe_to_new_events(cx));
         }
@@ -106,12 +112,15 @@ impl PendingRecovery {
                 Ok(Some(missed)) => missed,
                 Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&form, cx)),
                 Err(problem) => {
-                    let topic = brief(&self.topic);
-                    tracing::warn!(
-                        topic,
-                        problem = problem.text,
-                        "cannot read the missed events of a channel"
-                    );
+                    if let Some(omitted) = UNREAD_LINES.permit(Instant::now()) {
+                        let topic = brief(&self.topic);
+                        tracing::warn!(
+                            topic,
+                            problem = problem.text,
+                            omitted,
+                            "cannot read the missed events of a channel"
+                        );
+                    }
                     break;
                 }
             };

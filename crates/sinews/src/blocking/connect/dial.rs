@@ -119,7 +119,7 @@ impl Network for Blocking {
     }
 
     fn tcp_io(io: TcpStream) -> BlockingIo<TcpStream> {
-        BlockingIo { io, bound: |tcp, left| bound(&mut &*tcp, left) }
+        BlockingIo { io, bound: |tcp, left| bound(tcp, left) }
     }
 
     fn into_tcp(io: BlockingIo<TcpStream>) -> Option<TcpStream> {

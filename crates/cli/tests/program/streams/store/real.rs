@@ -8,10 +8,8 @@ use super::super::{ANY, Binary, records};
 use super::patterns::pattern_alone_receives_topics_of_another_node as pattern_alone_receives;
 use super::*;
 use crate::api::{KEY, call};
+use crate::real_broker as broker;
 use broker::{control, unused_name, url};
-
-#[path = "../../../../../brokers/tests/bridges/broker/real.rs"]
-mod broker;
 
 fn nodes_see_the_same(settings: &str) {
     let stream = unused_name("plain");
