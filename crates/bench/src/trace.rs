@@ -1,5 +1,6 @@
 //! System calls of the server per message, counted by strace in a separate run: tracing costs time.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,6 +11,28 @@ use super::interrupt::Interrupt;
 use super::load;
 use super::plan::LoadPlan;
 
+/// System calls of the server for each message, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct SystemCalls {
+    pub(crate) per_message: BTreeMap<String, f64>,
+}
+
+impl SystemCalls {
+    pub(crate) fn all(&self) -> f64 {
+        self.per_message.values().sum()
+    }
+
+    /// Parses the lines of strace's table.
+    fn parse(summary: &str, messages: u64) -> Self {
+        let line = |line: &str| {
+            let (calls, name) = line.trim().split_once(' ')?;
+            let calls = calls.parse::<u64>().ok().filter(|_| name.trim() != "total")?;
+            Some((name.trim().to_owned(), calls as f64 / messages as f64))
+        };
+        Self { per_message: summary.lines().filter_map(line).collect() }
+    }
+}
+
 /// # Errors
 ///
 /// Returns an error if strace is missing or lacks permission, with strace's own message.
@@ -17,7 +40,7 @@ pub(crate) fn calls_per_message(
     plan: &Arc<LoadPlan>,
     pids: &[u32],
     interrupt: &Interrupt,
-) -> Result<f64, String> {
+) -> Result<SystemCalls, String> {
     let log = std::env::temp_dir().join(format!("sinews-bench-{}.calls", std::process::id()));
     let mut strace = Command::new("strace");
     strace.args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&log);
@@ -39,10 +62,11 @@ pub(crate) fn calls_per_message(
     let summary = fs::read_to_string(&log).map_err(|error| error.to_string());
     let _ = fs::remove_file(&log);
     let messages = outcome?.tally.messages;
-    match total(&summary?) {
-        Some(calls) if messages > 0 => Ok(calls as f64 / messages as f64),
-        _ => Err("strace counted no system calls".to_owned()),
+    let calls = SystemCalls::parse(&summary?, messages);
+    if messages == 0 || calls.per_message.is_empty() {
+        return Err("strace counted no system calls".to_owned());
     }
+    Ok(calls)
 }
 
 /// Stops strace, so that it prints its summary.
@@ -59,12 +83,6 @@ fn end(child: &mut Child) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses the total at the end of strace's table.
-fn total(summary: &str) -> Option<u64> {
-    let line = summary.lines().rev().find(|line| line.trim_end().ends_with("total"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 const ATTACHING: Duration = Duration::from_millis(500);
 const MEASURED: Duration = Duration::from_secs(1);
 const ENDING: Duration = Duration::from_secs(5);
@@ -74,9 +92,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn total_of_the_strace_table_is_parsed() {
+    fn strace_table_is_parsed() {
         let table = "calls syscall\n----- -----\n   12 epoll_wait\n    7 read\n----- -----\n   19 total\n";
-        assert_eq!(total(table), Some(19));
-        assert_eq!(total(""), None);
+        let calls = SystemCalls::parse(table, 2);
+        assert_eq!(calls.per_message, [("epoll_wait".to_owned(), 6.0), ("read".to_owned(), 3.5)].into());
+        assert_eq!(calls.all(), 9.5);
+        assert_eq!(SystemCalls::parse("", 2), SystemCalls::default());
     }
 }

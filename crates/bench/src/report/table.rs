@@ -3,6 +3,7 @@
 use super::super::plan::{LoadMode, LoadPlan};
 use super::super::result::{LoadResult, PERCENTILES};
 use super::units::{bytes, count, nanos};
+use crate::trace::SystemCalls;
 use crate::url::shown_url;
 
 pub(crate) fn summary(plan: &LoadPlan, outcome: &LoadResult) -> String {
@@ -113,7 +114,7 @@ pub(super) fn rows(plan: &LoadPlan, outcome: &LoadResult) -> Vec<(&'static str, 
         if let Some(each) = outcome.memory_per_connection() {
             rows.push(("memory per connection", bytes(each.max(0.0))));
         }
-        if let Some(calls) = server.system_calls {
+        if let Some(calls) = outcome.system_calls.as_ref().map(SystemCalls::all) {
             rows.push(("system calls", format!("{calls:.3} a message")));
         }
     }
