@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
@@ -97,6 +97,16 @@ impl Server {
             let is_small = sample.descriptors <= start.descriptors && sample.threads <= start.threads;
             is_small && since.elapsed() >= REST
         })
+    }
+
+    /// Returns a number of its metrics.
+    pub(crate) fn metric(&self, name: &str) -> Result<u64, Fault> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let line = answer.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.ok_or_else(|| format!("no metric {name}"))?.trim().parse()?)
     }
 
     /// Sends SIGTERM, like a service manager.

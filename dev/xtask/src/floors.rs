@@ -22,7 +22,6 @@ const ABSENT: &[&str] = &[
     "sinews-server",
     "sinews-testkit",
     "sinews-conformance",
-    "sinews-strace",
 ];
 
 pub(crate) fn run() -> Outcome {
