@@ -205,12 +205,7 @@ fn soak(setup: &Setup<'_>, plan: &Plan<'_>, rng: &mut Rng, verdict: &mut Verdict
 
 /// Opens connections, ends all of them in the middle of their messages, and connects once more. Returns the time to the
 /// answer on that connection.
-fn end_at_once(
-    world: &World,
-    server: &Server,
-    connections: usize,
-    rng: &mut Rng,
-) -> Result<Duration, Fault> {
+fn end_at_once(world: &World, server: &Server, connections: usize, rng: &mut Rng) -> Result<Duration, Fault> {
     let held = server.sample()?.descriptors + connections * 9 / 10;
     let more = ["-c", &connections.to_string(), "-d", "600s", "--warm-up", "0s"];
     let mut storm = STORM.start(&world.binary, world.address, &more)?;

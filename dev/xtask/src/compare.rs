@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-pub(crate) use self::contenders::{PLAIN_NAME, Program};
 use self::contenders::{CONTENDERS, Contender, DATAGRAMS, Listed, Serves};
+pub(crate) use self::contenders::{PLAIN_NAME, Program};
 pub(crate) use self::programs::Programs;
 use crate::Outcome;
 use crate::count::Count;
@@ -168,7 +168,9 @@ impl Load {
             Self::Http => &["-c", "64", "--expect", "Hello, world!"],
             Self::HttpPipelined => &["-c", "64", "--expect", "Hello, world!", "-i", "16"],
             Self::Http2 | Self::Http3 => &["--insecure", "-s", "64", "--binary", "--burst"],
-            Self::Http2Requests => &["--insecure", "--http2", "-c", "8", "-i", "100", "--expect", "Hello, world!"],
+            Self::Http2Requests => {
+                &["--insecure", "--http2", "-c", "8", "-i", "100", "--expect", "Hello, world!"]
+            }
             Self::Http3Requests => &["--insecure", "--http3", "-c", "64", "--expect", "Hello, world!"],
             Self::Sessions => &["--insecure", "-c", "64", "-s", "64", "--binary", "--burst"],
             Self::Deliveries => &["--insecure", "-m", "fan-out", "-c", "65", "-s", "64", "--burst"],
@@ -245,7 +247,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         return Ok(Count::PASSED);
     }
     let mut programs = Programs::new(&options.profile, options.threads, options.python_packages.as_deref());
-    let chosen: Vec<_> = loads.iter().flat_map(|load| chosen(*load, options, options.base.as_deref())).collect();
+    let chosen: Vec<_> =
+        loads.iter().flat_map(|load| chosen(*load, options, options.base.as_deref())).collect();
     let is_http3 = loads.iter().any(|load| load.uses_http3());
     let bench = if is_http3 { Program::ServeHttp3 } else { Program::Serve };
     programs.build(chosen.iter().map(|one| one.program).chain([bench]))?;

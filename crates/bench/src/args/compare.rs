@@ -67,9 +67,13 @@ impl CompareArgs {
     /// Rejects options of servers that are not compared.
     pub(crate) fn check_options<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<(), String> {
         let known: Vec<&str> = names.collect();
-        let unknown = self.options.iter().find(|text| !known.iter().any(|name| text.starts_with(&format!("{name}="))));
+        let unknown =
+            self.options.iter().find(|text| !known.iter().any(|name| text.starts_with(&format!("{name}="))));
         match unknown {
-            Some(text) => Err(format!("--options {text}: expected NAME=OPTIONS with the name of a server ({})", known.join(", "))),
+            Some(text) => Err(format!(
+                "--options {text}: expected NAME=OPTIONS with the name of a server ({})",
+                known.join(", ")
+            )),
             None => Ok(()),
         }
     }

@@ -87,8 +87,7 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
             "--mode fan-out needs a ws:// or wss:// URL",
         ),
         (
-            mode.mode == LoadMode::FanOut
-                && mode.publishers.get().saturating_add(mode.stalled) >= sockets,
+            mode.mode == LoadMode::FanOut && mode.publishers.get().saturating_add(mode.stalled) >= sockets,
             "--mode fan-out needs more --connections than --publishers and --stalled: the rest subscribe",
         ),
         (mode.mode == LoadMode::FanOut && content.binary, "--mode fan-out sends text and excludes --binary"),
@@ -161,10 +160,7 @@ fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str)
             is_shared && !is(TargetProtocol::WebSocket),
             "--sockets-per-connection is for WebSocket; --in-flight sets the requests of a connection",
         ),
-        (
-            is_shared && !is_streamed,
-            "--sockets-per-connection needs --http2, --http3 or --webtransport",
-        ),
+        (is_shared && !is_streamed, "--sockets-per-connection needs --http2, --http3 or --webtransport"),
         (mode.stalled > 0 && is_streamed, "--stalled excludes --http2, --http3 and --webtransport"),
         (
             amount.requests_per_connection.is_some() && is_streamed,

@@ -79,8 +79,8 @@ impl<S: Copy + Ord> StreamedRequests<S> {
     ) -> Result<(), ConnectionFailure> {
         let Some(at) = self.position(stream) else { return Ok(()) };
         let Some(request) = self.unanswered.remove(at) else { return Ok(()) };
-        let is_short = expected(&thread_state.plan, request.number)
-            .is_some_and(|body| body.len() != request.body_at);
+        let is_short =
+            expected(&thread_state.plan, request.number).is_some_and(|body| body.len() != request.body_at);
         if is_short || !request.has_head {
             let text = "body is shorter than the expected body";
             return Err(ConnectionFailure::new(FailureKind::WrongBytes, text));
@@ -111,10 +111,7 @@ impl<S: Copy + Ord> StreamedRequests<S> {
 
     /// Calls `send` with the number of each due message. It returns the stream of the request, or `None` if the server
     /// permits no further stream now.
-    pub(super) fn fill<E>(
-        &mut self,
-        mut send: impl FnMut(u64) -> Result<Option<S>, E>,
-    ) -> Result<(), E> {
+    pub(super) fn fill<E>(&mut self, mut send: impl FnMut(u64) -> Result<Option<S>, E>) -> Result<(), E> {
         while let Some(number) = self.due.front().copied() {
             let sent = send(number)?;
             self.is_blocked = sent.is_none();

@@ -79,7 +79,10 @@ fn rows_have_tests_or_a_reason() {
     let read = row("| 5.2 | A rule | with a bar | [`a`](../../b.rs), [`c`](../../d.rs) |").expect("a row");
     assert_eq!((read.rule, read.tests.len(), read.reason), ("A rule | with a bar", 2, None));
     assert_eq!((read.tests[1].file, read.tests[1].name), ("d.rs", "c"));
-    assert_eq!(row("| 5.2 | A rule | *left to the caller* |").expect("a row").reason, Some("left to the caller"));
+    assert_eq!(
+        row("| 5.2 | A rule | *left to the caller* |").expect("a row").reason,
+        Some("left to the caller")
+    );
     assert!(row("| | Rule | Verified by |").is_none() && row("|---|---|---|").is_none());
 }
 

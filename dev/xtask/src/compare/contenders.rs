@@ -104,7 +104,7 @@ const SOCKUDO_ONE: &str = "-c 1 --http3 --http3-protocol webtransport --sockets-
 const WEBTRANSPORT: &str = "--webtransport";
 
 /// Without `--base`, the other servers are compared with the first that supports the load.
-pub(super) const CONTENDERS: [Contender; 70] = [
+pub(super) const CONTENDERS: [Contender; 69] = [
     ours("sinews", Program::Serve, "uring", Serves::Messages),
     ours("sinews-poll", Program::Serve, "poll", Serves::Messages),
     ours("sinews-http", Program::Hello, "uring", Serves::Requests),

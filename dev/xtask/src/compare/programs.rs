@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::contenders::{Contender, Program, Serves};
 use super::Load;
+use super::contenders::{Contender, Program, Serves};
 use crate::certificate::Certificate;
 use crate::process;
 
@@ -122,7 +122,8 @@ impl Programs {
             Program::Serve | Program::ServeHttp3 => {
                 let http3 = if *program == Program::ServeHttp3 { " --http-http3" } else { "" };
                 let tls = files("--tls-certificate ", "--tls-key ");
-                let options = format!("--threads {threads} --deflate off --log error --backend {what}{http3}{tls}");
+                let options =
+                    format!("--threads {threads} --deflate off --log error --backend {what}{http3}{tls}");
                 format!("{path} serve --listen 127.0.0.1:{port} {options}")
             }
             Program::Hello => {
@@ -138,7 +139,11 @@ impl Programs {
             Program::PeerHttp3 => format!("{path} {what} {port}{}", files("--certificate ", "--key ")),
             Program::Nginx => {
                 let config = self.nginx(port, secured.map(|(_, files)| files))?;
-                format!("{path} -p {} -c {}", quoted(&process::target().join("xtask/compare")), quoted(&config))
+                format!(
+                    "{path} -p {} -c {}",
+                    quoted(&process::target().join("xtask/compare")),
+                    quoted(&config)
+                )
             }
             Program::Aioquic => {
                 let packages = self.python_packages.as_deref().ok_or("aioquic needs --python-packages")?;

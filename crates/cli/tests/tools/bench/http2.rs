@@ -83,7 +83,8 @@ fn requests_share_connections() {
         // More requests than the server permits streams wait for earlier answers.
         for depth in ["1", "16", "150"] {
             let result = sound(&[&[&*url, "-i", depth, more][..], &load].concat());
-            let counts = (&result["messages"], &result["latency_us"]["count"], &result["connect_us"]["count"]);
+            let counts =
+                (&result["messages"], &result["latency_us"]["count"], &result["connect_us"]["count"]);
             assert_eq!(counts, (&400.into(), &400.into(), &2.into()), "{scheme}, {depth}");
         }
     }
@@ -94,7 +95,8 @@ fn requests_share_connections() {
 fn faults_of_answers_are_counted_by_name() {
     let errors = |address: SocketAddr, more: &[&str]| {
         let url = format!("http://{address}/");
-        json(&[&[&*url, "--http2", "-c", "1", "-n", "1", "--timeout", "5s"], more].concat()).0["errors"].clone()
+        json(&[&[&*url, "--http2", "-c", "1", "-n", "1", "--timeout", "5s"], more].concat()).0["errors"]
+            .clone()
     };
     let own = ServeProcess::start(&["--http-http2-clear-text"]);
     assert_eq!(errors(own.address, &["--expect", "other"]), json!({ "wrong_bytes": 1 }));

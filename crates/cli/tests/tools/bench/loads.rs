@@ -139,7 +139,8 @@ fn memory_is_read_after_the_settling_time() {
 fn bursts_wait_for_the_deliveries_of_all_threads() {
     let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/topics/{topic}?self=false");
-    let load = ["-m", "fan-out", "-c", "9", "-t", "2", "--burst", "-i", "4", "-d", "300ms", "--warm-up", "0s"];
+    let load =
+        ["-m", "fan-out", "-c", "9", "-t", "2", "--burst", "-i", "4", "-d", "300ms", "--warm-up", "0s"];
     let result = sound(&[&[&url[..]][..], &load].concat());
     let published = number(&result["published"]);
     assert!(published >= 4.0, "{result:#}");
@@ -151,7 +152,7 @@ fn stalled_subscribers_do_not_read_and_do_not_count() {
     let own = ServeProcess::start(&["--websocket-overflow", "close"]);
     let url = own.url("ws", "");
     // More than the buffers of the kernel and the queue of the server hold.
-    let load = ["-m", "fan-out", "-c", "5", "--stalled", "2", "-s", "60k", "--rate", "400", "-d", "2s"];
+    let load = ["-m", "fan-out", "-c", "5", "--stalled", "2", "-s", "30k", "--rate", "150", "-d", "2s"];
     let result = sound(&[&[&url[..]][..], &load].concat());
     assert_eq!(number(&result["latency_us"]["count"]), 2.0 * number(&result["published"]), "{result:#}");
     let metrics = own.get("/metrics");
