@@ -84,7 +84,7 @@ pub(crate) struct RequestTemplate {
     /// The head up to the length of the body; the whole head without a body.
     pub(crate) head: Vec<u8>,
     /// The last request of each connection, with --requests-per-connection.
-    pub(crate) last: Option<LastRequest>,
+    pub(crate) last: Option<FinalRequest>,
     pub(crate) method: String,
     /// Names and values of --header.
     pub(crate) headers: Vec<(String, String)>,
@@ -96,7 +96,7 @@ pub(crate) struct RequestTemplate {
 
 /// The last request of a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct LastRequest {
+pub(crate) struct FinalRequest {
     /// Requests of the connection.
     pub(crate) number: u32,
     /// Its head, as that of the others, with `Connection: close`.

@@ -1,12 +1,12 @@
 //! The result of a run.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::plan::{LoadMode, LoadPlan};
 use super::tally::LoadFigures;
-use super::trace::SystemCalls;
 
 #[derive(Debug)]
 pub(crate) struct LoadResult {
@@ -50,6 +50,28 @@ pub(crate) struct ServerUsage {
     /// Before the first connection, and with all connections open.
     pub(crate) memory_before: u64,
     pub(crate) memory_open: u64,
+}
+
+/// System calls of the server for each message, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct SystemCalls {
+    pub(crate) per_message: BTreeMap<String, f64>,
+}
+
+impl SystemCalls {
+    pub(crate) fn all(&self) -> f64 {
+        self.per_message.values().sum()
+    }
+
+    /// Parses the lines of strace's table.
+    pub(crate) fn parse(summary: &str, messages: u64) -> Self {
+        let line = |line: &str| {
+            let (calls, name) = line.trim().split_once(' ')?;
+            let calls = calls.parse::<u64>().ok().filter(|_| name.trim() != "total")?;
+            Some((name.trim().to_owned(), calls as f64 / messages as f64))
+        };
+        Self { per_message: summary.lines().filter_map(line).collect() }
+    }
 }
 
 /// A sample within the window.
@@ -247,3 +269,17 @@ const MIN_WARNING_TIME: Duration = Duration::from_millis(100);
 
 /// A schedule that lags more than this is missed: a millisecond.
 const LATE_NS: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strace_table_is_parsed() {
+        let table = "calls syscall\n----- -----\n   12 epoll_wait\n    7 read\n----- -----\n   19 total\n";
+        let calls = SystemCalls::parse(table, 2);
+        assert_eq!(calls.per_message, [("epoll_wait".to_owned(), 6.0), ("read".to_owned(), 3.5)].into());
+        assert_eq!(calls.all(), 9.5);
+        assert_eq!(SystemCalls::parse("", 2), SystemCalls::default());
+    }
+}

@@ -1,6 +1,5 @@
 //! System calls of the server per message, counted by strace in a separate run: tracing costs time.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,28 +9,7 @@ use std::time::{Duration, Instant};
 use super::interrupt::Interrupt;
 use super::load;
 use super::plan::LoadPlan;
-
-/// System calls of the server for each message, by name.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct SystemCalls {
-    pub(crate) per_message: BTreeMap<String, f64>,
-}
-
-impl SystemCalls {
-    pub(crate) fn all(&self) -> f64 {
-        self.per_message.values().sum()
-    }
-
-    /// Parses the lines of strace's table.
-    fn parse(summary: &str, messages: u64) -> Self {
-        let line = |line: &str| {
-            let (calls, name) = line.trim().split_once(' ')?;
-            let calls = calls.parse::<u64>().ok().filter(|_| name.trim() != "total")?;
-            Some((name.trim().to_owned(), calls as f64 / messages as f64))
-        };
-        Self { per_message: summary.lines().filter_map(line).collect() }
-    }
-}
+use super::result::SystemCalls;
 
 /// # Errors
 ///
@@ -86,17 +64,3 @@ fn end(child: &mut Child) -> Result<(), String> {
 const ATTACHING: Duration = Duration::from_millis(500);
 const MEASURED: Duration = Duration::from_secs(1);
 const ENDING: Duration = Duration::from_secs(5);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn strace_table_is_parsed() {
-        let table = "calls syscall\n----- -----\n   12 epoll_wait\n    7 read\n----- -----\n   19 total\n";
-        let calls = SystemCalls::parse(table, 2);
-        assert_eq!(calls.per_message, [("epoll_wait".to_owned(), 6.0), ("read".to_owned(), 3.5)].into());
-        assert_eq!(calls.all(), 9.5);
-        assert_eq!(SystemCalls::parse("", 2), SystemCalls::default());
-    }
-}

@@ -28,8 +28,8 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "LIST")]
     pub(crate) load_core: Option<String>,
 
-    /// Load options of one server, in the place of those for all: `NAME=OPTIONS`, such as `one=--http2 -c 1`; repeatable. The
-    /// times are always those for all
+    /// Load options of one server as `NAME=OPTIONS`, such as `one=--http2 -c 1`; repeatable. They replace the load options of the
+    /// command line, except the durations
     #[arg(long, value_name = "NAME=OPTIONS")]
     pub(crate) options: Vec<String>,
 

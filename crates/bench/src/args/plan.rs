@@ -10,7 +10,7 @@ use sinews_proto::handshake::ClientRequest;
 use super::load::{ConnectionArgs, LoadArgs};
 use crate::load::{HTTP2, HTTP3};
 use crate::payload::Corpus;
-use crate::plan::{ExpectedBody, FanOut, LastRequest, LoadMode, LoadPlan, PublishTarget, RequestTemplate};
+use crate::plan::{ExpectedBody, FanOut, FinalRequest, LoadMode, LoadPlan, PublishTarget, RequestTemplate};
 use crate::target::{LoadTarget, TargetProtocol};
 use crate::trust;
 
@@ -272,7 +272,7 @@ fn request(target: &LoadTarget, args: &LoadArgs) -> Result<RequestTemplate, Stri
         headers.push((name.to_owned(), value.to_owned()));
     }
     let end = if has_body { "Content-Length: " } else { "\r\n" };
-    let last = args.amount.requests_per_connection.map(|number| LastRequest {
+    let last = args.amount.requests_per_connection.map(|number| FinalRequest {
         number: number.get(),
         head: format!("{head}Connection: close\r\n{end}").into_bytes(),
     });

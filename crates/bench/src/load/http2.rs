@@ -100,7 +100,7 @@ impl Http2Load {
             })?;
             let event = match (&mut self.requests, event) {
                 (Some(requests), Some(event)) => {
-                    if let Some(Content { stream, len }) =
+                    if let Some(AnswerContent { stream, len }) =
                         receive_answer(requests, event, traffic, thread_state)?
                     {
                         self.machine.release(stream, len);
@@ -277,7 +277,7 @@ impl Http2Load {
 }
 
 /// Received content of a stream, which its window gets back.
-struct Content {
+struct AnswerContent {
     stream: StreamId,
     len: usize,
 }
@@ -288,7 +288,7 @@ fn receive_answer(
     event: Event<'_>,
     traffic: &mut [SocketTraffic],
     thread_state: &mut ThreadState,
-) -> Result<Option<Content>, ConnectionFailure> {
+) -> Result<Option<AnswerContent>, ConnectionFailure> {
     match event {
         Event::Response { stream, head, ends } if head.status() >= 200 => {
             requests.receive_head(stream, head.status(), thread_state);
@@ -301,7 +301,7 @@ fn receive_answer(
             if ends {
                 requests.receive_end(stream, traffic, thread_state)?;
             }
-            return Ok(Some(Content { stream, len: data.len() }));
+            return Ok(Some(AnswerContent { stream, len: data.len() }));
         }
         Event::Trailers { stream, .. } => requests.receive_end(stream, traffic, thread_state)?,
         Event::Reset { stream, code, violation } if requests.is_unanswered(stream) => {

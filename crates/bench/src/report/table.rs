@@ -1,9 +1,8 @@
 //! The summary on the terminal.
 
 use super::super::plan::{LoadMode, LoadPlan};
-use super::super::result::{LoadResult, PERCENTILES};
+use super::super::result::{LoadResult, PERCENTILES, SystemCalls};
 use super::units::{bytes, count, nanos};
-use crate::trace::SystemCalls;
 use crate::url::shown_url;
 
 pub(crate) fn summary(plan: &LoadPlan, outcome: &LoadResult) -> String {
