@@ -23,7 +23,7 @@ pub(crate) struct Http3Requests {
 }
 
 impl Http3Requests {
-    pub(in crate::load) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { is_connected: false, requests: StreamedRequests::new() }
     }
 
