@@ -143,7 +143,7 @@ fn bursts_wait_for_the_deliveries_of_all_threads() {
         ["-m", "fan-out", "-c", "9", "-t", "2", "--burst", "-i", "4", "-d", "300ms", "--warm-up", "0s"];
     let result = sound(&[&[&url[..]][..], &load].concat());
     let published = number(&result["published"]);
-    assert!(published >= 4.0, "{result:#}");
+    assert!(published > 4.0, "more than one burst: {result:#}");
     assert_eq!(number(&result["latency_us"]["count"]), 8.0 * published, "{result:#}");
 }
 
