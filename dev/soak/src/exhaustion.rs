@@ -23,7 +23,7 @@ pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault>
         let waiting = ECHO.start(setup.binary, server.address, &["-c", "32", "-n", "32"])?;
         crowd.kill();
         let new = ONE.start(setup.binary, server.address, &[])?;
-        answered = answered.and_then(|()| waiting.result().and(new.result()).map(|_| ()));
+        answered = answered.and_then(|()| waiting.result().and_then(|_| new.result()).map(|_| ()));
     }
     let some = DESCRIPTORS as usize / 4..CLIENTS;
     verdict.check(
