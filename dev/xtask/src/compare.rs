@@ -329,9 +329,10 @@ fn measurement(
     for one in contenders {
         let port = server::free_address()?.port();
         bench.arg(format!("{}={}={}", one.name, load.url(one, port), programs.command(one, port)?));
-        if !one.options.is_empty() {
-            bench.args(["--options", &format!("{}={} {}", one.name, shared.join(" "), one.options)]);
-        }
+    }
+    // Behind the servers, which are one list.
+    for one in contenders.iter().filter(|one| !one.options.is_empty()) {
+        bench.args(["--options", &format!("{}={} {}", one.name, shared.join(" "), one.options)]);
     }
     Ok(bench)
 }
