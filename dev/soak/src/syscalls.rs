@@ -1,18 +1,24 @@
-//! Counts the server's system calls for each message with strace, by `sinews bench --trace`.
+//! Counts the server's system calls for each message with strace.
 
-use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use sinews_proto::Role;
+use sinews_strace::{Calls, Strace};
+use sinews_testkit::{Frame, Rng};
 
 use crate::Fault;
-use crate::bench::ECHO;
+use crate::client::Client;
 use crate::server::{Server, Setup};
 use crate::verdict::Verdict;
 
-/// A load of repeated messages.
+/// A load of repeated requests.
 struct Case {
     name: &'static str,
-    options: &'static [&'static str],
-    /// Messages that a connection sends together.
+    connections: usize,
+    /// Messages on each connection before its answers are read.
     burst: usize,
+    rounds: usize,
     /// Maximum calls of each message on io_uring. Submitting and waiting are one call, so one message or one
     /// burst costs one call. The server may receive from 64 connections in several turns, since it wakes for
     /// the first before the last has written: 2 to 4 on machines between idle and busy, 6 allowed.
@@ -20,14 +26,9 @@ struct Case {
 }
 
 const CASES: [Case; 3] = [
-    Case { name: "1 connection, 1 in flight", options: &["-c", "1"], burst: 1, bar: 1.05 },
-    Case { name: "64 connections, 1 in flight", options: &["-c", "64"], burst: 1, bar: 6.0 / 64.0 },
-    Case {
-        name: "1 connection, bursts of 50",
-        options: &["-c", "1", "-i", "50", "--burst"],
-        burst: 50,
-        bar: 1.05 / 50.0,
-    },
+    Case { name: "1 connection, 1 in flight", connections: 1, burst: 1, rounds: 2000, bar: 1.05 },
+    Case { name: "64 connections, 1 in flight", connections: 64, burst: 1, rounds: 500, bar: 6.0 / 64.0 },
+    Case { name: "1 connection, bursts of 50", connections: 1, burst: 50, rounds: 500, bar: 1.05 / 50.0 },
 ];
 
 /// Counts the calls of every case and prints a table. Without strace or its permissions, prints the reason
@@ -37,35 +38,83 @@ pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault>
     println!("  {:<30} {:>8} {:>8} {:>8} {:>8} {:>8}", "", "wait", "receive", "send", "other", "all");
     for case in &CASES {
         let server = Server::start(setup)?;
-        let pid = server.id().to_string();
-        // The load before the traced one excludes one-time calls.
-        let fixed = ["-d", "200ms", "--warm-up", "0s", "--trace", "--pid", &pid];
-        let bench = ECHO.start(setup.binary, server.address, &[case.options, &fixed].concat())?;
-        let result = bench.result()?;
-        let Some(calls) = result["server"]["system_calls"].as_object() else {
-            println!("skipped: strace is missing or not permitted");
-            return Ok(());
+        let mut load = Load::connect(&server, case)?;
+        // The first message includes one-time calls.
+        load.round()?;
+        let calls = match Strace::attach(server.id(), &setup.log.with_extension("strace")) {
+            Ok(strace) => {
+                (0..case.rounds).try_for_each(|_| load.round())?;
+                strace.detach()?
+            }
+            Err(why) => {
+                println!("skipped: {why}");
+                return Ok(());
+            }
         };
-        let of = |names: &[&str]| names.iter().filter_map(|name| calls.get(*name)?.as_f64()).sum::<f64>();
-        let all = calls.values().filter_map(Value::as_f64).sum::<f64>();
-        let (wait, receive, send) = (of(&WAITS), of(&RECEIVES), of(&SENDS));
-        let other = (all - wait - receive - send).max(0.0);
-        let (bar, holds) = if setup.backend == "uring" {
-            (format!("all at most {:.3}", case.bar), all <= case.bar)
-        } else {
-            // Messages that arrive together are answered together, with any backend.
-            let most = 1.05 / case.burst as f64;
-            (format!("send at most {most:.3}"), send <= most)
-        };
-        let word = verdict.count(holds);
-        println!(
-            "  {:<30} {wait:>8.3} {receive:>8.3} {send:>8.3} {other:>8.3} {all:>8.3}  {bar:<20} {word}",
-            case.name
-        );
+        judge(case, setup.backend, &calls, verdict);
     }
     Ok(())
+}
+
+fn judge(case: &Case, backend: &str, calls: &Calls, verdict: &mut Verdict) {
+    let messages = (case.connections * case.burst * case.rounds) as f64;
+    let of = |names: &[&str]| calls.of(names) as f64 / messages;
+    let all = calls.all() as f64 / messages;
+    let (wait, receive, send) = (of(&WAITS), of(&RECEIVES), of(&SENDS));
+    let other = (all - wait - receive - send).max(0.0);
+    let (bar, holds) = if backend == "uring" {
+        (format!("all at most {:.3}", case.bar), all <= case.bar)
+    } else {
+        // Messages that arrive together are answered together, with any backend.
+        let most = 1.05 / case.burst as f64;
+        (format!("send at most {most:.3}"), send <= most)
+    };
+    let word = verdict.count(holds);
+    println!(
+        "  {:<30} {wait:>8.3} {receive:>8.3} {send:>8.3} {other:>8.3} {all:>8.3}  {bar:<20} {word}",
+        case.name
+    );
 }
 
 const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring_enter"];
 const RECEIVES: [&str; 4] = ["read", "readv", "recvfrom", "recvmsg"];
 const SENDS: [&str; 4] = ["write", "writev", "sendto", "sendmsg"];
+
+/// Clients on one thread: all write, then all read.
+struct Load {
+    streams: Vec<TcpStream>,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Load {
+    fn connect(server: &Server, case: &Case) -> Result<Self, Fault> {
+        let mut rng = Rng::new(1);
+        let mut streams = Vec::new();
+        for _ in 0..case.connections {
+            streams.push(Client::open(server.address, "/echo", &mut rng)?.stream().try_clone()?);
+        }
+        let frame = Frame::binary(rng.bytes(64));
+        let answer = frame.encode(Role::Server).repeat(case.burst);
+        Ok(Self {
+            streams,
+            request: frame.encode(Role::Client).repeat(case.burst),
+            buffer: vec![0; answer.len()],
+            answer,
+        })
+    }
+
+    fn round(&mut self) -> Result<(), Fault> {
+        for stream in &mut self.streams {
+            stream.write_all(&self.request)?;
+        }
+        for stream in &mut self.streams {
+            stream.read_exact(&mut self.buffer)?;
+            if self.buffer != self.answer {
+                return Err("an echo differs from the sent bytes".into());
+            }
+        }
+        Ok(())
+    }
+}

@@ -22,6 +22,7 @@ const ABSENT: &[&str] = &[
     "sinews-server",
     "sinews-testkit",
     "sinews-conformance",
+    "sinews-strace",
 ];
 
 pub(crate) fn run() -> Outcome {
