@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ const fn load(
     BenchLoad { name, scheme, path, options, survives_pause: true }
 }
 
+/// Path of topics that no other process has.
+const TOPIC: &str = "/topics/soak-{process}-{topic}";
+
 /// Loads of a server without TLS.
 pub(crate) const LOADS: [BenchLoad; 11] = [
     load("bursts", "ws", "/echo", "-c 24 -i 50 --burst -s 1-300 --binary"),
@@ -39,10 +43,10 @@ pub(crate) const LOADS: [BenchLoad; 11] = [
     load("deflate", "ws", "/echo", "-c 8 -i 8 -s 1-5k --deflate"),
     load("http", "http", "/", "-c 8 -i 10 --requests-per-connection 50"),
     load("posts", "http", "/topics/soak", "-c 4 --method POST -s 1-3k"),
-    load("topics", "ws", "", "-m fan-out -c 18 --publishers 2 --topics 2 --rate 300 -s 64-1k"),
+    load("topics", "ws", TOPIC, "-m fan-out -c 18 --publishers 2 --topics 2 --rate 300 -s 64-1k"),
     BenchLoad {
         survives_pause: false,
-        ..load("slow subscribers", "ws", "", "-m fan-out -c 6 --stalled 3 -s 8k --rate 200")
+        ..load("slow subscribers", "ws", TOPIC, "-m fan-out -c 6 --stalled 3 -s 8k --rate 200")
     },
     load("http2", "ws", "/echo", "--http2 -c 4 --sockets-per-connection 8 -i 6 -s 1-200k"),
     load("http2 requests", "http", "/healthz", "--http2 -c 2 -i 20"),
@@ -98,7 +102,9 @@ impl BenchLoad {
         address: SocketAddr,
         more: &[&str],
     ) -> Result<BenchProcess, Fault> {
-        let Self { scheme, path, options, .. } = self;
+        static PROCESSES: AtomicU64 = AtomicU64::new(0);
+        let Self { scheme, options, .. } = self;
+        let path = self.path.replace("{process}", &PROCESSES.fetch_add(1, Ordering::Relaxed).to_string());
         let child = Command::new(binary)
             .args(["bench", &format!("{scheme}://{address}{path}")])
             .args(options.split(' '))
