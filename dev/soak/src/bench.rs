@@ -19,8 +19,6 @@ pub(crate) struct BenchLoad {
     scheme: &'static str,
     path: &'static str,
     options: &'static str,
-    /// It survives a pause: the server does not disconnect it for what it does not read meanwhile.
-    survives_pause: bool,
 }
 
 const fn load(
@@ -29,14 +27,14 @@ const fn load(
     path: &'static str,
     options: &'static str,
 ) -> BenchLoad {
-    BenchLoad { name, scheme, path, options, survives_pause: true }
+    BenchLoad { name, scheme, path, options }
 }
 
 /// Path of topics that no other process has.
 const TOPIC: &str = "/topics/soak-{process}-{topic}";
 
 /// Loads of a server without TLS.
-pub(crate) const LOADS: [BenchLoad; 11] = [
+pub(crate) const LOADS: [BenchLoad; 10] = [
     load("bursts", "ws", "/echo", "-c 24 -i 50 --burst -s 1-300 --binary"),
     load("text", "ws", "/echo", "-c 16 -i 4 -s 1-20k --text"),
     load("large", "ws", "/echo", "-c 3 -s 256k-4m --binary"),
@@ -44,10 +42,6 @@ pub(crate) const LOADS: [BenchLoad; 11] = [
     load("http", "http", "/", "-c 8 -i 10 --requests-per-connection 50"),
     load("posts", "http", "/topics/soak", "-c 4 --method POST -s 1-3k"),
     load("topics", "ws", TOPIC, "-m fan-out -c 18 --publishers 2 --topics 2 --rate 300 -s 64-1k"),
-    BenchLoad {
-        survives_pause: false,
-        ..load("slow subscribers", "ws", TOPIC, "-m fan-out -c 6 --stalled 3 -s 8k --rate 200")
-    },
     load("http2", "ws", "/echo", "--http2 -c 4 --sockets-per-connection 8 -i 6 -s 1-200k"),
     load("http2 requests", "http", "/healthz", "--http2 -c 2 -i 20"),
     load("connections", "ws", "/echo", "-m storm -c 64"),
@@ -60,8 +54,12 @@ pub(crate) const HTTP3_LOADS: [BenchLoad; 3] = [
     load("webtransport", "wss", "/echo", "-k --webtransport -c 4 -i 6 -s 1-20k"),
 ];
 
-/// Connections that stay open for a whole load.
-pub(crate) const RESIDENTS: BenchLoad = load("residents", "ws", "/echo", "-c 40 --rate 100 -s 1-2k");
+/// Loads that last as long as all others: connections that stay open, and subscribers that do not read. The server
+/// disconnects the latter, once it has queued a megabyte behind what the kernel takes.
+pub(crate) const STEADY: [BenchLoad; 2] = [
+    load("residents", "ws", "/echo", "-c 40 --rate 100 -s 1-2k"),
+    load("slow subscribers", "ws", TOPIC, "-m fan-out -c 6 --stalled 3 -s 8k --rate 200"),
+];
 
 /// Connections of a storm, which are busy when their process is killed.
 pub(crate) const STORM: BenchLoad = load("storm", "ws", "/echo", "-i 4 -s 1-3k --backend poll");
@@ -86,15 +84,17 @@ pub(crate) enum ProcessFault {
     Kill,
 }
 
-impl BenchLoad {
-    pub(crate) fn any_fault(&self, rng: &mut Rng) -> ProcessFault {
+impl ProcessFault {
+    pub(crate) fn any(rng: &mut Rng) -> Self {
         match rng.below(4) {
-            0 => ProcessFault::Kill,
-            1 if self.survives_pause => ProcessFault::Pause,
-            _ => ProcessFault::None,
+            0 => Self::Kill,
+            1 => Self::Pause,
+            _ => Self::None,
         }
     }
+}
 
+impl BenchLoad {
     /// Starts `sinews bench`, with further options.
     pub(crate) fn start(
         &self,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_testkit::Rng;
 
 use crate::Fault;
-use crate::bench::{BenchLoad, ProcessFault, RESIDENTS};
+use crate::bench::{BenchLoad, ProcessFault, STEADY};
 use crate::scenarios::{SCENARIOS, World, deserter};
 use crate::server::{Sample, Server};
 
@@ -42,10 +42,10 @@ pub(crate) fn run(
             let rng = Rng::new(Rng::new(seed.wrapping_add(worker as u64)).next_u64());
             workers.push(scope.spawn(move || work(world, shared, worker, rng)));
         }
-        if world.is_plain {
+        for load in STEADY.iter().filter(|_| world.is_plain) {
             workers.push(scope.spawn(move || {
-                let run = RESIDENTS.run(world, time, ProcessFault::None, &mut Rng::new(seed));
-                shared.record(WORKERS, 1, RESIDENTS.name, run);
+                let run = load.run(world, time, ProcessFault::None, &mut Rng::new(seed));
+                shared.record(WORKERS, 1, load.name, run);
             }));
         }
         if world.is_plain && time >= DESERTER_TIME {
@@ -110,7 +110,7 @@ fn work(world: &World, shared: &Shared<'_>, worker: usize, mut rng: Rng) {
         let at = rng.below(shared.runs.len());
         let (what, result) = match shared.loads.get(at) {
             Some(load) => {
-                let fault = load.any_fault(&mut rng);
+                let fault = ProcessFault::any(&mut rng);
                 let time = RUN_MIN + Duration::from_millis(rng.below(2000) as u64);
                 (format!("{}, {fault:?}", load.name), load.run(world, time, fault, &mut rng))
             }
