@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use self::server::StartedServer;
-use crate::args::{CompareArgs, LoadArgs, load_plan};
+use crate::args::{CompareArgs, load_plan};
 use crate::interrupt::Interrupt;
 use crate::load;
 use crate::measure::verdict;
@@ -43,8 +43,9 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
     }
     let mut all: Vec<Contender> = Vec::new();
     for server in &args.servers {
-        all.push(contender(server, &args.load)?);
+        all.push(contender(server, &args)?);
     }
+    args.check_options(all.iter().map(|one| &*one.name))?;
     if !args.quiet && (args.rounds as usize) < ROUNDS_MIN {
         print_status(&format!("{} rounds show no significant difference; {ROUNDS_MIN} can", args.rounds));
     }
@@ -102,7 +103,7 @@ fn run_round(
 }
 
 /// Parses `URL` or `NAME=URL=COMMAND`.
-fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
+fn contender(text: &str, args: &CompareArgs) -> Result<Contender, String> {
     let is_url = text.split(['/', '?']).next().is_some_and(|host| !host.contains('='));
     let (name, url, command) = if is_url {
         (text, text, None)
@@ -114,7 +115,7 @@ fn contender(text: &str, load: &LoadArgs) -> Result<Contender, String> {
     if name.is_empty() || url.is_empty() {
         return Err(format!("{text}: expected a URL, or NAME=URL=COMMAND"));
     }
-    let plan = Arc::new(load_plan(url, load)?);
+    let plan = Arc::new(load_plan(url, &args.load_on(name)?)?);
     if plan.mode == LoadMode::Idle {
         return Err(
             "--mode idle has no messages to compare: `sinews bench idle` measures each server".to_owned()

@@ -33,7 +33,6 @@ use std::process::ExitCode;
 pub use self::args::BenchArgs;
 use self::args::BenchCommand;
 use self::interrupt::Interrupt;
-pub use self::load::{OpenLoad, WindowResult};
 use self::output::print_status;
 
 /// Runs the benchmark and prints its result. An interrupted run prints the figures measured so far and exits with 130.

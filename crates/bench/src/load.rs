@@ -10,6 +10,7 @@ mod http3;
 mod protocol;
 mod quic;
 mod random;
+mod requests;
 mod role;
 mod schedule;
 mod stream_socket;
@@ -19,7 +20,6 @@ mod tls;
 mod tracker;
 mod traffic;
 mod websocket;
-mod windows;
 
 use std::sync::Arc;
 use std::thread;
@@ -31,7 +31,6 @@ pub(crate) use self::app::LoadCommand;
 pub(crate) use self::threads::LoadThreads;
 pub(crate) use self::tls::{HTTP2, HTTP3};
 use self::tracker::RunWindow;
-pub use self::windows::{OpenLoad, WindowResult};
 use super::interrupt::Interrupt;
 use super::plan::{LoadMode, LoadPlan};
 use super::process::{self, ProcessUsage};
@@ -93,6 +92,8 @@ pub(crate) fn run(
     load_threads.broadcast(LoadCommand::Begin(window));
     let server = watch.measure(&mut window)?;
     let ended = Instant::now();
+    watch.settle();
+    let settled_memory = if plan.settle.is_zero() { None } else { usage(watched)?.map(|usage| usage.memory) };
     let (samples, missing) = (std::mem::take(&mut watch.samples), watch.missing());
     let open = load_threads.sum(|live| live.open.get());
     let backend = load_threads.backend;
@@ -113,11 +114,11 @@ pub(crate) fn run(
         server: server.map(|(first, last)| ServerUsage {
             busy: last.busy.saturating_sub(first.busy),
             threads: last.threads,
-            memory: last.memory,
+            memory: settled_memory.unwrap_or(last.memory),
             memory_before: before.map_or(0, |before| before.memory),
-            memory_open: open_memory.map_or(0, |open| open.memory),
-            system_calls: None,
+            memory_open: settled_memory.unwrap_or_else(|| open_memory.map_or(0, |open| open.memory)),
         }),
+        system_calls: None,
         samples,
         interrupted: interrupt.is_interrupted(),
         backend: if backend == BackendChoice::Uring { "uring" } else { "poll" },
@@ -195,6 +196,14 @@ impl<S: FnMut(RunProgress)> RunMonitor<'_, S> {
             thread::sleep(STEP);
         }
         Ok(first.zip(last))
+    }
+
+    /// Leaves the connections open without traffic for a time.
+    fn settle(&self) {
+        let end = Instant::now() + self.plan.settle;
+        while !self.interrupt.is_interrupted() && Instant::now() < end {
+            thread::sleep(SHOWN.min(end.saturating_duration_since(Instant::now())));
+        }
     }
 
     /// Whether no answer has arrived for so long that none will: otherwise a run with --count would not end.

@@ -40,12 +40,9 @@ fn measure(plan: &Arc<LoadPlan>, report: &ReportArgs, interrupt: &Interrupt) -> 
     let outcome = load::run(plan.clone(), watched, interrupt, |now| progress.show(&now));
     progress.end();
     let mut outcome = outcome?;
-    if report.trace
-        && !outcome.interrupted
-        && let Some(server) = &mut outcome.server
-    {
+    if report.trace && !outcome.interrupted && outcome.server.is_some() {
         match trace::calls_per_message(plan, &report.pid, interrupt) {
-            Ok(calls) => server.system_calls = Some(calls),
+            Ok(calls) => outcome.system_calls = Some(calls),
             Err(error) => print_status(&format!("system calls were not counted: {error}")),
         }
     }

@@ -41,6 +41,8 @@ pub(crate) struct LoadPlan {
     pub(crate) rate: Option<f64>,
     pub(crate) warm_up: Duration,
     pub(crate) ramp_up: Duration,
+    /// Idle time of the open connections at the end.
+    pub(crate) settle: Duration,
     pub(crate) timeout: Duration,
     pub(crate) sources: Vec<IpAddr>,
     /// Connections open in stages ([`LoadCommand::Open`](crate::load::LoadCommand)), with at most this number of
@@ -81,6 +83,8 @@ impl LoadMode {
 pub(crate) struct RequestTemplate {
     /// The head up to the length of the body; the whole head without a body.
     pub(crate) head: Vec<u8>,
+    /// The last request of each connection, with --requests-per-connection.
+    pub(crate) last: Option<FinalRequest>,
     pub(crate) method: String,
     /// Names and values of --header.
     pub(crate) headers: Vec<(String, String)>,
@@ -88,6 +92,15 @@ pub(crate) struct RequestTemplate {
     /// The response has no body (HEAD), despite its headers.
     pub(crate) is_head: bool,
     pub(crate) expect: ExpectedBody,
+}
+
+/// The last request of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct FinalRequest {
+    /// Requests of the connection.
+    pub(crate) number: u32,
+    /// Its head, as that of the others, with `Connection: close`.
+    pub(crate) head: Vec<u8>,
 }
 
 /// Expected response body.
@@ -108,6 +121,8 @@ pub(crate) struct PublishTarget {
 #[derive(Clone, Debug)]
 pub(crate) struct FanOut {
     pub(crate) publishers: usize,
+    /// Subscribers that do not read.
+    pub(crate) stalled: usize,
     pub(crate) topics: usize,
     pub(crate) login: Option<String>,
     pub(crate) subscribe: Option<String>,
@@ -144,9 +159,9 @@ impl LoadPlan {
         (thread..self.connections).step_by(self.threads)
     }
 
-    /// Number of subscribers of a topic. A subscription without the topic's name is one pattern that matches all topics.
+    /// Number of reading subscribers of a topic. A subscription without the topic's name is one pattern that matches all topics.
     pub(crate) fn subscribers(&self, topic: usize) -> u64 {
-        let all = self.sockets().saturating_sub(self.fan_out.publishers);
+        let all = self.sockets().saturating_sub(self.fan_out.publishers + self.fan_out.stalled);
         if self.fan_out.subscribe.as_ref().is_some_and(|template| !template.contains("{topic}")) {
             return all as u64;
         }

@@ -1,5 +1,6 @@
 //! The result of a run.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -16,6 +17,8 @@ pub(crate) struct LoadResult {
     pub(crate) open: u64,
     pub(crate) generator: GeneratorUsage,
     pub(crate) server: Option<ServerUsage>,
+    /// System calls of the server, with --trace.
+    pub(crate) system_calls: Option<SystemCalls>,
     pub(crate) samples: Vec<Sample>,
     /// The run was ended early by Ctrl-C.
     pub(crate) interrupted: bool,
@@ -47,7 +50,28 @@ pub(crate) struct ServerUsage {
     /// Before the first connection, and with all connections open.
     pub(crate) memory_before: u64,
     pub(crate) memory_open: u64,
-    pub(crate) system_calls: Option<f64>,
+}
+
+/// System calls of the server for each message, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct SystemCalls {
+    pub(crate) per_message: BTreeMap<String, f64>,
+}
+
+impl SystemCalls {
+    pub(crate) fn all(&self) -> f64 {
+        self.per_message.values().sum()
+    }
+
+    /// Parses the lines of strace's table.
+    pub(crate) fn parse(summary: &str, messages: u64) -> Self {
+        let line = |line: &str| {
+            let (calls, name) = line.trim().split_once(' ')?;
+            let calls = calls.parse::<u64>().ok().filter(|_| name.trim() != "total")?;
+            Some((name.trim().to_owned(), calls as f64 / messages as f64))
+        };
+        Self { per_message: summary.lines().filter_map(line).collect() }
+    }
 }
 
 /// A sample within the window.
@@ -166,8 +190,11 @@ impl LoadResult {
                 "memory_bytes": server.memory,
                 "memory_before_bytes": server.memory_before,
                 "memory_per_connection_bytes": self.memory_per_connection(),
-                "system_calls_per_message": server.system_calls,
+                "system_calls_per_message": self.system_calls.as_ref().map(SystemCalls::all),
             });
+        }
+        if let Some(calls) = &self.system_calls {
+            result["server"]["system_calls"] = json!(calls.per_message);
         }
         result
     }
@@ -189,6 +216,8 @@ impl LoadResult {
 
 fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
     match value {
+        // Names of system calls vary between servers; their sum is a fixed column.
+        Value::Object(_) if prefix == "server.system_calls" => {}
         // Error names vary between runs; their sum is a fixed column.
         Value::Object(map) if prefix == "errors" => {
             let sum: u64 = map.values().filter_map(Value::as_u64).sum();
@@ -240,3 +269,17 @@ const MIN_WARNING_TIME: Duration = Duration::from_millis(100);
 
 /// A schedule that lags more than this is missed: a millisecond.
 const LATE_NS: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strace_table_is_parsed() {
+        let table = "calls syscall\n----- -----\n   12 epoll_wait\n    7 read\n----- -----\n   19 total\n";
+        let calls = SystemCalls::parse(table, 2);
+        assert_eq!(calls.per_message, [("epoll_wait".to_owned(), 6.0), ("read".to_owned(), 3.5)].into());
+        assert_eq!(calls.all(), 9.5);
+        assert_eq!(SystemCalls::parse("", 2), SystemCalls::default());
+    }
+}

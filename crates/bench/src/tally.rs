@@ -1,7 +1,7 @@
 //! Counters: latencies, messages, bytes, errors by kind.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -137,15 +137,12 @@ pub(crate) struct LiveCounters {
     /// Deliveries expected from publications so far.
     pub(crate) expected: Counter,
     pub(crate) errors: Counter,
-    /// Number of the last window, counted from 1, that has ended: its messages are answered, and sending has
-    /// stopped. 0 while a window lasts.
-    pub(crate) done: AtomicU64,
-    /// The end of that window, in nanoseconds since the epoch of the run.
-    pub(crate) ended: Counter,
+    /// The window has ended: its messages are answered, and sending has stopped.
+    pub(crate) done: AtomicBool,
 }
 
 impl LiveCounters {
-    pub(crate) fn is_done(&self, window: u64) -> bool {
-        self.done.load(Ordering::Acquire) == window
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::interrupt::Interrupt;
 use super::load;
 use super::plan::LoadPlan;
+use super::result::SystemCalls;
 
 /// # Errors
 ///
@@ -17,7 +18,7 @@ pub(crate) fn calls_per_message(
     plan: &Arc<LoadPlan>,
     pids: &[u32],
     interrupt: &Interrupt,
-) -> Result<f64, String> {
+) -> Result<SystemCalls, String> {
     let log = std::env::temp_dir().join(format!("sinews-bench-{}.calls", std::process::id()));
     let mut strace = Command::new("strace");
     strace.args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&log);
@@ -39,10 +40,11 @@ pub(crate) fn calls_per_message(
     let summary = fs::read_to_string(&log).map_err(|error| error.to_string());
     let _ = fs::remove_file(&log);
     let messages = outcome?.tally.messages;
-    match total(&summary?) {
-        Some(calls) if messages > 0 => Ok(calls as f64 / messages as f64),
-        _ => Err("strace counted no system calls".to_owned()),
+    let calls = SystemCalls::parse(&summary?, messages);
+    if messages == 0 || calls.per_message.is_empty() {
+        return Err("strace counted no system calls".to_owned());
     }
+    Ok(calls)
 }
 
 /// Stops strace, so that it prints its summary.
@@ -59,24 +61,6 @@ fn end(child: &mut Child) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses the total at the end of strace's table.
-fn total(summary: &str) -> Option<u64> {
-    let line = summary.lines().rev().find(|line| line.trim_end().ends_with("total"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 const ATTACHING: Duration = Duration::from_millis(500);
 const MEASURED: Duration = Duration::from_secs(1);
 const ENDING: Duration = Duration::from_secs(5);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn total_of_the_strace_table_is_parsed() {
-        let table = "calls syscall\n----- -----\n   12 epoll_wait\n    7 read\n----- -----\n   19 total\n";
-        assert_eq!(total(table), Some(19));
-        assert_eq!(total(""), None);
-    }
-}

@@ -1,6 +1,6 @@
 """A server of HTTP/3 on aioquic, with WebSockets of wsproto: echoes messages, and answers `GET /hello`.
 
-    http3_aioquic.py CERTIFICATE KEY
+    http3_aioquic.py CERTIFICATE KEY [PORT]
 
 Prints its address, and serves until its standard input is closed. Its structure is that of aioquic's own example.
 """
@@ -58,10 +58,10 @@ class Server(QuicConnectionProtocol):
         self.http.send_data(stream, out, isinstance(event, CloseConnection) if out else False)
 
 
-async def main(certificate, key):
+async def main(certificate, key, port=0):
     configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN)
     configuration.load_cert_chain(certificate, key)
-    server = await serve("127.0.0.1", 0, configuration=configuration, create_protocol=Server)
+    server = await serve("127.0.0.1", int(port), configuration=configuration, create_protocol=Server)
     host, port = server._transport.get_extra_info("sockname")
     print(f"{host}:{port}", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)

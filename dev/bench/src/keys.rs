@@ -8,18 +8,60 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use clap::Args;
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use socket2::{Domain, Socket, Type};
 
-use self::dialect::{CENTRIFUGO, Dialect, SINEWS, start_centrifugo};
+use self::dialect::Dialect;
 use crate::Error;
-use crate::args::KeysArgs;
-use crate::connect::{STALL_LIMIT, connect, connect_with};
-use crate::process::{Server, Usage};
-use crate::report::significant;
-use crate::slow::{metrics, value};
-use crate::target::{Programs, ServeOptions};
+
+#[derive(Debug, Args)]
+pub(crate) struct KeysArgs {
+    /// Address of a running server, such as 127.0.0.1:8080. Its pings must be rare: the subscribers send no pongs
+    address: SocketAddr,
+
+    /// Process ID of the server
+    #[arg(long, value_name = "PID")]
+    pid: u32,
+
+    /// Protocol of the server
+    #[arg(long, value_enum, default_value = "sinews")]
+    dialect: Dialect,
+
+    /// Subscribers
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=15_000))]
+    subscribers: u16,
+
+    /// Percentage of the subscribers that are slow
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=100))]
+    slow_percent: u16,
+
+    /// Rate of each slow subscriber in bits a second
+    #[arg(long, value_name = "N", default_value_t = 64_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    slow_bits: u32,
+
+    /// Keys
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    keys: u32,
+
+    /// Changes a second, of all keys together
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    changes: u32,
+
+    /// Interval of each subscription in milliseconds; 0: each change at once
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=60_000))]
+    interval: u32,
+
+    /// Seconds of measurement
+    #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+
+    /// Seconds before the measurement, at most 60 by default: 1.5 times the time of the snapshot at a slow subscriber
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=600))]
+    warm_up: Option<u32>,
+}
 
 /// Period in which each slow subscriber receives its share.
 const SLOW_PERIOD: Duration = Duration::from_millis(50);
@@ -36,46 +78,31 @@ const TIME: &[u8] = b"\"at\":";
 /// Digits of a time in milliseconds since 1970.
 const DIGITS: usize = 13;
 
+/// Maximum silence of the server while a connection opens.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
+
 /// Runs the measurement of the arguments and prints a table.
 pub(crate) fn run(args: &KeysArgs) -> Result<(), Error> {
-    let programs = Programs::build(&args.programs, &args.targets())?;
-    crate::prepare_load()?;
     println!(
         "**{} keys, {} changes a second, {} subscribers, {} % of them at {} bit/s, interval {} ms**\n\n\
          | server | age, fast p50 / p99, ms | age, slow p50 / p99, ms | values to a fast / a slow subscriber | CPU, µs for a change | CPU, % | memory of a subscriber, bytes | queued, bytes | closed |\n\
          |---|---|---|---|---|---|---|---|---|",
         args.keys, args.changes, args.subscribers, args.slow_percent, args.slow_bits, args.interval
     );
-    for target in programs.startable(&args.targets())? {
-        // Subscribers of the load send no pongs.
-        let options = ServeOptions { ping_interval: "600s", ..ServeOptions::default() };
-        let server = programs.start(target, &options)?;
-        measure(args, &server, target.name(), &SINEWS)?;
-    }
-    if let Some(program) = &args.centrifugo {
-        let (server, _configuration) = start_centrifugo(program)?;
-        measure(args, &server, "Centrifugo", &CENTRIFUGO)?;
-    }
-    Ok(())
-}
-
-fn measure(args: &KeysArgs, server: &Server, name: &str, dialect: &'static Dialect) -> Result<(), Error> {
-    let mut writer = Writer::new(server.address, args, dialect)?;
+    let mut writer = Writer::new(args)?;
     (0..args.keys).try_for_each(|number| writer.set(number))?;
     writer.flush()?;
-    let resident = resident_bytes(server)?;
-    let mut audience = Audience::new(server.address, args, dialect)?;
+    let resident = resident_bytes(args.pid)?;
+    let mut audience = Audience::new(args)?;
     let snapshot_bytes = f64::from(args.keys) * 70.0;
     let warm_up = snapshot_bytes * 8.0 / f64::from(args.slow_bits) * SNAPSHOT_ALLOWANCE;
     let warm_up = args.warm_up.map_or_else(|| warm_up.clamp(1.0, 60.0), f64::from);
     audience.run(&mut writer, Duration::from_secs_f64(warm_up))?;
     audience.reset();
-    let before = Usage::of(server.pid())?;
+    let before = busy_ns(args.pid)?;
     let changes = audience.run(&mut writer, Duration::from_secs(args.seconds.into()))?;
-    let used = Usage::of(server.pid())?.since(before);
-    let peak = resident_bytes(server)?;
-    let metrics = if dialect.has_metrics { metrics(server)? } else { String::new() };
-    let queued: f64 = metrics.lines().filter_map(|line| value(line, "sinews_queued_bytes ")).sum();
+    let used = busy_ns(args.pid)?.saturating_sub(before) as f64;
+    let peak = resident_bytes(args.pid)?;
     let closed = audience.readers.iter().filter(|reader| reader.is_closed).count();
     let ages = |group: &Group| {
         let at = |quantile| group.ages.value_at_quantile(quantile);
@@ -83,25 +110,57 @@ fn measure(args: &KeysArgs, server: &Server, name: &str, dialect: &'static Diale
     };
     let each = |group: &Group| group.ages.len().checked_div(group.readers).unwrap_or(0);
     println!(
-        "| {} | {} | {} | {} / {} | {} | {} | {} | {} | {closed} |",
-        name,
+        "| {:?} | {} | {} | {} / {} | {:.1} | {:.1} | {} | {} | {closed} |",
+        args.dialect,
         ages(&audience.fast),
         ages(&audience.slow),
         each(&audience.fast),
         each(&audience.slow),
-        significant(used.run_ns as f64 / 1e3 / changes as f64),
-        significant(used.run_ns as f64 / 1e7 / f64::from(args.seconds)),
+        used / 1e3 / changes as f64,
+        used / 1e7 / f64::from(args.seconds),
         peak.saturating_sub(resident) / u64::from(args.subscribers),
-        queued,
+        queued_bytes(args)?,
     );
     Ok(())
 }
 
 /// Memory of a process in bytes.
-fn resident_bytes(server: &Server) -> Result<u64, Error> {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.pid()))?;
+fn resident_bytes(pid: u32) -> Result<u64, Error> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+}
+
+/// Nanoseconds that the threads of a process have run.
+fn busy_ns(pid: u32) -> Result<u64, Error> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let books = fs::read_to_string(task?.path().join("schedstat"))?;
+        sum += books.split(' ').next().unwrap_or_default().parse::<u64>()?;
+    }
+    Ok(sum)
+}
+
+/// The bytes that the server has queued, by its metrics; `-` without such a metric.
+fn queued_bytes(args: &KeysArgs) -> Result<String, Error> {
+    let mut stream = connect(args.address, None)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let line = answer.lines().find_map(|line| line.strip_prefix("sinews_queued_bytes "));
+    Ok(line.unwrap_or("-").to_owned())
+}
+
+/// Connects with a receive buffer of this size, in bytes. After the connect, the kernel has offered a larger one.
+fn connect(address: SocketAddr, receive_buffer: Option<usize>) -> Result<std::net::TcpStream, Error> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if let Some(bytes) = receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    socket.set_tcp_nodelay(true)?;
+    socket.set_read_timeout(Some(STALL_LIMIT))?;
+    socket.connect(&address.into())?;
+    Ok(socket.into())
 }
 
 /// Sets keys, each with the time of the change.
@@ -110,21 +169,21 @@ struct Writer {
     out: Vec<u8>,
     keys: u32,
     random: u64,
-    dialect: &'static Dialect,
+    dialect: Dialect,
 }
 
 impl Writer {
-    fn new(address: SocketAddr, args: &KeysArgs, dialect: &'static Dialect) -> Result<Self, Error> {
-        let mut stream = connect(address)?;
-        open(&mut stream, dialect)?;
-        Ok(Self { stream, out: Vec::new(), keys: args.keys, random: 1, dialect })
+    fn new(args: &KeysArgs) -> Result<Self, Error> {
+        let mut stream = connect(args.address, None)?;
+        open(&mut stream, args.dialect)?;
+        Ok(Self { stream, out: Vec::new(), keys: args.keys, random: 1, dialect: args.dialect })
     }
 
     fn set(&mut self, number: u32) -> Result<(), Error> {
         let now = millis();
         let key = format!("{}.{}", number / 100, number % 100);
         let data = format!("{{\"price\":{}.25,\"at\":{now}}}", 90 + now % 20);
-        let text = (self.dialect.set)(&key, &data);
+        let text = self.dialect.set(&key, &data);
         write_frame(&text, &mut self.out);
         if self.out.len() > 16 << 10 { self.flush() } else { Ok(()) }
     }
@@ -144,12 +203,11 @@ impl Writer {
 }
 
 /// Opens a WebSocket. The server's welcome may follow its answer at once.
-fn open(stream: &mut std::net::TcpStream, dialect: &Dialect) -> Result<(), Error> {
-    stream.set_read_timeout(Some(STALL_LIMIT))?;
+fn open(stream: &mut std::net::TcpStream, dialect: Dialect) -> Result<(), Error> {
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
-        dialect.path
+        dialect.path()
     );
     stream.write_all(request.as_bytes())?;
     let (mut answer, mut chunk) = (Vec::new(), [0; 1024]);
@@ -162,7 +220,7 @@ fn open(stream: &mut std::net::TcpStream, dialect: &Dialect) -> Result<(), Error
     if !answer.starts_with(b"HTTP/1.1 101 ") {
         return Err("the server rejected a WebSocket".into());
     }
-    if let Some(first) = dialect.first {
+    if let Some(first) = dialect.first() {
         let mut frame = Vec::new();
         write_frame(first, &mut frame);
         stream.write_all(&frame)?;
@@ -214,7 +272,7 @@ struct Reader {
 }
 
 impl Audience {
-    fn new(address: SocketAddr, args: &KeysArgs, dialect: &Dialect) -> Result<Self, Error> {
+    fn new(args: &KeysArgs) -> Result<Self, Error> {
         let slow = u64::from(args.subscribers) * u64::from(args.slow_percent) / 100;
         let fast = u64::from(args.subscribers) - slow;
         let group = |readers| Ok::<_, Error>(Group { readers, ages: Histogram::new_with_max(600_000, 3)? });
@@ -227,13 +285,13 @@ impl Audience {
             slow_bytes: (f64::from(args.slow_bits) / 8.0 * SLOW_PERIOD.as_secs_f64()) as usize,
             changes: args.changes,
         };
-        let subscribe = (dialect.subscribe)(args.interval);
+        let subscribe = args.dialect.subscribe(args.interval);
         let mut frame = Vec::new();
         write_frame(&subscribe, &mut frame);
         for number in 0..fast + slow {
             let is_slow = number >= fast;
-            let mut stream = connect_with(address, is_slow.then_some(SLOW_RECEIVE_BUFFER))?;
-            open(&mut stream, dialect)?;
+            let mut stream = connect(args.address, is_slow.then_some(SLOW_RECEIVE_BUFFER))?;
+            open(&mut stream, args.dialect)?;
             stream.write_all(&frame)?;
             stream.set_nonblocking(true)?;
             let mut stream = TcpStream::from_std(stream);

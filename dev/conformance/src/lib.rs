@@ -3,8 +3,8 @@
 //! * [`autobahn`] holds the case families of the Autobahn suite, to be run in memory against a machine of
 //!   either role, cut in any way.
 //! * [`http`] holds valid and invalid requests, with the expected answers of a server.
-//! * [`standards`] holds every line of the project's list of rules and known faults, each with the tests that
-//!   verify it.
+//!
+//! `STANDARDS.md` beside the sources has every rule and known fault, each with the tests that verify it.
 //!
 //! The tests are in the `tests` folder, and in the programs `http-subject`, a server, and `http-cases`, its
 //! client. This crate has no other purpose.
@@ -15,6 +15,5 @@ pub mod autobahn;
 mod case;
 pub mod http;
 pub mod proxy;
-pub mod standards;
 
 pub use case::{Case, Setup};

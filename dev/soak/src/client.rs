@@ -5,10 +5,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
 use sinews_proto::{Kind, Role};
-use sinews_testkit::{Codec, Frame, Reader, Reply, Rng};
+use sinews_testkit::{Frame, Reader, Reply, Rng};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::Fault;
@@ -43,15 +42,8 @@ pub(crate) fn reset(stream: &TcpStream) -> Result<(), Fault> {
 }
 
 /// Returns the client's side of a handshake, and its request bytes.
-pub(crate) fn handshake(
-    path: &str,
-    deflate: bool,
-    rng: &mut Rng,
-) -> Result<(ClientHandshake, Vec<u8>), Fault> {
-    let mut request = ClientRequest::new("localhost", path)?;
-    if deflate {
-        request = request.with_deflate(DeflateConfig::new());
-    }
+pub(crate) fn handshake(path: &str, rng: &mut Rng) -> Result<(ClientHandshake, Vec<u8>), Fault> {
+    let request = ClientRequest::new("localhost", path)?;
     let mut key = [0; 16];
     key.copy_from_slice(&rng.bytes(16));
     let handshake = request.start(key);
@@ -65,7 +57,6 @@ pub(crate) struct Client {
     stream: TcpStream,
     reader: Reader,
     replies: VecDeque<Reply>,
-    codec: Option<Codec>,
     chunk: Box<[u8]>,
 }
 
@@ -92,27 +83,12 @@ impl Leave {
 
 impl Client {
     pub(crate) fn open(address: SocketAddr, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
-        Self::upgrade(connect(address)?, path, false, rng)
+        Self::upgrade(connect(address)?, path, rng)
     }
 
-    /// Opens a WebSocket with an offer of compression, which the server may decline.
-    pub(crate) fn open_deflate(address: SocketAddr, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
-        Self::upgrade(connect(address)?, path, true, rng)
-    }
-
-    pub(crate) fn upgrade(
-        mut stream: TcpStream,
-        path: &str,
-        deflate: bool,
-        rng: &mut Rng,
-    ) -> Result<Self, Fault> {
-        let (handshake, request) = handshake(path, deflate, rng)?;
+    pub(crate) fn upgrade(mut stream: TcpStream, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
+        let (mut handshake, request) = handshake(path, rng)?;
         stream.write_all(&request)?;
-        Self::upgraded(stream, handshake)
-    }
-
-    /// Reads the answer to a sent handshake.
-    pub(crate) fn upgraded(mut stream: TcpStream, mut handshake: ClientHandshake) -> Result<Self, Fault> {
         let mut chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
         let mut answer = Vec::new();
         let done = loop {
@@ -124,11 +100,9 @@ impl Client {
                 break done;
             }
         };
-        let params = done.negotiated().deflate();
-        let codec = || params.map(|params| Codec::new(Role::Client, params));
-        let mut reader = Reader::new(Role::Server, codec());
+        let mut reader = Reader::new(Role::Server, None);
         let replies = reader.read(&answer[done.consumed()..])?.into();
-        Ok(Self { stream, reader, replies, codec: codec(), chunk })
+        Ok(Self { stream, reader, replies, chunk })
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
@@ -141,15 +115,6 @@ impl Client {
 
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         Ok(self.stream.write_all(bytes)?)
-    }
-
-    /// Encodes the message in one frame, compressed if negotiated.
-    pub(crate) fn frame(&mut self, kind: Kind, message: &[u8], rng: &mut Rng) -> Frame {
-        let frame = match &mut self.codec {
-            Some(codec) => data(kind, codec.compress(message)).rsv(4),
-            None => data(kind, message),
-        };
-        frame.key(rng.key())
     }
 
     /// Returns the next frame of the server, or `None` at the end of the stream. Pings are answered.

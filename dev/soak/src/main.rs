@@ -5,24 +5,20 @@
 //! cargo xtask syscalls [--backend poll|uring|both]
 //! ```
 //!
-//! The first command starts `sinews serve` and runs the scenarios of `scenarios.rs` and `storm.rs`, each of
-//! which checks every byte. It monitors the resources of the process, and finally requires that all are
-//! released. Then it repeats this over HTTP/3, and with a server that has too few descriptors. The second command counts the
-//! system calls of a message under three simple loads.
+//! The first command starts `sinews serve`. Processes of `sinews bench` load it, and are paused and killed meanwhile
+//! (`bench.rs`); clients of `scenarios.rs` misbehave in further ways. Each compares every answer. The program monitors the
+//! resources of the server, and finally requires that all are released. Then it repeats this over HTTP/3, and with a server that
+//! has too few descriptors. The second command counts the system calls of a message under three simple loads.
 //!
 //! Prints one line for each check and a sum at the end; the exit code is 1 if a check failed.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod client;
 mod exhaustion;
-mod http;
-mod http2;
-mod http3;
 mod load;
 mod scenarios;
 mod server;
-mod storm;
-mod streams;
 mod syscalls;
 mod verdict;
 
@@ -30,15 +26,15 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Rng};
 
+use crate::bench::{BenchLoad, HTTP3_LOADS, LOADS, ONE, ONE_HTTP3, STORM};
 use crate::client::{Client, Leave, PATIENCE};
-use crate::load::Report;
-use crate::scenarios::{HTTP3_SCENARIOS, SCENARIOS, Scenario, World};
+use crate::scenarios::{Tally, World};
 use crate::server::{Sample, Server, Setup};
 use crate::verdict::Verdict;
 
@@ -112,10 +108,14 @@ fn load_and_exhaust(options: &LoadOptions, verdict: &mut Verdict) -> Result<(), 
     println!("soak: backend {}, {seconds} s, seed {seed}, {limit} descriptors", target.backend);
     let mut rng = Rng::new(*seed);
     let time = Duration::from_secs(*seconds);
-    soak(&target.setup("load", THREADS, None), time, storm_size(limit), &mut rng, verdict)?;
-    soak_http3(target.setup("http3", THREADS, None), &target.logs, time / HTTP3_PART, &mut rng, verdict)?;
-    let few = target.setup("exhaustion", THREADS, Some(exhaustion::DESCRIPTORS));
-    exhaustion::run(&few, &mut rng, verdict)
+    let plain = Plan { loads: &LOADS, one: &ONE, storm: Some(storm_size(limit)), time };
+    soak(&target.setup("load", THREADS, None), &plain, &mut rng, verdict)?;
+    println!("  HTTP/3:");
+    let mut setup = target.setup("http3", THREADS, None);
+    setup.tls = Some(certificate(&target.logs)?);
+    let http3 = Plan { loads: &HTTP3_LOADS, one: &ONE_HTTP3, storm: None, time: time / HTTP3_PART };
+    soak(&setup, &http3, &mut rng, verdict)?;
+    exhaustion::run(&target.setup("exhaustion", THREADS, Some(exhaustion::DESCRIPTORS)), verdict)
 }
 
 /// Half of the descriptors: the server's limit is the same, and both ends hold other connections, too.
@@ -123,102 +123,104 @@ fn storm_size(limit: u64) -> usize {
     usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(64, STORM_MAX)
 }
 
-/// Runs the load, and checks the results.
-fn soak(
-    setup: &Setup<'_>,
+/// Makes the files of a certificate and of its key.
+fn certificate(directory: &Path) -> Result<(PathBuf, PathBuf), Fault> {
+    fs::create_dir_all(directory)?;
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let [certificate, key] = ["http3-certificate.pem", "http3-key.pem"].map(|name| directory.join(name));
+    fs::write(&certificate, made.cert.pem())?;
+    fs::write(&key, made.signing_key.serialize_pem())?;
+    Ok((certificate, key))
+}
+
+/// What runs against a server, and for how long.
+struct Plan<'a> {
+    loads: &'a [BenchLoad],
+    /// A connection that is answered.
+    one: &'a BenchLoad,
+    /// Connections that end at once.
+    storm: Option<usize>,
     time: Duration,
-    storm: usize,
-    rng: &mut Rng,
-    verdict: &mut Verdict,
-) -> Result<(), Fault> {
+}
+
+/// Runs the load, and checks the results.
+fn soak(setup: &Setup<'_>, plan: &Plan<'_>, rng: &mut Rng, verdict: &mut Verdict) -> Result<(), Fault> {
+    let Plan { loads, one, storm, time } = *plan;
     let server = Server::start(setup)?;
-    let world = World::new(server.address, storm);
+    let world = World {
+        address: server.address,
+        binary: setup.binary.to_owned(),
+        is_plain: setup.tls.is_none(),
+        tally: Tally::default(),
+    };
+    let fresh = || one.start(setup.binary, server.address, &[])?.result().map(|_| ());
     // The first answer proves that all threads run; then its connection has to close.
     let before = server.sample()?.descriptors;
-    storm::fresh(&world, rng)?;
+    fresh()?;
     let start = server.sample_until(|sample| sample.descriptors <= before)?;
 
-    let warm_up = load::run(&world, &server, &SCENARIOS, rng.next_u64(), time / WARM_UP_PART)?;
-    storm::storm(&world, storm, rng)?;
+    let warm_up = load::run(&world, &server, loads, rng.next_u64(), time / WARM_UP_PART)?;
+    let (mut faults, mut after_storm, mut loads_run) = (warm_up.faults, Duration::ZERO, 0);
+    if let Some(connections) = storm {
+        end_at_once(&world, &server, connections, rng)?;
+    }
     let mut base = server.sample_at_rest(start)?;
-
-    let (mut faults, mut after_storm) = (warm_up.faults, Duration::ZERO);
-    let mut loads = 0;
     let end = loop {
-        let report = load::run(&world, &server, &SCENARIOS, rng.next_u64(), time)?;
-        after_storm = after_storm.max(storm::storm(&world, storm, rng)?.unwrap_or_default());
-        print_report(&world, &SCENARIOS, &report);
+        let report = load::run(&world, &server, loads, rng.next_u64(), time)?;
+        if let Some(connections) = storm {
+            after_storm = after_storm.max(end_at_once(&world, &server, connections, rng)?);
+        }
+        println!("  {}\n  {}; at most {}", report.runs.join(", "), world.tally, report.peak);
         faults.extend(report.faults);
         let end = server.sample_at_rest(start)?;
-        loads += 1;
-        if loads == LOADS_MAX || end.memory_kib <= base.memory_kib + MEMORY_TOLERANCE_KIB {
+        loads_run += 1;
+        if loads_run == LOADS_MAX || end.memory_kib <= base.memory_kib + MEMORY_TOLERANCE_KIB {
             break end;
         }
         println!("  memory: {} KiB, after {}: once more", end.memory_kib, base.memory_kib);
         base = end;
     };
     verdict.faults(&faults);
-    verdict.check(
-        &format!("answered after {storm} connections went at once"),
-        format!("{} ms", after_storm.as_millis()),
-        format!("below {} s", PATIENCE.as_secs()),
-        after_storm < PATIENCE,
-    );
+    if let Some(connections) = storm {
+        verdict.check(
+            &format!("answered after {connections} connections went at once"),
+            format!("{} ms", after_storm.as_millis()),
+            format!("below {} s", PATIENCE.as_secs()),
+            after_storm < PATIENCE,
+        );
+        let overflows = server.metric("sinews_websockets_closed_total{reason=\"overflow\"}")?;
+        verdict.check("subscribers disconnected as slow", overflows, "at least 1", overflows > 0);
+    }
     given_back(start, base, end, verdict);
-    verdict.result("a new connection is answered", &storm::fresh(&world, rng).map(|_| ()));
+    verdict.result("a new connection is answered", &fresh());
     verdict.complaints(&server.complaints()?);
-    verdict.result("SIGTERM: a Close for all, then the end", &stop(server, &world, rng));
+    if world.is_plain {
+        verdict.result("SIGTERM: a Close for all, then the end", &stop(server, &world, rng));
+    } else {
+        server.ask_to_end()?;
+        verdict.result("SIGTERM: the end", &server.wait());
+    }
     Ok(())
 }
 
-/// Runs the load over HTTP/3 on a server of its own, and checks the results.
-fn soak_http3(
-    mut setup: Setup<'_>,
-    directory: &Path,
-    time: Duration,
-    rng: &mut Rng,
-    verdict: &mut Verdict,
-) -> Result<(), Fault> {
-    println!("  HTTP/3:");
-    fs::create_dir_all(directory)?;
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
-    let files = ["http3-certificate.pem", "http3-key.pem"].map(|name| directory.join(name));
-    fs::write(&files[0], made.cert.pem())?;
-    fs::write(&files[1], made.signing_key.serialize_pem())?;
-    let [certificate, key] = files;
-    setup.tls = Some((certificate, key));
-    let server = Server::start(&setup)?;
-    let mut world = World::new(server.address, 0);
-    world.tls = Some(http3::client_tls(made.cert.der().clone())?);
-    http3::fresh(&world)?;
-    let start = server.sample()?;
-    let warm_up = load::run(&world, &server, &HTTP3_SCENARIOS, rng.next_u64(), time / WARM_UP_PART)?;
-    let mut base = server.sample_at_rest(start)?;
-    let (mut faults, mut loads) = (warm_up.faults, 0);
-    let end = loop {
-        let report = load::run(&world, &server, &HTTP3_SCENARIOS, rng.next_u64(), time)?;
-        print_report(&world, &HTTP3_SCENARIOS, &report);
-        faults.extend(report.faults);
-        let end = server.sample_at_rest(start)?;
-        loads += 1;
-        if loads == LOADS_MAX || end.memory_kib <= base.memory_kib + MEMORY_TOLERANCE_KIB {
-            break end;
-        }
-        base = end;
-    };
-    verdict.faults(&faults);
-    given_back(start, base, end, verdict);
-    verdict.complaints(&server.complaints()?);
-    server.ask_to_end()?;
-    verdict.result("SIGTERM: the end", &server.wait());
-    Ok(())
-}
-
-fn print_report(world: &World, scenarios: &[Scenario], report: &Report) {
-    let of = |(index, (name, ..)): (usize, &Scenario)| format!("{name} {}", report.runs[index]);
-    let runs: Vec<String> = scenarios.iter().enumerate().map(of).collect();
-    println!("  {}", runs.join(", "));
-    println!("  {}; at most {}", world.tally, report.peak);
+/// Opens connections, ends all of them in the middle of their messages, and connects once more. Returns the time to the
+/// answer on that connection.
+fn end_at_once(world: &World, server: &Server, connections: usize, rng: &mut Rng) -> Result<Duration, Fault> {
+    let held = server.sample()?.descriptors + connections * 9 / 10;
+    let more = ["-c", &connections.to_string(), "-d", "600s", "--warm-up", "0s"];
+    let mut storm = STORM.start(&world.binary, world.address, &more)?;
+    let full = server.sample_until(|sample| sample.descriptors >= held)?;
+    storm.kill();
+    if full.descriptors < held {
+        return Err(format!("{} descriptors at {connections} connections", full.descriptors).into());
+    }
+    world.tally.add(connections as u64, 0);
+    let started = Instant::now();
+    let mut client = Client::open(world.address, "/echo", rng)?;
+    client.sync()?;
+    let answered = started.elapsed();
+    client.leave(Leave::Close)?;
+    Ok(answered)
 }
 
 /// Checks that the resources of connections are released.

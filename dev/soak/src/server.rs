@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
@@ -99,6 +99,16 @@ impl Server {
         })
     }
 
+    /// Returns a number of its metrics.
+    pub(crate) fn metric(&self, name: &str) -> Result<u64, Fault> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let line = answer.lines().find_map(|line| line.strip_prefix(name));
+        Ok(line.ok_or_else(|| format!("no metric {name}"))?.trim().parse()?)
+    }
+
     /// Sends SIGTERM, like a service manager.
     pub(crate) fn ask_to_end(&self) -> Result<(), Fault> {
         let asked = Command::new("kill").args(["-TERM", &self.id().to_string()]).status()?;
@@ -175,22 +185,16 @@ const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_T
 pub(crate) struct Sample {
     /// Open descriptors, and files in the tables of its rings, which are not descriptors.
     pub(crate) descriptors: usize,
-    /// Threads that the process started.
-    pub(crate) threads: usize,
-    /// Threads that the kernel started in it, for blocking operations of a ring; idle kernel threads stay a
+    /// Threads that the process started, without those of the kernel for blocking operations of a ring: idle ones stay a
     /// while.
-    pub(crate) kernel_threads: usize,
+    pub(crate) threads: usize,
     /// Anonymous memory in KiB: heap and stacks, without the program's text.
     pub(crate) memory_kib: u64,
 }
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} descriptors, {} MiB", self.descriptors, self.memory_kib >> 10)?;
-        match self.kernel_threads {
-            0 => Ok(()),
-            threads => write!(f, ", {threads} threads of the kernel"),
-        }
+        write!(f, "{} descriptors, {} MiB", self.descriptors, self.memory_kib >> 10)
     }
 }
 
@@ -198,12 +202,9 @@ impl Sample {
     fn of(id: u32) -> Result<Self, Fault> {
         let process = PathBuf::from(format!("/proc/{id}"));
         let rollup = fs::read_to_string(process.join("smaps_rollup"))?;
-        let (kernel, own): (Vec<String>, _) =
-            thread_names(&process)?.into_iter().partition(|name| name.starts_with("iou-"));
         Ok(Self {
             descriptors: descriptors(&process)?,
-            threads: own.len(),
-            kernel_threads: kernel.len(),
+            threads: own_threads(&process)?,
             memory_kib: anonymous_kib(&rollup).ok_or("smaps_rollup has no count of anonymous memory")?,
         })
     }
@@ -213,19 +214,19 @@ impl Sample {
         Self {
             descriptors: self.descriptors.max(other.descriptors),
             threads: self.threads.max(other.threads),
-            kernel_threads: self.kernel_threads.max(other.kernel_threads),
             memory_kib: self.memory_kib.max(other.memory_kib),
         }
     }
 }
 
-fn thread_names(process: &Path) -> Result<Vec<String>, Fault> {
-    let mut names = Vec::new();
+fn own_threads(process: &Path) -> Result<usize, Fault> {
+    let mut count = 0;
     for entry in fs::read_dir(process.join("task"))? {
         // A thread that has exited meanwhile no longer has a name.
-        names.extend(fs::read_to_string(entry?.path().join("comm")));
+        let name = fs::read_to_string(entry?.path().join("comm"));
+        count += usize::from(name.is_ok_and(|name| !name.starts_with("iou-")));
     }
-    Ok(names)
+    Ok(count)
 }
 
 fn descriptors(process: &Path) -> Result<usize, Fault> {

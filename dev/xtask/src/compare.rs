@@ -2,12 +2,17 @@
 //! round, on a processor of its own, in turns; the load runs on another processor. docs/book/src/reference/benchmarks.md has the
 //! results.
 
-use std::path::{Path, PathBuf};
+mod contenders;
+mod programs;
+
 use std::process::{Command, Stdio};
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
+use self::contenders::{CONTENDERS, Contender, DATAGRAMS, Listed, Serves};
+pub(crate) use self::contenders::{PLAIN_NAME, Program};
+pub(crate) use self::programs::Programs;
 use crate::Outcome;
 use crate::count::Count;
 use crate::process;
@@ -15,12 +20,16 @@ use crate::server::{self, DIST_PROFILE};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Loads to measure [default: all]
+    /// Loads to measure [default: those without TLS]
     #[arg(long, value_enum, value_delimiter = ',')]
     load: Vec<Load>,
-    /// Servers to measure beside the first, such as `axum,hyper` [default: all]; `--list` prints their names
+    /// Servers to measure beside the first, such as `axum,hyper` [default: all but the plain echoes and nginx]; `--list` prints
+    /// their names
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Server that the others are compared with [default: the first of the load]
+    #[arg(long, value_name = "NAME")]
+    base: Option<String>,
     /// Also measure the fast form in the documentation of each library: `feed`, and one flush for messages
     /// that arrived together
     #[arg(long)]
@@ -34,15 +43,22 @@ pub(crate) struct Options {
     /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "1s")]
     warm_up: String,
-    /// Messages per second at a fixed rate, instead of a closed loop; fan-out has a rate of its own
+    /// Messages per second at a fixed rate, instead of a closed loop; fan-out has a rate of its own, and loads with TLS have none
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
-    /// Processor of the servers
-    #[arg(long, value_name = "N", default_value = "0")]
+    /// Threads of each server; with several, servers on Tokio have its multi-threaded runtime with two
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u8,
+    /// Processors of the servers, such as 0 or 0,1
+    #[arg(long, value_name = "LIST", default_value = "0")]
     server_core: String,
-    /// Processor of the load
-    #[arg(long, value_name = "N", default_value = "1")]
+    /// Processors of the load
+    #[arg(long, value_name = "LIST", default_value = "1")]
     load_core: String,
+    /// Folder with the Python packages aioquic and wsproto (`pip install --target PATH aioquic wsproto`), to measure
+    /// aioquic too
+    #[arg(long, value_name = "PATH")]
+    python_packages: Option<String>,
     /// Build profile; profiles other than dist have no meaningful figures
     #[arg(long, value_name = "NAME", default_value = DIST_PROFILE)]
     profile: String,
@@ -52,6 +68,9 @@ pub(crate) struct Options {
     /// Print the loads and their servers without measuring
     #[arg(long)]
     list: bool,
+    /// Options of `sinews bench`, in the place of those of the load, such as `-- -c 512 -s 512 --binary`
+    #[arg(last = true)]
+    options: Vec<String>,
 }
 
 impl Options {
@@ -60,22 +79,35 @@ impl Options {
         Self {
             load: Vec::new(),
             only: Vec::new(),
+            base: None,
             fastest: false,
             rounds,
             duration: duration.to_owned(),
             warm_up: warm_up.to_owned(),
             rate: None,
+            threads: 1,
             server_core: "0".to_owned(),
             load_core: "1".to_owned(),
+            python_packages: None,
             profile: DIST_PROFILE.to_owned(),
             json: true,
             list: false,
+            options: Vec::new(),
         }
     }
 
     /// The same at a fixed rate.
     pub(crate) fn at_rate(&self, rate: u32) -> Self {
         Self { rate: Some(rate), ..Self::for_figures(self.rounds, &self.duration, &self.warm_up) }
+    }
+
+    /// The options of `sinews bench` for all servers of a load.
+    fn load_options(&self, load: Load) -> Vec<&str> {
+        if self.options.is_empty() {
+            load.options().to_vec()
+        } else {
+            self.options.iter().map(String::as_str).collect()
+        }
     }
 }
 
@@ -98,9 +130,33 @@ pub(crate) enum Load {
     Http,
     /// `GET /hello` on 64 connections with 16 requests in flight
     HttpPipelined,
+    /// 64 WebSockets with TLS, 64 bytes: over HTTP/1.1, on 64 connections of HTTP/2, and on one
+    Http2,
+    /// `GET /hello` on 8 connections of HTTP/2, 100 at a time
+    Http2Requests,
+    /// 64 WebSockets with TLS, 64 bytes: over HTTP/1.1, on 64 connections of HTTP/3, and on one
+    Http3,
+    /// `GET /hello` on 64 connections of HTTP/3
+    Http3Requests,
+    /// 64 WebSockets over HTTP/3, and 64 sessions of WebTransport, 64 bytes
+    Sessions,
+    /// Publications for 64 subscribers over HTTP/3: WebSockets, streams and datagrams of sessions
+    Deliveries,
 }
 
 impl Load {
+    /// The loads without TLS: those of the figures.
+    pub(crate) const PLAIN: [Self; 8] = [
+        Self::Echo,
+        Self::Pipelined,
+        Self::Text,
+        Self::Large,
+        Self::Huge,
+        Self::FanOut,
+        Self::Http,
+        Self::HttpPipelined,
+    ];
+
     pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
             Self::Echo => &["-c", "64", "-s", "64", "--binary"],
@@ -111,140 +167,91 @@ impl Load {
             Self::FanOut => &["-m", "fan-out", "-c", "201", "-s", "64", "--rate", "200"],
             Self::Http => &["-c", "64", "--expect", "Hello, world!"],
             Self::HttpPipelined => &["-c", "64", "--expect", "Hello, world!", "-i", "16"],
+            Self::Http2 | Self::Http3 => &["--insecure", "-s", "64", "--binary", "--burst"],
+            Self::Http2Requests => {
+                &["--insecure", "--http2", "-c", "8", "-i", "100", "--expect", "Hello, world!"]
+            }
+            Self::Http3Requests => &["--insecure", "--http3", "-c", "64", "--expect", "Hello, world!"],
+            Self::Sessions => &["--insecure", "-c", "64", "-s", "64", "--binary", "--burst"],
+            Self::Deliveries => &["--insecure", "-m", "fan-out", "-c", "65", "-s", "64", "--burst"],
         }
     }
 
     /// Messages per second at which latencies are measured: less than any server of the load reaches. `None`: the load has
-    /// a rate of its own.
+    /// a rate of its own, or is always a closed loop.
     pub(crate) const fn rate(self) -> Option<u32> {
         match self {
             Self::Echo | Self::Http => Some(20_000),
             Self::Pipelined | Self::HttpPipelined => Some(50_000),
             Self::Text | Self::Large => Some(10_000),
             Self::Huge => Some(200),
-            Self::FanOut => None,
+            _ => None,
         }
     }
 
-    fn url(self, port: u16) -> String {
+    fn url(self, contender: &Contender, port: u16) -> String {
         match self {
+            _ if contender.serves == Serves::Bytes => format!("tcp://127.0.0.1:{port}"),
             Self::Echo | Self::Pipelined | Self::Text | Self::Large | Self::Huge => {
                 format!("ws://127.0.0.1:{port}/echo")
             }
             // All servers have topics at /topics/{name}.
             Self::FanOut => format!("ws://127.0.0.1:{port}/"),
             Self::Http | Self::HttpPipelined => format!("http://127.0.0.1:{port}/hello"),
+            Self::Http2 | Self::Http3 | Self::Sessions => format!("wss://127.0.0.1:{port}/echo"),
+            Self::Http2Requests | Self::Http3Requests => format!("https://127.0.0.1:{port}/hello"),
+            Self::Deliveries => {
+                let datagrams = if contender.name == DATAGRAMS { "&datagrams=true" } else { "" };
+                format!("wss://127.0.0.1:{port}/topics/{{topic}}?self=false{datagrams}")
+            }
         }
     }
 
-    pub(crate) const fn is_http(self) -> bool {
+    const fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::HttpPipelined)
+    }
+
+    /// Whether the plain echoes take it.
+    const fn is_echo(self) -> bool {
+        matches!(self, Self::Echo | Self::Pipelined | Self::Text | Self::Large | Self::Huge)
     }
 
     fn takes(self, contender: &Contender) -> bool {
         match contender.serves {
-            Serves::Echo | Serves::Bytes => !self.is_http() && self != Self::FanOut,
-            Serves::Messages => !self.is_http(),
+            Serves::Echo | Serves::Bytes => self.is_echo(),
+            Serves::Messages => self.is_echo() || self == Self::FanOut,
             Serves::Requests => self.is_http(),
-            Serves::All => true,
+            Serves::All => Self::PLAIN.contains(&self),
+            Serves::Only(load) => self == load,
         }
     }
 }
 
-/// Capabilities of a server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Serves {
-    Echo,
-    /// The bytes that it gets, over plain TCP.
-    Bytes,
-    /// Echo and topics.
-    Messages,
-    Requests,
-    All,
-}
-
-/// The program of a server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Program {
-    /// `sinews serve`.
-    Serve,
-    /// The example of the server as a library.
-    Hello,
-    /// The library, in `dev/bench/library`.
-    Library,
-    /// A library of another project, in `dev/bench/peers`.
-    Peer,
-    /// The plain echo, in `dev/bench`.
-    Plain,
-}
-
-struct Contender {
-    name: &'static str,
-    program: Program,
-    /// A backend, or the name of the server on the program's command line.
-    what: &'static str,
-    serves: Serves,
-    /// In its fastest form instead of its usual form.
-    fastest: bool,
-}
-
-const fn ours(name: &'static str, program: Program, what: &'static str, serves: Serves) -> Contender {
-    Contender { name, program, what, serves, fastest: false }
-}
-
-const fn peer(name: &'static str, serves: Serves) -> Contender {
-    Contender { name, program: Program::Peer, what: name, serves, fastest: false }
-}
-
-const fn fast(name: &'static str, serves: Serves) -> Contender {
-    Contender { fastest: true, ..peer(name, serves) }
-}
-
-/// The least work of a server: the figures of echoes are relative to it.
-const PLAIN: Contender = ours(PLAIN_NAME, Program::Plain, "plain-ring", Serves::Bytes);
-pub(crate) const PLAIN_NAME: &str = "plain-echo";
-
-/// The other servers are compared with the first that supports the load.
-const CONTENDERS: [Contender; 23] = [
-    ours("sinews", Program::Serve, "uring", Serves::Messages),
-    ours("sinews-poll", Program::Serve, "poll", Serves::Messages),
-    ours("sinews-http", Program::Hello, "uring", Serves::Requests),
-    ours("sinews-http-poll", Program::Hello, "poll", Serves::Requests),
-    ours("sinews-tokio", Program::Library, "sinews-tokio", Serves::Echo),
-    ours("sinews-axum", Program::Library, "sinews-axum", Serves::Echo),
-    ours("sinews-compio", Program::Library, "sinews-compio", Serves::Echo),
-    peer("tokio-tungstenite", Serves::Echo),
-    fast("tokio-tungstenite-feed", Serves::Echo),
-    fast("tokio-tungstenite-feed-4k", Serves::Echo),
-    peer("fastwebsockets", Serves::Echo),
-    fast("fastwebsockets-buffered", Serves::Echo),
-    peer("tokio-websockets", Serves::Echo),
-    fast("tokio-websockets-feed", Serves::Echo),
-    peer("sockudo", Serves::Echo),
-    fast("sockudo-feed", Serves::Echo),
-    peer("sockudo-compio", Serves::Echo),
-    fast("sockudo-compio-tuned", Serves::Echo),
-    peer("compio-ws", Serves::Echo),
-    fast("compio-ws-feed", Serves::Echo),
-    peer("axum", Serves::All),
-    peer("hyper", Serves::Requests),
-    peer("actix-web", Serves::Requests),
-];
-
 /// Measures the loads one after the other. A load without failures has passed.
 pub(crate) fn run(options: &Options) -> Outcome {
-    if let Some(unknown) = options.only.iter().find(|only| !CONTENDERS.iter().any(|one| one.name == **only)) {
+    let names = options.only.iter().chain(&options.base);
+    if let Some(unknown) = names.into_iter().find(|name| !CONTENDERS.iter().any(|one| one.name == **name)) {
         return Err(format!("no such server: {unknown} (--list names them)"));
     }
-    let loads = if options.load.is_empty() { Load::value_variants() } else { &options.load };
+    let loads = match options.load.is_empty() {
+        false => &options.load[..],
+        true if options.list => Load::value_variants(),
+        true => &Load::PLAIN,
+    };
     if options.list {
         for load in loads {
-            let names: Vec<&str> = chosen(*load, options).iter().map(|one| one.name).collect();
+            let all = CONTENDERS.iter().filter(|one| load.takes(one));
+            let names: Vec<&str> = all.map(|one| one.name).collect();
             println!("{}: {}", name(*load), names.join(", "));
         }
         return Ok(Count::PASSED);
     }
-    let programs = Programs::build(&options.profile)?;
+    let mut programs = Programs::new(&options.profile, options.threads, options.python_packages.as_deref());
+    let chosen: Vec<_> =
+        loads.iter().flat_map(|load| chosen(*load, options, options.base.as_deref())).collect();
+    let is_http3 = loads.iter().any(|load| load.uses_http3());
+    let bench = if is_http3 { Program::ServeHttp3 } else { Program::Serve };
+    programs.build(chosen.iter().map(|one| one.program).chain([bench]))?;
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty"]).current_dir(process::root());
     if let Some(commit) = process::output_of(&mut git).filter(|_| !options.json) {
@@ -261,35 +268,39 @@ pub(crate) fn name(load: Load) -> String {
     load.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Returns the chosen servers; the first is always among them.
-fn chosen(load: Load, options: &Options) -> Vec<&'static Contender> {
-    let all = CONTENDERS.iter().filter(|one| load.takes(one)).enumerate();
-    let wants = |one: &Contender| match options.only.is_empty() {
-        true => options.fastest || !one.fastest,
+/// Returns the chosen servers, the base first. Without one it is the first server of the load.
+fn chosen(load: Load, options: &Options, base: Option<&str>) -> Vec<&'static Contender> {
+    let mut all: Vec<_> = CONTENDERS.iter().filter(|one| load.takes(one)).collect();
+    let base = base.and_then(|base| all.iter().position(|one| one.name == base));
+    let base = (!all.is_empty()).then(|| all.remove(base.unwrap_or_default()));
+    let wants = |one: &&Contender| match options.only.is_empty() {
+        true => match one.listed {
+            Listed::Always => one.program != Program::Aioquic || options.python_packages.is_some(),
+            Listed::Fastest => options.fastest,
+            Listed::Named => false,
+        },
         false => options.only.iter().any(|only| only == one.name),
     };
-    all.filter(|(place, one)| *place == 0 || wants(one)).map(|(_, one)| one).collect()
+    base.into_iter().chain(all.into_iter().filter(wants)).collect()
 }
 
 fn measure(load: Load, options: &Options, programs: &Programs) -> Outcome {
-    let mut bench = measurement(load, options, programs, &chosen(load, options))?;
+    let mut bench = measurement(load, options, programs, &chosen(load, options, options.base.as_deref()))?;
     if !options.json {
-        println!("\n{}: {}", name(load), load.options().join(" "));
+        println!("\n{}: {}", name(load), options.load_options(load).join(" "));
     }
-    let status = bench.status().map_err(|error| format!("{}: {error}", programs.sinews.display()))?;
+    let status = bench.status().map_err(|error| format!("{}: {error}", programs.sinews().display()))?;
     Ok(if status.success() { Count::PASSED } else { Count::FAILED })
 }
 
 /// The figures of one load beside the plain echo, where it takes the load, as `sinews bench compare --json` prints them.
 pub(crate) fn figures(load: Load, options: &Options, programs: &Programs) -> Result<Value, String> {
-    let is_built = |one: &&Contender| one.program != Program::Peer || programs.peers.is_some();
-    let mut contenders: Vec<_> = chosen(load, options).into_iter().filter(is_built).collect();
-    if load.takes(&PLAIN) {
-        contenders.insert(0, &PLAIN);
-    }
+    let base = load.is_echo().then_some(PLAIN_NAME);
+    let mut contenders = chosen(load, options, base);
+    contenders.retain(|one| programs.has(one.program));
     let mut bench = measurement(load, options, programs, &contenders)?;
     let output = bench.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{}: {error}", programs.sinews.display()))?;
+    let output = output.map_err(|error| format!("{}: {error}", programs.sinews().display()))?;
     if !output.status.success() {
         return Err(format!("{}: {}", name(load), String::from_utf8_lossy(&output.stderr).trim()));
     }
@@ -302,12 +313,13 @@ fn measurement(
     programs: &Programs,
     contenders: &[&Contender],
 ) -> Result<Command, String> {
-    let mut bench = Command::new(&programs.sinews);
+    let mut bench = Command::new(programs.sinews());
     let rounds = options.rounds.to_string();
     bench.args(["bench", "compare", "--rounds", &rounds, "--duration", &options.duration]);
     bench.args(["--warm-up", &options.warm_up]);
     bench.args(["--server-core", &options.server_core, "--load-core", &options.load_core]);
-    bench.args(load.options());
+    let shared = options.load_options(load);
+    bench.args(&shared);
     if let Some(rate) = options.rate.filter(|_| load.rate().is_some()) {
         bench.args(["--rate", &rate.to_string()]);
     }
@@ -316,90 +328,13 @@ fn measurement(
     }
     for one in contenders {
         let port = server::free_address()?.port();
-        let url = match one.serves {
-            Serves::Bytes => format!("tcp://127.0.0.1:{port}"),
-            _ => load.url(port),
-        };
-        bench.arg(format!("{}={url}={}", one.name, programs.command(one, port)));
+        bench.arg(format!("{}={}={}", one.name, load.url(one, port), programs.command(one, port)?));
+    }
+    // Behind the servers, which are one list.
+    for one in contenders.iter().filter(|one| !one.options.is_empty()) {
+        bench.args(["--options", &format!("{}={} {}", one.name, shared.join(" "), one.options)]);
     }
     Ok(bench)
-}
-
-/// Paths of the built programs.
-pub(crate) struct Programs {
-    pub(crate) sinews: PathBuf,
-    hello: PathBuf,
-    library: PathBuf,
-    plain: PathBuf,
-    /// Without it, servers on other libraries are not measured.
-    peers: Option<PathBuf>,
-}
-
-impl Programs {
-    fn build(profile: &str) -> Result<Self, String> {
-        let mut programs = Self::build_own(profile)?;
-        programs.build_peers(profile)?;
-        Ok(programs)
-    }
-
-    /// The programs of this repository, without servers on other libraries.
-    pub(crate) fn build_own(profile: &str) -> Result<Self, String> {
-        let folder = folder(profile);
-        for what in [
-            &["--package", "sinews-cli"][..],
-            &["--package", "sinews-server", "--example", "hello_http"],
-            &["--package", "sinews-library"],
-            &["--package", "sinews-loopback"],
-        ] {
-            build(profile, what)?;
-        }
-        Ok(Self {
-            sinews: folder.join("sinews"),
-            hello: folder.join("examples/hello_http"),
-            library: folder.join("sinews-library"),
-            plain: folder.join("sinews-loopback"),
-            peers: None,
-        })
-    }
-
-    pub(crate) fn build_peers(&mut self, profile: &str) -> Result<(), String> {
-        build(profile, &["--package", "sinews-peers", "--features", "peers"])?;
-        self.peers = Some(folder(profile).join("sinews-peers"));
-        Ok(())
-    }
-
-    /// Returns the command that starts the server on a port, on one thread.
-    fn command(&self, one: &Contender, port: u16) -> String {
-        let Contender { program, what, .. } = one;
-        match program {
-            Program::Serve => {
-                let options = format!("--threads 1 --deflate off --log error --backend {what}");
-                format!("{} serve --listen 127.0.0.1:{port} {options}", quoted(&self.sinews))
-            }
-            Program::Hello => format!("{} {port} {what} 1", quoted(&self.hello)),
-            Program::Library => format!("{} {what} {port}", quoted(&self.library)),
-            Program::Plain => format!("{} {what} {port}", quoted(&self.plain)),
-            Program::Peer => {
-                format!("{} {what} {port}", quoted(self.peers.as_deref().unwrap_or_else(|| Path::new(""))))
-            }
-        }
-    }
-}
-
-fn folder(profile: &str) -> PathBuf {
-    process::target().join(if profile == "dev" { "debug" } else { profile })
-}
-
-fn build(profile: &str, what: &[&str]) -> Result<(), String> {
-    let log = process::target().join(format!("xtask/compare-{}.log", what[1]));
-    let mut build = process::cargo();
-    build.args(["build", "--profile", profile]).args(what);
-    process::run(&mut build, &log, process::COMMAND_LIMIT)?.check(&format!("build of {}", what[1]), &log)
-}
-
-/// Quotes a path for the shell.
-fn quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
@@ -415,13 +350,25 @@ mod tests {
     fn our_server_is_first_in_every_load() {
         for load in Load::value_variants() {
             for options in [options(&[], false), options(&[], true), options(&["axum"], false)] {
-                let all = chosen(*load, &options);
-                assert!(all[0].name.starts_with("sinews"), "{load:?}");
-                assert!(all.iter().any(|one| one.name == "axum"), "{load:?}");
-                assert!(options.fastest || !all.iter().any(|one| one.fastest));
+                let all = chosen(*load, &options, None);
+                assert!(all[0].name.starts_with("sinews") || *load == Load::Deliveries, "{load:?}");
+                let has_axum = all.iter().any(|one| one.name == "axum");
+                assert_eq!(has_axum, Load::PLAIN.contains(load), "{load:?}");
+                assert!(options.fastest || !all.iter().any(|one| one.listed == Listed::Fastest));
             }
         }
-        assert_eq!(chosen(Load::Http, &options(&["hyper"], false)).len(), 2);
+        assert_eq!(chosen(Load::Http, &options(&["hyper"], false), None).len(), 2);
+    }
+
+    #[test]
+    fn named_base_replaces_the_first_server() {
+        let names = |only: &[&str], base| -> Vec<&str> {
+            chosen(Load::Echo, &options(only, false), base).iter().map(|one| one.name).collect()
+        };
+        assert_eq!(names(&["axum"], Some("plain-mio")), ["plain-mio", "axum"]);
+        let all = names(&[], Some("plain-mio"));
+        assert_eq!(all[..2], ["plain-mio", "sinews"]);
+        assert!(!all.contains(&PLAIN_NAME) && !names(&[], None).contains(&"plain-mio"), "{all:?}");
     }
 
     #[test]
@@ -429,10 +376,5 @@ mod tests {
         for (place, one) in CONTENDERS.iter().enumerate() {
             assert!(CONTENDERS[..place].iter().all(|other| other.name != one.name), "{}", one.name);
         }
-    }
-
-    #[test]
-    fn paths_are_quoted_for_the_shell() {
-        assert_eq!(quoted(Path::new("/a b/it's")), "'/a b/it'\\''s'");
     }
 }

@@ -7,11 +7,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::Value;
 
 use crate::Outcome;
-use crate::compare::{self, Load, PLAIN_NAME, Programs};
+use crate::compare::{self, Load, PLAIN_NAME, Program, Programs};
 use crate::count::Count;
 use crate::process;
 use crate::server::{DIST_PROFILE, Server};
@@ -102,18 +102,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let settings = options.settings();
     let origin = origin();
     println!("{}", origin.commit);
-    let mut programs = Programs::build_own(DIST_PROFILE)?;
+    let mut programs = Programs::new(DIST_PROFILE, 1, None);
+    let own = [Program::Serve, Program::Hello, Program::Library, Program::Plain];
+    programs.build(own.into_iter())?;
     let mut count = Count::default();
     if options.no_peers {
         println!("skipped: servers on other libraries: --no-peers");
         count = count + Count::SKIPPED;
-    } else if let Err(why) = programs.build_peers(DIST_PROFILE) {
+    } else if let Err(why) = programs.build([Program::Peer].into_iter()) {
         println!("skipped: servers on other libraries: {why}");
         count = count + Count::SKIPPED;
     }
     let compared = compare::Options::for_figures(settings.rounds, settings.duration, settings.warm_up);
     let mut all = Vec::new();
-    for load in Load::value_variants() {
+    for load in &Load::PLAIN {
         match Measured::run(*load, &compared, &programs) {
             Ok(measured) => {
                 println!("measured {} ({:.0} s)", compare::name(*load), started.elapsed().as_secs_f64());
@@ -128,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let mut idle = Vec::new();
     for backend in ["uring", "poll"] {
-        match idle_memory(backend, &settings, &programs.sinews) {
+        match idle_memory(backend, &settings, &programs.sinews()) {
             Ok(bytes) => {
                 idle.push((backend, bytes));
                 count = count + Count::PASSED;

@@ -74,6 +74,15 @@ pub(crate) struct AmountArgs {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
     pub(crate) ramp_up: Duration,
 
+    /// Time after the last answers in which the connections stay open without traffic, before the server's memory is read
+    /// (with --pid)
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
+    pub(crate) settle: Duration,
+
+    /// Requests of a connection of HTTP/1.1, the last one with `Connection: close`; a new connection replaces it
+    #[arg(long, value_name = "N")]
+    pub(crate) requests_per_connection: Option<NonZeroU32>,
+
     /// Timeout of connecting, and of the last answers after the measurement
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub(crate) timeout: Duration,
@@ -115,7 +124,8 @@ pub(crate) struct ConnectionArgs {
     #[arg(long)]
     pub(crate) deflate: bool,
 
-    /// Open WebSockets over HTTP/2 (RFC 8441): with wss:// by ALPN, with ws:// by prior knowledge
+    /// Open WebSockets (RFC 8441) or send requests over HTTP/2: with wss:// and https:// by ALPN, with ws:// and http:// by prior
+    /// knowledge. For https:// and http:// URLs, --in-flight sets the concurrent requests of a connection
     #[arg(long)]
     pub(crate) http2: bool,
 
@@ -189,6 +199,11 @@ pub(crate) struct ModeArgs {
     /// scheme of <URL>
     #[arg(long, value_name = "URL")]
     pub(crate) publish_url: Option<String>,
+
+    /// Number of --connections that subscribe and do not read, in fan-out mode. Their deliveries do not count, and the server may
+    /// disconnect them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) stalled: usize,
 
     /// Number of topics in fan-out mode. Publishers and subscribers are assigned in rotation
     #[arg(long, value_name = "N", default_value = "1")]

@@ -10,7 +10,7 @@ use sinews_proto::handshake::ClientRequest;
 use super::load::{ConnectionArgs, LoadArgs};
 use crate::load::{HTTP2, HTTP3};
 use crate::payload::Corpus;
-use crate::plan::{ExpectedBody, FanOut, LoadMode, LoadPlan, PublishTarget, RequestTemplate};
+use crate::plan::{ExpectedBody, FanOut, FinalRequest, LoadMode, LoadPlan, PublishTarget, RequestTemplate};
 use crate::target::{LoadTarget, TargetProtocol};
 use crate::trust;
 
@@ -52,6 +52,7 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         rate,
         warm_up: if count.is_some() { Duration::ZERO } else { amount.warm_up },
         ramp_up: amount.ramp_up,
+        settle: amount.settle,
         timeout: amount.timeout,
         staged_handshakes: None,
         sources: connection.source.iter().flatten().copied().collect(),
@@ -62,6 +63,7 @@ pub(crate) fn load_plan(url: &str, args: &LoadArgs) -> Result<LoadPlan, String> 
         request: request(&target, args)?,
         fan_out: FanOut {
             publishers: mode.publishers.get(),
+            stalled: mode.stalled,
             topics: mode.topics.get(),
             login: mode.login.clone(),
             subscribe: mode.subscribe.clone(),
@@ -85,8 +87,8 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
             "--mode fan-out needs a ws:// or wss:// URL",
         ),
         (
-            mode.mode == LoadMode::FanOut && mode.publishers.get() >= sockets,
-            "--mode fan-out needs more --connections than --publishers: the rest subscribe",
+            mode.mode == LoadMode::FanOut && mode.publishers.get().saturating_add(mode.stalled) >= sockets,
+            "--mode fan-out needs more --connections than --publishers and --stalled: the rest subscribe",
         ),
         (mode.mode == LoadMode::FanOut && content.binary, "--mode fan-out sends text and excludes --binary"),
         (
@@ -100,6 +102,11 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
         (mode.mode != LoadMode::FanOut && mode.publish.is_some(), "--publish is for --mode fan-out"),
         (mode.mode != LoadMode::FanOut && mode.login.is_some(), "--login is for --mode fan-out"),
         (mode.mode != LoadMode::FanOut && mode.publish_url.is_some(), "--publish-url is for --mode fan-out"),
+        (mode.mode != LoadMode::FanOut && mode.stalled > 0, "--stalled is for --mode fan-out"),
+        (
+            amount.requests_per_connection.is_some() && !is(TargetProtocol::Http),
+            "--requests-per-connection is for http:// and https:// URLs",
+        ),
         (
             connection.unix.is_some() && mode.publish_url.is_some(),
             "--unix is the one server of all connections and excludes --publish-url",
@@ -121,10 +128,6 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
             mode.mode != LoadMode::Echo && mode.mode != LoadMode::FanOut && amount.rate.is_some(),
             "--rate is for --mode echo and fan-out",
         ),
-        (
-            mode.mode == LoadMode::FanOut && amount.burst && amount.threads.get() > 1,
-            "--burst with --mode fan-out needs one thread: a publisher waits for all deliveries",
-        ),
         (connection.unix.is_some() && !connection.source.is_empty(), "--source is not for Unix sockets"),
     ];
     match wrong.into_iter().chain(wrong_versions(args, target)).find(|(wrong, _)| *wrong) {
@@ -134,12 +137,17 @@ fn check(args: &LoadArgs, target: &LoadTarget) -> Result<(), String> {
 }
 
 /// Options of HTTP/2 and HTTP/3 that conflict with others.
-fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str); 6] {
-    let LoadArgs { connection, mode, .. } = args;
+fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str); 9] {
+    let LoadArgs { amount, connection, mode, .. } = args;
     let is = |protocol| target.protocol == protocol;
+    let is_streamed = connection.http2 || uses_http3(connection);
     let is_shared = connection.sockets_per_connection.get() > 1;
     [
-        (connection.http2 && !is(TargetProtocol::WebSocket), "--http2 is for ws:// and wss:// URLs"),
+        (connection.http2 && is(TargetProtocol::Tcp), "--http2 is not for tcp:// URLs"),
+        (
+            connection.http2 && is(TargetProtocol::Http) && has_body(&args.content.method),
+            "--http2 sends requests without a body and excludes --method POST, PUT and PATCH",
+        ),
         (
             connection.http3 && (is(TargetProtocol::Tcp) || !target.tls),
             "--http3 is for wss:// and https:// URLs",
@@ -152,9 +160,11 @@ fn wrong_versions(args: &LoadArgs, target: &LoadTarget) -> [(bool, &'static str)
             is_shared && !is(TargetProtocol::WebSocket),
             "--sockets-per-connection is for WebSocket; --in-flight sets the requests of a connection",
         ),
+        (is_shared && !is_streamed, "--sockets-per-connection needs --http2, --http3 or --webtransport"),
+        (mode.stalled > 0 && is_streamed, "--stalled excludes --http2, --http3 and --webtransport"),
         (
-            is_shared && !connection.http2 && !uses_http3(connection),
-            "--sockets-per-connection needs --http2, --http3 or --webtransport",
+            amount.requests_per_connection.is_some() && is_streamed,
+            "--requests-per-connection excludes --http2 and --http3",
         ),
         (
             is_shared && mode.publish_url.is_some(),
@@ -228,13 +238,17 @@ fn publish_at(target: &LoadTarget, args: &LoadArgs) -> Result<Option<PublishTarg
     Ok(Some(PublishTarget { handshakes: handshakes(&at, args)?, target: at }))
 }
 
+fn has_body(method: &str) -> bool {
+    ["POST", "PUT", "PATCH"].iter().any(|name| method.eq_ignore_ascii_case(name))
+}
+
 fn request(target: &LoadTarget, args: &LoadArgs) -> Result<RequestTemplate, String> {
     let method = args.content.method.to_ascii_uppercase();
     let is_token = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_alphabetic());
     if !is_token || method == "CONNECT" {
         return Err(format!("--method {method}: expected a method such as GET or POST"));
     }
-    let has_body = matches!(method.as_str(), "POST" | "PUT" | "PATCH");
+    let has_body = has_body(&method);
     let expect = match args.content.expect.as_deref() {
         None => ExpectedBody::Any,
         Some("echo") if has_body => ExpectedBody::Echo,
@@ -257,9 +271,14 @@ fn request(target: &LoadTarget, args: &LoadArgs) -> Result<RequestTemplate, Stri
         head.push_str(&format!("{name}: {value}\r\n"));
         headers.push((name.to_owned(), value.to_owned()));
     }
-    head.push_str(if has_body { "Content-Length: " } else { "\r\n" });
+    let end = if has_body { "Content-Length: " } else { "\r\n" };
+    let last = args.amount.requests_per_connection.map(|number| FinalRequest {
+        number: number.get(),
+        head: format!("{head}Connection: close\r\n{end}").into_bytes(),
+    });
+    head.push_str(end);
     let is_head = method == "HEAD";
-    Ok(RequestTemplate { head: head.into_bytes(), method, headers, has_body, is_head, expect })
+    Ok(RequestTemplate { head: head.into_bytes(), last, method, headers, has_body, is_head, expect })
 }
 
 /// Default rate of a publisher.

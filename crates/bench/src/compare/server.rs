@@ -1,7 +1,7 @@
 //! A server started for one round.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -30,7 +30,7 @@ impl StartedServer {
     /// another process already accepts at the address.
     pub(super) fn new(command: &str, cores: Option<&str>, plan: &LoadPlan) -> Result<Self, String> {
         let url = &plan.target.url;
-        if !waited(LEAVING, || !accepts(&plan.target.remote)) {
+        if !waited(LEAVING, || !accepts(plan)) {
             return Err(format!("{command}: another process already accepts connections at {url}"));
         }
         let mut shell = match cores {
@@ -59,10 +59,10 @@ impl StartedServer {
 
     /// Waits until the server accepts connections.
     fn wait(&mut self, command: &str, plan: &LoadPlan) -> Result<(), String> {
-        let remote = plan.target.remote.clone();
+        let probed = plan.clone();
         let (sender, receiver) = mpsc::channel();
         // Connecting to an unresponsive server can block for longer than the deadline.
-        thread::spawn(move || sender.send(waited(STARTING, || accepts(&remote))));
+        thread::spawn(move || sender.send(waited(STARTING, || accepts(&probed))));
         let deadline = Instant::now() + STARTING;
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -99,11 +99,26 @@ fn last_line(from: impl Read) -> String {
     lines.filter(|line| !line.trim().is_empty()).last().unwrap_or_default()
 }
 
-fn accepts(remote: &Remote) -> bool {
-    match remote {
+fn accepts(plan: &LoadPlan) -> bool {
+    match &plan.target.remote {
+        Remote::Tcp(address) if plan.http3 => accepts_datagrams(*address).unwrap_or(false),
         Remote::Tcp(address) => TcpStream::connect(address).is_ok(),
         Remote::Unix(path) => UnixStream::connect(path).is_ok(),
         _ => false,
+    }
+}
+
+/// Whether a process receives datagrams at an address: otherwise the system of the host rejects them.
+fn accepts_datagrams(address: SocketAddr) -> std::io::Result<bool> {
+    let local = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind(SocketAddr::new(local, 0))?;
+    socket.connect(address)?;
+    socket.set_read_timeout(Some(STEP))?;
+    // No packet of QUIC is as short.
+    socket.send(&[0])?;
+    match socket.recv(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(false),
+        _ => Ok(true),
     }
 }
 

@@ -36,8 +36,6 @@ pub(crate) enum LoadCommand {
     Open { until: usize, delay: Duration },
     /// Start sending.
     Begin(RunWindow),
-    /// Send --in-flight messages on each of `count` connections from the `first` on, and nothing else.
-    Batch { first: usize, count: usize },
     /// The window ends at this time at the latest.
     Stop(Instant),
     /// The time has expired: abandon unanswered messages, close connections and stop.
@@ -73,7 +71,12 @@ pub(crate) struct LoadApp {
 }
 
 impl LoadApp {
-    pub(crate) fn new(plan: Arc<LoadPlan>, thread: usize, live: Arc<LiveCounters>, epoch: Instant) -> Self {
+    pub(crate) fn new(
+        plan: Arc<LoadPlan>,
+        thread: usize,
+        lives: Arc<[Arc<LiveCounters>]>,
+        epoch: Instant,
+    ) -> Self {
         let own = plan.ordinals(thread).count();
         let gap = plan.ramp_up.div_f64(plan.connections.max(1) as f64);
         let at = |ordinal: usize| epoch + gap.mul_f64(ordinal as f64);
@@ -83,7 +86,7 @@ impl LoadApp {
             count / threads + u64::from(thread < count % threads)
         };
         Self {
-            thread_state: ThreadState::new(plan.clone(), live, epoch, plan.count.map(share)),
+            thread_state: ThreadState::new(plan.clone(), lives, thread, epoch, plan.count.map(share)),
             config: websocket::config(),
             resources: Resources::with_masks(masks()),
             conns: Vec::with_capacity(own),
@@ -111,6 +114,9 @@ impl LoadApp {
         let fan_out = &self.thread_state.plan.fan_out;
         match self.thread_state.plan.is_fan_out() {
             false => ConnectionRole::Echo,
+            true if ordinal + fan_out.stalled >= self.thread_state.plan.sockets() => {
+                ConnectionRole::Stalled(ordinal % fan_out.topics)
+            }
             true if ordinal < fan_out.publishers => ConnectionRole::Publisher(ordinal % fan_out.topics),
             true => ConnectionRole::Subscriber((ordinal - fan_out.publishers) % fan_out.topics),
         }
@@ -272,14 +278,16 @@ impl LoadApp {
                     if let Some(login) = login {
                         conn.protocol.send_first(index, login, thread_state, resources);
                     }
-                    if let (ConnectionRole::Subscriber(topic), Some(text)) = (role, subscribe) {
+                    if let (Some(topic), Some(text)) = (role.subscribed(), subscribe) {
                         let text = text.replace("{topic}", &FanOut::topic(topic));
                         conn.protocol.send_first(index, &text, thread_state, resources);
                     }
-                    if !matches!(role, ConnectionRole::Subscriber(_)) {
+                    if role.subscribed().is_none() {
                         paced.push((id, index));
                         conn.protocol.send(index, &mut conn.traffic, thread_state, resources);
                     }
+                    // The server may disconnect a subscriber that does not read.
+                    conn.closing |= conn.is_stalled();
                 }
             }
         }
@@ -332,6 +340,8 @@ impl LoadApp {
             }
         }
         self.expire_openings(io);
+        // The last delivery may have arrived at another thread.
+        self.publish_burst(io);
         self.send_due(io);
         self.report_done();
         self.set_clock(io);
@@ -393,6 +403,11 @@ impl App for LoadApp {
         self.publish_burst(io);
         if self.working && self.thread_state.is_spent() {
             self.report_done();
+        }
+        if self.thread_state.plan.fan_out.stalled > 0
+            && self.conn(id).is_some_and(|conn| conn.open && conn.is_stalled())
+        {
+            return Flow::Pause;
         }
         Flow::Continue
     }
@@ -490,7 +505,6 @@ impl App for LoadApp {
                     self.tick(io);
                 }
                 LoadCommand::Begin(window) => self.begin(io, window),
-                LoadCommand::Batch { first, count } => self.send_batch(io, first, count),
                 LoadCommand::Stop(at) => self.stop(io, at),
                 LoadCommand::Shutdown => self.end(io),
             }
@@ -521,7 +535,7 @@ fn slot(id: ConnId) -> usize {
 /// Interval of the timer tick.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The same between windows: a tick would disturb the measurement of another server.
+/// The same outside of the window.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
 /// Wait before another try of a send whose buffer was full.

@@ -7,6 +7,7 @@ use sinews_quic::ConnectionKey;
 use smallvec::SmallVec;
 
 use super::protocol::LoadProtocol;
+use super::role::ConnectionRole;
 use super::tls::TlsLayer;
 use super::traffic::SocketTraffic;
 
@@ -26,4 +27,11 @@ pub(super) struct LoadConnection {
     pub(super) open: bool,
     /// The connection is closing: later events on it are not errors.
     pub(super) closing: bool,
+}
+
+impl LoadConnection {
+    /// Whether it does not read what the server sends.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.traffic.iter().any(|traffic| matches!(traffic.role, ConnectionRole::Stalled(_)))
+    }
 }

@@ -19,7 +19,10 @@ pub(super) struct HttpLoad {
     scanner: HeadScanner,
     /// Received bytes of the current body.
     body_at: usize,
-    /// The server closes the connection after this answer.
+    /// Sent requests without a complete answer, and all sent requests.
+    unanswered: u32,
+    requests: u32,
+    /// The connection closes after this answer.
     pub(super) last: bool,
 }
 
@@ -48,6 +51,8 @@ impl HttpLoad {
             partial: Vec::new(),
             scanner: HeadScanner::new(),
             body_at: 0,
+            unanswered: 0,
+            requests: 0,
             last: false,
         }
     }
@@ -59,12 +64,18 @@ impl HttpLoad {
         resources: &mut Resources,
     ) {
         let plan = thread_state.plan.clone();
+        let last = plan.request.last.as_ref();
         while !self.last
+            && last.is_none_or(|last| self.requests < last.number)
             && let Some(number) = tracker.take(thread_state)
         {
-            let mut len = plan.request.head.len();
+            self.requests = self.requests.saturating_add(1);
+            self.unanswered += 1;
+            let last = last.filter(|last| self.requests == last.number);
+            let head = last.map_or(&plan.request.head, |last| &last.head);
+            let mut len = head.len();
             self.out.pending_chain(resources).write(|out| {
-                out.extend_from_slice(&plan.request.head);
+                out.extend_from_slice(head);
                 if plan.request.has_body {
                     let body = plan.corpus.message(number);
                     // Writing to memory does not fail.
@@ -247,6 +258,9 @@ impl HttpLoad {
                 "body is shorter than the expected body",
             ));
         }
+        self.unanswered -= 1;
+        let last = &thread_state.plan.request.last;
+        self.last |= self.unanswered == 0 && last.as_ref().is_some_and(|last| self.requests == last.number);
         tracker.answered(thread_state, self.body_at);
         Ok(())
     }

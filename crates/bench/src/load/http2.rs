@@ -1,5 +1,6 @@
-//! A client of HTTP/2: several WebSockets on one connection (RFC 8441).
+//! A client of HTTP/2: several WebSockets on one connection (RFC 8441), or requests.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use sinews_http::h2::{
@@ -11,12 +12,13 @@ use sinews_session::{Chain, Outbound, Resources};
 
 use super::super::tally::FailureKind;
 use super::failure::ConnectionFailure;
+use super::requests::StreamedRequests;
 use super::stream_socket::StreamedSockets;
 use super::tracker::ThreadState;
 use super::traffic::SocketTraffic;
 use super::websocket::receive;
 
-/// One connection, and the WebSockets on it.
+/// One connection, and the WebSockets or requests on it.
 #[derive(Debug)]
 pub(super) struct Http2Load {
     machine: H2Connection,
@@ -25,8 +27,10 @@ pub(super) struct Http2Load {
     /// `https` over TLS.
     scheme: &'static str,
     pub(super) sockets: StreamedSockets<StreamId>,
-    /// All requests are sent.
+    /// The handshakes of all WebSockets are sent.
     is_requested: bool,
+    /// In the place of WebSockets.
+    requests: Option<StreamedRequests<StreamId>>,
 }
 
 impl Http2Load {
@@ -46,7 +50,36 @@ impl Http2Load {
             scheme: if is_secure { "https" } else { "http" },
             sockets: StreamedSockets::new(requests)?,
             is_requested: false,
+            requests: None,
         })
+    }
+
+    /// A connection for requests.
+    pub(super) fn for_requests(is_secure: bool) -> Self {
+        let load = Self::new(std::iter::empty(), is_secure).expect("there is no header to be wrong");
+        Self { requests: Some(StreamedRequests::new()), ..load }
+    }
+
+    /// Whether messages can be sent.
+    pub(super) fn is_open(&self) -> bool {
+        match self.requests {
+            Some(_) => self.machine.server_settings().is_some(),
+            None => self.sockets.is_open(),
+        }
+    }
+
+    /// Sends messages of a WebSocket, or requests, as far as allowed.
+    pub(super) fn send(
+        &mut self,
+        index: usize,
+        traffic: &mut SocketTraffic,
+        thread_state: &mut ThreadState,
+        resources: &mut Resources,
+    ) {
+        match &mut self.requests {
+            Some(requests) => requests.send(&mut traffic.tracker, thread_state),
+            None => self.sockets.send(index, traffic, thread_state, resources),
+        }
     }
 
     pub(super) fn receive(
@@ -65,6 +98,17 @@ impl Http2Load {
             let event = event.map_err(|error| {
                 ConnectionFailure::new(FailureKind::Protocol, &format!("HTTP/2: {error}"))
             })?;
+            let event = match (&mut self.requests, event) {
+                (Some(requests), Some(event)) => {
+                    if let Some(AnswerContent { stream, len }) =
+                        receive_answer(requests, event, traffic, thread_state)?
+                    {
+                        self.machine.release(stream, len);
+                    }
+                    continue;
+                }
+                (_, event) => event,
+            };
             match event {
                 None => break,
                 Some(Event::Data { stream, data, ends }) => {
@@ -82,14 +126,7 @@ impl Http2Load {
                     self.sockets.open(index_of(stream), &head, ends, (config, now))?;
                 }
                 Some(Event::Reset { stream, .. }) if self.sockets.is_socket_over(index_of(stream)) => {}
-                Some(Event::Reset { code, violation, .. }) => {
-                    let rule = violation.map(|rule| format!(": {rule}")).unwrap_or_default();
-                    let (kind, text) = match code {
-                        ErrorCode::REFUSED_STREAM => (FailureKind::Handshake, "the server refused a stream"),
-                        _ => (FailureKind::Reset, "stream was reset"),
-                    };
-                    return Err(ConnectionFailure::new(kind, &format!("{text} with {code}{rule}")));
-                }
+                Some(Event::Reset { code, violation, .. }) => return Err(reset(code, violation)),
                 Some(Event::GoAway { code }) if code != ErrorCode::NO_ERROR => {
                     let text = format!("the server closed the connection with {code}");
                     return Err(ConnectionFailure::new(FailureKind::Closed, &text));
@@ -101,10 +138,10 @@ impl Http2Load {
         self.send_requests(resources)
     }
 
-    /// Sends the requests once the settings of the server are known.
+    /// Sends the handshakes once the settings of the server are known.
     fn send_requests(&mut self, resources: &mut Resources) -> Result<(), ConnectionFailure> {
         let Some(peer) = self.machine.server_settings() else { return Ok(()) };
-        if self.is_requested {
+        if self.is_requested || self.requests.is_some() {
             return Ok(());
         }
         let failed = |text: &str| Err(ConnectionFailure::new(FailureKind::Handshake, text));
@@ -134,7 +171,7 @@ impl Http2Load {
 
     /// Whether both sides have closed all WebSockets.
     pub(super) fn is_over(&self) -> bool {
-        self.sockets.is_over() && !self.wants_send()
+        self.requests.is_none() && self.sockets.is_over() && !self.wants_send()
     }
 
     fn windows_opened(&mut self, stream: Option<StreamId>) {
@@ -149,12 +186,21 @@ impl Http2Load {
 
     pub(super) fn wants_send(&self) -> bool {
         self.out.wants_send()
-            || !self.out.is_sending() && (self.machine.wants_write() || self.sockets.has_ready())
+            || !self.out.is_sending()
+                && (self.machine.wants_write() || self.sockets.has_ready() || self.has_requests())
+    }
+
+    /// Whether requests can be sent.
+    fn has_requests(&self) -> bool {
+        self.requests.as_ref().is_some_and(StreamedRequests::wants_send) && self.is_open()
     }
 
     /// Whether no data is queued behind the send in flight.
     pub(super) fn finish_may_wait(&self) -> bool {
-        !self.out.has_pending() && !self.machine.wants_write() && !self.sockets.has_ready()
+        !self.out.has_pending()
+            && !self.machine.wants_write()
+            && !self.sockets.has_ready()
+            && !self.has_requests()
     }
 
     pub(super) fn start_send(
@@ -169,12 +215,29 @@ impl Http2Load {
         if machine.wants_write() {
             out.pending_chain(resources).write(|out| machine.write_control(out));
         }
+        if self.has_requests() {
+            self.fill(thread_state, resources);
+        }
         while self.out.len() < QUEUED_MAX
             && let Some(index) = self.sockets.take_ready()
         {
             self.send_frame(index, thread_state, resources);
         }
         self.out.start()
+    }
+
+    /// Moves due requests to the connection, as many as the server permits.
+    fn fill(&mut self, thread_state: &ThreadState, resources: &mut Resources) {
+        let Self { machine, out, requests, scheme, .. } = self;
+        let (Some(requests), plan) = (requests, &thread_state.plan) else { return };
+        let request = &plan.request;
+        let target = RequestTarget::new(&request.method, scheme, &plan.target.host, &plan.target.path);
+        let chain = out.pending_chain(resources);
+        let Ok(()) = requests.fill::<Infallible>(|_| {
+            let headers = request.headers.iter().map(|(name, value)| (&**name, &**value));
+            // The end of an answer permits another request. The event of a GOAWAY ends the connection.
+            Ok(chain.write(|out| machine.send_request(&target, headers, true, out)).ok())
+        });
     }
 
     /// Moves one frame of a WebSocket to the connection.
@@ -211,6 +274,56 @@ impl Http2Load {
         }
         self.sockets.mark_ready(index);
     }
+}
+
+/// Received content of a stream, which its window gets back.
+struct AnswerContent {
+    stream: StreamId,
+    len: usize,
+}
+
+/// Handles an event of a connection with requests.
+fn receive_answer(
+    requests: &mut StreamedRequests<StreamId>,
+    event: Event<'_>,
+    traffic: &mut [SocketTraffic],
+    thread_state: &mut ThreadState,
+) -> Result<Option<AnswerContent>, ConnectionFailure> {
+    match event {
+        Event::Response { stream, head, ends } if head.status() >= 200 => {
+            requests.receive_head(stream, head.status(), thread_state);
+            if ends {
+                requests.receive_end(stream, traffic, thread_state)?;
+            }
+        }
+        Event::Data { stream, data, ends } => {
+            requests.receive_data(stream, data, thread_state)?;
+            if ends {
+                requests.receive_end(stream, traffic, thread_state)?;
+            }
+            return Ok(Some(AnswerContent { stream, len: data.len() }));
+        }
+        Event::Trailers { stream, .. } => requests.receive_end(stream, traffic, thread_state)?,
+        Event::Reset { stream, code, violation } if requests.is_unanswered(stream) => {
+            return Err(reset(code, violation));
+        }
+        Event::GoAway { code } => {
+            let text = format!("the server accepts no further requests: GOAWAY with {code}");
+            return Err(ConnectionFailure::new(FailureKind::Closed, &text));
+        }
+        _ => {}
+    }
+    Ok(None)
+}
+
+/// The failure of a stream that the server has reset.
+fn reset(code: ErrorCode, violation: Option<&str>) -> ConnectionFailure {
+    let rule = violation.map(|rule| format!(": {rule}")).unwrap_or_default();
+    let (kind, text) = match code {
+        ErrorCode::REFUSED_STREAM => (FailureKind::Handshake, "the server refused a stream"),
+        _ => (FailureKind::Reset, "stream was reset"),
+    };
+    ConnectionFailure::new(kind, &format!("{text} with {code}{rule}"))
 }
 
 /// Requests are sent in the order of the sockets, and each takes the next odd identifier.

@@ -101,7 +101,7 @@ impl Http3Load {
     ) {
         match self {
             Self::WebSockets(load) => load.sockets.send(index, traffic, thread_state, resources),
-            Self::Requests(requests) => requests.send(&mut traffic.tracker, thread_state),
+            Self::Requests(load) => load.requests.send(&mut traffic.tracker, thread_state),
         }
     }
 
@@ -109,7 +109,7 @@ impl Http3Load {
     pub(super) fn wants_send(&self) -> bool {
         match self {
             Self::WebSockets(load) => load.sockets.has_ready(),
-            Self::Requests(requests) => requests.wants_send(),
+            Self::Requests(load) => load.requests.wants_send(),
         }
     }
 

@@ -34,14 +34,15 @@ impl LoadProtocol {
         let endpoint = |traffic: &SocketTraffic| match traffic.role {
             ConnectionRole::Echo => plan.endpoint(false, 0),
             ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),
-            ConnectionRole::Subscriber(topic) => plan.endpoint(false, topic),
+            ConnectionRole::Subscriber(topic) | ConnectionRole::Stalled(topic) => plan.endpoint(false, topic),
         };
         let (target, handshake) = endpoint(traffic.first()?);
         let protocol = match target.protocol {
             TargetProtocol::Tcp => Self::Tcp(TcpLoad::default()),
             TargetProtocol::Http if plan.http3 => {
-                Self::Http3(Box::new(Http3Load::Requests(Http3Requests::default())))
+                Self::Http3(Box::new(Http3Load::Requests(Http3Requests::new())))
             }
+            TargetProtocol::Http if plan.http2 => Self::Http2(Box::new(Http2Load::for_requests(target.tls))),
             TargetProtocol::Http => Self::Http(HttpLoad::new()),
             TargetProtocol::WebSocket if plan.http3 => {
                 let requests = traffic.iter().filter_map(|traffic| endpoint(traffic).1);
@@ -72,7 +73,7 @@ impl LoadProtocol {
         match self {
             Self::Tcp(_) | Self::Http(_) => true,
             Self::WebSocket(websocket) => websocket.is_open(),
-            Self::Http2(http2) => http2.sockets.is_open(),
+            Self::Http2(http2) => http2.is_open(),
             Self::Http3(http3) => http3.is_open(),
         }
     }
@@ -118,7 +119,7 @@ impl LoadProtocol {
             Self::Tcp(tcp) => tcp.send(&mut traffic.tracker, thread_state, resources),
             Self::Http(http) => http.send(&mut traffic.tracker, thread_state, resources),
             Self::WebSocket(websocket) => websocket.send(traffic, thread_state, resources),
-            Self::Http2(http2) => http2.sockets.send(index, traffic, thread_state, resources),
+            Self::Http2(http2) => http2.send(index, traffic, thread_state, resources),
             Self::Http3(http3) => http3.send(index, traffic, thread_state, resources),
         }
     }

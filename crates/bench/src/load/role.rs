@@ -7,4 +7,16 @@ pub(super) enum ConnectionRole {
     /// Publishes to this topic.
     Publisher(usize),
     Subscriber(usize),
+    /// Subscribes to this topic, and does not read.
+    Stalled(usize),
+}
+
+impl ConnectionRole {
+    /// The topic of a subscriber.
+    pub(super) fn subscribed(self) -> Option<usize> {
+        match self {
+            Self::Subscriber(topic) | Self::Stalled(topic) => Some(topic),
+            Self::Echo | Self::Publisher(_) => None,
+        }
+    }
 }

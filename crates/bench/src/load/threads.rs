@@ -1,6 +1,5 @@
 //! The threads of a load, each with an event loop.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,10 +18,8 @@ type ThreadResult = Result<(LoadFigures, Option<Duration>), String>;
 pub(crate) struct LoadThreads {
     threads: Vec<JoinHandle<ThreadResult>>,
     posts: Vec<Post<LoadCommand>>,
-    lives: Vec<Arc<LiveCounters>>,
+    lives: Arc<[Arc<LiveCounters>]>,
     pub(crate) backend: BackendChoice,
-    /// Windows that have begun.
-    windows: Cell<u64>,
 }
 
 impl LoadThreads {
@@ -30,18 +27,15 @@ impl LoadThreads {
         let mut load_threads = Self {
             threads: Vec::new(),
             posts: Vec::new(),
-            lives: Vec::new(),
+            lives: (0..plan.threads).map(|_| Arc::default()).collect(),
             backend: plan.backend,
-            windows: Cell::new(0),
         };
         let failed = |error: std::io::Error| error.to_string();
         for number in 0..plan.threads {
             let config = EngineConfig::default().with_backend(plan.backend);
             let mut engine = Engine::<LoadApp>::new(config, Vec::new()).map_err(failed)?;
-            let live = Arc::new(LiveCounters::default());
             load_threads.backend = engine.backend();
             load_threads.posts.push(engine.post());
-            load_threads.lives.push(live.clone());
             let mut endpoints = None;
             if plan.http3 {
                 let (bound, sockets) = LoadEndpoints::bind(plan, plan.ordinals(number).count())?;
@@ -50,7 +44,7 @@ impl LoadThreads {
                 }
                 endpoints = Some(bound);
             }
-            let load = LoadApp::new(plan.clone(), number, live, epoch);
+            let load = LoadApp::new(plan.clone(), number, load_threads.lives.clone(), epoch);
             let mut load = load.with_endpoints(endpoints);
             let run = move || {
                 drive(&mut engine, &mut load).map_err(|error| error.to_string())?;
@@ -70,9 +64,6 @@ impl LoadThreads {
     }
 
     pub(crate) fn broadcast(&self, command: LoadCommand) {
-        if matches!(command, LoadCommand::Begin(_) | LoadCommand::Batch { .. }) {
-            self.windows.set(self.windows.get() + 1);
-        }
         for post in &self.posts {
             // A loop that has ended needs no orders.
             let _ = post.send(command);
@@ -83,13 +74,8 @@ impl LoadThreads {
         self.lives.iter().map(|live| what(live)).sum()
     }
 
-    /// End of the last window, in nanoseconds since the epoch of the run.
-    pub(super) fn ended(&self) -> u64 {
-        self.lives.iter().map(|live| live.ended.get()).max().unwrap_or(0)
-    }
-
     pub(super) fn all_done(&self) -> bool {
-        self.lives.iter().all(|live| live.is_done(self.windows.get()))
+        self.lives.iter().all(|live| live.is_done())
     }
 
     /// Joins the threads. Returns the sum of their figures, and the CPU time of the busiest thread.

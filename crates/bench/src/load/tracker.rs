@@ -16,6 +16,8 @@ pub(crate) struct ThreadState {
     pub(crate) plan: Arc<LoadPlan>,
     pub(crate) tally: LoadFigures,
     pub(crate) live: Arc<LiveCounters>,
+    /// Those of all threads.
+    lives: Arc<[Arc<LiveCounters>]>,
     /// Time of the current chunk or turn, set by [`at`](Self::at).
     pub(crate) now: Instant,
     pub(crate) epoch: Instant,
@@ -29,8 +31,6 @@ pub(crate) struct ThreadState {
     pub(crate) budget: Option<u64>,
     /// Sending has stopped.
     pub(crate) stopped: bool,
-    /// Windows that have begun.
-    pub(crate) windows: u64,
     /// Messages that are unanswered, or due and unsent.
     pub(crate) outstanding: u64,
 }
@@ -52,14 +52,16 @@ pub(crate) struct RunWindow {
 impl ThreadState {
     pub(crate) fn new(
         plan: Arc<LoadPlan>,
-        live: Arc<LiveCounters>,
+        lives: Arc<[Arc<LiveCounters>]>,
+        thread: usize,
         epoch: Instant,
         budget: Option<u64>,
     ) -> Self {
         Self {
             plan,
             tally: LoadFigures::new(),
-            live,
+            live: lives[thread].clone(),
+            lives,
             now: epoch,
             epoch,
             since: 0,
@@ -67,7 +69,6 @@ impl ThreadState {
             measured: 0..0,
             budget,
             stopped: false,
-            windows: 0,
             outstanding: 0,
         }
     }
@@ -88,7 +89,6 @@ impl ThreadState {
     /// Starts sending.
     pub(crate) fn begin(&mut self, window: RunWindow, now: Instant) {
         self.stopped = false;
-        self.windows += 1;
         self.set_window(window);
         self.at(now);
     }
@@ -155,9 +155,10 @@ impl ThreadState {
         self.outstanding == 0 && (self.stopped || self.budget == Some(0))
     }
 
-    /// Whether all deliveries of the publications so far have arrived at subscribers of this thread.
+    /// Whether all deliveries of the publications so far have arrived at the subscribers of all threads.
     pub(crate) fn all_delivered(&self) -> bool {
-        !self.plan.is_fan_out() || self.live.messages.get() >= self.live.expected.get()
+        let sum = |what: fn(&LiveCounters) -> u64| self.lives.iter().map(|live| what(live)).sum::<u64>();
+        !self.plan.is_fan_out() || sum(|live| live.messages.get()) >= sum(|live| live.expected.get())
     }
 
     pub(crate) fn fail(&mut self, failure: FailureKind, count: u64, example: impl FnOnce() -> String) {
@@ -342,7 +343,7 @@ mod tests {
         let args = BenchArgs::parse([&["tcp://127.0.0.1:1", "-i", "3"], options].concat()).unwrap();
         let plan = load_plan("tcp://127.0.0.1:1", &args.load).unwrap();
         let epoch = Instant::now();
-        let mut state = ThreadState::new(Arc::new(plan), Arc::default(), epoch, None);
+        let mut state = ThreadState::new(Arc::new(plan), [Arc::default()].into(), 0, epoch, None);
         state.begin(RunWindow { begin: epoch, from: epoch, until: None }, epoch);
         let mut tracker = MessageTracker::new(0);
         assert_eq!(std::iter::from_fn(|| tracker.take(&mut state)).count(), 3);

@@ -187,7 +187,7 @@ pub(super) fn send_messages(
                 tracker.sent_bytes(thread_state, message.len());
             }
         }
-        ConnectionRole::Subscriber(_) => {}
+        ConnectionRole::Subscriber(_) | ConnectionRole::Stalled(_) => {}
     }
     session.after_tx(resources, now);
 }
@@ -276,7 +276,7 @@ impl Events for MessageReceiver<'_> {
             return;
         }
         match self.role {
-            ConnectionRole::Publisher(_) => {}
+            ConnectionRole::Publisher(_) | ConnectionRole::Stalled(_) => {}
             ConnectionRole::Subscriber(_) => {
                 if let Err(error) = delivered(&payload, self.thread_state) {
                     self.fault = Some(ConnectionFailure::new(FailureKind::WrongBytes, &error));

@@ -1,7 +1,7 @@
 //! The summary on the terminal.
 
 use super::super::plan::{LoadMode, LoadPlan};
-use super::super::result::{LoadResult, PERCENTILES};
+use super::super::result::{LoadResult, PERCENTILES, SystemCalls};
 use super::units::{bytes, count, nanos};
 use crate::url::shown_url;
 
@@ -113,7 +113,7 @@ pub(super) fn rows(plan: &LoadPlan, outcome: &LoadResult) -> Vec<(&'static str, 
         if let Some(each) = outcome.memory_per_connection() {
             rows.push(("memory per connection", bytes(each.max(0.0))));
         }
-        if let Some(calls) = server.system_calls {
+        if let Some(calls) = outcome.system_calls.as_ref().map(SystemCalls::all) {
             rows.push(("system calls", format!("{calls:.3} a message")));
         }
     }

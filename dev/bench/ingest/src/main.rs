@@ -1,4 +1,4 @@
-//! HTTP to Kafka on our server, which `sinews-loopback ingest` measures beside hyper. The body of each
+//! HTTP to Kafka on our server, to be measured by `sinews bench compare` beside hyper. The body of each
 //! request becomes one message; the server replies after the broker's acknowledgement.
 //!
 //! Messages go through `sinews_brokers`, as in `sinews serve`. A full queue results in 503.

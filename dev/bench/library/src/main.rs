@@ -1,4 +1,4 @@
-//! Echo servers on the library, written as its users would write them, for `sinews-loopback` to measure.
+//! Echo servers on the library, written as its users would write them, for `cargo xtask compare` to measure.
 //!
 //! Each runs the same loop: it receives a message and calls `send` with it. All set `TCP_NODELAY`, disable
 //! compression, and accept messages of up to 64 MiB; all other settings are defaults. WebSockets are echoed

@@ -38,6 +38,10 @@ struct Cli {
     /// Its key
     #[arg(long)]
     key: PathBuf,
+
+    /// Port on 127.0.0.1; 0 picks a free port
+    #[arg(default_value_t = 0)]
+    port: u16,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -51,12 +55,12 @@ enum Peer {
 }
 
 fn main() -> Result<(), Error> {
-    let Cli { peer, certificate, key } = Cli::parse();
+    let Cli { peer, certificate, key, port } = Cli::parse();
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
     match peer {
         Peer::H3Quinn => requests(address, (&certificate, &key)),
         Peer::Sockudo => sockudo(address, (&certificate, &key)),

@@ -1,4 +1,4 @@
-//! Echo servers on other libraries, written as their users would write them: `sinews-loopback` measures them
+//! Echo servers on other libraries, written as their users would write them: `cargo xtask compare` measures them
 //! beside ours.
 //!
 //! Each is the library's own loop: it receives a message and calls `send` with it. All run with

@@ -93,15 +93,15 @@ impl Answered {
         if self.status != expected.status {
             return Err(format!("{} in place of {}", self.status, expected.status));
         }
-        if let Some(body) = expected.body.filter(|body| *body != self.body) {
+        if let Some(body) = expected.body.as_ref().filter(|body| **body != self.body) {
             return Err(format!(
                 "the body {:?} in place of {:?}",
                 String::from_utf8_lossy(&self.body),
                 String::from_utf8_lossy(body)
             ));
         }
-        for (name, value) in expected.headers {
-            if !self.values(name).any(|found| found == *value) {
+        for (name, value) in &expected.headers {
+            if !self.values(name).any(|found| found == value) {
                 return Err(format!("no {name}: {value}"));
             }
         }
@@ -140,7 +140,6 @@ impl Answered {
 
 #[cfg(test)]
 mod tests {
-    use super::super::answer;
     use super::*;
 
     const SOUND: &str = "HTTP/1.1 200 OK\r\nDate: now\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
@@ -180,7 +179,9 @@ mod tests {
     #[test]
     fn an_answer_is_compared_with_the_expected_answer() {
         let found = |wire: &str| whole(wire, false).unwrap();
-        let right = answer(200).body(b"ok").with(&[("Connection", "close")]);
+        let answer = |status| Answer { status, ..Answer::default() };
+        let headers = vec![("Connection".to_owned(), "close".to_owned())];
+        let right = Answer { body: Some(b"ok".to_vec()), headers, ..answer(200) };
         assert_eq!(found(SOUND).check(&right, true), Ok(()));
         for (wire, last) in [
             (SOUND.to_owned(), false),

@@ -12,9 +12,6 @@ pub const FILE_SECONDS: u64 = 1_000_000_000;
 /// Content of the file: a hundred lines of ten bytes.
 pub const FILE: &[u8] = &file();
 
-pub(super) const FILE_HEAD_9: &[u8] = b"X000XXXXX";
-pub(super) const FILE_TAIL_10: &[u8] = b"X099XXXXXX";
-
 /// Path that supports only GET.
 pub const ONLY_GET: &str = "/only-get";
 

@@ -22,7 +22,7 @@ impl LoadApp {
             conn.traffic.iter_mut().for_each(|traffic| traffic.tracker.abandon(thread_state));
             conn.closing = true;
             let id = conn.id;
-            if conn.open && conn.protocol.close(thread_state, resources) {
+            if conn.open && !conn.is_stalled() && conn.protocol.close(thread_state, resources) {
                 self.request_send(io, id);
             } else {
                 self.request_close(io, id);

@@ -29,22 +29,6 @@ impl LoadApp {
         self.tick(io);
     }
 
-    /// Sends --in-flight messages on each of these connections, which exhausts the budget.
-    pub(super) fn send_batch(&mut self, io: &mut Io, first: usize, count: usize) {
-        let now = Instant::now();
-        self.thread_state.begin(RunWindow { begin: now, from: now, until: None }, now);
-        let chosen: Vec<(ConnId, usize)> = self.paced.iter().skip(first).take(count).copied().collect();
-        self.working = true;
-        if self.thread_state.plan.is_fan_out() {
-            self.thread_state.budget = Some(0);
-            chosen.iter().for_each(|socket| self.publish_on(io, *socket));
-            return self.tick(io);
-        }
-        self.thread_state.budget = Some((chosen.len() * self.thread_state.plan.in_flight) as u64);
-        self.send_on(io, chosen);
-        self.tick(io);
-    }
-
     fn send_on(&mut self, io: &mut Io, sockets: Vec<(ConnId, usize)>) {
         for (id, index) in sockets {
             let Self { conns, thread_state, resources, .. } = self;
@@ -131,11 +115,7 @@ impl LoadApp {
         let answered =
             thread_state.outstanding == 0 && (!thread_state.plan.bursts || thread_state.all_delivered());
         let done = thread_state.window().is_some() && spent && answered;
-        let number = if done { thread_state.windows } else { 0 };
-        if done && !thread_state.live.is_done(number) {
-            thread_state.live.ended.set(thread_state.since);
-        }
-        thread_state.live.done.store(number, Ordering::Release);
+        thread_state.live.done.store(done, Ordering::Release);
         self.working &= !done;
     }
 
@@ -199,7 +179,7 @@ mod tests {
         let args = BenchArgs::parse([url, "-c", "1", "--rate", "1000"]).unwrap();
         let plan = Arc::new(load_plan(url, &args.load).unwrap());
         let (live, epoch) = (Arc::new(LiveCounters::default()), Instant::now());
-        let mut load = LoadApp::new(plan, 0, live.clone(), epoch);
+        let mut load = LoadApp::new(plan, 0, [live.clone()].into(), epoch);
         let until = epoch + Duration::from_millis(MESSAGES as u64);
         load.thread_state.begin(RunWindow { begin: epoch, from: epoch, until: Some(until) }, epoch);
         load.schedule = Some(SendSchedule::new(epoch, 1000.0));
@@ -207,7 +187,7 @@ mod tests {
         load.thread_state.at(until + Duration::from_millis(1));
         for sent in 0..=MESSAGES {
             load.report_done();
-            assert_eq!(live.is_done(1), sent == MESSAGES, "{sent} of {MESSAGES} messages are sent");
+            assert_eq!(live.is_done(), sent == MESSAGES, "{sent} of {MESSAGES} messages are sent");
             load.schedule.as_mut().unwrap().take(until);
         }
     }
@@ -222,12 +202,12 @@ mod tests {
         let args = BenchArgs::parse([&*url, "-c", "1", "-n", &COUNT.to_string()]).unwrap();
         let plan = Arc::new(load_plan(&url, &args.load).unwrap());
         let (live, epoch) = (Arc::new(LiveCounters::default()), Instant::now());
-        let mut load = LoadApp::new(plan, 0, live.clone(), epoch);
+        let mut load = LoadApp::new(plan, 0, [live.clone()].into(), epoch);
         let config = EngineConfig::default().with_backend(BackendChoice::Poll);
         let mut engine = Engine::new(config, Vec::new()).unwrap();
         let begin = RunWindow { begin: epoch, from: epoch, until: None };
         engine.post().send(LoadCommand::Begin(begin)).unwrap();
-        while !live.is_done(1) {
+        while !live.is_done() {
             engine.turn(&mut load, Some(Duration::from_millis(1))).unwrap();
             server.answer();
             // As a timer tick between any two turns does.

@@ -70,6 +70,25 @@ fn late_echo() -> SocketAddr {
 }
 
 #[test]
+fn options_of_one_server_replace_those_for_all() {
+    let own = ServeProcess::start(&["--http-http2-clear-text"]);
+    let url = own.url("ws", "/echo");
+    let (one, two) = (format!("one={url}"), format!("two={url}"));
+    let load = ["compare", &one, &two, "--rounds", "3", "-c", "1", "-n", "5", "-q", "--options"];
+    let sound = run(&[&load[..], &["two=-c 2 -n 30 --http2 --sockets-per-connection 5"]].concat());
+    assert!(sound.success, "{}", sound.stderr);
+    let metrics = own.get("/metrics");
+    assert!(metrics.contains("sinews_http2_websockets_total 30"), "three rounds of ten: {metrics}");
+    for (options, reason) in [
+        ("three=-c 2", "expected NAME=OPTIONS with the name of a server (one, two)"),
+        ("two=--no-such-option", "--options two"),
+    ] {
+        let wrong = run(&[&load[..], &[options]].concat());
+        assert!(!wrong.success && wrong.stderr.contains(reason), "{options}: {}", wrong.stderr);
+    }
+}
+
+#[test]
 fn compare_fails_if_a_server_does_not_start() {
     let own = ServeProcess::start(&[]);
     let url = own.url("ws", "/echo");

@@ -1,4 +1,4 @@
-//! WebSockets over HTTP/2: several on each connection, against this project's server and against servers with faults.
+//! WebSockets and requests over HTTP/2: several on each connection, against this project's server and against servers with faults.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -46,7 +46,8 @@ fn other_modes_count_the_websockets_of_all_connections() {
 #[test]
 fn options_of_other_protocols_are_rejected() {
     for (arguments, expected) in [
-        (&["http://localhost:1/", "--http2"][..], "--http2 is for ws:// and wss:// URLs"),
+        (&["tcp://localhost:1", "--http2"][..], "--http2 is not for tcp:// URLs"),
+        (&["http://localhost:1/", "--http2", "--method", "post"], "--http2 sends requests without a body"),
         (&["ws://localhost:1/", "--sockets-per-connection", "2"], "--http2"),
         (
             &[
@@ -70,6 +71,45 @@ fn options_of_other_protocols_are_rejected() {
         let run = run(arguments);
         assert!(!run.success && run.stderr.contains(expected), "{arguments:?}: {}", run.stderr);
     }
+}
+
+#[test]
+fn requests_share_connections() {
+    let (files, clear_text) = (Files::new(), ServeProcess::start(&["--http-http2-clear-text"]));
+    let secure = files.serve(&[]);
+    let load = ["--http2", "-c", "2", "-n", "400", "--expect", "ok\n"];
+    for (own, scheme, more) in [(&clear_text, "http", "--binary"), (&secure, "https", "--insecure")] {
+        let url = own.url(scheme, "/healthz");
+        // More requests than the server permits streams wait for earlier answers.
+        for depth in ["1", "16", "150"] {
+            let result = sound(&[&[&*url, "-i", depth, more][..], &load].concat());
+            let counts =
+                (&result["messages"], &result["latency_us"]["count"], &result["connect_us"]["count"]);
+            assert_eq!(counts, (&400.into(), &400.into(), &2.into()), "{scheme}, {depth}");
+        }
+    }
+    assert!(clear_text.get("/metrics").contains("sinews_http2_connections_total 6"), "no HTTP/1.1 instead");
+}
+
+#[test]
+fn faults_of_answers_are_counted_by_name() {
+    let errors = |address: SocketAddr, more: &[&str]| {
+        let url = format!("http://{address}/");
+        json(&[&[&*url, "--http2", "-c", "1", "-n", "1", "--timeout", "5s"], more].concat()).0["errors"]
+            .clone()
+    };
+    let own = ServeProcess::start(&["--http-http2-clear-text"]);
+    assert_eq!(errors(own.address, &["--expect", "other"]), json!({ "wrong_bytes": 1 }));
+    let url = own.url("http", "/nowhere");
+    let (result, run) = json(&[&*url, "--http2", "-c", "1", "-n", "3"]);
+    assert_eq!((&result["errors"], run.success), (&json!({ "http_status": 3 }), false));
+    let goes_away = server(|mut stream| {
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let go_away = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        stream.write_all(&[&settings[..], &go_away].concat()).unwrap();
+        drop(stream.read_to_end(&mut Vec::new()));
+    });
+    assert!(errors(goes_away, &[])["closed_by_server"].is_number());
 }
 
 /// A server of one fault. It accepts each handshake, and passes the content of streams to `answer`.

@@ -113,6 +113,53 @@ fn connection_closed_after_its_answer_is_replaced() {
 }
 
 #[test]
+fn connection_ends_after_its_number_of_requests() {
+    let own = ServeProcess::start(&[]);
+    let url = own.url("http", "/healthz");
+    for depth in ["1", "3", "8"] {
+        let load = ["-c", "2", "-n", "40", "--requests-per-connection", "5", "-i", depth];
+        let result = sound(&[&[&url[..]][..], &load].concat());
+        let connections = number(&result["connect_us"]["count"]);
+        // The last two may have been replaced already.
+        assert!(result["messages"] == 40 && (8.0..=10.0).contains(&connections), "{depth}: {result:#}");
+    }
+}
+
+#[test]
+fn memory_is_read_after_the_settling_time() {
+    let own = ServeProcess::start(&[]);
+    let (url, pid) = (own.url("ws", "/echo"), own.pid());
+    let begun = std::time::Instant::now();
+    let result = sound(&[&url, "-c", "3", "-n", "30", "--settle", "300ms", "--pid", &pid]);
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(300));
+    assert_eq!((&result["messages"], &result["connections_open"]), (&30.into(), &3.into()));
+}
+
+#[test]
+fn bursts_wait_for_the_deliveries_of_all_threads() {
+    let own = ServeProcess::start(&[]);
+    let url = own.url("ws", "/topics/{topic}?self=false");
+    let load =
+        ["-m", "fan-out", "-c", "9", "-t", "2", "--burst", "-i", "4", "-d", "300ms", "--warm-up", "0s"];
+    let result = sound(&[&[&url[..]][..], &load].concat());
+    let published = number(&result["published"]);
+    assert!(published > 4.0, "more than one burst: {result:#}");
+    assert_eq!(number(&result["latency_us"]["count"]), 8.0 * published, "{result:#}");
+}
+
+#[test]
+fn stalled_subscribers_do_not_read_and_do_not_count() {
+    let own = ServeProcess::start(&["--websocket-overflow", "close"]);
+    let url = own.url("ws", "");
+    // More than the buffers of the kernel and the queue of the server hold.
+    let load = ["-m", "fan-out", "-c", "5", "--stalled", "2", "-s", "30k", "--rate", "150", "-d", "2s"];
+    let result = sound(&[&[&url[..]][..], &load].concat());
+    assert_eq!(number(&result["latency_us"]["count"]), 2.0 * number(&result["published"]), "{result:#}");
+    let metrics = own.get("/metrics");
+    assert!(metrics.contains("sinews_websockets_closed_total{reason=\"overflow\"} 2"), "{metrics}");
+}
+
+#[test]
 fn publications_reach_every_subscriber() {
     let own = ServeProcess::start(&[]);
     let url = own.url("ws", "");
@@ -198,6 +245,9 @@ fn conflicting_options_are_rejected_with_a_reason() {
         (&["ws://127.0.0.1:1", "--expect", "x"], "--expect"),
         (&["http://127.0.0.1:1", "-m", "fan-out"], "fan-out needs"),
         (&["ws://127.0.0.1:1", "-m", "fan-out", "-c", "1"], "more --connections"),
+        (&["ws://127.0.0.1:1", "-m", "fan-out", "-c", "3", "--stalled", "2"], "--publishers and --stalled"),
+        (&["ws://127.0.0.1:1", "--stalled", "2"], "--stalled is for --mode fan-out"),
+        (&["ws://127.0.0.1:1", "--requests-per-connection", "2"], "--requests-per-connection is for http://"),
         (&["ws://127.0.0.1:1", "-H", "Host: a"], "--header"),
         (&["ws://127.0.0.1:1", "--insecure"], "--insecure"),
         (&["ws://127.0.0.1:1", "--pid", "4294967294"], "no such process"),

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use sinews_conformance::http::{Answer, Case, Expected, read};
+use sinews_conformance::http::{Answer, Case, read};
 
 /// A server under test, and the mode of its cases.
 pub(crate) struct Server {
@@ -47,8 +47,8 @@ impl Server {
 
     /// Runs the case in all ways.
     pub(crate) fn run(&mut self, case: &Case) -> Result<(), String> {
-        let wire = case.wire.bytes();
-        self.whole(&wire, case, 1).map_err(|why| format!("whole: {why}"))?;
+        let wire = &case.wire[..];
+        self.whole(wire, case, 1).map_err(|why| format!("whole: {why}"))?;
         let len = wire.len();
         let cuts: Vec<usize> = if len <= CUT_ALL {
             (1..len).collect()
@@ -56,15 +56,15 @@ impl Server {
             (1..=CUTS).map(|part| part * (len - 1) / CUTS).collect()
         };
         for batch in cuts.chunks(BATCH) {
-            self.cut(&wire, case, batch)?;
+            self.cut(wire, case, batch)?;
         }
         if len <= CUT_ALL {
-            self.byte_by_byte(&wire, case).map_err(|why| format!("byte by byte: {why}"))?;
+            self.byte_by_byte(wire, case).map_err(|why| format!("byte by byte: {why}"))?;
         }
-        let behind = match case.expected.answers() {
-            None => return Ok(()),
-            Some((_, true)) => self.whole(&[&wire, SMUGGLED].concat(), case, 1),
-            Some((_, false)) => self.whole(&wire.repeat(2), case, 2),
+        let behind = match case.ends {
+            _ if case.answers.is_empty() => return Ok(()),
+            true => self.whole(&[wire, SMUGGLED].concat(), case, 1),
+            false => self.whole(&wire.repeat(2), case, 2),
         };
         behind.map_err(|why| format!("with another behind: {why}"))
     }
@@ -96,16 +96,13 @@ impl Server {
     /// Checks the answer to an incomplete request: none, unless the server rejects it or waits for its body.
     fn early(&self, stream: &mut TcpStream, wire: &[u8], cut: usize, case: &Case) -> Result<Vec<u8>, String> {
         let head = wire.windows(4).position(|window| window == b"\r\n\r\n").map_or(wire.len(), |at| at + 4);
-        let is_sound = match case.expected.answers() {
-            None => true,
-            Some((answers, _)) => answers.first().is_some_and(|first| first.status < 400),
-        };
+        let is_sound = case.answers.first().is_none_or(|first| first.status < 400);
         let early = available(stream).map_err(|error| error.to_string())?;
         if cut < head && is_sound && !early.is_empty() {
             return Err(format!("answered before its head was whole: {}", shown(&early)));
         }
-        let waits =
-            asks_for_leave(wire) && matches!(case.expected, Expected::Echoes(body) if !body.is_empty());
+        let echoes = !case.ends && case.echo().is_some_and(|body| !body.is_empty());
+        let waits = asks_for_leave(wire) && echoes;
         if cut == head && waits && early != LEAVE {
             return Err(format!("{} in place of 100 (Continue)", shown(&early)));
         }
@@ -129,19 +126,19 @@ impl Server {
         case: &Case,
         times: usize,
     ) -> Result<(), String> {
-        let Some((answers, ends)) = case.expected.answers() else {
+        if case.answers.is_empty() {
             self.wait_until_seen()?;
             let early = available(&mut stream).map_err(|error| error.to_string())?;
             return if early.is_empty() { Ok(()) } else { Err(format!("answered: {}", shown(&early))) };
-        };
-        let leave = asks_for_leave(&case.wire.bytes());
+        }
+        let leave = asks_for_leave(&case.wire);
         for round in 0..times {
-            for (place, expected) in answers.iter().enumerate() {
-                let last = ends && round + 1 == times && place + 1 == answers.len();
+            for (place, expected) in case.answers.iter().enumerate() {
+                let last = case.ends && round + 1 == times && place + 1 == case.answers.len();
                 take(&mut stream, &mut received, expected, last, leave)?;
             }
         }
-        if !ends {
+        if !case.ends {
             send(&mut stream, LAST);
             let alive = take_any(&mut stream, &mut received)?;
             if alive != 200 {

@@ -8,7 +8,7 @@ use std::env;
 use std::error::Error;
 use std::process::ExitCode;
 
-use sinews_conformance::http::GROUPS;
+use sinews_conformance::http::cases;
 
 use crate::exchange::Server;
 
@@ -19,15 +19,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
     let mut server = Server::connect(address.parse()?)?;
     let mut failed = 0;
-    for group in GROUPS {
-        for case in group.cases.iter().filter(|case| which == "all" || case.is_refused_head()) {
-            let name = format!("{}: {} (RFC {})", group.source, case.name, case.rule);
-            match server.run(case) {
-                Ok(()) => println!("ok {name}"),
-                Err(why) => {
-                    failed += 1;
-                    println!("FAIL {name}: {why}");
-                }
+    for case in cases().iter().filter(|case| which == "all" || case.is_refused_head()) {
+        let name = format!("{}: {} (RFC {})", case.source, case.name, case.rule);
+        match server.run(case) {
+            Ok(()) => println!("ok {name}"),
+            Err(why) => {
+                failed += 1;
+                println!("FAIL {name}: {why}");
             }
         }
     }
