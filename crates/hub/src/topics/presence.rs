@@ -87,19 +87,13 @@ pub(crate) fn with_members(message: &Value, members: Option<&[u8]>) -> String {
     text
 }
 
-fn encode_members(members: &[(Member, usize)]) -> Bytes {
+/// Encodes a list of members with the numbers of their connections. It is written without a `Value`, as updates are.
+pub(crate) fn encode_members(members: &[(Member, usize)]) -> Bytes {
     let mut text = String::new();
     push_list(&mut text, members.iter(), |text, (member, connections)| {
         push_member(text, member, Some(*connections));
     });
     text.into_boxed_str().into_boxed_bytes().into()
-}
-
-/// A member with the number of its connections.
-pub(crate) fn listed_member((member, connections): &(Member, usize)) -> Value {
-    let mut fields = self::member(member);
-    fields["connections"] = json!(connections);
-    fields
 }
 
 pub(crate) fn member(member: &Member) -> Value {

@@ -191,9 +191,10 @@ pub(super) fn members(_: &Arc<ApiContext>, rights: &ApiRights, request: &mut Req
     rights.may(ApiRight::Presence, &topic)?;
     let (after, limit) = (text_query(request, "after")?, limit_of(request, presence::PAGE_MAX)?);
     let members = request.topics().members(&topic, after.as_deref(), limit + 1);
-    let listed: Vec<Value> = members.iter().take(limit).map(presence::listed_member).collect();
     let next = (members.len() > limit).then(|| members[limit - 1].0.id());
-    Ok(success(&page(json!({ "topic": topic, "members": listed }), next)).into())
+    let answer = page(json!({ "topic": topic }), next);
+    let members = presence::encode_members(&members[..members.len().min(limit)]);
+    Ok(text_success(presence::with_members(&answer, Some(&members)) + "\n").into())
 }
 
 /// `GET /topics/{topic}/history`.
