@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::Load;
 use super::contenders::{Contender, Program, Serves};
-use crate::certificate::Certificate;
 use crate::process;
 
 /// The built programs.
@@ -17,6 +16,12 @@ pub(crate) struct Programs {
     python_packages: Option<String>,
     built: BTreeSet<Program>,
     certificate: Option<Certificate>,
+}
+
+/// A self-signed certificate for `localhost`, and its key, as files.
+struct Certificate {
+    certificate: PathBuf,
+    key: PathBuf,
 }
 
 impl Program {
@@ -82,8 +87,16 @@ impl Programs {
             }
             self.built.insert(*program);
         }
-        self.certificate = Some(Certificate::make(&process::target().join("xtask/compare"))?);
+        self.certificate = Some(self.make_certificate(&process::target().join("xtask/compare"))?);
         Ok(())
+    }
+
+    fn make_certificate(&self, folder: &Path) -> Result<Certificate, String> {
+        let log = process::target().join("xtask/compare-certificate.log");
+        let mut command = process::cargo();
+        command.args(["run", "--profile", &self.profile, "--package", "sinews-interop", "--", "certificate"]);
+        process::run(command.arg(folder), &log, process::COMMAND_LIMIT)?.check("certificate", &log)?;
+        Ok(Certificate { certificate: folder.join("certificate.pem"), key: folder.join("key.pem") })
     }
 
     pub(crate) fn has(&self, program: Program) -> bool {
