@@ -551,10 +551,10 @@ impl JsonClient {
     pub(super) fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
         for topic in topics {
             let checked = topics::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
-            if let Err(problem) = checked.and_then(|()| self.subscribe_by_server(topic, cx)) {
-                if let Some(omitted) = TOPIC_LINES.permit(Instant::now()) {
-                    tracing::warn!(topic = %brief(topic), omitted, "topic of a hook: {}", problem.text);
-                }
+            if let Err(problem) = checked.and_then(|()| self.subscribe_by_server(topic, cx))
+                && let Some(omitted) = TOPIC_LINES.permit(Instant::now())
+            {
+                tracing::warn!(topic = %brief(topic), omitted, "topic of a hook: {}", problem.text);
             }
         }
     }
