@@ -15,7 +15,7 @@ pub(crate) struct Programs {
     threads: u8,
     python_packages: Option<String>,
     built: BTreeSet<Program>,
-    certificate: Option<Certificate>,
+    certificate: Certificate,
 }
 
 /// A self-signed certificate for `localhost`, and its key, as files.
@@ -60,12 +60,16 @@ impl Program {
 
 impl Programs {
     pub(crate) fn new(profile: &str, threads: u8, python_packages: Option<&str>) -> Self {
+        let folder = process::target().join("xtask/compare");
         Self {
             profile: profile.to_owned(),
             threads,
             python_packages: python_packages.map(str::to_owned),
             built: BTreeSet::new(),
-            certificate: None,
+            certificate: Certificate {
+                certificate: folder.join("certificate.pem"),
+                key: folder.join("key.pem"),
+            },
         }
     }
 
@@ -87,16 +91,15 @@ impl Programs {
             }
             self.built.insert(*program);
         }
-        self.certificate = Some(self.make_certificate(&process::target().join("xtask/compare"))?);
-        Ok(())
+        if programs.is_empty() { Ok(()) } else { self.make_certificate() }
     }
 
-    fn make_certificate(&self, folder: &Path) -> Result<Certificate, String> {
+    fn make_certificate(&self) -> Result<(), String> {
         let log = process::target().join("xtask/compare-certificate.log");
         let mut command = process::cargo();
         command.args(["run", "--profile", &self.profile, "--package", "sinews-interop", "--", "certificate"]);
-        process::run(command.arg(folder), &log, process::COMMAND_LIMIT)?.check("certificate", &log)?;
-        Ok(Certificate { certificate: folder.join("certificate.pem"), key: folder.join("key.pem") })
+        command.args(self.certificate.key.parent());
+        process::run(&mut command, &log, process::COMMAND_LIMIT)?.check("certificate", &log)
     }
 
     pub(crate) fn has(&self, program: Program) -> bool {
@@ -120,7 +123,7 @@ impl Programs {
     pub(super) fn command(&self, one: &Contender, port: u16) -> Result<String, String> {
         let Contender { program, what, serves, .. } = one;
         let secured = match serves {
-            Serves::Only(load) => Some((*load, self.certificate.as_ref().ok_or("no certificate was made")?)),
+            Serves::Only(load) => Some((*load, &self.certificate)),
             _ => None,
         };
         let path = quoted(&self.path(*program));
