@@ -25,6 +25,8 @@
 //! # assert_eq!(config.check(), Ok(()));
 //! ```
 //!
+//! `async_tungstenite::tokio` names its functions as tokio-tungstenite does: its programs move by the same rows.
+//!
 //! The types correspond: a stream of messages that is also a sink, with reference-counted text and binary. This code
 //!
 //! ```text
@@ -223,4 +225,5 @@
 //! * **A handshake has a timeout**: 10 s for [`accept`](crate::accept()), 20 s for [`connect`](crate::connect()). With
 //!   `sinews::hyper` and `sinews::axum`, that of hyper applies.
 //! * **Bytes after the handshake are kept**, so that a client may send at once.
-//! * **Compression**: `connect(url).deflate(…)`, `accept(stream).deflate(…)`.
+//! * **Compression**: `connect(url).deflate(DeflateConfig::new())`, `accept(stream).deflate(…)`. It is off by default. See
+//!   `DeflateConfig`.
