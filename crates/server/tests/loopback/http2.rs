@@ -7,7 +7,7 @@ mod sockets;
 mod waiting;
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -148,7 +148,12 @@ impl Http2Client {
     /// Reads a frame; `None` at the end of the connection. Acknowledges SETTINGS.
     fn read(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
-        self.client.stream.read_exact(&mut head).ok()?;
+        match self.client.stream.read_exact(&mut head) {
+            Err(end) if matches!(end.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+                return None;
+            }
+            read => read.expect("a frame arrives in time"),
+        }
         let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
         let mut payload = vec![0; len];
