@@ -6,6 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::directory::Directory;
@@ -97,15 +99,18 @@ fn stalled_reader_of_the_log_stops_no_client_and_learns_the_number_of_dropped_li
     }
     assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 "));
     let dropped = dropped_lines(address);
-    let mut log = BufReader::new(server.child.stderr.take().unwrap()).lines();
-    let report = log.find_map(|line| {
-        let line: serde_json::Value = serde_json::from_str(&line.unwrap()).expect("whole lines");
+    let lines = BufReader::new(server.child.stderr.take().unwrap()).lines();
+    let (sender, log) = mpsc::channel();
+    let reader = thread::spawn(move || lines.for_each(|line| sender.send(line.unwrap()).unwrap()));
+    let report = std::iter::from_fn(|| log.recv_timeout(TIMEOUT).ok()).find_map(|line| {
+        let line: serde_json::Value = serde_json::from_str(&line).expect("whole lines");
         line["lines"].as_u64()
     });
     let report = report.expect("a line with the number");
     assert!((50..=dropped_lines(address)).contains(&report) && report >= dropped, "{report}, {dropped}");
     server.signal("TERM");
-    let rest: Vec<String> = log.map(Result::unwrap).collect();
+    reader.join().unwrap();
+    let rest: Vec<String> = log.try_iter().collect();
     assert!(rest.last().unwrap().contains("stopped"), "{rest:?}");
     assert!(server.child.wait().unwrap().success());
 }

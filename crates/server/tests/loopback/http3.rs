@@ -404,6 +404,20 @@ fn graceful_stop_finishes_answers_and_accepts_no_more() {
     server.running.join();
 }
 
+/// The answer has left, and the server cannot know whether it has arrived.
+#[test]
+fn stop_does_not_wait_for_a_client_that_acknowledges_nothing() {
+    let long = Duration::from_secs(3_600);
+    let limits = Http3Limits::default().with_idle_timeout(long).with_ping_interval(None);
+    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
+    let mut client = server.connect();
+    client.ask("GET", "/fixed", b"");
+    client.flush();
+    wait("an executed request", || server.monitor.metrics().requests > 0);
+    server.running.stop.stop();
+    server.running.join();
+}
+
 /// As the system tells clients of TCP.
 #[test]
 fn immediate_stop_tells_all_clients() {
