@@ -1,7 +1,6 @@
 //! The programs of the servers: how cargo builds them, and the commands that start them.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Load;
@@ -181,8 +180,10 @@ impl Programs {
             .replace("PORT", &port.to_string())
             .replace("WORKERS", &self.threads.to_string())
             .replace("TLS", &tls);
-        let path = process::target().join(format!("xtask/compare/nginx-{port}.conf"));
-        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let folder = process::target().join("xtask/compare");
+        process::create_folder(&folder)?;
+        let path = folder.join(format!("nginx-{port}.conf"));
+        process::write(&path, text)?;
         Ok(path)
     }
 }
