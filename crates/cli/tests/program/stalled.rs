@@ -35,7 +35,7 @@ fn wait_until_healthy(address: SocketAddr) {
     let deadline = Instant::now() + TIMEOUT;
     while TcpStream::connect(address).is_err() {
         assert!(Instant::now() < deadline, "the server does not listen");
-        std::thread::sleep(Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     }
     assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 "));
 }
@@ -48,7 +48,7 @@ fn wait_for_exit(child: &mut Child) {
     let deadline = Instant::now() + TIMEOUT;
     while child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "the server does not stop");
-        std::thread::sleep(Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -182,7 +182,7 @@ fn file_that_stalls_a_reload_delays_no_signal() {
         assert!(Instant::now() < deadline);
         for _ in 0..3 {
             server.signal("HUP");
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
         }
         is_reported = log.next().unwrap().unwrap().contains("still reads files");
     }
