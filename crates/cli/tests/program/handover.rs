@@ -10,6 +10,7 @@ mod pusher;
 mod revocations;
 mod webhooks;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -55,6 +56,9 @@ struct Service {
     /// The log of all processes.
     log: Receiver<String>,
     processes: Vec<u32>,
+    /// Since the last restart: the successor has all, and the predecessor has stopped.
+    handed_over: Cell<bool>,
+    stopped: Cell<bool>,
 }
 
 impl Service {
@@ -81,7 +85,8 @@ impl Service {
         let (sender, log) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let processes = vec![child.id()];
-        let service = Self { child, directory, address, log, processes };
+        let (handed_over, stopped) = Default::default();
+        let service = Self { child, directory, address, log, processes, handed_over, stopped };
         while TcpStream::connect(address).is_err() {
             std::thread::park_timeout(Duration::from_millis(5));
         }
@@ -114,14 +119,23 @@ impl Service {
                 self.log.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("not logged: {request_text:?}"));
             // Shown if the test fails.
             println!("{line}");
+            self.note_end(&line);
             if line.contains(request_text) {
                 return line;
             }
         }
     }
 
+    /// Notes what [`old_one_ends`](Self::old_one_ends) waits for. Lines of two processes come in any order.
+    fn note_end(&self, line: &str) {
+        self.handed_over.set(self.handed_over.get() || line.contains("handover completed"));
+        self.stopped.set(self.stopped.get() || line.contains("stopped"));
+    }
+
     /// Starts a successor and waits until it serves.
     fn restart(&mut self) {
+        self.handed_over.set(false);
+        self.stopped.set(false);
         self.signal(self.current(), "USR2");
         self.successor_serves();
     }
@@ -134,7 +148,8 @@ impl Service {
 
     /// Whether the successor has logged that it serves.
     fn has_successor(&mut self) -> bool {
-        let line = self.log.try_iter().find(|line| line.contains("the successor process serves"));
+        let mut lines = self.log.try_iter().inspect(|line| self.note_end(line));
+        let line = lines.find(|line| line.contains("the successor process serves"));
         line.is_some_and(|line| {
             self.note_successor(&line);
             true
@@ -148,12 +163,11 @@ impl Service {
 
     /// Waits until the predecessor of the current process has exited.
     fn old_one_ends(&self) {
-        let (mut handed_over, mut stopped) = (false, false);
-        while !(handed_over && stopped) {
-            let line = self.logged("");
-            handed_over |= line.contains("handover completed");
-            stopped |= line.contains("stopped");
+        while !(self.handed_over.get() && self.stopped.get()) {
+            self.logged("");
         }
+        self.handed_over.set(false);
+        self.stopped.set(false);
     }
 }
 

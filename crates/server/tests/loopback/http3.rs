@@ -409,8 +409,14 @@ fn graceful_stop_finishes_answers_and_accepts_no_more() {
 fn stop_does_not_wait_for_a_client_that_acknowledges_nothing() {
     let long = Duration::from_secs(3_600);
     let limits = Http3Limits::default().with_idle_timeout(long).with_ping_interval(None);
-    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
-    let mut client = server.connect();
+    let http = patient().with_http3_limits(limits);
+    let server = Http3Server::with(http, Router::new(), |server| server.grace(long));
+    let address = server.running.address;
+    let mut transport = quinn_proto::TransportConfig::default();
+    transport.max_idle_timeout(None);
+    let quic = QuicClient::connect_with(address, server.roots.clone(), "h3", transport, Instant::now());
+    let mut client = Http3Client::with_quic(quic, address);
+    client.run("handshake", |quic| quic.http.peer_settings().is_some());
     client.ask("GET", "/fixed", b"");
     client.flush();
     wait("an executed request", || server.monitor.metrics().responses.iter().any(|responses| *responses > 0));
