@@ -30,12 +30,11 @@ use sinews_engine::BackendChoice;
 pub(crate) use self::app::LoadCommand;
 pub(crate) use self::threads::LoadThreads;
 pub(crate) use self::tls::{HTTP2, HTTP3};
-use self::tracker::RunWindow;
 use super::interrupt::Interrupt;
 use super::plan::{LoadMode, LoadPlan};
 use super::process::{self, ProcessUsage};
 use super::result::{GeneratorUsage, LoadResult, Sample, ServerUsage};
-use super::tally::FailureKind;
+use super::tally::{FailureKind, RunWindow};
 
 /// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +88,7 @@ pub(crate) fn run(
     let begin = Instant::now();
     let from = begin + plan.warm_up;
     let mut window = RunWindow { begin, from, until: plan.count.is_none().then_some(from + plan.duration) };
-    load_threads.broadcast(LoadCommand::Begin(window));
+    load_threads.begin(window);
     let server = watch.measure(&mut window)?;
     let ended = Instant::now();
     watch.settle();

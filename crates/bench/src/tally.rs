@@ -1,6 +1,7 @@
 //! Counters: latencies, messages, bytes, errors by kind.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -125,7 +126,17 @@ pub(crate) fn record(histogram: &mut Histogram<u64>, time: Duration) {
 
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// Live counters of a thread, written only by this thread.
+/// A time interval.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunWindow {
+    pub(crate) begin: Instant,
+    /// Start of the measurement.
+    pub(crate) from: Instant,
+    /// End of the measurement; `None` without a time limit.
+    pub(crate) until: Option<Instant>,
+}
+
+/// Live counters of a thread, written only by this thread, and its window.
 #[derive(Debug, Default)]
 pub(crate) struct LiveCounters {
     /// Open connections.
@@ -139,6 +150,8 @@ pub(crate) struct LiveCounters {
     pub(crate) errors: Counter,
     /// The window has ended: its messages are answered, and sending has stopped.
     pub(crate) done: AtomicBool,
+    /// Set before any thread begins to send.
+    pub(crate) window: OnceLock<RunWindow>,
 }
 
 impl LiveCounters {

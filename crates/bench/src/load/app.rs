@@ -25,7 +25,7 @@ use super::random::masks;
 use super::role::ConnectionRole;
 use super::schedule::SendSchedule;
 use super::tls::TlsLayer;
-use super::tracker::{MessageTracker, Nanos, RunWindow, ThreadState};
+use super::tracker::{MessageTracker, Nanos, ThreadState};
 use super::traffic::SocketTraffic;
 use super::websocket;
 
@@ -35,7 +35,7 @@ pub(crate) enum LoadCommand {
     /// In a staged load: open connections with ordinals below `until`, `delay` later than the ramp-up time says.
     Open { until: usize, delay: Duration },
     /// Start sending.
-    Begin(RunWindow),
+    Begin,
     /// The window ends at this time at the latest.
     Stop(Instant),
     /// The time has expired: abandon unanswered messages, close connections and stop.
@@ -504,7 +504,7 @@ impl App for LoadApp {
                     self.stage = (until, delay);
                     self.tick(io);
                 }
-                LoadCommand::Begin(window) => self.begin(io, window),
+                LoadCommand::Begin => self.begin(io),
                 LoadCommand::Stop(at) => self.stop(io, at),
                 LoadCommand::Shutdown => self.end(io),
             }

@@ -10,7 +10,7 @@ use super::app::{LoadApp, LoadCommand};
 use super::quic::LoadEndpoints;
 use crate::plan::LoadPlan;
 use crate::process;
-use crate::tally::{LiveCounters, LoadFigures};
+use crate::tally::{LiveCounters, LoadFigures, RunWindow};
 
 /// Result of a thread: its figures, and its CPU time in the window.
 type ThreadResult = Result<(LoadFigures, Option<Duration>), String>;
@@ -61,6 +61,14 @@ impl LoadThreads {
             load_threads.threads.push(thread);
         }
         Ok(load_threads)
+    }
+
+    /// Gives all threads the window before any of them sends: its deliveries may reach a thread before the command.
+    pub(super) fn begin(&self, window: RunWindow) {
+        for live in self.lives.iter() {
+            let _ = live.window.set(window);
+        }
+        self.broadcast(LoadCommand::Begin);
     }
 
     pub(crate) fn broadcast(&self, command: LoadCommand) {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use sinews_proto::Time;
 
 use super::super::plan::LoadPlan;
-use super::super::tally::{FailureKind, LiveCounters, LoadFigures};
+use super::super::tally::{FailureKind, LiveCounters, LoadFigures, RunWindow};
 
 /// State that all connections of a thread share, except the memory of their sessions.
 #[derive(Debug)]
@@ -38,16 +38,6 @@ pub(crate) struct ThreadState {
 /// Nanoseconds since the epoch of the run. Each message compares and subtracts these, which costs a fraction of
 /// `Instant` arithmetic.
 pub(crate) type Nanos = u64;
-
-/// A time interval.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RunWindow {
-    pub(crate) begin: Instant,
-    /// Start of the measurement.
-    pub(crate) from: Instant,
-    /// End of the measurement; `None` without a time limit.
-    pub(crate) until: Option<Instant>,
-}
 
 impl ThreadState {
     pub(crate) fn new(
@@ -103,6 +93,10 @@ impl ThreadState {
 
     fn set_window(&mut self, window: RunWindow) {
         self.window = Some(window);
+        self.measure(window);
+    }
+
+    fn measure(&mut self, window: RunWindow) {
         self.measured = self.nanos(window.from)..window.until.map_or(Nanos::MAX, |until| self.nanos(until));
     }
 
@@ -323,6 +317,12 @@ pub(crate) fn delivered(message: &[u8], thread_state: &mut ThreadState) -> Resul
         if !body.starts_with(fill) || body.get(fill.len()) != Some(&b'.') {
             return Err("delivery differs from the published message".to_owned());
         }
+        if thread_state.window.is_none()
+            && let Some(&window) = thread_state.live.window.get()
+        {
+            // Another thread has begun before this one.
+            thread_state.measure(window);
+        }
         thread_state.count_answer(due, std::mem::take(&mut bytes));
     }
     Ok(())
@@ -355,5 +355,24 @@ mod tests {
     fn burst_follows_when_all_messages_are_answered() {
         assert_eq!(sent_after_one_answer(&[]), 1, "each answer triggers a message");
         assert_eq!(sent_after_one_answer(&["--burst"]), 0);
+    }
+
+    #[test]
+    fn deliveries_count_before_their_thread_begins() {
+        let options = ["ws://127.0.0.1:1/", "-m", "fan-out", "-c", "2"];
+        let plan = Arc::new(load_plan(options[0], &BenchArgs::parse(options).unwrap().load).unwrap());
+        let lives: Arc<[Arc<LiveCounters>]> = [Arc::default(), Arc::default()].into();
+        let epoch = Instant::now();
+        let mut states =
+            [0, 1].map(|thread| ThreadState::new(plan.clone(), lives.clone(), thread, epoch, None));
+        let window = RunWindow { begin: epoch, from: epoch, until: None };
+        lives.iter().for_each(|live| live.window.set(window).unwrap());
+        let [publisher, subscriber] = &mut states;
+        publisher.begin(window, epoch);
+        let mut tracker = MessageTracker::new(0);
+        tracker.due(epoch, publisher);
+        let publication = tracker.publication(0, publisher).unwrap();
+        delivered(publication.as_bytes(), subscriber).unwrap();
+        assert_eq!((subscriber.tally.messages, subscriber.tally.latency.len()), (1, 1));
     }
 }

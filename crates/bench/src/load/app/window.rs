@@ -7,12 +7,12 @@ use sinews_engine::{ConnId, Io};
 
 use super::{LoadApp, slot};
 use crate::load::schedule::SendSchedule;
-use crate::load::tracker::RunWindow;
 use crate::plan::LoadMode;
 use crate::tally::record;
 
 impl LoadApp {
-    pub(super) fn begin(&mut self, io: &mut Io, window: RunWindow) {
+    pub(super) fn begin(&mut self, io: &mut Io) {
+        let Some(&window) = self.thread_state.live.window.get() else { return };
         // The loop's time may lie before the window; messages due at that time do not count.
         self.thread_state.begin(window, Instant::now());
         if let Some(rate) = self.thread_state.plan.rate {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::args::{BenchArgs, load_plan};
     use crate::load::app::LoadCommand;
-    use crate::tally::LiveCounters;
+    use crate::tally::{LiveCounters, RunWindow};
 
     /// A server without a thread: accepts, and answers each request with `Connection: close`.
     struct ClosingServer {
@@ -205,8 +205,8 @@ mod tests {
         let mut load = LoadApp::new(plan, 0, [live.clone()].into(), epoch);
         let config = EngineConfig::default().with_backend(BackendChoice::Poll);
         let mut engine = Engine::new(config, Vec::new()).unwrap();
-        let begin = RunWindow { begin: epoch, from: epoch, until: None };
-        engine.post().send(LoadCommand::Begin(begin)).unwrap();
+        live.window.set(RunWindow { begin: epoch, from: epoch, until: None }).unwrap();
+        engine.post().send(LoadCommand::Begin).unwrap();
         while !live.is_done() {
             engine.turn(&mut load, Some(Duration::from_millis(1))).unwrap();
             server.answer();
