@@ -5,7 +5,6 @@
 
 use sinews_proto::PerThread;
 
-#[path = "../benches/support/mod.rs"]
 mod support;
 
 fn main() {

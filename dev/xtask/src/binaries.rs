@@ -2,10 +2,11 @@
 
 use std::env;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::slice;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,8 +37,12 @@ const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
 /// The longest binaries start first. The rest follows in cargo's order.
 const LONGEST: [(&str, &str); 4] =
     [("cli", "program"), ("hub", "loopback"), ("server", "loopback"), ("conformance", "cases")];
-/// Binaries that run at a time: most tests wait more than they compute.
-const AT_A_TIME: usize = 3;
+/// Binaries that run at a time.
+const AT_A_TIME: usize = 2;
+/// Tests of a binary in [`WITH_BACKEND`] that run at a time, for each processor: they wait more than they compute.
+const TESTS_PER_PROCESSOR: usize = 3;
+/// The step that compiles the tests, and what other steps start.
+pub(crate) const COMPILE: &str = "compile";
 /// The step that runs the tests.
 pub(crate) const STEP: &str = "tests";
 /// The step that runs tests on the backend on which [`STEP`] has not run them.
@@ -45,14 +50,14 @@ pub(crate) const SECOND: &str = "second";
 /// How many of the slowest runs are printed.
 const SLOWEST: usize = 10;
 
-/// The debug programs belong to the present sources: this process has compiled them with the tests.
-static BUILT: AtomicBool = AtomicBool::new(false);
-/// Says the same to the tasks that this process starts.
+/// The test binaries, once this process has compiled them.
+static BUILT: OnceLock<Result<Vec<Binary>, String>> = OnceLock::new();
+/// Tells the tasks that this process starts that the debug programs belong to the present sources.
 pub(crate) const BUILT_VARIABLE: &str = "XTASK_BUILT";
 
 /// Whether the debug programs of the workspace need no further build.
 pub(crate) fn are_built() -> bool {
-    BUILT.load(Ordering::Relaxed) || env::var_os(BUILT_VARIABLE).is_some()
+    BUILT.get().is_some_and(Result::is_ok) || env::var_os(BUILT_VARIABLE).is_some()
 }
 
 /// A compiled test binary.
@@ -79,12 +84,14 @@ struct Ran {
     duration: Duration,
 }
 
-/// Compiles all targets of the workspace, with every feature of the library and the lints of Clippy, and runs the tests.
+/// Compiles all targets of the workspace, with every feature of the library and the lints of Clippy.
+pub(crate) fn compile(log: &Path, _: Choice) -> Outcome {
+    build(log).map(|_| Count::PASSED)
+}
+
+/// Runs the tests.
 pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
-    let started = Instant::now();
     let binaries = build(log)?;
-    println!("compiled in {:.1} s", started.elapsed().as_secs_f64());
-    BUILT.store(true, Ordering::Relaxed);
     let permitted = choice.permitted(&process::target().join("debug/sinews"))?;
     let (backends, logs) = (&permitted.backends[..], log.with_file_name("tests"));
     let mut ran = thread::scope(|scope| {
@@ -126,13 +133,18 @@ fn run_jobs(jobs: Vec<Job>, logs: &Path) -> Vec<Ran> {
 /// Cargo's arguments for the one debug build of the workspace, whose features are those of all packages together.
 pub(crate) fn selection() -> Result<Vec<String>, String> {
     let features = format!("{},{}", crate::features::of_workspace()?, crate::server::CHECKED_FEATURES);
-    let selected = ["--workspace", "--exclude", "sinews-fuzz", "--features"].map(str::to_owned);
+    let selected = ["--workspace", "--exclude", "sinews-fuzz", "--exclude", "sinews-benches", "--features"];
+    let selected = selected.map(str::to_owned);
     Ok(selected.into_iter().chain([features]).collect())
 }
 
 fn build(log: &Path) -> Result<Vec<Binary>, String> {
+    BUILT.get_or_init(|| build_now(log)).clone()
+}
+
+fn build_now(log: &Path) -> Result<Vec<Binary>, String> {
     let mut command = process::linting_cargo()?;
-    command.arg("build").args(selection()?).args(["--tests", "--bins", "--examples", "--benches"]);
+    command.arg("build").args(selection()?).args(["--tests", "--bins", "--examples"]);
     command.arg("--message-format=json-render-diagnostics");
     let log = log.with_file_name("tests-build.log");
     process::succeed(&mut command, "compiling the tests", &log)?;
@@ -185,6 +197,10 @@ fn run_one(job: Job) -> Ran {
     let mut command = Command::new(&job.binary.path);
     command.current_dir(&job.binary.directory).env("CARGO_MANIFEST_DIR", &job.binary.directory);
     command.env("SINEWS_TEST_BACKEND", job.backend.name());
+    if is_in(&WITH_BACKEND, &job.binary) {
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        command.env("RUST_TEST_THREADS", (TESTS_PER_PROCESSOR * processors).to_string());
+    }
     measure(&mut command, &job.log)
 }
 

@@ -52,7 +52,17 @@ pub(crate) fn no_std(log: &Path, _: Choice) -> Outcome {
 /// The command of the README, with the profile and the features that the other steps need: it names no program.
 pub(crate) fn build(log: &Path, _: Choice) -> Outcome {
     let profile = ["--profile", server::CHECKS_PROFILE, "--features", server::CHECKED_FEATURES];
-    single(process::cargo().arg("run").args(profile).args(["--", "--version"]), log)
+    let program = single(process::cargo().arg("run").args(profile).args(["--", "--version"]), log)?;
+    let mut benches = process::linting_cargo()?;
+    benches.args(["build", "--package", "sinews-benches", "--benches"]);
+    Ok(program + without_warnings(single, &mut benches, &log.with_file_name("benches.log"))?)
+}
+
+/// A build or tests, with a failure more for warnings.
+fn without_warnings(run: fn(&mut Command, &Path) -> Outcome, command: &mut Command, log: &Path) -> Outcome {
+    let count = run(command, log)?;
+    let has_warnings = process::warnings(&process::read(log)).next().is_some();
+    Ok(if has_warnings { count + Count::FAILED } else { count })
 }
 
 /// The targets on their seeds and on inputs made up for a moment, as ordinary tests; and under
@@ -60,10 +70,8 @@ pub(crate) fn build(log: &Path, _: Choice) -> Outcome {
 pub(crate) fn fuzz(log: &Path, _: Choice) -> Outcome {
     let mut command = process::linting_cargo()?;
     command.args(["test", "--package", "sinews-fuzz", "--no-fail-fast"]);
-    let mut count = counted(&mut command, log, Count::parse_cargo_test)?;
-    if process::warnings(&process::read(log)).next().is_some() {
-        count = count + Count::FAILED;
-    }
+    let tests = |command: &mut Command, log: &Path| counted(command, log, Count::parse_cargo_test);
+    let mut count = without_warnings(tests, &mut command, log)?;
     let Some(targets) = process::output_of(process::cargo().args(["fuzz", "list"])) else {
         return Ok(
             count + steps::skip(log, "no cargo-fuzz (cargo install cargo-fuzz); the seeds ran as tests")

@@ -98,6 +98,8 @@ fn cargo(name: &str, arguments: &[&str], packages: &[&str]) -> Outcome {
     let log = process::log(&format!("quick-{name}"));
     let is_test = arguments[0] == "test";
     let mut command = if is_test { process::linting_cargo()? } else { process::cargo() };
+    // The profile is for a build from nothing. Here a build differs from the last one by some lines.
+    command.env("CARGO_INCREMENTAL", "1");
     command.args(arguments).args(packages.iter().flat_map(|package| ["--package", package]));
     if arguments[0] == "clippy" {
         command.args(["--", "-D", "warnings"]);

@@ -75,11 +75,12 @@ const fn step(name: &'static str, lane: Lane, run: Run, paths: &'static [&'stati
 
 /// Cheap steps first: they show faults early.
 #[rustfmt::skip]
-const STEPS: [Step; 28] = [
+const STEPS: [Step; 29] = [
     step("fmt", Lane::Alone, Run::Own(gates::fmt), &[]),
     step("tidy", Lane::Alone, Run::Task(&["tidy"]), &[]),
-    step(binaries::STEP, Lane::Alone, Run::Own(binaries::run), &[]),
-    step("autobahn", Lane::TestWaits, Run::OnTestsBuild(&["conformance", "--target", "serve"]), &[]),
+    step(binaries::COMPILE, Lane::Alone, Run::Own(binaries::compile), &[]),
+    step(binaries::STEP, Lane::TestWaits, Run::Own(binaries::run), &[]),
+    step("autobahn", Lane::Test, Run::OnTestsBuild(&["conformance", "--target", "serve"]), &[]),
     step("pages", Lane::Test, Run::OnTestsBuild(&["browser", "--only", "chat"]), &[]),
     step("no_std", Lane::Long, Run::Own(gates::no_std), &["dev/bare", "crates/proto/Cargo.toml"]),
     step(binaries::SECOND, Lane::Long, Run::Own(binaries::run_second), &["crates/engine", "dev/xtask/src/binaries.rs"]),
@@ -197,8 +198,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let mut rows: Vec<Row> = alone.iter().map(|step| run_step(step, schedule)).collect();
     rows.extend(run_waiting_beside(test, schedule));
     if let Some(seconds) = options.within {
-        let tests = rows.iter().find(|(name, ..)| *name == binaries::STEP);
-        let slowness = tests.map_or(1.0, |(name, _, duration)| passes.slowness(name, *duration));
+        let compile = rows.iter().find(|(name, ..)| *name == binaries::COMPILE);
+        let slowness = compile.map_or(1.0, |(name, _, duration)| passes.slowness(name, *duration));
         let deadline = started + Duration::from_secs(seconds);
         schedule.limit = Some(Limit { deadline, passes: &passes, slowness });
         long = in_turn(&long, &passes, slowness);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sinews_proto::{Kind, PerThread};
 
+#[path = "../../../crates/proto/examples/support/mod.rs"]
 mod support;
 
 use support::{burst, handle, server};

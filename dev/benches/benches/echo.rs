@@ -1,6 +1,6 @@
 //! Overhead of the library beyond the system calls: an echo over an in-memory transport, polled as a runtime polls.
 //!
-//! `cargo bench -p sinews --bench echo`
+//! `cargo bench -p sinews-benches --bench echo`
 
 use std::io;
 use std::pin::Pin;

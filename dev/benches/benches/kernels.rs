@@ -2,8 +2,8 @@
 //! description: `xor_u32` uses aligned 32-bit words, `xor_byte` is `buf[i] ^= key[i & 3]`.
 //!
 //! ```text
-//! cargo bench -p sinews-simd
-//! cargo bench -p sinews-simd -- mask/16777216
+//! cargo bench -p sinews-benches --bench kernels
+//! cargo bench -p sinews-benches --bench kernels -- mask/16777216
 //! ```
 
 use std::hint::black_box;

@@ -2,8 +2,8 @@
 //! conclusions.
 //!
 //! ```text
-//! cargo bench -p sinews-loopback --bench deflate
-//! cargo bench -p sinews-loopback --bench deflate -- fresh/1024
+//! cargo bench -p sinews-benches --bench deflate
+//! cargo bench -p sinews-benches --bench deflate -- fresh/1024
 //! ```
 //!
 //! The codec is private to the crate, so its source is included here.
