@@ -84,10 +84,11 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check a configuration file and all files that it names, and report errors.
+    /// Check configuration files and all files that they name, each for itself, and report errors.
     Check {
-        /// The file to check.
-        file: PathBuf,
+        /// The files to check.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
     },
     /// Print a configuration file with every key, its description and its default.
     Default,

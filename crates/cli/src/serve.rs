@@ -7,6 +7,7 @@ mod reload;
 use std::error::Error;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
@@ -102,18 +103,32 @@ fn backend(backend: BackendSetting) -> BackendChoice {
 
 /// `sinews config`.
 pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
-    let message = match command {
-        ConfigCommand::Default => render::default_file(settings::TABLES),
-        ConfigCommand::Check { file } => {
-            let settings =
-                ServeSettings::load(&ServeArgs { config: Some(file.clone()), ..ServeArgs::default() })?;
-            settings.log_filter()?;
-            check_hub(&settings)?;
-            settings.certificates()?;
-            format!("{}: good\n", file.display())
+    let (message, faults) = match command {
+        ConfigCommand::Default => (render::default_file(settings::TABLES), Vec::new()),
+        ConfigCommand::Check { files } => {
+            let (mut good, mut faults) = (String::new(), Vec::new());
+            for path in files {
+                let name = path.display().to_string();
+                match check_file(path) {
+                    Ok(()) => good.push_str(&format!("{name}: good\n")),
+                    Err(fault) if fault.contains(&name) => faults.push(fault),
+                    Err(fault) => faults.push(format!("{name}: {fault}")),
+                }
+            }
+            (good, faults)
         }
     };
-    io::stdout().lock().write_all(message.as_bytes()).map_err(|error| format!("standard output: {error}"))
+    io::stdout().lock().write_all(message.as_bytes()).map_err(|error| format!("standard output: {error}"))?;
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+}
+
+/// # Errors
+/// The first fault of the file, or of the files that it names.
+fn check_file(file: &Path) -> Result<(), String> {
+    let settings = ServeSettings::load(&ServeArgs { config: Some(file.to_owned()), ..ServeArgs::default() })?;
+    settings.log_filter()?;
+    check_hub(&settings)?;
+    settings.certificates().map(drop)
 }
 
 /// Checks the settings of the hub.

@@ -76,6 +76,23 @@ fn invalid_file_is_rejected_with_the_line_of_the_fault() {
 }
 
 #[test]
+fn check_of_several_files_names_the_good_ones_and_all_faults() {
+    let directory = Directory::new();
+    let files =
+        [("1", "threads = 1"), ("2", "thread = 1"), ("3", "log = \"off\""), ("4", "[auth]\nsecret = \"a\"")];
+    let files = files.map(|(name, text)| directory.write(name, text));
+    let output = program().args(["config", "check"]).args(&files).output().unwrap();
+    assert!(!output.status.success());
+    let [first, second, third, fourth] = &files;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{first}: good\n{third}: good\n"));
+    let faults = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines: Vec<_> = faults.lines().collect();
+    assert!(lines[0].starts_with(&format!("sinews: {second}:1: ")), "{faults}");
+    assert!(lines[1].starts_with(&format!("{fourth}:2: ")) && lines.len() == 2, "{faults}");
+    assert_eq!(says(&["config", "check", first, third]), format!("{first}: good\n{third}: good\n"));
+}
+
+#[test]
 fn contradictions_of_settings_are_found_by_the_check() {
     let directory = Directory::new();
     let streams = directory.path("streams");
@@ -106,8 +123,9 @@ fn contradictions_of_settings_are_found_by_the_check() {
     }
     let file = directory.write("sinews.toml", "history = \"a=1\"\n[namespace.a]\nhistory = 2\n");
     let message = fails(program().args(["config", "check", &file]));
-    assert_eq!(message, "sinews: namespace \"a\": its history is set by `history`, too\n");
-    assert_eq!(fails(program().args(["serve", "--config", &file])), message);
+    let fault = "namespace \"a\": its history is set by `history`, too";
+    assert_eq!(message, format!("sinews: {file}: {fault}\n"));
+    assert_eq!(fails(program().args(["serve", "--config", &file])), format!("sinews: {fault}\n"));
     assert!(!std::path::Path::new(&streams).exists(), "nothing is created");
 }
 

@@ -15,6 +15,9 @@ use crate::support::{TIMEOUT, program};
 /// It stands for a secret.
 const MARKER: &str = "Xy7MARKERq9";
 
+/// Files that one process checks.
+const FILES_AT_A_TIME: usize = 50;
+
 /// Contents of a file.
 fn contents() -> Vec<String> {
     let long = format!("{MARKER}{}", "a".repeat(64));
@@ -150,15 +153,26 @@ fn no_output_has_the_content_of_a_malformed_file_or_url() {
         };
         cases.extend(values.into_iter().map(|value| (setting, value)));
     }
-    // The check of the file takes the same errors; every seventh case also runs the server, by flags and by variables in turn.
-    let cases = Mutex::new(cases.into_iter().enumerate());
+    let file = |at: usize| format!("{at}.toml");
+    for (at, (setting, value)) in cases.iter().enumerate() {
+        directory.write(&file(at), &setting.file(&setting.with(value)));
+    }
+    // The check of a file takes the errors of the start.
+    for from in (0..cases.len()).step_by(FILES_AT_A_TIME) {
+        let files = (from..cases.len().min(from + FILES_AT_A_TIME)).map(|at| directory.path(&file(at)));
+        let output = program().args(["config", "check"]).args(files).output().unwrap();
+        let output = [output.stdout, output.stderr].concat();
+        assert_hidden(&String::from_utf8_lossy(&output), &format!("{} and the next", cases[from].0.name));
+    }
+    // Every seventh case also runs the server, by flags and by variables in turn.
+    let cases = Mutex::new(cases.into_iter().enumerate().step_by(7));
     let found = Mutex::new(Vec::new());
     let next = || cases.lock().unwrap().next();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 while let Some((at, (setting, value))) = next() {
-                    let leaks = check_case(&directory, at, setting, &value);
+                    let leaks = leaks_of_server(&directory, at, setting, &value);
                     found.lock().unwrap().extend(leaks);
                 }
             });
@@ -167,20 +181,13 @@ fn no_output_has_the_content_of_a_malformed_file_or_url() {
     assert_eq!(found.into_inner().unwrap(), Vec::<String>::new());
 }
 
-fn check_case(directory: &Directory, at: usize, setting: &ReferenceSetting, value: &str) -> Vec<String> {
+fn leaks_of_server(directory: &Directory, at: usize, setting: &ReferenceSetting, value: &str) -> Vec<String> {
     let case = format!("{} = {value:?}", setting.name);
     let with = setting.with(value);
-    let file = directory.write(&format!("{at}.toml"), &setting.file(&with));
-    let output = program().args(["config", "check", &file]).output().unwrap();
-    let output = [output.stdout, output.stderr].concat();
-    let mut found = leaks(&String::from_utf8_lossy(&output), &case);
-    if !at.is_multiple_of(7) {
-        return found;
-    }
     let mut command = program();
     command.args(["serve", "--listen", "127.0.0.1:0"]);
     if setting.is_in_section() {
-        command.args(["--config", &file]);
+        command.args(["--config", &directory.path(&format!("{at}.toml"))]);
     } else if at.is_multiple_of(2) {
         command.args(setting.flags(&with));
     } else {
@@ -188,8 +195,7 @@ fn check_case(directory: &Directory, at: usize, setting: &ReferenceSetting, valu
             command.env(setting.variable(key), value);
         }
     }
-    found.extend(leaks(&run(directory, command, at), &case));
-    found
+    leaks(&run(directory, command, at), &case)
 }
 
 #[test]
