@@ -86,6 +86,7 @@ impl World {
         let disk = self.nodes[at].disk.take().unwrap();
         let id = u128::from(self.rng.next_u64()) << 64 | 1;
         self.nodes[at] = SimNode::new(id, self.now, 64 << 20).with_disk(disk.directory, 100);
+        self.noted.retain(|(node, _), _| *node != at);
     }
 
     fn restart_all(&mut self, order: &[usize], gap: Duration) {
