@@ -111,7 +111,7 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
                 let name = path.display().to_string();
                 match check_file(path) {
                     Ok(()) => good.push_str(&format!("{name}: good\n")),
-                    Err(fault) if fault.contains(&name) => faults.push(fault),
+                    Err(fault) if files.len() == 1 || fault.contains(&name) => faults.push(fault),
                     Err(fault) => faults.push(format!("{name}: {fault}")),
                 }
             }

@@ -119,6 +119,9 @@ const STEPS: [Step; 29] = [
         &["dev/brokers", "crates/brokers", "dev/tasks/brokers.py"]),
 ];
 
+/// Steps that run what [`binaries::COMPILE`] makes, beside each other: they would compile parts of it twice.
+const NEED_COMPILE: [&str; 3] = [binaries::STEP, "autobahn", "pages"];
+
 /// A step that has run, and how long it took.
 type Row = (&'static str, Count, Duration);
 
@@ -155,7 +158,9 @@ impl Options {
         let is_in = |list: &[String]| list.iter().any(|entry| entry == step.name);
         let is_chosen =
             if self.only.is_empty() { self.all || !step.lane.is_long() } else { is_in(&self.only) };
-        is_chosen && !is_in(&self.skip)
+        let is_needed =
+            || step.name == binaries::COMPILE && self.only.iter().any(|name| NEED_COMPILE.contains(&&**name));
+        (is_chosen || is_needed()) && !is_in(&self.skip)
     }
 }
 

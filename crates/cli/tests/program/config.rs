@@ -124,8 +124,10 @@ fn contradictions_of_settings_are_found_by_the_check() {
     let file = directory.write("sinews.toml", "history = \"a=1\"\n[namespace.a]\nhistory = 2\n");
     let message = fails(program().args(["config", "check", &file]));
     let fault = "namespace \"a\": its history is set by `history`, too";
-    assert_eq!(message, format!("sinews: {file}: {fault}\n"));
-    assert_eq!(fails(program().args(["serve", "--config", &file])), format!("sinews: {fault}\n"));
+    assert_eq!(message, format!("sinews: {fault}\n"));
+    assert_eq!(fails(program().args(["serve", "--config", &file])), message);
+    let both = fails(program().args(["config", "check", &good, &file]));
+    assert_eq!(both, format!("sinews: {file}: {fault}\n"), "one of several files is named");
     assert!(!std::path::Path::new(&streams).exists(), "nothing is created");
 }
 
