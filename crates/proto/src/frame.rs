@@ -240,3 +240,48 @@ pub(crate) fn write_frame(frame: FrameFields, payload: &[u8], out: &mut Vec<u8>)
         None => out.extend_from_slice(payload),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 6455 section 5.2: the shortest form of each length, with and without a mask key.
+    #[test]
+    fn heads_have_the_shortest_length_and_no_other_form_is_accepted() {
+        let forms: [(u64, &[u8]); 8] = [
+            (0, &[0]),
+            (125, &[125]),
+            (126, &[126, 0, 126]),
+            (127, &[126, 0, 127]),
+            (65_535, &[126, 0xff, 0xff]),
+            (65_536, &[127, 0, 0, 0, 0, 0, 1, 0, 0]),
+            (u64::from(u32::MAX) + 1, &[127, 0, 0, 0, 1, 0, 0, 0, 0]),
+            (i64::MAX as u64, &[127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        ];
+        for ((len, form), key) in
+            forms.into_iter().flat_map(|form| [(form, None), (form, Some([1, 2, 3, 4]))])
+        {
+            let mut head = Vec::new();
+            write_head(
+                FrameFields { opcode: Opcode::Binary, fin: true, compressed: false, key },
+                len,
+                &mut head,
+            );
+            let mut expected =
+                [&[0x82], form, &key.unwrap_or_default()[..key.map_or(0, |key| key.len())]].concat();
+            expected[1] |= if key.is_some() { 0x80 } else { 0 };
+            assert_eq!(head, expected, "{len}");
+            let role = if key.is_some() { Role::Server } else { Role::Client };
+            let Ok(ParsedHead::Head(parsed)) = parse(&head, role) else { panic!("{len}: no head") };
+            assert_eq!((parsed.len, parsed.size, parsed.key), (len, head.len(), key.unwrap_or_default()));
+        }
+        for (form, fault) in [
+            (&[126, 0, 125][..], PeerMisbehaved::LengthNotMinimal),
+            (&[127, 0, 0, 0, 0, 0, 0, 0xff, 0xff], PeerMisbehaved::LengthNotMinimal),
+            (&[127, 0x80, 0, 0, 0, 0, 0, 0, 0], PeerMisbehaved::LengthTopBit),
+        ] {
+            let head = [&[0x82], form].concat();
+            assert!(matches!(parse(&head, Role::Client), Err(found) if found == fault), "{form:?}");
+        }
+    }
+}
