@@ -75,8 +75,9 @@ impl AbuseLimits {
     }
 
     /// Sets the allowance of frames that carry no content: in HTTP/2 PING, SETTINGS, PRIORITY, WINDOW_UPDATE; in HTTP/3
-    /// MAX_PUSH_ID, instructions of QPACK, unknown streams and capsules; in both empty DATA and unknown frames. Sent DATA of
-    /// HTTP/2 refills it too, since the peer answers it with WINDOW_UPDATE. Default: 1000, refilled at 33 a second.
+    /// MAX_PUSH_ID, instructions of QPACK, unknown streams and capsules; in both empty DATA and unknown frames. Each sent DATA
+    /// frame of HTTP/2 permits two more, since the peer answers it with WINDOW_UPDATE, however late. Default: 1000, refilled at 33
+    /// a second.
     #[must_use]
     pub const fn with_control_frames(mut self, allowance: Allowance) -> Self {
         self.control_frames = allowance;
@@ -90,10 +91,15 @@ impl Default for AbuseLimits {
     }
 }
 
+/// Frames that refunds may permit beyond a burst. Two for each DATA frame of 16 KiB in the largest window: a peer may answer all of
+/// them at once.
+const REFUNDED_MAX: i64 = 1 << 18;
+
 /// Use of an [`Allowance`] by one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
-    used: u32,
+    /// Negative: refunded in advance.
+    used: i64,
     /// Time up to which the budget was refilled, in milliseconds.
     refilled: u64,
 }
@@ -104,20 +110,20 @@ impl Budget {
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let rate = u64::from(allowance.per_second);
         let refill = now.saturating_sub(self.refilled).saturating_mul(rate) / 1000;
-        if refill >= u64::from(self.used) {
-            (self.used, self.refilled) = (0, now);
+        if refill >= u64::try_from(self.used).unwrap_or(0) {
+            (self.used, self.refilled) = (self.used.min(0), now);
         } else if refill > 0 {
-            self.used -= refill as u32;
+            self.used -= refill as i64;
             // The rest of a frame counts for the next call.
             self.refilled += refill * 1000 / rate;
         }
         self.used = self.used.saturating_add(1);
-        self.used <= allowance.burst
+        self.used <= i64::from(allowance.burst)
     }
 
-    /// Returns frames to the budget, for useful work.
-    pub(crate) const fn refund(&mut self, frames: u32) {
-        self.used = self.used.saturating_sub(frames);
+    /// Returns frames to the budget, for useful work. The peer may send them later, up to [`REFUNDED_MAX`].
+    pub(crate) fn refund(&mut self, frames: u32) {
+        self.used = (self.used - i64::from(frames)).max(-REFUNDED_MAX);
     }
 }
 
@@ -142,5 +148,18 @@ mod tests {
         let mut never = Budget::default();
         assert!(never.charge(Allowance::new(1, 0), at(0)));
         assert!(!never.charge(Allowance::new(1, 0), Duration::MAX));
+    }
+
+    #[test]
+    fn refunds_permit_later_frames_up_to_their_limit() {
+        let (mut budget, allowance) = (Budget::default(), Allowance::new(3, 1));
+        budget.refund(5);
+        // The rate refills no more than the burst.
+        assert!((0..8).all(|_| budget.charge(allowance, Duration::from_secs(60))));
+        assert!(!budget.charge(allowance, Duration::from_secs(60)));
+        let mut budget = Budget::default();
+        (0..3).for_each(|_| budget.refund(u32::MAX));
+        assert!((0..REFUNDED_MAX + 3).all(|_| budget.charge(allowance, Duration::ZERO)));
+        assert!(!budget.charge(allowance, Duration::ZERO));
     }
 }

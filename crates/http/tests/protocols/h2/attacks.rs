@@ -158,6 +158,27 @@ fn floods_of_frames_without_content_end_the_connection() {
     }
 }
 
+/// Buffers of a fast network hold megabytes: a client that has paused answers all of them at once.
+#[test]
+fn window_updates_for_content_of_a_large_window_do_not_count_however_late() {
+    const FRAMES: u32 = 10_000;
+    let mut server = Server::new();
+    let size = 1000;
+    let window = [frame(SETTINGS, 0, 0, &setting(4, FRAMES * size)), window_update(0, FRAMES * size)];
+    server.silent(&window.concat());
+    let stream = server.ask(1);
+    server.head(stream, false);
+    for _ in 0..FRAMES {
+        assert_eq!(server.data(stream, &[0; 1000], false), 1000);
+    }
+    for _ in 0..FRAMES {
+        server.silent(&[window_update(1, size), window_update(0, size)].concat());
+    }
+    // Other frames do.
+    let count = accepted(&mut server, 2000, |_| frame(PING, 0, 0, &[0; 8]));
+    assert!((990..=1000).contains(&count), "{count}");
+}
+
 /// CVE-2019-9514: answers for a peer that does not read them.
 #[test]
 fn answers_to_a_peer_that_does_not_read_are_limited() {
