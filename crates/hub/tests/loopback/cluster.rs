@@ -31,8 +31,11 @@ impl TestPeer {
         Self::start_with(broker, |builder| builder)
     }
 
+    /// Starts a node, and waits until it is connected: the publications of a node without its broker reach no other node.
     fn start_with(broker: &FakeBroker, configure: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
-        Self::start_at(&broker.url(), configure)
+        let node = Self::start_at(&broker.url(), configure);
+        node.until("connected", |node| node.metric("sinews_cluster_connected") == 1);
+        node
     }
 
     fn start_at(url: &str, configure: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {

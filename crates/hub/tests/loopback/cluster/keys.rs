@@ -242,7 +242,7 @@ fn node_that_joins_late_gets_a_large_snapshot() {
         for key in 0..40 {
             nodes[key % 2].set(&format!("large/keys/k{key}"), &value);
         }
-        let late = TestPeer::start(&broker);
+        let late = TestPeer::start_at(&broker.url(), |builder| builder);
         // A subscription waits until the keys are loaded.
         broker.wait_for("sinews.all", 3);
         let mut client = late.client();

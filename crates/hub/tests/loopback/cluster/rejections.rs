@@ -199,7 +199,7 @@ fn error_of_each_command_of_a_link_has_its_effect() {
     {
         let broker = FakeBroker::start(kind);
         broker.reject(Some((command, subject)));
-        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+        let nodes = [(); 2].map(|()| TestPeer::start_at(&broker.url(), |builder| builder));
         if effect == Effect::Login {
             for node in &nodes {
                 node.until("the reason is named", |node| {
@@ -230,7 +230,7 @@ fn node_without_the_rights_for_its_own_subjects_names_them() {
     for kind in [WireProtocol::Nats, WireProtocol::Redis] {
         let broker = FakeBroker::start(kind);
         broker.reject(Some(("SUBSCRIBE", "sinews.all")));
-        let node = TestPeer::start(&broker);
+        let node = TestPeer::start_at(&broker.url(), |builder| builder);
         node.until("the reason is named", |node| {
             node.request("GET /readyz", b"")
                 .contains("the subscription to sinews.all, which each node needs, is rejected")
