@@ -129,6 +129,29 @@ impl SilentAddress {
     }
 }
 
+/// Gives `host:port` two addresses, for tests: the first never answers, and the second answers one request with this JSON. The thread ends
+/// with the client's connection.
+#[cfg(test)]
+pub(crate) fn answer_behind_silent_address(
+    name: &str,
+    json: &'static str,
+) -> (SilentAddress, std::thread::JoinHandle<()>) {
+    use std::io::{Read as _, Write as _};
+    let (silent, live) = (SilentAddress::new(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    name_addresses(name, &[silent.address, live.local_addr().unwrap()]);
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = live.accept().unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() > 0 {
+            head.push(byte[0]);
+        }
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{json}", json.len()).unwrap();
+        // The client closes the connection, once it has read the answer.
+        let _ = stream.read_to_end(&mut head);
+    });
+    (silent, answering)
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};

@@ -343,3 +343,25 @@ async fn fetch_all(source: Arc<IssuerKeySource>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dial::answer_behind_silent_address;
+
+    /// A public key (RFC 8037 appendix A.2).
+    const KEYS: &str =
+        r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
+    /// A name with several addresses, of which the first never answers.
+    #[test]
+    fn silent_address_of_the_name_does_not_delay_a_key_set_to_its_timeout() {
+        let (_silent, answering) = answer_behind_silent_address("keys.invalid:80", KEYS);
+        let keys = IssuerKeys::new(&JwksOptions::new().with_url("http://keys.invalid/")).unwrap();
+        let [source] = &keys.sources[..] else { panic!("one URL") };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        assert!(runtime.block_on(source.fetch()), "{:?}", source.lock().fault);
+        drop((runtime, keys));
+        answering.join().unwrap();
+    }
+}

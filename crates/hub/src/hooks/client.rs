@@ -381,11 +381,10 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
 
     use super::*;
-    use crate::dial::{SilentAddress, name_addresses};
+    use crate::dial::answer_behind_silent_address;
     use crate::topics::MessageContent;
 
     #[test]
@@ -417,18 +416,7 @@ mod tests {
     /// A name with several addresses, of which the first never answers.
     #[test]
     fn silent_address_of_the_name_does_not_delay_a_hook_to_its_timeout() {
-        let (silent, application) = (SilentAddress::new(), TcpListener::bind("127.0.0.1:0").unwrap());
-        name_addresses("hook.invalid:80", &[silent.address, application.local_addr().unwrap()]);
-        let answering = std::thread::spawn(move || {
-            let (mut stream, _) = application.accept().unwrap();
-            let (mut head, mut byte) = (Vec::new(), [0]);
-            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() > 0 {
-                head.push(byte[0]);
-            }
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
-            // The client closes the connection, once it has read the answer.
-            let _ = stream.read_to_end(&mut head);
-        });
+        let (_silent, answering) = answer_behind_silent_address("hook.invalid:80", "{}");
         let url = "http://hook.invalid/";
         let client = HookClient::start(&HookOptions::new(), [url], Arc::default()).unwrap();
         let detail = HookDetail::Subscribe { topic: "a" };

@@ -187,3 +187,23 @@ fn random() -> u8 {
     let _ = SystemRandom::new().fill(&mut byte);
     byte[0]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::WebhookOptions;
+    use super::*;
+    use crate::dial::answer_behind_silent_address;
+
+    /// A name with several addresses, of which the first never answers.
+    #[test]
+    fn silent_address_of_the_name_does_not_delay_a_webhook_to_its_timeout() {
+        let (_silent, answering) = answer_behind_silent_address("webhook.invalid:80", "{}");
+        let target = WebhookOptions::new("app", "http://webhook.invalid/", [7; 32]).target().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let body = Bytes::from_static(b"{}");
+        let sent = runtime.block_on(attempt(&target, "1", &body, target.limits.timeout));
+        assert_eq!(sent.map_err(|failure| failure.text), Ok(()));
+        drop((runtime, target));
+        answering.join().unwrap();
+    }
+}
