@@ -8,7 +8,8 @@ use sinews_server::{
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{
-    HandlerEvent, PATIENCE, Running, echo, get, handshake, patient as patient_http, post, routes, scripted,
+    HandlerEvent, PATIENCE, Running, echo, for_slow_peers, get, handshake, patient as patient_http, post,
+    routes, scripted,
 };
 
 /// Longer than any test: a stop that waits for it hangs.
@@ -294,7 +295,8 @@ impl Handler for Silent {
 #[test]
 fn stop_and_handover_do_not_wait_for_the_ends_of_http_clients() {
     for hands_over in [false, true] {
-        let patient = Config::default().with_close_timeout(LONG);
+        // A ping would end a connection that only waits for its client's end.
+        let patient = for_slow_peers().with_close_timeout(LONG);
         let routes = routes()
             .get("/events", |_| StreamingResponse::events(Silent))
             .websocket("/patient", echo().with_config(patient));
