@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::auth::{SECRET, keys, post, status, token};
 use crate::directory::Directory;
-use crate::reference;
+use crate::reference::{self, ReferenceSetting};
 use crate::support::{Running, TIMEOUT, program, unused_address};
 use crate::tls::{self, TestCertificate};
 
@@ -18,7 +18,8 @@ fn log_of(server: &mut Running) -> Log {
 
 fn reload(server: &Running, log: &mut Log) -> String {
     server.signal("HUP");
-    log.find_map(|line| line.ok().filter(|line| line.contains("read again") || line.contains("not applied")))
+    // Changes of the directory of apps have lines of their own.
+    log.find_map(|line| line.ok().filter(|line| line.contains("the configuration ")))
         .expect("a line about the reload")
 }
 
@@ -109,7 +110,7 @@ fn changed_file_that_is_read_at_the_start_needs_a_restart() {
     assert!(line.ends_with("this needs a restart: cluster.password_file"), "{line}");
 }
 
-/// Content of the file that a setting names.
+/// Content of the file that a setting names, or of a file in its directory.
 fn content(name: &str, made: &TestCertificate) -> String {
     let read = |name| std::fs::read_to_string(keys(name)).unwrap();
     match name {
@@ -128,6 +129,7 @@ fn content(name: &str, made: &TestCertificate) -> String {
         | "pusher.app[].webhook_ca_file"
         | "tls.certificate" => made.certificate.clone(),
         "tls.key" => made.key.clone(),
+        "pusher.apps_directory" => "id = \"1\"\nkey = \"k\"\nsecret = \"s\"\n".to_owned(),
         _ => panic!("a content for the file of {name}"),
     }
 }
@@ -137,11 +139,15 @@ fn each_file_of_a_setting_is_read_again_or_its_change_needs_a_restart() {
     let made = TestCertificate::new("localhost");
     let has_store = cfg!(feature = "nats");
     let settings = reference::settings();
-    let files = settings.iter().filter(|setting| setting.is_file());
+    // A directory whose change needs a restart has data of the server.
+    let has_content =
+        |setting: &&ReferenceSetting| setting.is_file() || setting.is_directory() && setting.reloads;
+    let files = settings.iter().filter(has_content);
     for setting in files.filter(|setting| has_store || !setting.key.starts_with("store_")) {
         let (name, directory) = (&*setting.name, Directory::new());
         let good = content(name, &made);
-        let path = directory.write("file", &good);
+        let file = directory.write("file.toml", &good);
+        let path = if setting.is_directory() { directory.path("") } else { file };
         let mut with = setting.with(&path);
         match name {
             "tls.certificate" => with[1].1 = directory.write("key", &made.key),
@@ -158,7 +164,7 @@ fn each_file_of_a_setting_is_read_again_or_its_change_needs_a_restart() {
         let mut server = Running::start(&mut command);
         let mut log = log_of(&mut server);
         let mut reload_with = |content: &str| {
-            directory.write("file", content);
+            directory.write("file.toml", content);
             reload(&server, &mut log)
         };
         let line = reload_with(&good);
