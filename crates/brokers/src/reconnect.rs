@@ -56,13 +56,13 @@ pub(crate) mod simulated {
     }
 
     /// Replaces the delays of this thread by shortest ones, and records them.
-    #[cfg(any(feature = "redis", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(crate) fn start() {
         DELAYS.set(Some(Vec::new()));
     }
 
     /// Returns the delays since the start.
-    #[cfg(any(feature = "redis", feature = "nats"))]
+    #[cfg(any(feature = "kafka", feature = "redis", feature = "nats"))]
     pub(crate) fn delays() -> Vec<Duration> {
         DELAYS.take().expect("a start")
     }

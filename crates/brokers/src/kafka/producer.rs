@@ -436,3 +436,43 @@ fn outgoing<'a>(
 fn failed(reason: impl Into<Arc<str>>) -> AppendError {
     AppendError::Broker(reason.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+    use super::*;
+    use crate::reconnect::simulated;
+    use crate::url::BrokerUrl;
+
+    /// Producers in a row that fail permanently.
+    const FAILURES: usize = 6;
+
+    #[test]
+    fn delays_of_replacements_grow_while_each_producer_fails() {
+        let mock = MockCluster::new(1).expect("loopback has ports");
+        let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
+        mock.request_errors(RDKafkaApiKey::InitProducerId, &[denied; FAILURES]);
+        let url = format!("kafka://{}", mock.bootstrap_servers());
+        let config = Config::from_url(BrokerUrl::parse(&url, &BTreeMap::new()).expect("a URL"));
+        let status = Arc::new(Status::new(url, Duration::ZERO));
+        let producer = KafkaProducer::new(config.expect("settings"), status).expect("a client");
+        let (begin, clients) = (Instant::now(), RefCell::new(vec![producer.client()]));
+        simulated::start();
+        producer.run(&|| {
+            let (client, mut clients) = (producer.client(), clients.borrow_mut());
+            if clients.iter().all(|known| !Arc::ptr_eq(known, &client)) {
+                clients.push(client);
+            }
+            let is_over = clients.len() > FAILURES || begin.elapsed() > Duration::from_secs(60);
+            is_over.then_some(begin)
+        });
+        let delays = simulated::delays();
+        assert_eq!(delays.len(), FAILURES, "{delays:?}");
+        simulated::assert_growth(&delays);
+    }
+}
