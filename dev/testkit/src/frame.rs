@@ -172,3 +172,9 @@ impl Frame {
         out
     }
 }
+
+/// Returns the bytes of frames of a client.
+#[must_use]
+pub fn wire(frames: &[Frame]) -> Vec<u8> {
+    frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect()
+}

@@ -10,6 +10,7 @@
 //! * [`corpora`] holds the inputs.
 //! * [`RealBroker`] runs a broker with a configuration of the documentation.
 //! * [`CountingAllocator`] counts the memory of a test.
+//! * `TestCertificate` has settings of rustls, with the feature `tls`.
 //!
 //! ```
 //! use sinews_proto::{Config, Kind, Role};
@@ -36,6 +37,8 @@ mod probe;
 mod reader;
 mod real_broker;
 mod rng;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 pub use allocator::{
     AllocationCounts, CountingAllocator, exclude_this_thread, idle_live_bytes, live_bytes, measure,
@@ -44,11 +47,21 @@ pub use allocator::{
 pub use body::{BodyReader, SseEvent};
 pub use chunks::{Chunks, Cutter};
 pub use codec::Codec;
-pub use frame::{Frame, Length};
+pub use frame::{Frame, Length, wire};
 pub use handshake::{Agreed, negotiate, negotiate_offer, negotiate_plain, read_answer, request_with_offer};
 pub use machine::{App, ConnectionEnd, Heard, Machine, SessionEnd};
 pub use pair::Pair;
 pub use probe::Probe;
 pub use reader::{RawFrame, Reader, Reply, split_frames};
 pub use real_broker::{RealBroker, documented};
-pub use rng::Rng;
+pub use rng::{Rng, noise};
+#[cfg(feature = "tls")]
+pub use tls::TestCertificate;
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// Polls a future once, then drops it.
+pub fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}

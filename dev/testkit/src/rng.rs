@@ -40,3 +40,9 @@ impl Rng {
         [a | 1, b, c, d]
     }
 }
+
+/// Returns bytes that do not repeat, the same for each length.
+#[must_use]
+pub fn noise(len: usize) -> Vec<u8> {
+    Rng::new(len as u64).bytes(len)
+}

@@ -1,16 +1,15 @@
 //! Timeouts of a connection that its task does not poll for a while, on compio with short timeouts.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::server_and_raw;
 use compio::io::AsyncWriteExt as _;
 use compio::net::UnixStream;
 use compio::runtime::Runtime;
 use compio::time::{sleep, timeout};
 use futures_util::future::join;
-use sinews::compio::WebSocket;
 use sinews::{Cause, Config, Error, Expired, Message, Role};
-use sinews_testkit::{Frame, negotiate};
+use sinews_testkit::Frame;
 
 const IDLE: Duration = Duration::from_millis(400);
 
@@ -45,12 +44,6 @@ async fn brief<F: Future>(step: F) -> Result<F::Output, Disturbed> {
     if begun.elapsed() < IDLE * 3 / 4 { Ok(output) } else { Err(Disturbed) }
 }
 
-fn socket_and_raw(config: Config) -> (WebSocket<UnixStream>, UnixStream) {
-    let (raw, server) = std::os::unix::net::UnixStream::pair().unwrap();
-    let (raw, server) = (UnixStream::from_std(raw).unwrap(), UnixStream::from_std(server).unwrap());
-    (WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::new(config), &[]), raw)
-}
-
 async fn reply(raw: &mut UnixStream) {
     sleep(IDLE / 20).await;
     // A connection that has timed out does not take it.
@@ -65,7 +58,7 @@ fn check_reply(message: Option<Result<Message, Error>>) {
 fn reply_to_a_request_after_idle_timeout_is_delivered() {
     run(async || {
         for config in [with_pings(), without_pings()] {
-            let (mut socket, mut raw) = socket_and_raw(config);
+            let (mut socket, mut raw) = server_and_raw(&config);
             for requests in [1, 1, 2] {
                 for _ in 0..requests {
                     brief(socket.send("request")).await?.unwrap();
@@ -83,7 +76,7 @@ fn reply_to_a_request_after_idle_timeout_is_delivered() {
 fn half_that_reads_after_idle_timeout_gets_the_reply() {
     run(async || {
         for config in [with_pings(), without_pings()] {
-            let (socket, mut raw) = socket_and_raw(config);
+            let (socket, mut raw) = server_and_raw(&config);
             let (mut write, mut read) = socket.split();
             for _ in 0..2 {
                 brief(write.send("request")).await?.unwrap();
@@ -99,7 +92,7 @@ fn half_that_reads_after_idle_timeout_gets_the_reply() {
 #[test]
 fn caller_that_returns_waits_idle_timeout_again() {
     run(async || {
-        let (mut socket, mut raw) = socket_and_raw(without_pings());
+        let (mut socket, mut raw) = server_and_raw(&without_pings());
         assert!(brief(timeout(IDLE / 4, socket.next())).await?.is_err(), "no input");
         sleep(IDLE * 3 / 2).await;
         let (message, ()) = brief(join(socket.next(), reply(&mut raw))).await?;

@@ -1,13 +1,10 @@
 //! An application that handles a message slowly.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use compio::net::UnixStream;
+use crate::support::ends;
 use compio::runtime::Runtime;
-use sinews::compio::WebSocket;
 use sinews::{Config, Message};
-use sinews_testkit::negotiate;
 
 #[test]
 fn unread_input_in_the_socket_is_not_silence() {
@@ -18,13 +15,9 @@ fn unread_input_in_the_socket_is_not_silence() {
 
 /// Returns whether the server has not waited for the timeout before.
 async fn unread_input_is_received() -> bool {
-    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let (one, other) = (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap());
-    let agreed = negotiate(None, None);
     let idle = Duration::from_secs(1);
     let config = Config::default().with_idle_timeout(Some(idle)).with_ping_interval(None);
-    let mut client = WebSocket::from_negotiated(one, agreed.client, Arc::default(), &[]);
-    let mut server = WebSocket::from_negotiated(other, agreed.server, Arc::new(config), &[]);
+    let (mut client, mut server) = ends(&config);
     let client = compio::runtime::spawn(async move {
         // The server waits by then, and has set its timer.
         compio::time::sleep(Duration::from_millis(10)).await;

@@ -2,19 +2,11 @@
 
 use std::time::Duration;
 
-use crate::support::{run, sockets};
+use crate::support::{echo, run, sockets};
 use compio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use sinews::compio::{Transport, WebSocket, accept, connect};
 use sinews::server::{Reject, Reply};
 use sinews::{AcceptError, CloseCode, ConnectError, Message};
-
-async fn echo<S: Transport>(mut socket: WebSocket<S>) {
-    while let Some(Ok(message)) = socket.next().await {
-        if message.is_data() {
-            socket.send(message).await.unwrap();
-        }
-    }
-}
 
 #[test]
 fn client_and_server_complete_the_handshake() {
@@ -130,7 +122,7 @@ mod by_url {
             let address = listener.local_addr().unwrap();
             compio::runtime::spawn(async move {
                 let (stream, peer) = listener.accept().await.unwrap();
-                echo(accept(stream).peer(peer).await.unwrap()).await;
+                let _ = echo(accept(stream).peer(peer).await.unwrap()).await;
             })
             .detach();
             let url = format!("ws://localhost:{}/", address.port());
@@ -165,7 +157,7 @@ mod by_url {
                 }
                 assert!(head.starts_with(b"CONNECT example.com:80 HTTP/1.1\r\n"));
                 stream.write_all("HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-                echo(accept(stream).await.unwrap()).await;
+                let _ = echo(accept(stream).await.unwrap()).await;
             })
             .detach();
             let connecting = connect("ws://example.com/").proxy(format!("http://{address}"));
@@ -180,26 +172,11 @@ mod by_url {
     fn connect_to_wss_uses_tls() {
         use std::sync::Arc;
 
-        use rustls::pki_types::PrivateKeyDer;
         use sinews::compio::{Stream, TlsStream};
+        use sinews_testkit::TestCertificate;
 
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let certificate = made.cert.der().clone();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(certificate.clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let client = rustls::ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let server = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
+        let certificate = TestCertificate::new();
+        let (client, server) = (certificate.client_config(), certificate.server_config());
         run(|| async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -208,7 +185,7 @@ mod by_url {
                 for _ in 0..2 {
                     let (stream, _) = listener.accept().await.unwrap();
                     let stream = TlsStream::accept(stream, server.clone()).await.unwrap();
-                    echo(accept(stream).await.unwrap()).await;
+                    let _ = echo(accept(stream).await.unwrap()).await;
                 }
             })
             .detach();

@@ -5,29 +5,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::support::{End, pair, run, server_and_raw, sockets};
+use crate::support::{End, noise, pair, poll_once, raw_peer, run, server_and_raw, turn};
 use compio::buf::{IntoInner as _, IoBuf as _};
 use compio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
-use sinews::compio::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Filled, Kind, Message, Misuse, Role};
-use sinews_testkit::{Frame, Rng, negotiate};
-
-fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
-    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// Yields to the runtime, so that operations complete.
-async fn turn() {
-    let (mut one, mut other) = sockets();
-    for _ in 0..3 {
-        one.write_all([1]).await.unwrap();
-        other.read_exact([0]).await.unwrap();
-    }
-}
-
-fn noise(len: usize) -> Vec<u8> {
-    Rng::new(len as u64).bytes(len)
-}
+use sinews_testkit::{Frame, Rng};
 
 #[test]
 fn borrowed_payloads_are_sent_whole() {
@@ -93,7 +75,7 @@ fn reader_and_writer_are_async_read_and_async_write() {
 #[test]
 fn rest_of_a_dropped_reader_is_skipped() {
     run(|| async {
-        let (mut server, mut raw) = server_and_raw();
+        let (mut server, mut raw) = server_and_raw(&Config::default());
         let frames = [
             Frame::text("one").fin(false),
             Frame::ping("!"),
@@ -233,7 +215,7 @@ fn calls_dropped_at_any_point_lose_nothing() {
     for seed in 0..12 {
         run(|| async move {
             let mut rng = Rng::new(seed);
-            let (mut server, mut raw) = server_and_raw();
+            let (mut server, mut raw) = server_and_raw(&Config::default());
             let messages: Vec<Vec<u8>> = [0, 5, 300_000, 17_000, 800_000, 70_000, 1, 200_000]
                 .iter()
                 .map(|&most| noise(rng.below(most + 1)))
@@ -310,10 +292,7 @@ fn memory_is_returned_when_the_connection_ends() {
             .with_idle_timeout(None)
             .with_ping_interval(Some(Duration::from_millis(30)))
             .with_pong_timeout(Duration::from_millis(30));
-        let (raw, server) = sockets();
-        let mut raw = raw;
-        let mut server =
-            WebSocket::from_negotiated(server, negotiate(None, None).server, Arc::new(config), &[]);
+        let (mut server, mut raw) = server_and_raw(&config);
         // Most of it never arrives.
         let message = Frame::binary(noise(500_000)).encode(Role::Client);
         raw.write_all(message[..100_000].to_vec()).await.0.unwrap();
@@ -325,7 +304,7 @@ fn memory_is_returned_when_the_connection_ends() {
         drop(raw);
     });
     run(|| async {
-        let (mut server, mut raw) = server_and_raw();
+        let (mut server, mut raw) = server_and_raw(&Config::default());
         let message = Frame::binary(noise(500_000)).encode(Role::Client);
         raw.write_all(message[..100_000].to_vec()).await.0.unwrap();
         drop(raw);
@@ -422,49 +401,9 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn memory_can_be_chosen_by_message_head() {
-    run(|| async {
-        let (mut server, mut raw) = server_and_raw();
-        let payload = noise(300_000);
-        let wire = Frame::binary(payload.clone()).encode(Role::Client);
-        raw.write_all(wire[..40].to_vec()).await.unwrap();
-        let head = server.next_head().await.unwrap().unwrap();
-        assert_eq!((head.kind, head.len, head.last), (Kind::Binary, payload.len(), true));
-        let sending = async { raw.write_all(wire[40..].to_vec()).await.unwrap() };
-        let receiving = server.recv_into(Vec::with_capacity(head.len));
-        let (_, (received, memory)) = futures_util::join!(sending, receiving);
-        assert!(received.unwrap().unwrap().last && memory == payload);
-    });
-}
-
-#[test]
-fn message_that_fills_its_buffer_reports_its_end() {
-    run(|| async {
-        let (mut server, mut raw) = server_and_raw();
-        let frames = [Frame::binary([7; 10]).fin(false), Frame::continuation("")];
-        let wire: Vec<u8> = frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect();
-        let (first, end) = wire.split_at(16);
-        raw.write_all(wire.clone()).await.unwrap();
-        let (received, _) = server.recv_into(vec![0; 10]).await;
-        let filled = received.unwrap().unwrap();
-        assert_eq!((filled.len, filled.last), (10, true), "its end is received");
-
-        raw.write_all(first.to_vec()).await.unwrap();
-        let (received, _) = server.recv_into(vec![0; 10]).await;
-        let filled = received.unwrap().unwrap();
-        assert_eq!((filled.len, filled.last), (10, false), "its end is not received");
-        assert!(poll_once(server.recv_into(Vec::new())).is_pending());
-        raw.write_all(end.to_vec()).await.unwrap();
-        let (received, _) = server.recv_into(Vec::new()).await;
-        let filled = received.unwrap().unwrap();
-        assert_eq!((filled.len, filled.last), (0, true));
-    });
-}
-
-#[test]
 fn head_counts_what_a_dropped_call_has_received() {
     run(|| async {
-        let (mut server, mut raw) = server_and_raw();
+        let (mut server, mut raw) = server_and_raw(&Config::default());
         let payload = noise(400_000);
         let wire = Frame::binary(payload.clone()).encode(Role::Client);
         raw.write_all(wire[..30_000].to_vec()).await.unwrap();
@@ -479,48 +418,6 @@ fn head_counts_what_a_dropped_call_has_received() {
         let receiving = read.recv_into(Vec::with_capacity(400_000));
         let (_, (received, memory)) = futures_util::join!(sending, receiving);
         assert!(received.unwrap().unwrap().last && memory == payload);
-    });
-}
-
-#[test]
-fn reading_half_returns_message_heads() {
-    run(|| async {
-        let (mut client, server) = pair();
-        let (_write, mut read) = server.split();
-        client.send(noise(1000)).await.unwrap();
-        let head = read.next_head().await.unwrap().unwrap();
-        assert_eq!((head.len, head.last), (1000, true));
-        let (received, memory) = read.recv_into(Vec::with_capacity(head.len)).await;
-        assert!(received.unwrap().unwrap().last && memory == noise(1000));
-    });
-}
-
-#[test]
-fn head_describes_its_message_after_sends_that_read_input() {
-    run(|| async {
-        let (mut client, mut server) = pair();
-        client.send(vec![7; 100]).await.unwrap();
-        let head = server.next_head().await.unwrap().unwrap();
-        assert_eq!((head.len, head.last), (100, true));
-        client.send(vec![9; 200]).await.unwrap();
-        for _ in 0..3 {
-            compio::time::sleep(Duration::from_millis(11)).await;
-            server.send("reads the input").await.unwrap();
-        }
-        let (filled, buffer) = server.recv_into(Vec::with_capacity(100)).await;
-        assert!(filled.unwrap().unwrap().last);
-        assert_eq!(buffer, [7; 100]);
-
-        let (mut write, mut read) = server.split();
-        assert_eq!(read.next_head().await.unwrap().unwrap().len, 200);
-        client.send(vec![8; 50]).await.unwrap();
-        for _ in 0..3 {
-            compio::time::sleep(Duration::from_millis(11)).await;
-            write.send("reads the input").await.unwrap();
-        }
-        let (filled, buffer) = read.recv_into(Vec::with_capacity(200)).await;
-        assert!(filled.unwrap().unwrap().last);
-        assert_eq!(buffer, [9; 200]);
     });
 }
 
@@ -543,9 +440,7 @@ fn flood_of_small_messages_leaves_other_tasks_their_turn() {
     run(|| async {
         const MESSAGES: usize = 50_000;
         let received = Frame::binary("").encode(Role::Client).repeat(MESSAGES);
-        let (_raw, io) = sockets();
-        let mut server =
-            WebSocket::from_negotiated(io, negotiate(None, None).server, Arc::default(), &received);
+        let (mut server, _raw) = raw_peer(Role::Server, &Config::default(), &received);
         let mut receiving = pin!(async {
             for _ in 0..MESSAGES {
                 server.next().await.unwrap().unwrap();
@@ -556,5 +451,20 @@ fn flood_of_small_messages_leaves_other_tasks_their_turn() {
             turns += 1;
         }
         assert!((5..50).contains(&turns), "{turns} turns");
+    });
+}
+
+#[test]
+fn close_now_of_the_write_half_ends_a_receive_into_memory_of_the_caller() {
+    run(|| async {
+        let config = Config::default().with_close_timeout(Duration::from_secs(3600));
+        let (socket, _raw) = server_and_raw(&config);
+        let (mut write, mut read) = socket.split();
+        let reading = compio::runtime::spawn(async move {
+            let (received, buffer) = read.recv_into(Vec::with_capacity(1 << 20)).await;
+            (received.is_none(), buffer.capacity())
+        });
+        write.close_now(CloseCode::GOING_AWAY, "").await.unwrap();
+        assert_eq!(reading.await.unwrap(), (true, 1 << 20));
     });
 }

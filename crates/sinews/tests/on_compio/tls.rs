@@ -1,57 +1,22 @@
 //! TLS on compio: both directions at once, cancellation, and ends that may be truncation.
 
 use std::io::Write as _;
-use std::num::NonZero;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use compio::driver::ProactorBuilder;
-use compio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use crate::support::{poll_once, run, sockets, turn};
+use compio::io::AsyncWriteExt as _;
 use compio::net::UnixStream;
-use compio::runtime::RuntimeBuilder;
-use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
 use sinews::compio::{TlsStream, WebSocket};
 use sinews::{AtFault, Cause, CloseCode, Config, Message};
-use sinews_testkit::negotiate;
-
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    let mut proactor = ProactorBuilder::new();
-    proactor.buffer_pool_size(NonZero::new(64).unwrap());
-    match RuntimeBuilder::new().with_proactor(proactor).build() {
-        Ok(runtime) => runtime.block_on(async {
-            compio::time::timeout(Duration::from_secs(60), test()).await.expect("bounded in time");
-        }),
-        Err(error) => println!("skipped: no runtime: {error}"),
-    }
-}
+use sinews_testkit::{TestCertificate, negotiate};
 
 fn configs() -> (Arc<ClientConfig>, Arc<ServerConfig>) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let certificate = made.cert.der().clone();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate.clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let client = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let server = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .unwrap();
-    (Arc::new(client), Arc::new(server))
-}
-
-fn sockets() -> (UnixStream, UnixStream) {
-    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    (UnixStream::from_std(one).unwrap(), UnixStream::from_std(other).unwrap())
+    let certificate = TestCertificate::new();
+    (Arc::new(certificate.client_config()), Arc::new(certificate.server_config()))
 }
 
 fn name() -> ServerName<'static> {
@@ -73,19 +38,6 @@ async fn pair_with(config: &Config) -> (End, End) {
         WebSocket::from_negotiated(one, agreed.client, config.clone(), &[]),
         WebSocket::from_negotiated(other, agreed.server, config, &[]),
     )
-}
-
-fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
-    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// Yields to the runtime: bytes go through the kernel and back.
-async fn turn() {
-    let (mut one, mut other) = sockets();
-    for _ in 0..3 {
-        one.write_all([1]).await.unwrap();
-        other.read_exact([0]).await.unwrap();
-    }
 }
 
 #[test]

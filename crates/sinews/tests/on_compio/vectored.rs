@@ -2,18 +2,16 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
 
-use crate::support::{pair, run, sockets};
+use crate::support::{pair, poll_once, run, server_and_raw, sockets};
 use compio::buf::{BufResult, IoBuf, IoVectoredBuf};
 use compio::io::{AsyncReadExt as _, AsyncWrite};
 use compio::net::UnixStream;
 use sinews::compio::WebSocket;
-use sinews::{Bytes, Kind, Message, Misuse};
+use sinews::{Bytes, Config, Kind, Message, Misuse};
 use sinews_testkit::negotiate;
 
 /// A writer that records the addresses of the sent bytes.
@@ -57,10 +55,6 @@ impl Drop for TrackedBuffer {
     }
 }
 
-fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
-    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
 #[test]
 fn buffers_are_sent_without_a_copy_and_returned() {
     run(|| async {
@@ -99,9 +93,7 @@ fn masked_buffers_are_returned_also_from_halves() {
 #[test]
 fn dropped_call_frees_the_buffers_when_the_message_has_left() {
     run(|| async {
-        let agreed = negotiate(None, None);
-        let (mut raw, server) = sockets();
-        let mut server = WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]);
+        let (mut server, mut raw) = server_and_raw(&Config::default());
         let is_freed = Arc::new(AtomicBool::new(false));
         let own = TrackedBuffer { memory: vec![7; 4 << 20], is_freed: is_freed.clone() };
         assert!(

@@ -16,7 +16,7 @@ use sinews::{
     AcceptError, Cause, CloseCode, Config, ConnectError, Error, Expired, Message, Misuse, Negotiated,
     PeerMisbehaved, Role, Sent,
 };
-use sinews_testkit::{Frame, Reader, Reply as SentFrame, Rng, negotiate};
+use sinews_testkit::{Frame, Reader, Reply as SentFrame, Rng, TestCertificate, negotiate, wire};
 
 /// One direction of an in-memory link.
 #[derive(Debug, Default)]
@@ -114,11 +114,6 @@ fn pair(config: &Config, capacity: usize, seed: Option<u64>) -> (WebSocket<End>,
 
 fn text(n: usize) -> Message {
     Message::text(format!("message {n}"))
-}
-
-/// Frames of a client, as bytes.
-fn wire(frames: &[Frame]) -> Vec<u8> {
-    frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect()
 }
 
 /// The frames that a WebSocket of this role sent to a raw peer.
@@ -852,20 +847,10 @@ fn end_at_close_does_not_wait_for_the_end_of_tcp() {
 
 #[test]
 fn websocket_runs_over_tls_streams() {
-    use rustls::crypto::ring::default_provider;
-    use rustls::pki_types::PrivateKeyDer;
-    use rustls::{
-        ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
-    };
+    use rustls::{ClientConnection, ServerConnection, StreamOwned};
 
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .expect("a matching key");
+    let certificate = TestCertificate::new();
+    let config = certificate.server_config();
     let (port, serving) = serve(
         move |tcp| StreamOwned::new(ServerConnection::new(Arc::new(config)).expect("a configuration"), tcp),
         Some(|tls: &mut StreamOwned<ServerConnection, TcpStream>| {
@@ -873,17 +858,10 @@ fn websocket_runs_over_tls_streams() {
             tls.flush()
         }),
     );
-    let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).expect("a certificate");
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let name = "localhost".try_into().expect("a name");
     let tcp = TcpStream::connect(("127.0.0.1", port)).expect("connected");
     bounded(&tcp);
-    let tls = ClientConnection::new(Arc::new(config), name).expect("a configuration");
+    let tls = ClientConnection::new(Arc::new(certificate.client_config()), name).expect("a configuration");
     let opened = connect("wss://localhost/").over(StreamOwned::new(tls, tcp)).open();
     let (mut ws, _) = opened.expect("opened");
     let info = ws.tls_info().expect("encrypted");
@@ -892,4 +870,24 @@ fn websocket_runs_over_tls_streams() {
     ws.close(CloseCode::NORMAL, "").expect("in order");
     drop(ws);
     assert_eq!(serving.join().expect("no panic").cause(), Cause::Peer);
+}
+
+#[test]
+fn close_now_sends_queued_messages_and_close_without_waiting_for_the_peer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut raw = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (io, _) = listener.accept().unwrap();
+    bounded(&io);
+    bounded(&raw);
+    let socket = WebSocket::from_negotiated(io, negotiate(None, None).server, Arc::default(), &[]);
+    let mut socket = socket.with_shutdown(|stream| stream.shutdown(Shutdown::Write));
+    socket.feed("last").unwrap();
+    socket.close_now(CloseCode::GOING_AWAY, "").unwrap();
+    let mut received = Vec::new();
+    raw.read_to_end(&mut received).unwrap();
+    // The message, and a Close of a server with code 1001 and no reason.
+    assert_eq!(received, b"\x81\x04last\x88\x02\x03\xe9");
+    assert_eq!(socket.closed().map(|closed| closed.status()), Some(1001));
+    assert!(socket.next().is_none());
+    let _: Result<(), Error> = socket.close_now(CloseCode::GOING_AWAY, "");
 }

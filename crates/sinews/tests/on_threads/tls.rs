@@ -1,33 +1,27 @@
 //! `wss` of `sinews::blocking`, with certificates made for the test.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustls::crypto::ring::default_provider;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::pki_types::CertificateDer;
+use rustls::{ServerConnection, StreamOwned};
 use sinews::blocking::{Stream, WebSocket, accept, connect};
 use sinews::client::{ConnectPhase, TlsError};
 use sinews::{CloseCode, ConnectError, Message, Tls};
+use sinews_testkit::TestCertificate;
+#[cfg(feature = "rustls")]
+use sinews_testkit::tls::trusting;
 
 /// Bounds a read of a socket whose peer is in error.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// A server for `localhost` that echoes over TLS, a thread for each connection, and its certificate.
 fn tls_server() -> (SocketAddr, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let certificate = made.cert.der().clone();
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.clone()], key)
-        .expect("a matching key");
-    let config = Arc::new(config);
+    let made = TestCertificate::new();
+    let (certificate, config) = (made.der(), Arc::new(made.server_config()));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
@@ -36,11 +30,8 @@ fn tls_server() -> (SocketAddr, CertificateDer<'static>) {
             tcp.set_read_timeout(Some(BOUND)).expect("a socket");
             thread::spawn(move || {
                 let tls = StreamOwned::new(ServerConnection::new(config).expect("a configuration"), tcp);
-                let Ok((mut ws, _)) = accept(tls).open() else { return };
-                while let Some(Ok(message)) = ws.next() {
-                    if message.is_data() {
-                        ws.send(message).expect("open");
-                    }
+                if let Ok((ws, _)) = accept(tls).open() {
+                    echo(ws);
                 }
             });
         }
@@ -48,17 +39,20 @@ fn tls_server() -> (SocketAddr, CertificateDer<'static>) {
     (address, certificate)
 }
 
+fn echo<S: Read + Write>(mut ws: WebSocket<S>) {
+    while let Some(Ok(message)) = ws.next() {
+        if message.is_data() {
+            ws.send(message).expect("open");
+        }
+    }
+}
+
 fn plain_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
         let (tcp, _) = listener.accept().expect("a client");
-        let (mut ws, _) = accept(tcp).open().expect("a WebSocket");
-        while let Some(Ok(message)) = ws.next() {
-            if message.is_data() {
-                ws.send(message).expect("open");
-            }
-        }
+        echo(accept(tcp).open().expect("a WebSocket").0);
     });
     address
 }
@@ -67,16 +61,7 @@ fn plain_server() -> SocketAddr {
 fn libraries(certificate: &CertificateDer<'static>) -> Vec<Tls> {
     let mut libraries: Vec<Tls> = Vec::new();
     #[cfg(feature = "rustls")]
-    {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(certificate.clone()).expect("a certificate");
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        libraries.push(config.into());
-    }
+    libraries.push(trusting([certificate.clone()]).into());
     #[cfg(feature = "native-tls")]
     {
         let root = native_tls::Certificate::from_der(certificate).expect("a certificate");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{poll_once, server_and_raw};
+use crate::support::{poll_once, server_and_raw};
 use sinews::tokio::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role};
 use sinews_testkit::Frame;

@@ -1,10 +1,7 @@
 //! Full queues: what waiting calls do, and what bounds the memory for a peer that does not read.
 
-use crate::common::{End, pair_with};
-use futures_util::{Sink, SinkExt as _};
-use sinews::{
-    Cause, CloseCode, Config, Error, Kind, Message, Misuse, Overflow, PingRate, Prepared, Role, WebSocket,
-};
+use crate::support::{ChoppyEnd, pair_with};
+use sinews::{CloseCode, Config, Kind, Overflow, PingRate, Prepared, Role, WebSocket};
 use sinews_testkit::{Frame, Rng, negotiate, split_frames};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -13,47 +10,6 @@ const POLICIES: [Overflow; 3] = [Overflow::Close, Overflow::DropNewest, Overflow
 /// A queue that is full before the high-water mark is passed.
 fn early_full(overflow: Overflow) -> Config {
     Config::default().with_max_outbound(16 << 10).with_overflow(overflow)
-}
-
-/// Starts five messages of 1,000 bytes without waiting for capacity. Returns how many are queued, and the error of the
-/// next one.
-fn start_five(sink: &mut (impl Sink<Message, Error = Error> + Unpin)) -> (usize, Error) {
-    let started: Vec<_> = (0..5).map(|number| sink.start_send_unpin(vec![number; 1000].into())).collect();
-    let queued = started.iter().filter(|started| started.is_ok()).count();
-    let error = started.into_iter().nth(queued).expect("the queue is full").expect_err("queued first");
-    (queued, error)
-}
-
-#[tokio::test]
-async fn sink_reports_a_message_that_a_full_queue_drops() {
-    let config = Config::default().with_high_water(1000).with_max_outbound(3000);
-    for overflow in POLICIES {
-        let config = config.clone().with_overflow(overflow);
-        let check = |(queued, error): (usize, Error)| match error {
-            Error::Misuse(Misuse::QueueFull) => assert_eq!((queued, overflow == Overflow::Close), (3, false)),
-            Error::Closed(closed) => {
-                assert_eq!((queued, closed.cause(), overflow), (3, Cause::Overflow, Overflow::Close))
-            }
-            error => panic!("{error}"),
-        };
-        let (mut client, mut server) = pair_with(&config, 1 << 20, None);
-        check(start_five(&mut server));
-        let (mut other_client, half) = pair_with(&config, 1 << 20, None);
-        let (mut write, _read) = half.split_locked();
-        check(start_five(&mut write));
-        if overflow == Overflow::Close {
-            continue;
-        }
-        // A caller that waits is not concerned.
-        server.send("after").await.unwrap();
-        write.send("after").await.unwrap();
-        for client in [&mut client, &mut other_client] {
-            for number in 0..3 {
-                assert_eq!(client.next().await.unwrap().unwrap().as_bytes()[0], number, "{overflow:?}");
-            }
-            assert_eq!(client.next().await.unwrap().unwrap(), Message::text("after"));
-        }
-    }
 }
 
 #[tokio::test]
@@ -149,7 +105,7 @@ async fn ends_that_both_wait_for_messages_receive_more_than_the_high_water_mark(
                 }
             }
         }
-        let receive = async |end: &mut End| {
+        let receive = async |end: &mut ChoppyEnd| {
             let mut received = 0;
             while received < 20_000 {
                 received += end.next_data().await.unwrap().unwrap().len();
@@ -165,7 +121,7 @@ async fn ends_that_send_a_large_message_at_once_receive_both() {
     for seed in 0..8 {
         let config = Config::default().with_high_water(500);
         let (mut client, mut server) = pair_with(&config, 300, Some(seed));
-        let exchange = async |end: &mut End| {
+        let exchange = async |end: &mut ChoppyEnd| {
             end.send(vec![1; 20_000]).await.unwrap();
             assert_eq!(end.next_data().await.unwrap().unwrap().len(), 20_000);
             end.flush().await.unwrap();

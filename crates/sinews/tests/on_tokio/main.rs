@@ -1,18 +1,20 @@
 //! Sockets on Tokio, and what all runtimes share.
 #![cfg(feature = "tokio")]
 
+#[macro_use]
+mod support;
+
 mod absence;
 mod accept;
 mod close_now;
-mod common;
 #[cfg(feature = "url-connect")]
 mod connect;
 mod connect_over;
+#[path = "../each_runtime/mod.rs"]
+mod each_runtime;
 mod end_at_close;
 mod errors;
 mod full_queue;
-#[cfg(feature = "compio")]
-mod halves;
 mod one_sided;
 mod pieces;
 #[cfg(feature = "url-connect")]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::common::{poll_once, server_and_raw};
+use crate::support::{poll_once, server_and_raw};
 use sinews::tokio::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role, Sent};
 use sinews_testkit::{Frame, negotiate, split_frames};

@@ -2,14 +2,12 @@
 
 use std::task::Poll;
 
-use crate::common::{deflating_pair, echo, pair, pair_with, poll_once, received_lengths, server_and_raw};
+use crate::support::{
+    deflating_pair, echo, noise, pair, pair_with, poll_once, received_lengths, server_and_raw,
+};
 use sinews::{Cause, CloseCode, Config, Error, Kind, Message, Misuse, Role};
-use sinews_testkit::{Frame, Rng};
+use sinews_testkit::Frame;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
-
-fn noise(len: usize) -> Vec<u8> {
-    Rng::new(len as u64).bytes(len)
-}
 
 #[tokio::test]
 async fn message_larger_than_any_buffer_passes() {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::task::Poll;
 
-use crate::common::{pair, pair_with, poll_once};
+use crate::support::{pair, pair_with, poll_once};
 use sinews::tokio::WebSocket;
 use sinews::{Cause, CloseCode, CloseFrame, Config, Message, Misuse, Prepared, Sender};
 use tokio::io::{AsyncRead, AsyncWrite};

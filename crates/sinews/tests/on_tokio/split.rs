@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::common::{ChoppyStream, deflating_pair, pair, pair_with, poll_once};
+use crate::support::{ChoppyStream, deflating_pair, pair, pair_with, poll_once};
 use futures_util::{SinkExt, StreamExt as _};
 use sinews::tokio::{Locked, ReadHalf, Split, WebSocket, WriteHalf};
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Misuse, Role};

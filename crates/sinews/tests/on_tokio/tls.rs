@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::servers::{assert_echoes, echo, read_head, serve};
-use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sinews::client::{ConnectPhase, TlsError};
 use sinews::tokio::{Split, Stream};
 use sinews::{CloseCode, ConnectError, Message, WebSocket, connect};
+use sinews_testkit::TestCertificate;
+use sinews_testkit::tls::{server_config, trusting};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::TcpStream;
 
 /// A server for `localhost` that offers these protocols by ALPN, and its certificate.
 async fn tls_server(alpn: &[&str]) -> (SocketAddr, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    tls_server_with(alpn, made.cert.der().clone(), key).await
+    let made = TestCertificate::new();
+    tls_server_with(alpn, made.der(), made.key()).await
 }
 
 async fn tls_server_with(
@@ -43,24 +43,9 @@ fn acceptor(
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 ) -> tokio_rustls::TlsAcceptor {
-    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .expect("a matching key");
+    let mut config = server_config(certificate, key);
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     tokio_rustls::TlsAcceptor::from(Arc::new(config))
-}
-
-fn trusting(certificate: CertificateDer<'static>) -> rustls::ClientConfig {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(certificate).expect("a certificate");
-    rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth()
 }
 
 fn url(address: SocketAddr) -> String {
@@ -78,7 +63,7 @@ fn fault(error: ConnectError) -> TlsError {
 async fn rustls_carries_messages_of_all_sizes() {
     let (address, certificate) = tls_server(&[]).await;
     let own = certificate.clone();
-    let mut ws = connect(url(address)).tls(trusting(certificate)).await.expect("connected");
+    let mut ws = connect(url(address)).tls(trusting([certificate])).await.expect("connected");
     assert!(ws.get_ref().is_tls() && matches!(ws.get_ref(), Stream::Rustls(_)));
     assert_eq!(ws.get_ref().tcp().peer_addr().expect("connected").port(), address.port());
     let info = ws.tls_info().expect("encrypted");
@@ -98,7 +83,7 @@ async fn tls_is_made_over_a_socket_of_the_caller() {
     let (address, certificate) = tls_server(&["http/1.1"]).await;
     let tcp = TcpStream::connect(address).await.expect("connected");
     // The URL names the certificate and the request; no name is resolved.
-    let connecting = connect("wss://localhost/").tls(trusting(certificate.clone())).over_tls(tcp);
+    let connecting = connect("wss://localhost/").tls(trusting([certificate.clone()])).over_tls(tcp);
     let mut ws: WebSocket<Stream> = connecting.await.expect("connected");
     assert!(matches!(ws.get_ref(), Stream::Rustls(_)));
     assert_echoes(&mut ws).await;
@@ -106,7 +91,7 @@ async fn tls_is_made_over_a_socket_of_the_caller() {
 
     // Settings may follow, and the error of the handshake is that of a connection to the URL.
     let tcp = TcpStream::connect(address).await.expect("connected");
-    let connecting = connect("wss://example.com/").over_tls(tcp).tls(trusting(certificate));
+    let connecting = connect("wss://example.com/").over_tls(tcp).tls(trusting([certificate]));
     let error = connecting.await.expect_err("another name");
     assert!(matches!(fault(error), TlsError::Handshake(_)));
 
@@ -124,7 +109,7 @@ async fn tls_over_a_silent_socket_times_out() {
     let tcp = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
     let (_, certificate) = tls_server(&[]).await;
     let connecting =
-        connect("wss://localhost/").tls(trusting(certificate)).timeout(Duration::from_millis(50));
+        connect("wss://localhost/").tls(trusting([certificate])).timeout(Duration::from_millis(50));
     let error = connecting.over_tls(tcp).await.expect_err("no answer");
     assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Tls, .. }), "{error}");
 }
@@ -133,7 +118,7 @@ async fn tls_over_a_silent_socket_times_out() {
 async fn untrusted_certificate_is_rejected() {
     let (address, _) = tls_server(&[]).await;
     let (_, other) = tls_server(&[]).await;
-    let error = connect(url(address)).tls(Arc::new(trusting(other))).await.expect_err("another root");
+    let error = connect(url(address)).tls(Arc::new(trusting([other]))).await.expect_err("another root");
     assert!(error.to_string().starts_with("TLS with localhost: "), "{error}");
     assert!(matches!(fault(error), TlsError::Handshake(_)));
 }
@@ -142,14 +127,14 @@ async fn untrusted_certificate_is_rejected() {
 async fn certificate_for_another_name_is_rejected() {
     let (address, certificate) = tls_server(&[]).await;
     let error =
-        connect(format!("wss://{address}")).tls(trusting(certificate)).await.expect_err("no such name");
+        connect(format!("wss://{address}")).tls(trusting([certificate])).await.expect_err("no such name");
     assert!(error.to_string().contains("not valid for name"), "{error}");
 }
 
 #[tokio::test]
 async fn server_name_can_differ_from_the_url() {
     let (address, certificate) = tls_server(&[]).await;
-    let way = connect(format!("wss://{address}")).tls(trusting(certificate)).server_name("localhost");
+    let way = connect(format!("wss://{address}")).tls(trusting([certificate])).server_name("localhost");
     assert_echoes(&mut way.await.expect("connected")).await;
 }
 
@@ -164,7 +149,7 @@ async fn server_name_does_not_apply_to_another_origin() {
         }
     })
     .await;
-    let way = connect(format!("ws://{first}")).tls(trusting(certificate)).server_name("first.example");
+    let way = connect(format!("ws://{first}")).tls(trusting([certificate])).server_name("first.example");
     assert_echoes(&mut way.redirects(1).await.expect("the certificate is that of localhost")).await;
 }
 
@@ -186,7 +171,7 @@ fn default_tls_is_available() {
 #[tokio::test]
 async fn alpn_other_than_http1_is_rejected() {
     let (address, certificate) = tls_server(&["h2", "http/1.1"]).await;
-    let mut config = trusting(certificate);
+    let mut config = trusting([certificate]);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let error = fault(connect(url(address)).tls(config.clone()).await.expect_err("no HTTP/1.1"));
     assert!(matches!(&error, TlsError::Alpn(chosen) if chosen == "h2"), "{error:?}");
@@ -201,7 +186,7 @@ async fn server_without_tls_is_detected() {
     })
     .await;
     let (_, certificate) = tls_server(&[]).await;
-    let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("no TLS");
+    let error = connect(url(address)).tls(trusting([certificate])).await.expect_err("no TLS");
     assert!(matches!(fault(error), TlsError::Handshake(_)));
 }
 
@@ -212,7 +197,7 @@ async fn tls_against_a_plain_port_names_the_cause() {
     })
     .await;
     let (_, certificate) = tls_server(&[]).await;
-    let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("no TLS");
+    let error = connect(url(address)).tls(trusting([certificate])).await.expect_err("no TLS");
     let text = error.to_string();
     assert!(
         text.contains("the server does not speak TLS on this port; ws:// connects without TLS"),
@@ -228,7 +213,7 @@ async fn authority_certificate_as_server_certificate_names_the_cause() {
     let certificate = params.self_signed(&key).expect("a certificate").der().clone();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let (address, _) = tls_server_with(&[], certificate.clone(), key).await;
-    let error = connect(url(address)).tls(trusting(certificate)).await.expect_err("an authority's");
+    let error = connect(url(address)).tls(trusting([certificate])).await.expect_err("an authority's");
     let text = error.to_string();
     assert!(
         text.contains("the server presents the certificate of a certificate authority (CA) as its own"),
@@ -279,7 +264,7 @@ where
 #[tokio::test]
 async fn connection_over_tls_splits_and_its_halves_move_to_other_tasks() {
     let (address, certificate) = tls_server(&[]).await;
-    assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
+    assert_halves_move(connect(url(address)).tls(trusting([certificate])).await.expect("connected")).await;
 }
 
 /// axum's WebSocket has the same type.
@@ -302,10 +287,9 @@ async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks()
         });
         Ok(response)
     }
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let certificate = made.cert.der().clone();
-    let acceptor = acceptor(&["http/1.1"], certificate.clone(), key);
+    let made = TestCertificate::new();
+    let certificate = made.der();
+    let acceptor = acceptor(&["http/1.1"], certificate.clone(), made.key());
     let address = serve(move |tcp| {
         let acceptor = acceptor.clone();
         async move {
@@ -315,7 +299,7 @@ async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks()
         }
     })
     .await;
-    assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
+    assert_halves_move(connect(url(address)).tls(trusting([certificate])).await.expect("connected")).await;
 }
 
 /// A listener of axum whose connections are TLS.
@@ -346,15 +330,14 @@ async fn websocket_of_axum_over_tls_splits_and_its_halves_move_to_other_tasks() 
             echo_in_halves(ws).await;
         })
     }
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let certificate = made.cert.der().clone();
-    let acceptor = acceptor(&["http/1.1"], certificate.clone(), key);
+    let made = TestCertificate::new();
+    let certificate = made.der();
+    let acceptor = acceptor(&["http/1.1"], certificate.clone(), made.key());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = listener.local_addr().expect("bound");
     let app = axum::Router::new().route("/", axum::routing::any(upgrade));
     tokio::spawn(async move { axum::serve(TlsListener(listener, acceptor), app).await });
-    assert_halves_move(connect(url(address)).tls(trusting(certificate)).await.expect("connected")).await;
+    assert_halves_move(connect(url(address)).tls(trusting([certificate])).await.expect("connected")).await;
 }
 
 /// The halves of each stream that this library gives move to other tasks.
@@ -381,22 +364,11 @@ fn halves_of_each_stream_are_send() {
     movable::<hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>>();
 }
 
-/// DER as PEM (RFC 7468).
-#[cfg(feature = "native-tls")]
-fn pem(label: &str, der: &[u8]) -> Vec<u8> {
-    use base64::prelude::{BASE64_STANDARD, Engine as _};
-
-    // 48 bytes are a line of 64 characters.
-    let lines = der.chunks(48).map(|line| BASE64_STANDARD.encode(line) + "\n").collect::<String>();
-    format!("-----BEGIN {label}-----\n{lines}-----END {label}-----\n").into_bytes()
-}
-
 #[cfg(feature = "native-tls")]
 #[tokio::test]
 async fn both_ends_over_native_tls_split_and_their_halves_move_to_other_tasks() {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = pem("PRIVATE KEY", &made.signing_key.serialize_der());
-    let identity = native_tls::Identity::from_pkcs8(&pem("CERTIFICATE", made.cert.der()), &key);
+    let made = TestCertificate::new();
+    let identity = native_tls::Identity::from_pkcs8(made.pem().as_bytes(), made.key_pem().as_bytes());
     let acceptor = native_tls::TlsAcceptor::new(identity.expect("a certificate and its key"));
     let acceptor = tokio_native_tls::TlsAcceptor::from(acceptor.expect("an acceptor"));
     let address = serve(move |tcp| {
@@ -407,7 +379,7 @@ async fn both_ends_over_native_tls_split_and_their_halves_move_to_other_tasks() 
         }
     })
     .await;
-    let root = native_tls::Certificate::from_der(made.cert.der()).expect("a certificate");
+    let root = native_tls::Certificate::from_der(&made.der()).expect("a certificate");
     let connector = native_tls::TlsConnector::builder().add_root_certificate(root).build();
     let ws = connect(url(address)).tls(connector.expect("a connector")).await.expect("connected");
     assert!(matches!(ws.get_ref(), Stream::NativeTls(_)));
@@ -424,7 +396,7 @@ async fn silent_server_times_out() {
     })
     .await;
     let way =
-        connect(format!("wss://{address}")).tls(trusting(certificate)).timeout(Duration::from_millis(500));
+        connect(format!("wss://{address}")).tls(trusting([certificate])).timeout(Duration::from_millis(500));
     let error = way.await.expect_err("no answer");
     assert!(matches!(error, ConnectError::TimedOut { phase: ConnectPhase::Tls, .. }), "{error:?}");
 }
@@ -440,7 +412,7 @@ async fn tls_works_through_a_tunnel() {
         let _ = copy_bidirectional(&mut stream, &mut server).await;
     })
     .await;
-    let way = connect("wss://localhost/").proxy(proxy.to_string()).tls(trusting(certificate));
+    let way = connect("wss://localhost/").proxy(proxy.to_string()).tls(trusting([certificate]));
     assert_echoes(&mut way.await.expect("connected")).await;
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use crate::common::{deflating_pair, pair};
+use crate::support::{deflating_pair, pair};
 use sinews::{Bytes, Config, Kind, Message, WebSocket};
 use sinews_testkit::{Rng, negotiate};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};

@@ -4,42 +4,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::common::{ChoppyStream, echo, pair, pair_with, poll_once, server_and_raw};
+use crate::support::{pair, pair_with, poll_once, server_and_raw, text, wire};
 use sinews::{
     AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, PeerMisbehaved, Prepared,
-    Sent, WebSocket,
+    WebSocket,
 };
 use sinews_testkit::{Frame, split_frames};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-fn text(n: usize) -> Message {
-    Message::text(format!("message {n}"))
-}
-
-/// Frames of a client, as bytes.
-fn wire(frames: &[Frame]) -> Vec<u8> {
-    frames.iter().flat_map(|frame| frame.encode(sinews::Role::Client)).collect()
-}
-
-#[tokio::test]
-async fn messages_of_each_kind_arrive_unchanged() {
-    let (mut client, mut server) = pair();
-    let sent = [
-        Message::text("grün"),
-        Message::text(""),
-        Message::binary(vec![0xff; 100_000]),
-        Message::binary(vec![]),
-        Message::Ping(vec![1, 2, 3].into()),
-        Message::Pong(vec![4].into()),
-    ];
-    for message in &sent {
-        client.send(message.clone()).await.unwrap();
-    }
-    for message in &sent {
-        assert_eq!(server.next().await.unwrap().unwrap(), *message);
-    }
-    assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong(vec![1, 2, 3].into()), "the pong");
-}
 
 #[tokio::test]
 async fn single_message_leaves_at_once() {
@@ -120,123 +91,6 @@ async fn several_replies_to_one_message_are_not_delayed() {
 }
 
 #[tokio::test]
-async fn queued_messages_leave_when_the_reader_waits() {
-    let (mut client, mut server) = pair();
-    client.feed("fed").await.unwrap();
-    assert_eq!(client.try_send("tried").unwrap(), Sent::Queued);
-    assert!(poll_once(client.next()).is_pending());
-    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("fed"));
-    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("tried"));
-}
-
-/// `next` is dropped at every byte of the input.
-#[tokio::test]
-async fn dropped_next_loses_nothing() {
-    let (mut server, mut raw) = server_and_raw(&Config::default());
-    let mut expected = Vec::new();
-    let mut bytes = Vec::new();
-    for n in 0..40 {
-        let payload = "x".repeat(n * 7);
-        bytes.extend(wire(&[Frame::text(&payload).fin(false), Frame::ping("p"), Frame::continuation("")]));
-        expected.push(Message::Ping("p".into()));
-        expected.push(Message::text(payload));
-    }
-    let mut heard = Vec::new();
-    for byte in bytes {
-        raw.write_all(&[byte]).await.unwrap();
-        while let Poll::Ready(message) = poll_once(server.next()) {
-            heard.push(message.unwrap().unwrap());
-        }
-    }
-    assert_eq!(heard, expected);
-}
-
-/// `send` is dropped whenever the link is full, also in the middle of frames.
-#[tokio::test(start_paused = true)]
-async fn dropped_send_sends_whole_messages_or_nothing() {
-    for seed in 0..20 {
-        let config = Config::default().with_high_water(1000);
-        let (mut client, mut server) = pair_with(&config, 37, Some(seed));
-        let (mut sent, mut heard) = (0, Vec::new());
-        while sent < 200 {
-            let payload = format!("{sent} {}", "y".repeat(sent % 90));
-            match poll_once(client.send(payload.as_str())) {
-                Poll::Ready(sending) => {
-                    sending.unwrap();
-                    sent += 1;
-                }
-                // Dropped: it may have been queued. The next message has another number, so that the order is
-                // visible.
-                Poll::Pending => sent += 1,
-            }
-            while let Poll::Ready(message) = poll_once(server.next()) {
-                heard.push(message.unwrap().unwrap());
-            }
-        }
-        let flushing = async { client.flush().await.unwrap() };
-        let hearing = async {
-            while let Ok(message) = tokio::time::timeout(Duration::from_millis(200), server.next()).await {
-                heard.push(message.unwrap().unwrap());
-            }
-        };
-        tokio::join!(flushing, hearing);
-        let numbers: Vec<usize> = heard
-            .iter()
-            .map(|message| {
-                let text = message.as_text().unwrap();
-                let (number, rest) = text.split_once(' ').unwrap();
-                let number: usize = number.parse().unwrap();
-                assert_eq!(rest.len(), number % 90, "whole");
-                number
-            })
-            .collect();
-        assert!(numbers.is_sorted_by(|a, b| a < b), "in order and once: {numbers:?}");
-        assert!(numbers.len() > 20);
-    }
-}
-
-#[tokio::test]
-async fn messages_are_independent_of_the_link() {
-    for seed in 0..30 {
-        let (mut client, server) = pair_with(&Config::default(), 4096, Some(seed));
-        let server = tokio::spawn(echo(server));
-        for n in [0, 1, 125, 126, 1000, 70_000] {
-            let message = Message::binary(vec![seed as u8; n]);
-            client.send(message.clone()).await.unwrap();
-            assert_eq!(client.next().await.unwrap().unwrap(), message);
-        }
-        let closed = client.close(CloseCode::NORMAL, "enough").await.unwrap();
-        assert_eq!((closed.status(), closed.cause()), (1000, Cause::Local));
-        server.await.unwrap().unwrap();
-    }
-}
-
-#[tokio::test]
-async fn sixteen_mebibytes_pass() {
-    let (mut client, server) = pair();
-    let server = tokio::spawn(echo(server));
-    let message = Message::binary((0..16 << 20).map(|n: u32| (n >> 3) as u8).collect::<Vec<u8>>());
-    client.send(message.clone()).await.unwrap();
-    assert!(client.next().await.unwrap().unwrap() == message);
-    drop(client);
-    server.await.unwrap().unwrap_err();
-}
-
-#[tokio::test]
-async fn borrowed_message_is_not_copied() {
-    let (mut client, mut server) = pair();
-    client.feed("abc").await.unwrap();
-    client.feed(Message::Ping("between".into())).await.unwrap();
-    client.feed(vec![1, 2, 3]).await.unwrap();
-    client.flush().await.unwrap();
-    let message = server.next_borrowed().await.unwrap().unwrap();
-    assert_eq!((message.text(), message.payload()), (Some("abc"), &b"abc"[..]));
-    let mut message = server.next_borrowed().await.unwrap().unwrap();
-    message.payload_mut().reverse();
-    assert_eq!((message.text(), message.payload()), (None, &[3, 2, 1][..]));
-}
-
-#[tokio::test]
 async fn receiver_without_sends_answers_pings() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
     raw.write_all(&wire(&[Frame::ping("one"), Frame::ping("two")])).await.unwrap();
@@ -279,51 +133,6 @@ async fn sender_without_receives_answers_every_ping() {
         assert!(poll_once(raw.read_exact(&mut bytes)).is_ready(), "ping {number}");
         assert_eq!(&bytes[12..], [0x8a, 1, number]);
     }
-}
-
-#[tokio::test]
-async fn close_of_the_peer_is_returned_answered_and_recorded() {
-    let (mut client, mut server) = pair();
-    client.send("last").await.unwrap();
-    client.start_close(CloseCode::new(4000).unwrap(), "bye").unwrap();
-    assert!(matches!(client.send("too late").await, Err(Error::Misuse(Misuse::Closing))));
-    let server = tokio::spawn(async move {
-        assert_eq!(server.next().await.unwrap().unwrap(), Message::text("last"));
-        let Message::Close(Some(frame)) = server.next().await.unwrap().unwrap() else { panic!("a Close") };
-        assert_eq!((frame.code().as_u16(), frame.reason()), (4000, "bye"));
-        let error = server.send("too late").await.unwrap_err();
-        assert_eq!((error.at_fault(), error.close_code().unwrap().as_u16()), (AtFault::Nobody, 4000));
-        assert!(server.next().await.is_none());
-        assert!(server.next().await.is_none(), "permanently");
-        server
-    });
-    assert!(client.next().await.unwrap().unwrap().is_close());
-    assert!(client.next().await.is_none());
-    drop(client);
-    let server = server.await.unwrap();
-    let closed = server.closed().unwrap();
-    assert_eq!((closed.status(), closed.reason(), closed.cause()), (4000, "bye", Cause::Peer));
-}
-
-#[tokio::test]
-async fn simultaneous_close_is_in_order() {
-    let (mut client, mut server) = pair();
-    let (one, two) =
-        tokio::join!(client.close(CloseCode::NORMAL, "a"), server.close(CloseCode::GOING_AWAY, "b"));
-    assert_eq!((one.unwrap().status(), two.unwrap().status()), (1001, 1000));
-}
-
-#[tokio::test]
-async fn end_without_a_close_is_an_error_once() {
-    let (mut client, server) = pair();
-    drop(server);
-    let error = client.next().await.unwrap().unwrap_err();
-    assert!(
-        matches!(&error, Error::Closed(closed) if closed.cause() == Cause::Ended && closed.status() == 1006)
-    );
-    assert_eq!(error.at_fault(), AtFault::Transport);
-    assert!(client.next().await.is_none());
-    assert!(client.send("too late").await.is_err());
 }
 
 #[tokio::test]
@@ -474,36 +283,6 @@ async fn misuse_leaves_the_connection_open() {
     assert!(matches!(error, Error::Misuse(Misuse::ReasonTooLong)));
     client.send("still open").await.unwrap();
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("still open"));
-}
-
-#[tokio::test]
-async fn websocket_is_a_stream_and_a_sink() {
-    use futures_util::{SinkExt as _, StreamExt as _};
-    let (client, server) = pair();
-    let server = tokio::spawn(async move {
-        let (sink, stream) = futures_util::StreamExt::split(server);
-        stream.forward(sink).await
-    });
-    let (mut sink, mut stream) = futures_util::StreamExt::split(client);
-    sink.send(Message::text("through")).await.unwrap();
-    assert_eq!(stream.next().await.unwrap().unwrap(), Message::text("through"));
-    sink.close().await.unwrap();
-    let _ = server.await.unwrap();
-}
-
-/// Bytes received with the handshake are the beginning of the stream.
-#[tokio::test]
-async fn bytes_behind_the_handshake_are_delivered_first() {
-    let (_raw, server) = tokio::io::duplex(1024);
-    let received = wire(&[Frame::text("early"), Frame::text("bird")]);
-    let negotiated = sinews_testkit::negotiate(None, None).server;
-    let (first, rest) = received.split_at(received.len() - 3);
-    let server = ChoppyStream::new(server, None);
-    let mut server = WebSocket::from_negotiated(server, negotiated, Config::default().into(), first);
-    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("early"));
-    let mut raw = _raw;
-    raw.write_all(rest).await.unwrap();
-    assert_eq!(server.next().await.unwrap().unwrap(), Message::text("bird"));
 }
 
 #[tokio::test]

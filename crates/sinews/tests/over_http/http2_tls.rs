@@ -4,26 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::http2_servers::{echo, serve_connection, upgrade};
-use rustls::crypto::ring::default_provider;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use sinews::client::TlsError;
 use sinews::http2::connect;
 use sinews::hyper::Upgrade;
 use sinews::{ConnectError, Message};
+use sinews_testkit::{TestCertificate, tls};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 /// A server for `localhost` that offers these protocols by ALPN, and its certificate.
 async fn server(alpn: &[&str]) -> (SocketAddr, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let certificate = made.cert.der().clone();
-    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.clone()], key)
-        .expect("a matching key");
+    let made = TestCertificate::new();
+    let (certificate, mut config) = (made.der(), made.server_config());
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -42,13 +35,7 @@ async fn server(alpn: &[&str]) -> (SocketAddr, CertificateDer<'static>) {
 
 /// Trusts the certificate, and offers what HTTP/2 cannot use.
 fn trusting(certificate: CertificateDer<'static>) -> rustls::ClientConfig {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(certificate).expect("a certificate");
-    let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config = tls::trusting([certificate]);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config
 }

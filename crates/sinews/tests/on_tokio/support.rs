@@ -5,12 +5,15 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use sinews::Config;
 use sinews::tokio::WebSocket;
+use sinews::{Config, Message, Role};
 use sinews_testkit::{Agreed, Rng, negotiate};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+pub use sinews_testkit::{noise, poll_once, wire};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+pub use tokio::spawn;
+pub use tokio::time::{Instant, advance as pass};
 
 /// A stream that counts its operations, and, with a seed, passes a few bytes at a time and is often not ready.
 #[derive(Debug)]
@@ -103,20 +106,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ChoppyStream<S> {
     }
 }
 
-pub type End = WebSocket<ChoppyStream<DuplexStream>>;
+pub type ChoppyEnd = WebSocket<ChoppyStream<DuplexStream>>;
 
 /// A client and a server; the link has this capacity in each direction.
-pub fn pair_with(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
+pub fn pair_with(config: &Config, capacity: usize, seed: Option<u64>) -> (ChoppyEnd, ChoppyEnd) {
     pair_of(negotiate(None, None), config, capacity, seed)
 }
 
 /// The same with compression.
-pub fn deflating_pair(config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
+pub fn deflating_pair(config: &Config, capacity: usize, seed: Option<u64>) -> (ChoppyEnd, ChoppyEnd) {
     let deflate = Some(sinews::DeflateConfig::new());
     pair_of(negotiate(deflate.clone(), deflate), config, capacity, seed)
 }
 
-fn pair_of(agreed: Agreed, config: &Config, capacity: usize, seed: Option<u64>) -> (End, End) {
+fn pair_of(agreed: Agreed, config: &Config, capacity: usize, seed: Option<u64>) -> (ChoppyEnd, ChoppyEnd) {
     let (client, server) = tokio::io::duplex(capacity);
     let config = Arc::new(config.clone());
     let client = ChoppyStream::new(client, seed);
@@ -128,21 +131,84 @@ fn pair_of(agreed: Agreed, config: &Config, capacity: usize, seed: Option<u64>) 
 }
 
 /// The same with default limits and a link that does not split data.
-pub fn pair() -> (End, End) {
+pub fn pair() -> (ChoppyEnd, ChoppyEnd) {
     pair_with(&Config::default(), 1 << 20, None)
 }
 
-/// A server against a raw peer.
-pub fn server_and_raw(config: &Config) -> (WebSocket<DuplexStream>, DuplexStream) {
-    let (raw, server) = tokio::io::duplex(1 << 20);
+/// An end in memory, and its raw peer.
+pub type End = WebSocket<DuplexStream>;
+pub type Raw = DuplexStream;
+
+/// A client and a server that share a configuration.
+pub fn ends(config: &Config) -> (End, End) {
+    let (client, raw) = raw_peer(Role::Client, config, &[]);
     let negotiated = negotiate(None, None).server;
-    (WebSocket::from_negotiated(server, negotiated, Arc::new(config.clone()), &[]), raw)
+    (client, WebSocket::from_negotiated(raw, negotiated, Arc::new(config.clone()), &[]))
 }
 
-/// Polls a future once.
-pub fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
-    let mut future = std::pin::pin!(future);
-    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+/// A connection of a role with these first bytes, and its raw peer.
+pub fn raw_peer(role: Role, config: &Config, received: &[u8]) -> (End, Raw) {
+    let (raw, near) = tokio::io::duplex(1 << 20);
+    let negotiated = negotiate(None, None).of(role);
+    (WebSocket::from_negotiated(near, negotiated, Arc::new(config.clone()), received), raw)
+}
+
+/// A server against a raw peer.
+pub fn server_and_raw(config: &Config) -> (End, Raw) {
+    raw_peer(Role::Server, config, &[])
+}
+
+/// Length of the longest message on [`choppy_pairs`].
+pub const LONGEST_CHOPPED: usize = 70_000;
+
+/// Pairs over links that cut data at any byte.
+pub fn choppy_pairs() -> impl Iterator<Item = (ChoppyEnd, ChoppyEnd)> {
+    (0..30).map(|seed| pair_with(&Config::default(), 4096, Some(seed)))
+}
+
+/// Bytes by which each message is longer than the one before, on [`narrow_pairs`].
+pub const LENGTH_STEP: usize = 1;
+
+/// Pairs over links that are often full.
+pub fn narrow_pairs() -> impl Iterator<Item = (ChoppyEnd, ChoppyEnd)> {
+    (0..20).map(|seed| pair_with(&Config::default().with_high_water(1000), 37, Some(seed)))
+}
+
+pub async fn write_raw(raw: &mut Raw, bytes: Vec<u8>) {
+    raw.write_all(&bytes).await.unwrap();
+}
+
+pub async fn read_raw_to_end(raw: &mut Raw) -> Vec<u8> {
+    let mut received = Vec::new();
+    raw.read_to_end(&mut received).await.unwrap();
+    received
+}
+
+/// Runs on Tokio with a paused clock.
+pub fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().start_paused(true).build().unwrap().block_on(test());
+}
+
+/// Yields to the runtime, so that other tasks continue.
+pub async fn turn() {
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Receives into memory with this capacity; evaluates to the result and the received bytes.
+macro_rules! receive {
+    ($socket:expr, $capacity:expr) => {{
+        let mut memory = vec![0; $capacity];
+        let filled = $socket.recv_into(&mut memory).await.unwrap().unwrap();
+        memory.truncate(filled.len);
+        (filled, memory)
+    }};
+}
+
+pub fn text(n: usize) -> Message {
+    Message::text(format!("message {n}"))
 }
 
 /// Echoes until the connection has ended.

@@ -1,15 +1,15 @@
 //! Halves have the same methods on each runtime.
 
-use std::sync::Arc;
-
-use sinews::{Bytes, Cause, CloseCode, Closed, Kind, Message, Prepared, Role, Sent};
-use sinews_testkit::negotiate;
+use crate::support::{ends, run};
+use sinews::{Bytes, Cause, CloseCode, Closed, Config, Kind, Message, Prepared, Role, Sent};
 
 /// Calls each send method and each receive method, and closes.
-macro_rules! exercise {
-    ($near:expr, $far:expr) => {{
-        let (mut write, mut read) = $near.split();
-        let (mut far_write, mut far_read) = $far.split();
+#[test]
+fn halves_have_each_method() {
+    run(|| async {
+        let (near, far) = ends(&Config::default());
+        let (mut write, mut read) = near.split();
+        let (mut far_write, mut far_read) = far.split();
         write.send("send").await.unwrap();
         write.send_text("send_text").await.unwrap();
         write.send_binary(b"send_binary").await.unwrap();
@@ -53,30 +53,5 @@ macro_rules! exercise {
         let other = far_read.reunite(write).expect_err("of two connections");
         drop(other.read.reunite(far_write).expect("of one connection"));
         drop(read.reunite(other.write).expect("of one connection"));
-    }};
-}
-
-#[tokio::test]
-async fn halves_of_tokio_have_each_method() {
-    let agreed = negotiate(None, None);
-    let (near, far) = tokio::io::duplex(1 << 16);
-    let near = sinews::WebSocket::from_negotiated(near, agreed.client, Arc::default(), &[]);
-    let far = sinews::WebSocket::from_negotiated(far, agreed.server, Arc::default(), &[]);
-    exercise!(near, far);
-}
-
-#[test]
-fn halves_of_compio_have_each_method() {
-    let Ok(runtime) = compio::runtime::Runtime::new() else {
-        return println!("skipped: no runtime");
-    };
-    runtime.block_on(async {
-        let agreed = negotiate(None, None);
-        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
-        let socket = |stream| compio::net::UnixStream::from_std(stream).unwrap();
-        let (near, far) = (socket(near), socket(far));
-        let near = sinews::compio::WebSocket::from_negotiated(near, agreed.client, Arc::default(), &[]);
-        let far = sinews::compio::WebSocket::from_negotiated(far, agreed.server, Arc::default(), &[]);
-        exercise!(near, far);
     });
 }
