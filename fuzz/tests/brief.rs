@@ -6,44 +6,17 @@ use std::fs;
 use std::panic::{self, UnwindSafe};
 use std::path::Path;
 
-#[test]
-fn frames() {
-    brief("frames", sinews_fuzz::frames, 20_000);
-}
+use sinews_testkit::Rng;
 
-#[test]
-fn handshake() {
-    brief("handshake", sinews_fuzz::handshake, 20_000);
-}
-
-#[test]
-fn deflate() {
-    brief("deflate", sinews_fuzz::deflate, 2_000);
-}
-
-#[test]
-fn session() {
-    brief("session", sinews_fuzz::session, 1_500);
-}
-
-#[test]
-fn records() {
-    brief("records", sinews_fuzz::records, 20_000);
-}
-
-#[test]
-fn pusher() {
-    brief("pusher", sinews_fuzz::pusher, 3_000);
-}
-
-#[test]
-fn http2() {
-    brief("http2", sinews_fuzz::http2, 1_000);
-}
-
-#[test]
-fn http3() {
-    brief("http3", sinews_fuzz::http3, 5_000);
+sinews_testkit::tests! {
+    frames => brief("frames", sinews_fuzz::frames, 20_000);
+    handshake => brief("handshake", sinews_fuzz::handshake, 20_000);
+    deflate => brief("deflate", sinews_fuzz::deflate, 2_000);
+    session => brief("session", sinews_fuzz::session, 1_500);
+    records => brief("records", sinews_fuzz::records, 20_000);
+    pusher => brief("pusher", sinews_fuzz::pusher, 3_000);
+    http2 => brief("http2", sinews_fuzz::http2, 1_000);
+    http3 => brief("http3", sinews_fuzz::http3, 5_000);
 }
 
 /// Runs the seeds, then `runs` inputs derived from a fixed seed.
@@ -53,7 +26,7 @@ fn brief(name: &str, target: fn(&[u8]), runs: usize) {
     for seed in &seeds {
         try_one(name, target, seed);
     }
-    let mut random = Random(0x5eed);
+    let mut random = Random(Rng::new(0x5eed));
     for _ in 0..runs {
         let input = random.input(&seeds);
         try_one(name, target, &input);
@@ -83,27 +56,19 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("a readable seed")).collect()
 }
 
-/// SplitMix64: the same inputs in each run.
-struct Random(u64);
+/// The same inputs in each run.
+struct Random(Rng);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
     fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        self.0.below(end.max(1))
     }
 
     /// Creates every fourth input from nothing, the other inputs from one or two seeds.
     fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         if seeds.is_empty() || self.below(4) == 0 {
             let len = self.below(400);
-            return (0..len).map(|_| self.next() as u8).collect();
+            return (0..len).map(|_| self.0.next_u64() as u8).collect();
         }
         let mut input = seeds[self.below(seeds.len())].clone();
         if self.below(8) == 0 {
@@ -122,7 +87,7 @@ impl Random {
         let end = (at + 1 + self.below(16)).min(input.len());
         match self.below(6) {
             0 if at < input.len() => input[at] ^= 1 << self.below(8),
-            1 if at < input.len() => input[at] = self.next() as u8,
+            1 if at < input.len() => input[at] = self.0.next_u64() as u8,
             2 if at < input.len() => input[at] = [0, 1, 0x7f, 0x80, 0xff, b'"', b',', b';'][self.below(8)],
             3 => drop(input.drain(at.min(end)..end)),
             4 => {
@@ -131,7 +96,7 @@ impl Random {
                 input.splice(to..to, piece);
             }
             _ => {
-                let byte = self.next() as u8;
+                let byte = self.0.next_u64() as u8;
                 let times = 1 + self.below(4);
                 input.splice(at..at, std::iter::repeat_n(byte, times));
             }

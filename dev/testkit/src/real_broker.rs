@@ -71,3 +71,18 @@ pub fn documented(page: &str, text: &str) -> String {
     let (_, content) = block.split_once('\n').expect("a block has lines");
     content.replace("PASSWORD", "secret")
 }
+
+/// Defines tests that call a function: those of a broker, which need it to run, or of cases that share one.
+#[macro_export]
+macro_rules! tests {
+    ($($(#[$attribute:meta])* $name:ident => $call:expr;)*) => {$(
+        $(#[$attribute])*
+        #[test]
+        fn $name() {
+            $call;
+        }
+    )*};
+    (ignore $why:literal: $($(#[$attribute:meta])* $name:ident => $call:expr;)*) => {
+        $crate::tests! { $(#[ignore = $why] $(#[$attribute])* $name => $call;)* }
+    };
+}

@@ -289,35 +289,14 @@ mod kafka {
 
     use super::{LIMIT, broker, publish_acked, until, url, wait_for};
 
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn records_are_delivered_to_every_node() {
-        super::records_are_delivered_to_every_node("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn committed_offsets_are_stored_at_the_broker() {
-        super::committed_offsets_are_stored_at_the_broker("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn nothing_acknowledged_is_lost() {
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only kafka":
+        records_are_delivered_to_every_node => super::records_are_delivered_to_every_node("");
+        committed_offsets_are_stored_at_the_broker => super::committed_offsets_are_stored_at_the_broker("");
         // librdkafka sends some records twice after some failures, see docs/book/src/server/brokers.md.
-        super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", 100_000, false);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn recreated_stream_is_not_followed() {
-        super::recreated_stream_is_not_followed("", &[0], renew);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn copy_of_a_deleted_stream_is_not_continued() {
-        super::copy_of_a_deleted_stream_is_not_continued("", renew);
+        nothing_acknowledged_is_lost => super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", 100_000, false);
+        recreated_stream_is_not_followed => super::recreated_stream_is_not_followed("", &[0], renew);
+        copy_of_a_deleted_stream_is_not_continued => super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
     /// Recreates the topic, as another node does.
@@ -365,34 +344,15 @@ mod nats {
 
     use super::{Node, acked, broker, publish, publish_acked, until, unused_name, url};
 
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn records_are_delivered_to_every_node() {
-        super::records_are_delivered_to_every_node("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn record_with_an_idempotency_key_is_stored_once() {
-        super::record_with_an_idempotency_key_is_stored_once("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn committed_offsets_are_stored_at_the_broker() {
-        super::committed_offsets_are_stored_at_the_broker("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nothing_acknowledged_is_lost_or_stored_twice() {
-        super::nothing_acknowledged_is_lost("", 20_000, true);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn fetch_reads_about_the_requested_bytes() {
-        super::fetch_reads_about_the_requested_bytes("");
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only nats":
+        records_are_delivered_to_every_node => super::records_are_delivered_to_every_node("");
+        record_with_an_idempotency_key_is_stored_once => super::record_with_an_idempotency_key_is_stored_once("");
+        committed_offsets_are_stored_at_the_broker => super::committed_offsets_are_stored_at_the_broker("");
+        nothing_acknowledged_is_lost_or_stored_twice => super::nothing_acknowledged_is_lost("", 20_000, true);
+        fetch_reads_about_the_requested_bytes => super::fetch_reads_about_the_requested_bytes("");
+        recreated_stream_is_not_followed => super::recreated_stream_is_not_followed("", &[0, 10], renew);
+        copy_of_a_deleted_stream_is_not_continued => super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
     #[test]
@@ -416,18 +376,6 @@ mod nats {
     fn connection_without_an_append_is_ready() {
         let broker = broker("");
         until("it is ready", || broker.health().ready);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn recreated_stream_is_not_followed() {
-        super::recreated_stream_is_not_followed("", &[0, 10], renew);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn copy_of_a_deleted_stream_is_not_continued() {
-        super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
     #[test]
@@ -487,34 +435,15 @@ mod redis {
     use super::{Node, acked, broker, publish, publish_acked, read, until, unused_name, values};
     use crate::broker::real::redis::command;
 
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn records_are_delivered_to_every_node() {
-        super::records_are_delivered_to_every_node("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn record_with_an_idempotency_key_is_stored_once() {
-        super::record_with_an_idempotency_key_is_stored_once("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn committed_offsets_are_stored_at_the_broker() {
-        super::committed_offsets_are_stored_at_the_broker("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nothing_acknowledged_is_lost() {
-        super::nothing_acknowledged_is_lost("", 20_000, false);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn fetch_reads_about_the_requested_bytes() {
-        super::fetch_reads_about_the_requested_bytes("");
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only redis":
+        records_are_delivered_to_every_node => super::records_are_delivered_to_every_node("");
+        record_with_an_idempotency_key_is_stored_once => super::record_with_an_idempotency_key_is_stored_once("");
+        committed_offsets_are_stored_at_the_broker => super::committed_offsets_are_stored_at_the_broker("");
+        nothing_acknowledged_is_lost => super::nothing_acknowledged_is_lost("", 20_000, false);
+        fetch_reads_about_the_requested_bytes => super::fetch_reads_about_the_requested_bytes("");
+        stream_emptied_while_redis_runs_is_not_followed => super::recreated_stream_is_not_followed("", &[0, 10], renew);
+        copy_of_a_deleted_stream_is_not_continued => super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
     /// Redis serves no other client while it runs a script.
@@ -584,18 +513,6 @@ mod redis {
             publish_acked(&*broker, &stream, 0, &[value]);
         }
         assert_eq!(values(&read(&partition, first, first + 3)), ["one", "two", "three"]);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn stream_emptied_while_redis_runs_is_not_followed() {
-        super::recreated_stream_is_not_followed("", &[0, 10], renew);
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn copy_of_a_deleted_stream_is_not_continued() {
-        super::copy_of_a_deleted_stream_is_not_continued("", renew);
     }
 
     fn renew(stream: &str, filled: usize) {

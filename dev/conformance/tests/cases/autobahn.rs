@@ -25,53 +25,27 @@ fn section_1_messages() {
     }
 }
 
-#[test]
-fn section_2_pings_and_pongs() {
-    let cases = autobahn::section_2();
+/// Runs a section with this number of cases.
+fn run_section(cases: &[Case], count: usize) {
+    assert_eq!(cases.len(), count);
+    run_all(cases);
+}
+
+sinews_testkit::tests! {
     // 2.11 is 2.10 byte by byte.
-    assert_eq!(cases.len(), 10);
-    run_all(&cases);
-}
-
-#[test]
-fn section_3_reserved_bits() {
-    let cases = autobahn::section_3();
-    assert_eq!(cases.len(), 7);
-    run_all(&cases);
-}
-
-#[test]
-fn section_4_opcodes() {
-    let cases = autobahn::section_4();
-    assert_eq!(cases.len(), 10);
-    run_all(&cases);
-}
-
-#[test]
-fn section_5_fragmentation() {
-    let cases = autobahn::section_5();
-    assert_eq!(cases.len(), 20);
-    run_all(&cases);
-}
-
-#[test]
-fn section_6_utf8() {
-    let cases = autobahn::section_6();
-    assert_eq!(cases.len(), 145);
-    run_all(&cases);
+    section_2_pings_and_pongs => run_section(&autobahn::section_2(), 10);
+    section_3_reserved_bits => run_section(&autobahn::section_3(), 7);
+    section_4_opcodes => run_section(&autobahn::section_4(), 10);
+    section_5_fragmentation => run_section(&autobahn::section_5(), 20);
+    section_6_utf8 => run_section(&autobahn::section_6(), 145);
+    section_7_closing => run_section(&autobahn::section_7(), 37);
+    section_10_automatic_fragmentation => run_section(&autobahn::section_10(), 1);
 }
 
 #[test]
 fn text_fails_at_the_first_impossible_byte_and_not_before() {
     let cases = autobahn::first_impossible_byte();
     assert!(cases.len() > 50, "{}", cases.len());
-    run_all(&cases);
-}
-
-#[test]
-fn section_7_closing() {
-    let cases = autobahn::section_7();
-    assert_eq!(cases.len(), 37);
     run_all(&cases);
 }
 
@@ -193,9 +167,4 @@ fn echoes_are_compressed_and_windows_taken_over() {
             assert!(taken < fresh * 9 / 10, "{taken} with the window, {fresh} without");
         }
     }
-}
-
-#[test]
-fn section_10_automatic_fragmentation() {
-    run_all(&autobahn::section_10());
 }
