@@ -5,8 +5,8 @@ use std::time::Duration;
 use sinews_http::h2::{
     Config, ErrorCode, Event, FieldBuffer, H2Connection, PREFACE, RequestTarget, SendMisuse, StreamId,
 };
+use sinews_testkit::Rng;
 
-use super::splits::Rng;
 use super::support::*;
 
 /// An event of the client, copied.
@@ -108,8 +108,8 @@ const OK: [(&str, &str); 1] = [(":status", "200")];
 
 #[test]
 fn random_exchanges_of_both_sides_are_complete() {
-    let mut random = Rng(7);
-    let mut below = |max: u64| random.next() % max;
+    let mut random = Rng::new(7);
+    let mut below = |max: u64| random.next_u64() % max;
     let config = Config::new().with_extended_connect(true).with_stream_window(9000);
     let mut server = Server::fresh(config);
     let mut client = Client::fresh();

@@ -9,11 +9,11 @@ use h2::ext::Protocol;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Request, Uri};
 use sinews_http::h2::{Config, ErrorCode, Event, FieldBuffer, H2Connection, StreamId};
+use sinews_testkit::Rng;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
-use super::splits::Rng;
 use super::support::text;
 
 /// Content of an echoed stream that waits for a window.
@@ -109,7 +109,7 @@ impl EchoServer {
 
 /// Serves one connection until its end, in pieces of random size.
 async fn serve(mut io: DuplexStream, config: Config, seed: u64) -> EchoServer {
-    let (mut server, mut random) = (EchoServer::new(config), Rng(seed));
+    let (mut server, mut random) = (EchoServer::new(config), Rng::new(seed));
     let mut buffer = vec![0; 40_000];
     server.answer();
     loop {
@@ -177,7 +177,7 @@ async fn exchange(client: SendRequest<Bytes>, mut random: Rng, number: usize) ->
     let fields = random_fields(&mut random);
     let mut trailers = if random.below(4) == 0 { random_fields(&mut random) } else { HeaderMap::new() };
     let len = [0, 1, random.below(1000), random.below(200_000)][random.below(4)];
-    let content: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+    let content: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();
     let is_tunnel = random.below(4) == 0;
     let path = format!("/{number}?{}", random.below(3));
     let uri: Uri = format!("https://example.com{path}").parse().expect("a valid address");
@@ -224,7 +224,7 @@ async fn exchange(client: SendRequest<Bytes>, mut random: Rng, number: usize) ->
 }
 
 async fn converse(seed: u64) {
-    let mut random = Rng(seed);
+    let mut random = Rng::new(seed);
     let (near, far) = duplex(1 + random.below(100_000));
     let config = Config::new()
         .with_extended_connect(true)
@@ -251,7 +251,7 @@ async fn converse(seed: u64) {
     drop(ready);
     let mut tasks = JoinSet::new();
     for number in 0..40 {
-        tasks.spawn(exchange(client.clone(), Rng(random.next()), number));
+        tasks.spawn(exchange(client.clone(), Rng::new(random.next_u64()), number));
     }
     drop(client);
     let mut bytes = 0;

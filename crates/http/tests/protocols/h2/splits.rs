@@ -1,25 +1,9 @@
 //! Segments of the input: any split gives the same events and the same answers.
 
 use sinews_http::h2::{Config, PREFACE};
+use sinews_testkit::Rng;
 
 use super::support::*;
-
-/// SplitMix64.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
 
 /// Joins pieces of content.
 fn joined(seen: Vec<Seen>) -> Vec<Seen> {
@@ -81,7 +65,7 @@ fn conversation(random: &mut Rng) -> Vec<u8> {
             10 => frame(SETTINGS, 0, 0, &[setting(1, random.below(5000) as u32), setting(4, 9)].concat()),
             11 => frame(0xfa, 0, stream, &vec![0; random.below(40)]),
             12 => headers(known, END_STREAM, &[("trailer", "x")]),
-            _ => frame(random.below(10) as u8, random.next() as u8, stream, &vec![3; random.below(12)]),
+            _ => frame(random.below(10) as u8, random.next_u64() as u8, stream, &vec![3; random.below(12)]),
         };
         bytes.extend_from_slice(&piece);
     }
@@ -92,10 +76,10 @@ fn conversation(random: &mut Rng) -> Vec<u8> {
 fn any_split_of_the_input_gives_the_same_events() {
     let (mut errors, mut events) = (0, 0);
     for seed in 0..400 {
-        let input = conversation(&mut Rng(seed));
+        let input = conversation(&mut Rng::new(seed));
         let whole = run(&input, |rest| rest);
         assert_eq!(run(&input, |_| 1), whole, "seed {seed}");
-        let mut random = Rng(seed ^ 0xffff);
+        let mut random = Rng::new(seed ^ 0xffff);
         assert_eq!(run(&input, |_| 1 + random.below(40)), whole, "seed {seed}");
         errors += usize::from(whole.1.is_some());
         events += whole.0.len();
