@@ -1,55 +1,28 @@
 //! A connection on compio: when bytes leave and in how many operations, cancellation, and the end.
 
-use std::cell::Cell;
-use std::io;
 use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    End, echo, ends, pair, poll_once, raw_peer, run, run_with, server_and_raw, text, turn, wire,
+    End, Operations, Recorded, echo, ends, pair, poll_once, raw_peer, run, run_with, server_and_raw, text,
+    turn, wire,
 };
-use compio::buf::{BufResult, IoBuf, IoVectoredBuf};
-use compio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use compio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use compio::net::UnixStream;
 use compio::runtime::{CancelToken, FutureExt as _, Runtime};
 use sinews::compio::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role, Sent};
 use sinews_testkit::{Frame, negotiate};
 
-/// A writer that counts the operations.
-#[derive(Clone)]
-struct Counted<S>(S, Rc<Cell<usize>>);
-
-impl<S: AsyncWrite> AsyncWrite for Counted<S> {
-    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-        self.1.set(self.1.get() + 1);
-        self.0.write(buf).await
-    }
-
-    async fn write_vectored<T: IoVectoredBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-        self.1.set(self.1.get() + 1);
-        self.0.write_vectored(buf).await
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().await
-    }
-
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.0.shutdown().await
-    }
-}
-
-type CountedEnd = WebSocket<(UnixStream, Counted<UnixStream>)>;
+type CountedEnd = WebSocket<(UnixStream, Recorded)>;
 
 /// A server with counted sends.
-fn counting_pair() -> (End, CountedEnd, Rc<Cell<usize>>) {
+fn counting_pair() -> (End, CountedEnd, Operations) {
     let (client, server) = raw_peer(Role::Client, &Config::default(), &[]);
-    let writes = Rc::new(Cell::new(0));
-    let halves = (server.clone(), Counted(server, writes.clone()));
+    let writes = Operations::default();
+    let halves = (server.clone(), Recorded(server, writes.clone()));
     let negotiated = negotiate(None, None).server;
     (client, WebSocket::from_negotiated(halves, negotiated, Arc::default(), &[]), writes)
 }
@@ -65,13 +38,13 @@ fn replies_to_a_burst_leave_in_one_operation() {
                 client.feed(text(n)).await.unwrap();
             }
             client.flush().await.unwrap();
-            let (begun, before) = (Instant::now(), writes.get());
+            let (begun, before) = (Instant::now(), writes.borrow().len());
             for n in 0..BURST {
                 let message = server.next().await.unwrap().unwrap();
                 assert_eq!(message, text(n));
                 server.send(message).await.unwrap();
             }
-            let (took, made) = (begun.elapsed(), writes.get() - before);
+            let (took, made) = (begun.elapsed(), writes.borrow().len() - before);
             for n in 0..BURST {
                 assert_eq!(client.next().await.unwrap().unwrap(), text(n));
             }
@@ -82,10 +55,10 @@ fn replies_to_a_burst_leave_in_one_operation() {
             }
             attempts.next().expect("an attempt without a delay");
         }
-        let before = writes.get();
+        let before = writes.borrow().len();
         for n in 0..3 {
             server.send(text(n)).await.unwrap();
-            assert_eq!(writes.get(), before + 1 + n, "a single message leaves at once");
+            assert_eq!(writes.borrow().len(), before + 1 + n, "a single message leaves at once");
         }
     });
 }

@@ -1,14 +1,17 @@
 //! Tests on compio, over a pair of sockets.
 #![allow(dead_code, unreachable_pub, reason = "each feature needs some of it")]
 
+use std::cell::RefCell;
+use std::io;
 use std::num::NonZero;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 pub use std::time::Instant;
 
-use compio::buf::{BufResult, IoBufMut};
+use compio::buf::{BufResult, IoBuf, IoBufMut, IoVectoredBuf};
 use compio::driver::ProactorBuilder;
-use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use compio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use compio::net::UnixStream;
 use compio::runtime::RuntimeBuilder;
 pub use compio::runtime::spawn;
@@ -64,6 +67,33 @@ pub fn raw_peer(role: Role, config: &Config, received: &[u8]) -> (End, Raw) {
 /// A server against a raw peer.
 pub fn server_and_raw(config: &Config) -> (End, Raw) {
     raw_peer(Role::Server, config, &[])
+}
+
+/// Operations, each with the addresses of its buffers.
+pub type Operations = Rc<RefCell<Vec<Vec<usize>>>>;
+
+/// A writer that records its operations.
+#[derive(Clone)]
+pub struct Recorded(pub UnixStream, pub Operations);
+
+impl AsyncWrite for Recorded {
+    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.1.borrow_mut().push(vec![buf.as_init().as_ptr() as usize]);
+        self.0.write(buf).await
+    }
+
+    async fn write_vectored<T: IoVectoredBuf>(&mut self, buf: T) -> BufResult<usize, T> {
+        self.1.borrow_mut().push(buf.iter_slice().map(|slice| slice.as_ptr() as usize).collect());
+        self.0.write_vectored(buf).await
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().await
+    }
+
+    async fn shutdown(&mut self) -> io::Result<()> {
+        self.0.shutdown().await
+    }
 }
 
 /// A reader that returns a few bytes at a time.

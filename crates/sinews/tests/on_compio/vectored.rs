@@ -1,41 +1,14 @@
 //! On compio: messages of several buffers, which are returned once sent.
 
-use std::cell::RefCell;
-use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{pair, poll_once, run, server_and_raw, sockets};
-use compio::buf::{BufResult, IoBuf, IoVectoredBuf};
-use compio::io::{AsyncReadExt as _, AsyncWrite};
-use compio::net::UnixStream;
+use crate::support::{Operations, Recorded, pair, poll_once, run, server_and_raw, sockets};
+use compio::buf::IoBuf;
+use compio::io::AsyncReadExt as _;
 use sinews::compio::WebSocket;
 use sinews::{Bytes, Config, Kind, Message, Misuse};
 use sinews_testkit::negotiate;
-
-/// A writer that records the addresses of the sent bytes.
-struct RecordingStream(UnixStream, Rc<RefCell<Vec<usize>>>);
-
-impl AsyncWrite for RecordingStream {
-    async fn write<T: IoBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-        self.1.borrow_mut().push(buf.as_init().as_ptr() as usize);
-        self.0.write(buf).await
-    }
-
-    async fn write_vectored<T: IoVectoredBuf>(&mut self, buf: T) -> BufResult<usize, T> {
-        self.1.borrow_mut().extend(buf.iter_slice().map(|slice| slice.as_ptr() as usize));
-        self.0.write_vectored(buf).await
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().await
-    }
-
-    async fn shutdown(&mut self) -> io::Result<()> {
-        self.0.shutdown().await
-    }
-}
 
 /// Memory of an application's own type, which records when it is freed.
 struct TrackedBuffer {
@@ -60,8 +33,8 @@ fn buffers_are_sent_without_a_copy_and_returned() {
     run(|| async {
         let agreed = negotiate(None, None);
         let (client, server) = sockets();
-        let addresses = Rc::new(RefCell::new(Vec::new()));
-        let halves = (server.clone(), RecordingStream(server, addresses.clone()));
+        let operations = Operations::default();
+        let halves = (server.clone(), Recorded(server, operations.clone()));
         let mut server = WebSocket::from_negotiated(halves, agreed.server, Arc::default(), &[]);
         let mut client = WebSocket::from_negotiated(client, agreed.client, Arc::default(), &[]);
         let is_freed = Arc::new(AtomicBool::new(false));
@@ -71,7 +44,10 @@ fn buffers_are_sent_without_a_copy_and_returned() {
         let (sent, buffers) = server.send_vectored(Kind::Binary, buffers).await;
         sent.unwrap();
         let (head, (own, (tail,))) = buffers.expect("all has left");
-        assert!(addresses.borrow().contains(&at) && !is_freed.load(Ordering::SeqCst));
+        assert!(
+            operations.borrow().iter().flatten().any(|address| *address == at)
+                && !is_freed.load(Ordering::SeqCst)
+        );
         let whole = [&head[..], &own.memory, &tail].concat();
         assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(whole));
     });

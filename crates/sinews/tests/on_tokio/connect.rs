@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::servers::{answer, assert_echoes, echo, header, nobody, read_head, serve};
+use crate::servers::{answer, assert_echoes, echo, header, nobody, read_head, recording_echo, serve};
 use sinews::client::{ClientError, ConnectPhase, HandshakeMisuse, HeadLimits, RedirectError, UrlError};
 use sinews::{CloseCode, Config, ConnectError, Message, connect};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -21,12 +21,7 @@ async fn connection_splits_and_its_halves_move_to_other_tasks() {
 
 #[tokio::test]
 async fn request_contains_the_configured_headers() {
-    let (heads, mut seen) = mpsc::unbounded_channel();
-    let address = serve(move |stream| {
-        let heads = heads.clone();
-        async move { heads.send(echo(stream).await).expect("the test waits") }
-    })
-    .await;
+    let (address, mut seen) = recording_echo().await;
 
     let (mut ws, response) = connect(format!("ws://user:pa%20ss@{address}/a/b?c=d"))
         .header("Cookie", "a=b")
@@ -313,12 +308,7 @@ async fn wss_without_tls_names_the_features() {
 
 #[tokio::test]
 async fn connect_to_replaces_the_host_and_port() {
-    let (heads, mut seen) = mpsc::unbounded_channel();
-    let address = serve(move |stream| {
-        let heads = heads.clone();
-        async move { heads.send(echo(stream).await).expect("the test waits") }
-    })
-    .await;
+    let (address, mut seen) = recording_echo().await;
     let place = (&*address.ip().to_string(), address.port());
     let detour = |url| connect(url).connect_to(("Chat.Example", 8080), place).no_proxy();
     let mut ws = detour("ws://chat.example:8080/a").await.expect("connected");

@@ -11,6 +11,7 @@ use sinews_proto::handshake::{ServerOptions, accept};
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 /// Serves connections in sequence, until the runtime of the test ends.
 pub async fn serve<F, R>(mut script: F) -> SocketAddr
@@ -79,6 +80,16 @@ pub async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> String {
         }
     }
     head
+}
+
+/// Serves echoes, and sends the request of each connection when it has ended.
+pub async fn recording_echo() -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
+    let (heads, seen) = mpsc::unbounded_channel();
+    let script = move |stream| {
+        let heads = heads.clone();
+        async move { heads.send(echo(stream).await).expect("the test waits") }
+    };
+    (serve(script).await, seen)
 }
 
 /// Asserts that a message is echoed.

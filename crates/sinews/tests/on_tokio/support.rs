@@ -3,8 +3,8 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use sinews::tokio::WebSocket;
@@ -28,9 +28,18 @@ pub struct Counts {
     pub reads: AtomicUsize,
     pub writes: AtomicUsize,
     pub bytes_written: AtomicUsize,
+    /// The addresses of the sent bytes.
+    pub addresses: Mutex<Vec<usize>>,
 }
 
 impl Counts {
+    fn add(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(count)) = written {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            self.bytes_written.fetch_add(*count, Ordering::Relaxed);
+        }
+    }
+
     pub fn writes(&self) -> usize {
         self.writes.load(Ordering::Relaxed)
     }
@@ -76,21 +85,25 @@ impl<S: AsyncRead + Unpin> AsyncRead for ChoppyStream<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for ChoppyStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let Some(most) = self.admit(cx, buf.len()) else { return Poll::Pending };
+        self.counts.addresses.lock().unwrap().push(buf.as_ptr() as usize);
         let written = Pin::new(&mut self.io).poll_write(cx, &buf[..most]);
-        if let Poll::Ready(Ok(count)) = written {
-            self.counts.writes.fetch_add(1, Ordering::Relaxed);
-            self.counts.bytes_written.fetch_add(count, Ordering::Relaxed);
-        }
+        self.counts.add(&written);
         written
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let all = bufs.iter().map(|buf| &**buf).collect::<Vec<&[u8]>>().concat();
-        self.poll_write(cx, &all)
+        if self.rng.is_some() {
+            let all = bufs.iter().map(|buf| &**buf).collect::<Vec<&[u8]>>().concat();
+            return self.poll_write(cx, &all);
+        }
+        self.counts.addresses.lock().unwrap().extend(bufs.iter().map(|buf| buf.as_ptr() as usize));
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.counts.add(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,72 +1,11 @@
 //! Messages of several buffers, and memory of the application's own type, without a copy.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 
 use crate::support::{deflating_pair, pair};
-use sinews::{Bytes, Config, Kind, Message, WebSocket};
-use sinews_testkit::{Rng, negotiate};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
-
-/// A stream that records the addresses of the sent bytes.
-struct RecordingStream {
-    io: DuplexStream,
-    addresses: Arc<Mutex<Vec<usize>>>,
-}
-
-impl AsyncRead for RecordingStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for RecordingStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.addresses.lock().unwrap().push(buf.as_ptr() as usize);
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.addresses.lock().unwrap().extend(bufs.iter().map(|buf| buf.as_ptr() as usize));
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-/// A server with a recording stream, the records, and a client.
-fn recording_pair() -> (WebSocket<RecordingStream>, Arc<Mutex<Vec<usize>>>, WebSocket<DuplexStream>) {
-    let agreed = negotiate(None, None);
-    let (io, far) = tokio::io::duplex(1 << 20);
-    let addresses = Arc::default();
-    let server = RecordingStream { io, addresses: Arc::clone(&addresses) };
-    (
-        WebSocket::from_negotiated(server, agreed.server, Arc::default(), &[]),
-        addresses,
-        WebSocket::from_negotiated(far, agreed.client, Arc::default(), &[]),
-    )
-}
+use sinews::{Bytes, Config, Kind, Message};
+use sinews_testkit::Rng;
 
 /// Memory of an application's own type, which records when it is freed.
 struct TrackedBuffer {
@@ -88,11 +27,12 @@ impl Drop for TrackedBuffer {
 
 #[tokio::test]
 async fn large_buffers_of_a_message_are_not_copied() {
-    let (mut server, addresses, mut client) = recording_pair();
+    let (mut client, mut server) = pair();
+    let counts = server.get_ref().counts();
     let pieces = [Bytes::from(vec![1; 20]), Bytes::from(vec![2; 10_000]), Bytes::from(vec![3; 50_000])];
     server.send_vectored(Kind::Binary, &pieces).await.unwrap();
     assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(pieces.concat()));
-    let addresses = addresses.lock().unwrap();
+    let addresses = counts.addresses.lock().unwrap();
     assert!(pieces[1..].iter().all(|piece| addresses.contains(&(piece.as_ptr() as usize))));
 }
 
@@ -117,14 +57,15 @@ async fn buffers_can_be_empty_small_masked_and_compressed() {
 
 #[tokio::test]
 async fn custom_memory_is_sent_without_a_copy_and_freed() {
-    let (mut server, addresses, mut client) = recording_pair();
+    let (mut client, mut server) = pair();
+    let counts = server.get_ref().counts();
     let is_freed = Arc::new(AtomicBool::new(false));
     let own = TrackedBuffer { memory: vec![7; 10_000], is_freed: is_freed.clone() };
     let at = own.memory.as_ptr() as usize;
     server.feed(Message::from_owner(own)).await.unwrap();
     assert!(!is_freed.load(Ordering::SeqCst), "it has not left");
     server.flush().await.unwrap();
-    assert!(is_freed.load(Ordering::SeqCst) && addresses.lock().unwrap().contains(&at));
+    assert!(is_freed.load(Ordering::SeqCst) && counts.addresses.lock().unwrap().contains(&at));
     assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(vec![7; 10_000]));
 }
 

@@ -1,7 +1,6 @@
 //! `sinews::axum` with `axum::serve`, over loopback.
 
-use std::sync::Arc;
-
+use crate::client::{REQUEST, connect};
 use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -9,8 +8,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use sinews::axum::{WebSocket, WebSocketUpgrade};
-use sinews::{AcceptError, Config, Message, OriginPolicy};
-use sinews_proto::handshake::{ClientError, ClientRequest, ClientStep};
+use sinews::{AcceptError, Message, OriginPolicy};
+use sinews_proto::handshake::ClientRequest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -25,28 +24,6 @@ async fn serve(app: Router) -> TcpStream {
 
 fn request(path: &str) -> ClientRequest {
     ClientRequest::new("example.com", path).expect("sound")
-}
-
-/// A client's WebSocket, and the head of the response.
-async fn connect(
-    mut stream: TcpStream,
-    request: ClientRequest,
-) -> Result<(sinews::WebSocket<TcpStream>, Option<String>, String), ClientError> {
-    let mut handshake = request.start([7; 16]);
-    let mut bytes = Vec::new();
-    handshake.write_request(&mut bytes);
-    stream.write_all(&bytes).await.expect("sent");
-    let mut received = Vec::new();
-    loop {
-        stream.read_buf(&mut received).await.expect("received");
-        if let ClientStep::Done(done) = handshake.read_response(&received)? {
-            let (head, rest) = received.split_at(done.consumed());
-            let head = String::from_utf8_lossy(head).into_owned();
-            let config = Arc::new(Config::default().with_max_frame(64 << 20).with_max_message(64 << 20));
-            let websocket = sinews::WebSocket::from_negotiated(stream, done.negotiated(), config, rest);
-            return Ok((websocket, done.subprotocol().map(str::to_owned), head));
-        }
-    }
 }
 
 /// The status of the response to raw bytes, and the rest of it.
@@ -69,9 +46,6 @@ async fn echo(mut websocket: WebSocket) {
 async fn next(websocket: &mut sinews::WebSocket<TcpStream>) -> Message {
     websocket.next().await.expect("a message").expect("in order")
 }
-
-const REQUEST: &str = "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
 #[tokio::test]
 async fn websocket_of_axum_splits_and_its_halves_move_to_other_tasks() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::{REQUEST, connect};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -11,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use sinews::hyper::{Upgrade, Upgraded};
 use sinews::{AcceptError, Bytes, Config, Message, WebSocket};
-use sinews_proto::handshake::{ClientRequest, ClientStep};
+use sinews_proto::handshake::ClientRequest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -62,7 +63,8 @@ async fn serve(
             Serve::Auto => drop(auto.serve_connection_with_upgrades(io, service).await),
             Serve::WithoutUpgrades => drop(http1.serve_connection(io, service).await),
             Serve::Wrapped => {
-                let io = TokioIo::new(Wrapped(io.into_inner()));
+                let (read, write) = io.into_inner().into_split();
+                let io = TokioIo::new(tokio::io::join(read, write));
                 drop(http1.serve_connection(io, service).with_upgrades().await);
             }
         }
@@ -70,80 +72,12 @@ async fn serve(
     (client, result_receiver)
 }
 
-/// A stream of another type.
-struct Wrapped(TcpStream);
-
-mod wrapped {
-    use std::io::{self, IoSlice};
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-    impl AsyncRead for super::Wrapped {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-            buf: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_read(cx, buf)
-        }
-    }
-
-    impl AsyncWrite for super::Wrapped {
-        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.0).poll_write(cx, buf)
-        }
-
-        fn poll_write_vectored(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-            bufs: &[IoSlice<'_>],
-        ) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-        }
-
-        fn is_write_vectored(&self) -> bool {
-            true
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_flush(cx)
-        }
-
-        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_shutdown(cx)
-        }
-    }
-}
-
-const REQUEST: &str = "GET /chat HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-
-/// Makes the client's handshake.
-async fn connect(mut stream: TcpStream, request: ClientRequest) -> (WebSocket<TcpStream>, String) {
-    let mut handshake = request.start([7; 16]);
-    let mut bytes = Vec::new();
-    handshake.write_request(&mut bytes);
-    stream.write_all(&bytes).await.expect("sent");
-    let mut received = Vec::new();
-    loop {
-        stream.read_buf(&mut received).await.expect("received");
-        if let ClientStep::Done(done) = handshake.read_response(&received).expect("accepted") {
-            let (head, rest) = received.split_at(done.consumed());
-            let head = String::from_utf8_lossy(head).into_owned();
-            let config = Arc::new(Config::default());
-            return (WebSocket::from_negotiated(stream, done.negotiated(), config, rest), head);
-        }
-    }
-}
-
 #[tokio::test]
 async fn websocket_of_hyper_splits_and_its_halves_move_to_other_tasks() {
     for how in [Serve::Http1, Serve::Auto, Serve::Wrapped] {
         let (client, result_receiver) = serve(how, Upgrade::new()).await;
-        let (mut client, _) =
-            connect(client, ClientRequest::new("example.com", "/chat").expect("sound")).await;
+        let request = ClientRequest::new("example.com", "/chat").expect("sound");
+        let (mut client, ..) = connect(client, request).await.expect("accepted");
         let server = result_receiver.await.expect("returned").expect("upgraded");
         let (mut write, mut read) = server.split();
         let reading = tokio::spawn(async move { (read.next().await, read) });
@@ -168,7 +102,7 @@ async fn upgrade_works_with_each_server_type() {
         let (client, result_receiver) = serve(how, upgrade).await;
         let request = ClientRequest::new("example.com", "/chat").expect("sound");
         let request = request.with_subprotocol("v1").expect("a token");
-        let (mut client, head) = connect(client, request).await;
+        let (mut client, _, head) = connect(client, request).await.expect("accepted");
         assert!(head.contains("x-room: 7"), "added headers are sent: {head}");
 
         let mut server = result_receiver.await.expect("returned").expect("upgraded");

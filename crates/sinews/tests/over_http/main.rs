@@ -2,6 +2,8 @@
 
 #[cfg(feature = "axum")]
 mod axum;
+#[cfg(any(feature = "axum", feature = "hyper"))]
+mod client;
 #[cfg(feature = "http2")]
 mod http2;
 #[cfg(all(feature = "http2-client", feature = "http2", feature = "url-connect"))]
