@@ -50,6 +50,12 @@ impl TestCertificate {
         self.0.signing_key.serialize_pem()
     }
 
+    /// Returns roots that trust this certificate alone.
+    #[must_use]
+    pub fn roots(&self) -> RootCertStore {
+        roots([self.der()])
+    }
+
     /// Returns settings of a server with this certificate.
     #[must_use]
     pub fn server_config(&self) -> ServerConfig {
@@ -86,11 +92,15 @@ pub fn server_config(certificate: CertificateDer<'static>, key: PrivateKeyDer<'s
 /// The bytes are no certificate.
 #[must_use]
 pub fn trusting(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConfig {
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config.with_safe_default_protocol_versions().expect("versions");
+    config.with_root_certificates(roots(certificates)).with_no_client_auth()
+}
+
+fn roots(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
         roots.add(certificate).expect("a certificate");
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
-    let config = config.with_safe_default_protocol_versions().expect("versions");
-    config.with_root_certificates(roots).with_no_client_auth()
+    roots
 }

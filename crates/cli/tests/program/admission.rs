@@ -11,7 +11,7 @@ use sinews_testkit::{Frame, Reply};
 
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
-use crate::support::{Running, Socket, fails, program};
+use crate::support::{Running, Socket, fails, program, status};
 
 /// The answer to a request with this exact head and body.
 fn raw(server: &Running, request: &str) -> String {
@@ -27,10 +27,6 @@ fn from_host(server: &Running, method: &str, path: &str, host: &str) -> String {
     raw(server, &format!("{head}Connection: close\r\n\r\n"))
 }
 
-fn status(answer: &str) -> u16 {
-    answer["HTTP/1.1 ".len()..][..3].parse().unwrap()
-}
-
 /// A token with any header, signed with a secret.
 fn signed(header: &Value, claims: &Value, secret: &[u8]) -> String {
     let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
@@ -41,18 +37,6 @@ fn signed(header: &Value, claims: &Value, secret: &[u8]) -> String {
 
 fn post_with(server: &Running, token: &str) -> u16 {
     status(&server.request(&format!("POST /topics/a HTTP/1.1\r\nAuthorization: Bearer {token}"), "x"))
-}
-
-fn receive_message(socket: &mut Socket) -> Value {
-    match socket.next() {
-        Some(Reply::Message(_, payload)) => serde_json::from_slice(&payload).unwrap(),
-        other => panic!("no message: {other:?}"),
-    }
-}
-
-fn request(socket: &mut Socket, message: &Value) -> Value {
-    socket.send(&Frame::text(message.to_string()));
-    receive_message(socket)
 }
 
 fn log_of(server: Running) -> String {
@@ -170,7 +154,7 @@ fn names_with_an_empty_token_are_rejected() {
             assert_eq!(status(&head), 400, "{path}");
         }
         let mut socket = server.websocket("/ws");
-        receive_message(&mut socket);
+        socket.receive_message();
         for message in [
             json!({"op": "subscribe", "id": 1, "topic": name}),
             json!({"op": "subscribe", "id": 1, "topic": format!("*.{name}")}),
@@ -181,7 +165,7 @@ fn names_with_an_empty_token_are_rejected() {
             json!({"op": "consume", "id": 1, "stream": name}),
             json!({"op": "stream", "id": 1, "stream": name}),
         ] {
-            assert_eq!(request(&mut socket, &message)["code"], 422, "{message}");
+            assert_eq!(socket.request(&message)["code"], 422, "{message}");
         }
         let history = format!("{name}=5");
         for arguments in [["--history", &history], ["--auth-public-subscribe", name]] {
@@ -201,7 +185,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
     let server = Running::serve(&["--auth-secret-file", &secret, "--streams", &directory.path("streams")]);
     let made = token(&secret, &["--subscribe", "b", "--publish", "b"]);
     let mut socket = server.websocket(&format!("/ws?token={made}"));
-    receive_message(&mut socket);
+    socket.receive_message();
     let long = "Q".repeat(1 << 20);
     let name = "Q".repeat(200);
     for message in [
@@ -227,7 +211,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
         long.clone(),
     ] {
         socket.send(&Frame::text(message.clone()));
-        let answer = receive_message(&mut socket);
+        let answer = socket.receive_message();
         assert_eq!(answer["op"], "error", "{:.200}", answer.to_string());
         let repeated = if message.contains('Q') { 'Q' } else { '9' };
         let echoed = answer.to_string().matches(repeated).count();
@@ -329,8 +313,8 @@ fn rejections_are_logged_at_a_limited_rate() {
 fn posted_json_is_published_as_json() {
     let server = Running::serve(&[]);
     let mut framed = server.websocket("/ws");
-    receive_message(&mut framed);
-    request(&mut framed, &json!({"op": "subscribe", "id": 1, "topic": "x"}));
+    framed.receive_message();
+    framed.request(&json!({"op": "subscribe", "id": 1, "topic": "x"}));
     let mut plain = server.websocket("/topics/x");
     plain.send(&Frame::ping(""));
     assert_eq!(plain.next(), Some(Reply::Pong(Vec::new())));
@@ -347,11 +331,11 @@ fn posted_json_is_published_as_json() {
         ("", "hello", json!("hello"), "hello"),
     ] {
         assert_eq!(post(kind, body), 200, "{kind}");
-        assert_eq!(receive_message(&mut framed)["data"], data, "{kind}");
+        assert_eq!(framed.receive_message()["data"], data, "{kind}");
         assert_eq!(plain.next(), Some(Reply::text(text)), "{kind}");
     }
     assert_eq!(post("application/octet-stream", "abc"), 200);
-    assert_eq!(receive_message(&mut framed)["b64"], "YWJj");
+    assert_eq!(framed.receive_message()["b64"], "YWJj");
     assert_eq!(plain.next(), Some(Reply::binary(b"abc")));
     for bad in ["{", "", "hello", "1 2"] {
         assert_eq!(post("application/json", bad), 400, "{bad}");
@@ -373,36 +357,36 @@ fn token_op_renews_and_reevaluates_rights() {
     ]);
     let wide = token(&secret, &["--subscribe", "a", "--subscribe", "s.>", "--publish", ">"]);
     let mut socket = server.websocket(&format!("/ws?token={wide}"));
-    let welcome = receive_message(&mut socket);
+    let welcome = socket.receive_message();
     assert!(welcome["expires_in"].as_u64().is_some_and(|left| (3_500..=3_600).contains(&left)), "{welcome}");
     for topic in ["a", "s.one"] {
-        request(&mut socket, &json!({"op": "subscribe", "id": 1, "topic": topic}));
+        socket.request(&json!({"op": "subscribe", "id": 1, "topic": topic}));
     }
-    request(&mut socket, &json!({"op": "append", "id": 1, "stream": "s.kept", "data": 1}));
-    request(&mut socket, &json!({"op": "consume", "id": 1, "stream": "s.kept"}));
+    socket.request(&json!({"op": "append", "id": 1, "stream": "s.kept", "data": 1}));
+    socket.request(&json!({"op": "consume", "id": 1, "stream": "s.kept"}));
 
     let renew =
-        |socket: &mut Socket, token: &str| request(socket, &json!({"op": "token", "id": 9, "token": token}));
+        |socket: &mut Socket, token: &str| socket.request(&json!({"op": "token", "id": 9, "token": token}));
     let forged = renew(&mut socket, &format!("{wide}x"));
     assert_eq!((&forged["op"], &forged["code"]), (&json!("error"), &json!(401)), "{forged}");
-    let kept = request(&mut socket, &json!({"op": "presence", "id": 2, "topic": "a"}));
+    let kept = socket.request(&json!({"op": "presence", "id": 2, "topic": "a"}));
     assert_eq!(kept["subscribers"], 1, "a rejected token changes nothing");
 
     let narrow = token(&secret, &["--subscribe", "a", "--expires", "2h"]);
     let ack = renew(&mut socket, &narrow);
     assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(9)), "{ack}");
     assert!(ack["expires_in"].as_u64().is_some_and(|left| (7_100..=7_200).contains(&left)), "{ack}");
-    let mut ended = [receive_message(&mut socket), receive_message(&mut socket)];
+    let mut ended = [socket.receive_message(), socket.receive_message()];
     ended.sort_by_key(|error| error["topic"].is_null());
     assert_eq!((&ended[0]["code"], &ended[0]["topic"]), (&json!(403), &json!("s.one")), "{ended:?}");
     assert_eq!((&ended[1]["code"], &ended[1]["stream"]), (&json!(403), &json!("s.kept")), "{ended:?}");
     server.request(&format!("POST /topics/s.one HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /streams/s.kept HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
     server.request(&format!("POST /topics/a HTTP/1.1\r\nAuthorization: Bearer {wide}"), "x");
-    assert_eq!(receive_message(&mut socket)["topic"], "a", "ended subscriptions deliver no messages");
-    let publish = request(&mut socket, &json!({"op": "publish", "id": 3, "topic": "a", "data": 1}));
+    assert_eq!(socket.receive_message()["topic"], "a", "ended subscriptions deliver no messages");
+    let publish = socket.request(&json!({"op": "publish", "id": 3, "topic": "a", "data": 1}));
     assert_eq!(publish["code"], 403);
-    assert_eq!(request(&mut socket, &json!({"op": "token", "id": 4}))["code"], 400);
+    assert_eq!(socket.request(&json!({"op": "token", "id": 4}))["code"], 400);
 }
 
 #[test]
@@ -420,7 +404,7 @@ fn renewed_token_sets_when_the_connection_ends() {
         let sockets = (server.try_websocket(&path, ""), server.try_websocket(&path, ""));
         let (Ok(mut one), Ok(mut two)) = sockets else { continue };
         for socket in [&mut one, &mut two] {
-            assert_eq!(receive_message(socket)["op"], "welcome");
+            assert_eq!(socket.receive_message()["op"], "welcome");
         }
         let _ = one.stream.write_all(&Frame::text(renewal(&long).to_string()).encode(Role::Client));
         match one.next() {
@@ -433,10 +417,10 @@ fn renewed_token_sets_when_the_connection_ends() {
         }
     };
     let mut shortened = server.websocket(&format!("/ws?token={long}"));
-    assert_eq!(receive_message(&mut shortened)["op"], "welcome");
+    assert_eq!(shortened.receive_message()["op"], "welcome");
     assert_eq!(expiring.next().and_then(|reply| reply.close_code()), Some(4401));
     // A token with a shorter lifetime counts, too.
-    while request(&mut shortened, &renewal(&short()))["op"] != "ack" {}
+    while shortened.request(&renewal(&short()))["op"] != "ack" {}
     assert_eq!(shortened.next().and_then(|reply| reply.close_code()), Some(4401));
     extended.send(&Frame::ping("there"));
     assert_eq!(extended.next(), Some(Reply::Pong(b"there".to_vec())));

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use sinews_testkit::{BodyReader, Reply};
 
 use crate::config::Directory;
-use crate::support::{PROGRAM, Running, Socket};
+use crate::protocol::Client;
+use crate::support::{PROGRAM, Running};
 
 pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef-admin";
 
@@ -51,39 +52,12 @@ pub(crate) fn serve(arguments: &[&str]) -> Running {
     Running::serve(&[&["--api-key", KEY, "--threads", "2"], arguments].concat())
 }
 
-/// A client of `/ws`.
-pub(crate) struct ApiClient(pub(crate) Socket);
-
-impl ApiClient {
-    pub(crate) fn connect(server: &Running, path: &str) -> (Self, Value) {
-        let mut client = Self(server.websocket(path));
-        let welcome = client.receive();
-        assert_eq!(welcome["op"], "welcome");
-        (client, welcome)
-    }
-
-    pub(crate) fn receive(&mut self) -> Value {
-        let Some(Reply::Message(_, payload)) = self.0.next() else { panic!("the socket has ended") };
-        serde_json::from_slice(&payload).unwrap()
-    }
-
-    pub(crate) fn request(&mut self, body: Value) -> Value {
-        self.0.send(&sinews_testkit::Frame::text(body.to_string()));
-        self.receive()
-    }
-
-    pub(crate) fn subscribe(&mut self, topic: &str) {
-        let ack = self.request(json!({"op": "subscribe", "id": 1, "topic": topic}));
-        assert_eq!(ack["op"], "ack", "{ack}");
-    }
-}
-
 #[test]
 fn messages_are_published_alone_in_batches_and_to_many_topics() {
     let server = serve(&[]);
-    let (mut client, _) = ApiClient::connect(&server, "/ws");
+    let mut client = Client::connect(&server);
     for topic in ["chat.a", "chat.b", "news"] {
-        client.subscribe(topic);
+        client.subscribe_with(topic, &json!({}));
     }
     let mut raw = server.websocket("/topics/chat.c");
     raw.send(&sinews_testkit::Frame::ping(""));
@@ -91,10 +65,10 @@ fn messages_are_published_alone_in_batches_and_to_many_topics() {
 
     let published = call(&server, "POST /publish", &json!({"topic": "chat.a", "data": {"n": null}}));
     assert_eq!(published, json!({"topic": "chat.a", "subscribers": 1}));
-    assert_eq!(client.receive(), json!({"op": "message", "topic": "chat.a", "data": {"n": null}}));
+    assert_eq!(client.receive_message(), json!({"op": "message", "topic": "chat.a", "data": {"n": null}}));
     let published = call(&server, "POST /publish", &json!({"topic": "chat.b", "b64": "AP8="}));
     assert_eq!(published["subscribers"], 1);
-    assert_eq!(client.receive(), json!({"op": "message", "topic": "chat.b", "b64": "AP8="}));
+    assert_eq!(client.receive_message(), json!({"op": "message", "topic": "chat.b", "b64": "AP8="}));
 
     let batch = json!({"messages": [
         {"topic": "news", "data": 1}, {"topic": "chat.*", "data": 2}, {"topic": "nobody", "data": 3}, {"topic": "news", "data": 4},
@@ -106,13 +80,16 @@ fn messages_are_published_alone_in_batches_and_to_many_topics() {
         (&json!("chat.*"), &json!(422))
     );
     assert_eq!(results["results"][2], json!({"topic": "nobody", "subscribers": 0}));
-    assert_eq!((client.receive()["data"].clone(), client.receive()["data"].clone()), (json!(1), json!(4)));
+    assert_eq!(
+        (client.receive_message()["data"].clone(), client.receive_message()["data"].clone()),
+        (json!(1), json!(4))
+    );
 
     let results = call(&server, "POST /broadcast", &json!({"topics": ["chat.a", "news"], "data": "both"}));
     let expected = json!([{"topic": "chat.a", "subscribers": 1}, {"topic": "news", "subscribers": 1}]);
     assert_eq!(results["results"], expected);
     assert_eq!(
-        (client.receive()["topic"].clone(), client.receive()["topic"].clone()),
+        (client.receive_message()["topic"].clone(), client.receive_message()["topic"].clone()),
         (json!("chat.a"), json!("news"))
     );
 
@@ -125,7 +102,7 @@ fn messages_are_published_alone_in_batches_and_to_many_topics() {
         .collect();
     assert_eq!(topics, ["chat.a", "chat.b", "chat.c"]);
     assert_eq!(
-        (client.receive()["topic"].clone(), client.receive()["topic"].clone()),
+        (client.receive_message()["topic"].clone(), client.receive_message()["topic"].clone()),
         (json!("chat.a"), json!("chat.b"))
     );
     assert_eq!(raw.next(), Some(Reply::text("all")));
@@ -136,9 +113,9 @@ fn messages_are_published_alone_in_batches_and_to_many_topics() {
 }
 
 /// A client of `/ws` with subscriptions, and the id of its connection.
-fn subscriber(server: &Running, topics: &[&str]) -> (ApiClient, String) {
-    let (mut client, welcome) = ApiClient::connect(server, "/ws");
-    topics.iter().for_each(|topic| client.subscribe(topic));
+fn subscriber(server: &Running, topics: &[&str]) -> (Client, String) {
+    let (mut client, welcome) = Client::welcomed(server, "/ws", "");
+    topics.iter().for_each(|topic| drop(client.subscribe_with(topic, &json!({}))));
     (client, welcome["connection"].as_str().unwrap().to_owned())
 }
 
@@ -162,7 +139,7 @@ fn publications_exclude_one_connection() {
     for (at, (client, _)) in clients.iter_mut().enumerate() {
         let mut received = Vec::new();
         while received.last() != Some(&json!("last")) {
-            received.push(client.receive()["data"].clone());
+            received.push(client.receive_message()["data"].clone());
         }
         assert!(!received.contains(&json!(at)), "{at}: {received:?}");
         assert_eq!(received.len(), 3 * 8 + 1);
@@ -207,7 +184,7 @@ fn exclusions_of_durable_topics_and_invalid_ids_are_rejected() {
     let results = call(&server, "POST /broadcast", &broadcast)["results"].clone();
     assert_eq!((results[0].get("code"), &results[1]["code"]), (None, &json!(422)));
     call(&server, "POST /publish", &json!({"topic": "live.a", "data": 2}));
-    assert_eq!(client.receive()["data"], 2);
+    assert_eq!(client.receive_message()["data"], 2);
     for (message, status, text) in [
         (
             json!({"topic": "live.a", "data": 1, "exclude": "x"}),
@@ -354,7 +331,7 @@ fn clients_cannot_append_records_with_an_idempotency_key() {
     };
     assert_eq!(append("stored.a", "order-7"), "200");
     assert_eq!(append("stored.a", "sinews-idempotency-key:order-7"), "422");
-    let (mut client, _) = ApiClient::connect(&server, "/ws");
+    let mut client = Client::connect(&server);
     let record = json!({
         "op": "append", "id": 1, "stream": "stored.a", "key": "sinews-idempotency-key:order-7", "data": 1,
     });
@@ -413,9 +390,9 @@ fn many_keys_are_written_in_one_request() {
 #[test]
 fn topics_are_listed_in_pages() {
     let server = serve(&["--history", "kept.>=5"]);
-    let (mut client, _) = ApiClient::connect(&server, "/ws");
-    client.subscribe("chat.b");
-    client.subscribe("chat.*");
+    let mut client = Client::connect(&server);
+    client.subscribe_with("chat.b", &json!({}));
+    client.subscribe_with("chat.*", &json!({}));
     let mut raw = server.websocket("/topics/chat.b");
     raw.send(&sinews_testkit::Frame::ping(""));
     raw.next();
@@ -430,7 +407,7 @@ fn topics_are_listed_in_pages() {
     let all = json!({"topics": [of("chat.b", 2), of("kept.a", 0), of("kept.b", 0)]});
     assert_eq!(list(""), all);
     // Two topics and a pattern have subscribers.
-    client.subscribe("kept.a");
+    client.subscribe_with("kept.a", &json!({}));
     let nodes = call(&server, "GET /nodes", &Value::Null);
     assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(1), "{nodes}");
     let node = &nodes["nodes"][0];
@@ -472,14 +449,14 @@ fn topics_are_listed_in_pages() {
 #[test]
 fn presence_members_and_keys_are_read_and_written() {
     let server = serve(&[]);
-    let (mut client, _) = ApiClient::connect(&server, "/ws");
+    let mut client = Client::connect(&server);
     for id in ["anna", "ben"] {
-        let (mut other, _) = ApiClient::connect(&server, "/ws");
+        let mut other = Client::connect(&server);
         other.request(
             json!({"op": "join", "id": 1, "topic": "room", "member": {"id": id, "info": {"n": id}}}),
         );
         if id == "anna" {
-            other.subscribe("room");
+            other.subscribe_with("room", &json!({}));
         }
         let presence = call(&server, "GET /topics/room/presence", &Value::Null);
         assert_eq!((&presence["subscribers"], &presence["members"]), (&json!(1), &json!(1)));
@@ -498,13 +475,13 @@ fn presence_members_and_keys_are_read_and_written() {
         assert_eq!(ack["op"], "ack");
     }
     client.request(json!({"op": "subscribe", "id": 2, "topic": "game", "keys": true}));
-    assert_eq!(client.receive()["part"], 1);
+    assert_eq!(client.receive_message()["part"], 1);
     let written = call(&server, "PUT /topics/game/keys/anna", &json!({"data": {"x": 1}}));
     assert_eq!(
         (&written["topic"], &written["key"], &written["seq"]),
         (&json!("game"), &json!("anna"), &json!(1))
     );
-    assert_eq!(client.receive()["set"][0]["data"], json!({"x": 1}));
+    assert_eq!(client.receive_message()["set"][0]["data"], json!({"x": 1}));
     let put =
         |lines: &str| call_with(&server, KEY, lines, "PUT /api/v1/topics/game/keys/anna", "{\"data\":null}");
     assert_eq!(put("\r\nIf-None-Match: *").status, 412);
@@ -673,7 +650,7 @@ fn offsets_of_groups_are_listed_set_and_deleted() {
     }
     let groups = || call(&server, "GET /streams/orders/groups", &Value::Null);
     assert_eq!(groups(), json!({"stream": "orders", "groups": []}));
-    let (mut client, _) = ApiClient::connect(&server, "/streams/orders");
+    let mut client = Client::at(&server, "/streams/orders");
     let commit = json!({"op": "commit", "id": 1, "group": "billing", "partition": 1, "offset": 3});
     assert_eq!(client.request(commit)["op"], "ack");
     let listed = json!({"group": "billing", "partitions": [{"partition": 1, "offset": 3, "lag": 2}]});
@@ -687,7 +664,7 @@ fn offsets_of_groups_are_listed_set_and_deleted() {
     // A member gets the records from there on.
     assert_eq!(client.request(json!({"op": "consume", "id": 2, "group": "billing"}))["op"], "ack");
     let record = loop {
-        let message = client.receive();
+        let message = client.receive_message();
         if message["op"] == "records" {
             break message["records"][0].clone();
         }
@@ -728,7 +705,7 @@ fn commands_of_the_book_have_the_documented_answers() {
     let secret = directory.write("secret", crate::auth::SECRET);
     let server = serve(&["--history", "chat.>=100", "--auth-secret-file", &secret]);
     let token = crate::auth::token(&secret, &["--subject", "anna", "--subscribe", ">"]);
-    let (_client, _) = ApiClient::connect(&server, &format!("/ws?token={token}"));
+    let _client = Client::at(&server, &format!("/ws?token={token}"));
     assert!(run_commands("api.md", &server, &directory) >= 8);
 }
 

@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_proto::Role;
-use sinews_testkit::{Frame, Reader, Reply};
+use sinews_testkit::{Frame, Reply};
 use tempfile::TempDir;
 
 #[cfg(feature = "kafka")]
 use crate::streams::store::kafka::Cluster;
-use crate::support::{PROGRAM, TIMEOUT, clean, program, unused_address};
+use crate::support::{self, PROGRAM, TIMEOUT, clean, program, unused_address};
 
 /// Time in which a keep-alive connection may send one more request.
 const DRAIN_WINDOW: Duration = Duration::from_secs(1);
@@ -241,43 +241,23 @@ fn post(address: SocketAddr, topic: &str, body: &str) {
 }
 
 /// A WebSocket that the server may close with 1001.
-struct Socket {
-    stream: TcpStream,
-    reader: Reader,
-    replies: Vec<Reply>,
-}
+struct Socket(support::Socket);
 
 impl Socket {
     fn open(address: SocketAddr, path: &str) -> Self {
-        let mut stream = connect(address);
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        )
-        .unwrap();
-        let head = answer(&mut stream).expect("an answer to the handshake");
-        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-        Self { stream, reader: Reader::new(Role::Server, None), replies: Vec::new() }
+        let upgraded = support::Socket::upgrade(connect(address), path, "localhost", "");
+        Self(upgraded.unwrap_or_else(|head| panic!("{head}")))
     }
 
     /// A closed socket may not deliver the frame any more.
     fn send(&mut self, frame: &Frame) {
-        let _ = self.stream.write_all(&frame.encode(Role::Client));
+        let _ = self.0.stream.write_all(&frame.encode(Role::Client));
     }
 
     /// The next reply; `None` when the server closes with 1001, or has closed.
     fn next(&mut self) -> Option<Reply> {
-        while self.replies.is_empty() {
-            let mut chunk = [0; 4096];
-            let count = match self.stream.read(&mut chunk) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.expect("the connection is not reset"),
-            };
-            assert!(count > 0, "connection ended without a Close");
-            self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
-        }
-        let reply = self.replies.remove(0);
+        let next = self.0.try_next().expect("the connection is not reset");
+        let reply = next.expect("connection ended without a Close");
         match reply.close_code() {
             Some(code) => {
                 assert_eq!(code, 1001, "the server closes with 1001");

@@ -12,11 +12,9 @@ use std::thread;
 use std::time::Instant;
 
 use ring::hmac;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use sinews_proto::Role;
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, TestCertificate};
 
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
@@ -653,22 +651,17 @@ fn circuit_opens_after_failures_and_closes_after_a_success() {
 #[test]
 fn hooks_are_requested_over_tls() {
     let directory = Directory::new();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let certificate = CertificateDer::from_pem_slice(made.cert.pem().as_bytes()).unwrap();
-    let key = PrivateKeyDer::from_pem_slice(made.signing_key.serialize_pem().as_bytes()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
-    let app = Application::serve(Arc::new(|_| AppAnswer::Json(json!({}))), Some(Arc::new(config)));
+    let made = TestCertificate::new();
+    let app =
+        Application::serve(Arc::new(|_| AppAnswer::Json(json!({}))), Some(Arc::new(made.server_config())));
     let url = format!("https://localhost:{}/", app.address.port());
-    let trusted = directory.write("ca.pem", &made.cert.pem());
+    let trusted = directory.write("ca.pem", &made.pem());
     let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\nca_file = {trusted:?}\n"));
     let mut client = Client::connect(&server);
     for _ in 0..3 {
         assert_eq!(publish(&mut client, "a", &json!(1))["op"], "ack");
     }
-    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let untrusted = directory.write("other.pem", &other.cert.pem());
+    let untrusted = directory.write("other.pem", &TestCertificate::new().pem());
     let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\nca_file = {untrusted:?}\n"));
     assert_eq!(
         publish(&mut Client::connect(&server), "a", &json!(1))["code"],

@@ -1,5 +1,6 @@
 //! `sinews connect --http2` with `sinews serve`.
 
+use sinews_testkit::TestCertificate;
 use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
@@ -9,7 +10,6 @@ use std::time::Duration;
 
 use crate::config::Directory;
 use crate::support::{Running, program};
-use crate::tls::TestCertificate;
 
 fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
     connect_over("--http2", &[&["--no-proxy"], arguments].concat(), input)
@@ -86,9 +86,9 @@ fn connect_speaks_http2_in_clear_text() {
 
 #[test]
 fn connect_speaks_http2_over_tls_and_unix_sockets() {
-    let (made, directory) = (TestCertificate::new("localhost"), Directory::new());
-    let certificate = directory.write("a.pem", &made.certificate);
-    let key = directory.write("a.key", &made.key);
+    let (made, directory) = (TestCertificate::new(), Directory::new());
+    let certificate = directory.write("a.pem", &made.pem());
+    let key = directory.write("a.key", &made.key_pem());
     let socket = directory.path("socket");
     let listen = format!("unix:{socket}");
     let tls = [

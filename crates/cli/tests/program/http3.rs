@@ -1,5 +1,6 @@
 //! `sinews connect --http3` with `sinews serve`.
 
+use sinews_testkit::TestCertificate;
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::process::Stdio;
@@ -7,7 +8,6 @@ use std::process::Stdio;
 use crate::config::Directory;
 use crate::http2::connect_over;
 use crate::support::{Running, program};
-use crate::tls::TestCertificate;
 
 fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
     connect_over("--http3", arguments, input)
@@ -15,9 +15,9 @@ fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
 
 #[test]
 fn connect_speaks_http3() {
-    let (made, directory) = (TestCertificate::new("localhost"), Directory::new());
-    let certificate = directory.write("a.pem", &made.certificate);
-    let key = directory.write("a.key", &made.key);
+    let (made, directory) = (TestCertificate::new(), Directory::new());
+    let certificate = directory.write("a.pem", &made.pem());
+    let key = directory.write("a.key", &made.key_pem());
     let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
     let server = Running::serve(&[&tls[..], &["--http-http3"]].concat());
     let url = format!("wss://localhost:{}/echo", server.address.port());

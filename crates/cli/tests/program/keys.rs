@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::Frame;
 
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
-use crate::support::{Running, Socket};
+use crate::support::{Running, Socket, body, status};
 
 /// A client of the protocol, and its view of one topic.
 struct Client {
@@ -26,13 +26,12 @@ impl Client {
     }
 
     fn receive(&mut self) -> Value {
-        let Some(Reply::Message(_, payload)) = self.socket.next() else { panic!("the socket has ended") };
-        serde_json::from_slice(&payload).unwrap()
+        self.socket.receive_message()
     }
 
     /// Sends a request and returns its answer. Updates before it are applied.
     fn request(&mut self, body: Value) -> Value {
-        self.socket.send(&Frame::text(body.to_string()));
+        self.socket.send_message(&body);
         loop {
             let message = self.receive();
             if message["op"] != "keys" {
@@ -72,14 +71,6 @@ impl Client {
         }
         json!(self.keys)
     }
-}
-
-fn body(answer: &str) -> Value {
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap_or_else(|_| panic!("{answer}"))
-}
-
-fn status(answer: &str) -> u16 {
-    answer[9..12].parse().unwrap()
 }
 
 #[test]

@@ -8,16 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};
 
-use crate::auth::{SECRET, token};
+use crate::auth::{SECRET, status, token};
 use crate::config::Directory;
-use crate::hooks::{AppAnswer, Application};
+use crate::hooks::{AppAnswer, Application, serve};
 use crate::protocol::Client;
-use crate::support::{Running, TIMEOUT, program};
-
-fn serve(directory: &Directory, file: &str) -> Running {
-    let file = directory.write("sinews.toml", file);
-    Running::start(program().args(["serve", "--listen", "127.0.0.1:0", "--config", &file]))
-}
+use crate::support::{Running, TIMEOUT};
 
 fn publish(client: &mut Client, topic: &str, data: &str) -> Value {
     client.request(json!({"op": "publish", "id": 1, "topic": topic, "data": data}))
@@ -25,10 +20,6 @@ fn publish(client: &mut Client, topic: &str, data: &str) -> Value {
 
 fn subscribe(client: &mut Client, topic: &str) -> Value {
     client.request(json!({"op": "subscribe", "id": 1, "topic": topic}))
-}
-
-fn status(answer: &str) -> &str {
-    &answer["HTTP/1.1 ".len()..][..3]
 }
 
 #[test]

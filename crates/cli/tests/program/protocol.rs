@@ -12,28 +12,45 @@ pub(crate) struct Client(pub(crate) Socket);
 
 impl Client {
     pub(crate) fn connect(server: &Running) -> Self {
-        Self::with(server, "/ws", "")
+        Self::at(server, "/ws")
+    }
+
+    pub(crate) fn at(server: &Running, path: &str) -> Self {
+        Self::with(server, path, "")
     }
 
     pub(crate) fn with(server: &Running, path: &str, lines: &str) -> Self {
+        Self::welcomed(server, path, lines).0
+    }
+
+    /// A client and its welcome.
+    pub(crate) fn welcomed(server: &Running, path: &str, lines: &str) -> (Self, Value) {
         let mut client = Self(server.try_websocket(path, lines).expect("a socket"));
-        assert_eq!(client.receive_message()["op"], "welcome");
-        client
+        let welcome = client.receive_message();
+        assert_eq!(welcome["op"], "welcome");
+        (client, welcome)
     }
 
     pub(crate) fn send_message(&mut self, body: &Value) {
-        self.0.send(&Frame::text(body.to_string()));
+        self.0.send_message(body);
     }
 
     pub(crate) fn receive_message(&mut self) -> Value {
-        let Some(Reply::Message(_, payload)) = self.0.next() else { panic!("the socket has ended") };
-        serde_json::from_slice(&payload).unwrap()
+        self.0.receive_message()
     }
 
     /// Sends a message and returns the next reply.
     pub(crate) fn request(&mut self, body: Value) -> Value {
-        self.send_message(&body);
-        self.receive_message()
+        self.0.request(&body)
+    }
+
+    /// Subscribes with further fields; returns the acknowledgement.
+    pub(crate) fn subscribe_with(&mut self, topic: &str, more: &Value) -> Value {
+        let mut request = json!({ "op": "subscribe", "id": "s", "topic": topic });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let ack = self.request(request);
+        assert_eq!(ack["op"], "ack", "{ack}");
+        ack
     }
 
     fn subscribe(&mut self, topic: &str) {

@@ -1,5 +1,6 @@
 //! SIGHUP, with flags and environment variables alone: the files that they name are read again.
 
+use sinews_testkit::TestCertificate;
 use std::io::{BufRead, BufReader, Lines};
 use std::process::ChildStderr;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use crate::auth::{SECRET, keys, post, status, token};
 use crate::directory::Directory;
 use crate::reference::{self, ReferenceSetting};
 use crate::support::{Running, TIMEOUT, program, unused_address};
-use crate::tls::{self, TestCertificate};
+use crate::tls;
 
 type Log = Lines<BufReader<ChildStderr>>;
 
@@ -57,9 +58,9 @@ fn signal_during_the_start_has_no_effect() {
 #[test]
 fn files_of_flags_and_variables_are_read_again() {
     let directory = Directory::new();
-    let made = TestCertificate::new("localhost");
+    let made = TestCertificate::new();
     let (certificate, key) =
-        (directory.write("a.pem", &made.certificate), directory.write("a.key", &made.key));
+        (directory.write("a.pem", &made.pem()), directory.write("a.key", &made.key_pem()));
     let secret = directory.write("secret", SECRET);
     let former = "k".repeat(32);
     let keys = directory.write("keys", &format!("a {former} publish\n"));
@@ -86,9 +87,9 @@ fn files_of_flags_and_variables_are_read_again() {
         assert_eq!(status(&plain.request(&head, r#"{"topic":"a","data":1}"#)), expected);
     }
 
-    let renewed = TestCertificate::new("localhost");
-    directory.write("a.pem", &renewed.certificate);
-    directory.write("a.key", &renewed.key);
+    let renewed = TestCertificate::new();
+    directory.write("a.pem", &renewed.pem());
+    directory.write("a.key", &renewed.key_pem());
     let line = reload(&encrypted, &mut encrypted_log);
     assert!(line.contains(&format!("--tls-certificate {certificate}, --tls-key {key}")), "{line}");
     assert!(tls::get(&encrypted, "localhost", &[&renewed]).is_ok());
@@ -127,8 +128,8 @@ fn content(name: &str, made: &TestCertificate) -> String {
         | "hooks.ca_file"
         | "webhook.*.ca_file"
         | "pusher.app[].webhook_ca_file"
-        | "tls.certificate" => made.certificate.clone(),
-        "tls.key" => made.key.clone(),
+        | "tls.certificate" => made.pem(),
+        "tls.key" => made.key_pem(),
         "pusher.apps_directory" => "id = \"1\"\nkey = \"k\"\nsecret = \"s\"\n".to_owned(),
         _ => panic!("a content for the file of {name}"),
     }
@@ -136,7 +137,7 @@ fn content(name: &str, made: &TestCertificate) -> String {
 
 #[test]
 fn each_file_of_a_setting_is_read_again_or_its_change_needs_a_restart() {
-    let made = TestCertificate::new("localhost");
+    let made = TestCertificate::new();
     let has_store = cfg!(feature = "nats");
     let settings = reference::settings();
     // A directory whose change needs a restart has data of the server.
@@ -150,8 +151,8 @@ fn each_file_of_a_setting_is_read_again_or_its_change_needs_a_restart() {
         let path = if setting.is_directory() { directory.path("") } else { file };
         let mut with = setting.with(&path);
         match name {
-            "tls.certificate" => with[1].1 = directory.write("key", &made.key),
-            "tls.key" => with[1].1 = directory.write("certificate", &made.certificate),
+            "tls.certificate" => with[1].1 = directory.write("key", &made.key_pem()),
+            "tls.key" => with[1].1 = directory.write("certificate", &made.pem()),
             _ => {}
         }
         let mut command = program();

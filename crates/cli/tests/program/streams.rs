@@ -8,7 +8,8 @@ use sinews_stream::record::{self, RecordBuilder, ValueKind};
 use sinews_testkit::{Frame, Reply};
 
 use crate::config::Directory;
-use crate::support::{Running, Socket, TIMEOUT};
+use crate::protocol::Client;
+use crate::support::{Running, Socket, TIMEOUT, body};
 
 mod crash;
 mod damage;
@@ -47,30 +48,7 @@ fn plain_address(running: &Running) -> SocketAddr {
     address.parse().unwrap()
 }
 
-/// A client in JSON.
-struct Json(Socket);
-
-impl Json {
-    fn connect(server: &Running, path: &str) -> Self {
-        let mut client = Self(server.websocket(path));
-        assert_eq!(client.receive_message()["op"], "welcome");
-        client
-    }
-
-    fn send_message(&mut self, reply: &Value) {
-        self.0.send(&Frame::text(reply.to_string()));
-    }
-
-    fn receive_message(&mut self) -> Value {
-        let Some(Reply::Message(_, payload)) = self.0.next() else { panic!("the socket has ended") };
-        serde_json::from_slice(&payload).unwrap()
-    }
-
-    fn request(&mut self, reply: Value) -> Value {
-        self.send_message(&reply);
-        self.receive_message()
-    }
-
+impl Client {
     /// The next `count` records, in any number of messages: partition, offset and data.
     fn records(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
         let mut records = Vec::new();
@@ -239,10 +217,6 @@ fn records(values: &[&[u8]]) -> Vec<u8> {
     builder.finish().unwrap().into_bytes().to_vec()
 }
 
-fn body(answer: &str) -> Value {
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-}
-
 #[test]
 fn posted_records_are_read_with_get() {
     let server = Server::start(&[]);
@@ -332,8 +306,8 @@ fn invalid_posts_and_reads_are_rejected() {
 #[test]
 fn streams_are_served_in_json() {
     let server = Server::start(&[]);
-    let mut here = Json::connect(&server.running, "/streams/news");
-    let mut anywhere = Json::connect(&server.running, "/ws");
+    let mut here = Client::at(&server.running, "/streams/news");
+    let mut anywhere = Client::at(&server.running, "/ws");
     let ack = here.request(json!({"op": "append", "id": 1, "data": "one"}));
     assert_eq!(ack, json!({"op": "ack", "id": 1, "stream": "news", "partition": 0, "offset": 0, "count": 1}));
     let many = json!({"op": "append", "id": 2, "stream": "news", "ack": "memory",
@@ -388,7 +362,7 @@ fn streams_are_served_in_json() {
 #[test]
 fn unacknowledged_producer_receives_rejections() {
     let server = Server::start(&["--streams-segment-bytes", "64k"]);
-    let mut json = Json::connect(&server.running, "/streams/s");
+    let mut json = Client::at(&server.running, "/streams/s");
     let mut binary = Binary::plain(&server, "s");
     let large = "x".repeat(40_000);
     let taken = json.request(json!({"op": "append", "id": 1, "ack": "none", "data": large}));
@@ -412,7 +386,7 @@ fn unacknowledged_producer_receives_rejections() {
 #[test]
 fn damage_on_disk_is_reported_as_a_gap() {
     let server = Server::start(&[]);
-    let mut json = Json::connect(&server.running, "/streams/s");
+    let mut json = Client::at(&server.running, "/streams/s");
     for batch in [json!([{"data": "a"}, {"data": "harmed"}, {"data": "c"}]), json!([{"data": "d"}])] {
         assert_eq!(json.request(json!({"op": "append", "id": 1, "records": batch}))["op"], "ack");
     }
@@ -431,8 +405,7 @@ fn damage_on_disk_is_reported_as_a_gap() {
     assert_eq!(json.receive_message(), gap);
     assert_eq!(json.records(1), [(0, 3, json!("d"))]);
     // A single read shows by its offsets which records are missing.
-    let read =
-        Json::connect(&server.running, "/streams/s").request(json!({"op": "read", "id": 3, "offset": 0}));
+    let read = Client::at(&server.running, "/streams/s").request(json!({"op": "read", "id": 3, "offset": 0}));
     let offsets: Vec<_> = read["records"].as_array().unwrap().iter().map(|it| &it["offset"]).collect();
     assert_eq!((offsets, &read["next"]), (vec![&json!(0), &json!(3)], &json!(4)));
     let lines = server.running.get("/streams/s");
@@ -445,7 +418,7 @@ fn catching_up_continues_into_following_without_a_gap() {
     let server = Server::start(&["--threads", "2"]);
     const COUNT: usize = 3_000;
     let mut producer = Binary::plain(&server, "s");
-    let mut early = Json::connect(&server.running, "/streams/s");
+    let mut early = Client::at(&server.running, "/streams/s");
     assert_eq!(early.request(json!({"op": "consume", "id": 1, "from": "earliest"}))["op"], "ack");
     for number in 0..COUNT as u64 {
         let large = vec![b'x'; (number as usize * 37) % 2_000];

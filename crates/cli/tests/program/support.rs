@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};
 use tempfile::TempDir;
@@ -128,6 +129,18 @@ impl Running {
         self.request(&format!("GET {path} HTTP/1.1"), "")
     }
 
+    /// Whether `/readyz` reports that it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.get("/readyz").starts_with("HTTP/1.1 200 ")
+    }
+
+    /// The value of a metric with its labels; empty if there is none.
+    pub(crate) fn metric(&self, name: &str) -> String {
+        let text = self.get("/metrics");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_default().to_owned()
+    }
+
     pub(crate) fn websocket(&self, path: &str) -> Socket {
         self.try_websocket(path, "").expect("a WebSocket")
     }
@@ -144,23 +157,7 @@ impl Running {
     }
 
     pub(crate) fn try_websocket_at(&self, path: &str, host: &str, lines: &str) -> Result<Socket, String> {
-        let mut stream = self.connect();
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
-        );
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).unwrap();
-        if !head.starts_with("HTTP/1.1 101 ") {
-            return Err(head);
-        }
-        Ok(Socket { stream, head, reader: Reader::new(Role::Server, None), replies: Vec::new() })
+        Socket::upgrade(self.connect(), path, host, lines)
     }
 
     /// The exit status and the log.
@@ -202,6 +199,34 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
+    /// Makes a WebSocket of a connection.
+    ///
+    /// # Errors
+    /// The head of a rejection.
+    pub(crate) fn upgrade(
+        mut stream: TcpStream,
+        path: &str,
+        host: &str,
+        lines: &str,
+    ) -> Result<Self, String> {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        if !head.starts_with("HTTP/1.1 101 ") {
+            return Err(head);
+        }
+        Ok(Self { stream, head, reader: Reader::new(Role::Server, None), replies: Vec::new() })
+    }
+
     /// Sets the size of the kernel's receive buffer, which would grow while the client does not read.
     pub(crate) fn fix_receive_buffer(&self) {
         rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, 64 << 10).unwrap();
@@ -209,6 +234,24 @@ impl Socket {
 
     pub(crate) fn send(&mut self, frame: &Frame) {
         self.stream.write_all(&frame.encode(Role::Client)).unwrap();
+    }
+
+    /// Sends a message of a protocol in JSON.
+    pub(crate) fn send_message(&mut self, message: &Value) {
+        self.send(&Frame::text(message.to_string()));
+    }
+
+    pub(crate) fn receive_message(&mut self) -> Value {
+        match self.next() {
+            Some(Reply::Message(_, payload)) => serde_json::from_slice(&payload).unwrap(),
+            other => panic!("no message: {other:?}"),
+        }
+    }
+
+    /// Sends a message and returns the next one of the server.
+    pub(crate) fn request(&mut self, message: &Value) -> Value {
+        self.send_message(message);
+        self.receive_message()
     }
 
     pub(crate) fn next(&mut self) -> Option<Reply> {
@@ -233,4 +276,25 @@ impl Socket {
         }
         Ok(Some(self.replies.remove(0)))
     }
+}
+
+/// The status and the content of an answer.
+pub(crate) fn parts(answer: &str) -> (u16, &str) {
+    let (head, content) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), content)
+}
+
+pub(crate) fn status(answer: &str) -> u16 {
+    parts(answer).0
+}
+
+/// The status and the content of an answer, as JSON if it is JSON.
+pub(crate) fn parsed(answer: &str) -> (u16, Value) {
+    let (status, content) = parts(answer);
+    (status, serde_json::from_str(content).unwrap_or_else(|_| Value::from(content)))
+}
+
+/// The content of an answer in JSON.
+pub(crate) fn body(answer: &str) -> Value {
+    serde_json::from_str(parts(answer).1).unwrap_or_else(|_| panic!("{answer}"))
 }

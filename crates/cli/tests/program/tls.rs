@@ -4,29 +4,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+use sinews_testkit::TestCertificate;
+use sinews_testkit::tls::trusting;
 
 use crate::config::Directory;
 use crate::support::{Running, fails, program};
-
-/// A self-signed certificate and its key.
-pub(crate) struct TestCertificate {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
-}
-
-impl TestCertificate {
-    pub(crate) fn new(name: &str) -> Self {
-        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-        Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
-    }
-
-    fn der(&self) -> CertificateDer<'static> {
-        CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()
-    }
-}
 
 /// A client that requests a server name and trusts these certificates.
 fn client(
@@ -34,14 +18,7 @@ fn client(
     name: &str,
     trusted: &[&TestCertificate],
 ) -> StreamOwned<ClientConnection, TcpStream> {
-    let mut roots = RootCertStore::empty();
-    for made in trusted {
-        roots.add(made.der()).unwrap();
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
+    let config = Arc::new(trusting(trusted.iter().map(|made| made.der())));
     let name = ServerName::try_from(name.to_owned()).unwrap();
     StreamOwned::new(ClientConnection::new(config, name).unwrap(), server.connect())
 }
@@ -57,9 +34,9 @@ pub(crate) fn get(server: &Running, name: &str, trusted: &[&TestCertificate]) ->
 
 #[test]
 fn all_routes_are_served_over_tls() {
-    let (made, directory) = (TestCertificate::new("localhost"), Directory::new());
+    let (made, directory) = (TestCertificate::new(), Directory::new());
     let (certificate, key) =
-        (directory.write("a.pem", &made.certificate), directory.write("a.key", &made.key));
+        (directory.write("a.pem", &made.pem()), directory.write("a.key", &made.key_pem()));
     let mut command = program();
     command.args(["--listen", "0.0.0.0:0", "--tls-certificate", &certificate, "--tls-key", &key]);
     let server = Running::start(&mut command);
@@ -97,11 +74,12 @@ fn all_routes_are_served_over_tls() {
 #[test]
 fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
     let directory = Directory::new();
-    let (one, two) = (TestCertificate::new("one.example"), TestCertificate::new("two.example"));
+    let (one, two) =
+        (TestCertificate::for_names(&["one.example"]), TestCertificate::for_names(&["two.example"]));
     let mut lists = [Vec::new(), Vec::new()];
     for (name, made) in [("one", &one), ("two", &two)] {
-        lists[0].push(directory.write(&format!("{name}.pem"), &made.certificate));
-        lists[1].push(directory.write(&format!("{name}.key"), &made.key));
+        lists[0].push(directory.write(&format!("{name}.pem"), &made.pem()));
+        lists[1].push(directory.write(&format!("{name}.key"), &made.key_pem()));
     }
     let text = format!("[tls]\ncertificate = {:?}\nkey = {:?}\n", lists[0], lists[1]);
     let file = directory.write("sinews.toml", &text);
@@ -114,14 +92,14 @@ fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
         assert!(get(&server, name, &[made]).unwrap().starts_with("HTTP/1.1 200 "));
     }
 
-    let renewed = TestCertificate::new("two.example");
-    directory.write("two.pem", &renewed.certificate);
+    let renewed = TestCertificate::for_names(&["two.example"]);
+    directory.write("two.pem", &renewed.pem());
     server.signal("HUP");
     let line = until("was not applied");
     assert!(line.contains("tls.key") && line.contains("two.key"), "half of it is renewed: {line}");
     assert!(get(&server, "two.example", &[&two]).is_ok());
 
-    directory.write("two.key", &renewed.key);
+    directory.write("two.key", &renewed.key_pem());
     server.signal("HUP");
     until("has been read again");
     assert!(
@@ -138,9 +116,10 @@ fn certificates_are_chosen_by_name_and_renewed_by_a_signal() {
 #[test]
 fn certificate_errors_name_file_and_setting() {
     let directory = Directory::new();
-    let (made, other) = (TestCertificate::new("localhost"), TestCertificate::new("localhost"));
-    let certificate = directory.write("a.pem", &made.certificate);
-    let (key, wrong) = (directory.write("a.key", &made.key), directory.write("b.key", &other.key));
+    let (made, other) = (TestCertificate::new(), TestCertificate::new());
+    let certificate = directory.write("a.pem", &made.pem());
+    let (key, wrong) =
+        (directory.write("a.key", &made.key_pem()), directory.write("b.key", &other.key_pem()));
     for (certificate, key, parts) in [
         ("/nowhere.pem", &*key, &["tls.certificate: /nowhere.pem: "][..]),
         (&*certificate, "/nowhere.key", &["tls.key: /nowhere.key: "]),

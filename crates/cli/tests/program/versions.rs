@@ -10,18 +10,14 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use quinn_proto::StreamId;
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use sinews_http::h2::{Config, Event, FieldBuffer, H2Connection, RequestTarget};
 use sinews_proto::Role;
-use sinews_testkit::{Frame, Reader, Reply};
+use sinews_testkit::{Frame, Reader, Reply, TestCertificate};
 
 use self::quic_client::QuicClient;
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
 use crate::support::{Running, TIMEOUT};
-use crate::tls::TestCertificate;
 
 const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
 
@@ -29,7 +25,7 @@ const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
 struct Versions {
     server: Running,
     unix: String,
-    certificate: String,
+    certificate: TestCertificate,
 }
 
 /// Status and content of an answer.
@@ -83,15 +79,15 @@ type IsDone<'a> = &'a dyn Fn(&Answer) -> bool;
 
 impl Versions {
     fn serve(directory: &Directory, arguments: &[&str]) -> Self {
-        let made = TestCertificate::new("localhost");
-        let certificate = directory.write("a.pem", &made.certificate);
-        let key = directory.write("a.key", &made.key);
+        let made = TestCertificate::new();
+        let certificate = directory.write("a.pem", &made.pem());
+        let key = directory.write("a.key", &made.key_pem());
         let unix = directory.path("socket");
         let listen = format!("unix:{unix}");
         let listen = ["--tls-certificate", &certificate, "--tls-key", &key, "--listen", &listen];
         let versions = ["--http-http2-clear-text", "--http-http3", "--access-log"];
         let server = Running::serve(&[&listen[..], &versions, arguments].concat());
-        Self { server, unix, certificate: made.certificate }
+        Self { server, unix, certificate: made }
     }
 
     /// Sends a request over a version, and receives until the end or until the answer is complete for the test.
@@ -191,8 +187,7 @@ impl Versions {
     }
 
     fn call_http3(&self, call: &Call<'_>, is_done: IsDone<'_>) -> Answer {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
+        let roots = self.certificate.roots();
         let mut client = QuicClient::connect(self.server.address, roots, "h3", Instant::now());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();

@@ -64,16 +64,10 @@ fn join(client: &mut Client, topic: &str, member: &str) {
     assert_eq!(ack["op"], "ack", "{ack}");
 }
 
-fn metric(server: &Running, name: &str) -> String {
-    let text = server.get("/metrics");
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_default().to_owned()
-}
-
 fn wait_for_metric(server: &Running, name: &str, value: &str) {
     let begin = Instant::now();
-    while metric(server, name) != value {
-        assert!(begin.elapsed() < TIMEOUT, "{name} is {}, not {value}", metric(server, name));
+    while server.metric(name) != value {
+        assert!(begin.elapsed() < TIMEOUT, "{name} is {}, not {value}", server.metric(name));
         std::thread::park_timeout(std::time::Duration::from_millis(5));
     }
 }
@@ -113,7 +107,7 @@ fn events_of_topics_members_messages_and_connections_are_sent() {
     assert_eq!(closed["address"], "127.0.0.1");
     let delivered = "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}";
     wait_for_metric(&server, delivered, "9");
-    assert_eq!(metric(&server, "sinews_webhook_queued_events{webhook=\"app\"}"), "0");
+    assert_eq!(server.metric("sinews_webhook_queued_events{webhook=\"app\"}"), "0");
 }
 
 #[test]
@@ -158,7 +152,7 @@ fn attempts(
     publish(&mut Client::connect(&server), "a", &json!(1));
     wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}", "1");
     let count = is_done.load(Ordering::Acquire);
-    assert_eq!(metric(&server, "sinews_webhook_retries_total{webhook=\"app\"}"), (count - 1).to_string());
+    assert_eq!(server.metric("sinews_webhook_retries_total{webhook=\"app\"}"), (count - 1).to_string());
     (0..count).map(|_| app.request()).collect()
 }
 
@@ -263,11 +257,11 @@ fn of_a_rejected_batch_only_the_rejected_event_is_dropped() {
     assert_eq!(accepted, [(1, 2), (2, 2), (3, 1), (4, 1)]);
     assert_eq!(ids.len(), 5, "all five, three, two, one, two");
     let count = |result: &str| {
-        metric(&server, &format!("sinews_webhook_events_total{{webhook=\"app\",result={result:?}}}"))
+        server.metric(&format!("sinews_webhook_events_total{{webhook=\"app\",result={result:?}}}"))
     };
     wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}", "5");
     assert_eq!(count("failed"), "1");
-    assert_eq!(metric(&server, "sinews_webhook_retries_total{webhook=\"app\"}"), "0");
+    assert_eq!(server.metric("sinews_webhook_retries_total{webhook=\"app\"}"), "0");
 }
 
 #[test]
@@ -311,7 +305,7 @@ fn events_wait_while_the_application_is_away_and_arrive_in_order() {
     let server = serve(&directory, &file);
     let mut client = Client::connect(&server);
     publish(&mut client, "a", &json!(0));
-    while metric(&server, "sinews_webhook_retries_total{webhook=\"app\"}") == "0" {
+    while server.metric("sinews_webhook_retries_total{webhook=\"app\"}") == "0" {
         std::thread::park_timeout(std::time::Duration::from_millis(5));
     }
     for number in 1..20 {

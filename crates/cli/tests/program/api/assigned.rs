@@ -42,7 +42,7 @@ fn clients_are_subscribed_to_the_topics_of_their_token_and_to_personal_topics() 
     let (mut client, _) = connect(&server, &anna);
     let topics: Vec<Value> = (0..4)
         .map(|_| {
-            let message = client.receive();
+            let message = client.receive_message();
             assert_eq!(message["op"], "subscribed", "{message}");
             message["topic"].clone()
         })
@@ -50,7 +50,7 @@ fn clients_are_subscribed_to_the_topics_of_their_token_and_to_personal_topics() 
     assert_eq!(topics, ["orders.7", "news.*", "personal.anna", "all.anna.>"]);
     for topic in ["orders.7", "news.a", "personal.anna", "all.anna.b.c"] {
         publish(&server, topic);
-        assert_eq!(client.receive()["topic"], topic);
+        assert_eq!(client.receive_message()["topic"], topic);
     }
     // The client itself has no right.
     assert_eq!(client.request(json!({"op": "subscribe", "id": 1, "topic": "orders.7"}))["code"], 403);
@@ -64,7 +64,7 @@ fn clients_are_subscribed_to_the_topics_of_their_token_and_to_personal_topics() 
     client
         .0
         .send(&sinews_testkit::Frame::text(json!({"op": "token", "id": 2, "token": renewed}).to_string()));
-    let messages = [client.receive(), client.receive()];
+    let messages = [client.receive_message(), client.receive_message()];
     assert!(messages.iter().any(|message| message["topic"] == "orders.8"), "{messages:?}");
     let (mut wild, _) = connect(&server, &token(&secret, &["--subject", "*", "--subscribe", "a"]));
     assert_eq!(wild.request(json!({"op": "ping", "id": 1})), json!({"op": "pong", "id": 1}));
@@ -114,8 +114,8 @@ fn backend_assigns_topics_by_a_refresh() {
     let (mut client, id) = connect(&server, &token(&secret, &["--subject", "anna", "--subscribe", "own"]));
     let claims = json!({"sub": "anna", "subscribe": "own", "topics": "orders.7"});
     call(&server, "POST /refresh", &json!({"connection": id, "claims": claims}));
-    assert_eq!(client.receive()["op"], "refreshed");
-    let subscribed = client.receive();
+    assert_eq!(client.receive_message()["op"], "refreshed");
+    let subscribed = client.receive_message();
     assert_eq!((&subscribed["op"], &subscribed["topic"]), (&json!("subscribed"), &json!("orders.7")));
     let many: Vec<String> = (0..65).map(|number| format!("t.{number}")).collect();
     for topics in [json!(many), json!("a..b"), json!("$pusher.a")] {

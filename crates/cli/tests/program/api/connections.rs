@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use sinews_testkit::{BodyReader, Frame, Reply};
 
-use super::{ApiClient, KEY, call, call_with, serve};
+use super::{KEY, call, call_with, serve};
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
+use crate::protocol::Client;
 use crate::support::Running;
 
 /// A server with tokens, and its secret.
@@ -19,8 +20,8 @@ pub(super) fn start(arguments: &[&str]) -> (Running, Directory, String) {
     (server, directory, secret)
 }
 
-pub(super) fn connect(server: &Running, token: &str) -> (ApiClient, String) {
-    let (client, welcome) = ApiClient::connect(server, &format!("/ws?token={token}"));
+pub(super) fn connect(server: &Running, token: &str) -> (Client, String) {
+    let (client, welcome) = Client::welcomed(server, &format!("/ws?token={token}"), "");
     (client, welcome["connection"].as_str().unwrap().to_owned())
 }
 
@@ -32,7 +33,7 @@ fn ids(list: &Value) -> Vec<&str> {
     list["connections"].as_array().unwrap().iter().map(|one| one["connection"].as_str().unwrap()).collect()
 }
 
-pub(super) fn close_of(client: &mut ApiClient) -> (u16, String) {
+pub(super) fn close_of(client: &mut Client) -> (u16, String) {
     match client.0.next() {
         Some(Reply::Close(Some(code), reason)) => (code, reason),
         other => panic!("{other:?} is no Close"),
@@ -88,7 +89,7 @@ fn slow_clients_are_listed_with_their_queue() {
     let wrong = call_with(&server, KEY, "", "GET /api/v1/connections?slow=1", "");
     assert_eq!(wrong.status, 400, "{}", wrong.body);
     while !ids(&list(&server, "?slow=true")).is_empty() {
-        slow.receive();
+        slow.receive_message();
     }
 }
 
@@ -100,14 +101,17 @@ fn backend_subscribes_and_unsubscribes_clients_without_rights() {
     let subscribed = call(&server, "POST /subscribe", &json!({"topic": "kept.a", "user": "anna"}));
     assert_eq!(subscribed, json!({"results": [{"connection": first}, {"connection": second}]}));
     for client in [&mut one, &mut other] {
-        let message = client.receive();
+        let message = client.receive_message();
         assert_eq!(
             (&message["op"], &message["topic"], &message["seq"]),
             (&json!("subscribed"), &json!("kept.a"), &json!(0))
         );
     }
     assert_eq!(call(&server, "POST /publish", &json!({"topic": "kept.a", "data": 1}))["subscribers"], 2);
-    assert_eq!((one.receive()["data"].clone(), other.receive()["data"].clone()), (json!(1), json!(1)));
+    assert_eq!(
+        (one.receive_message()["data"].clone(), other.receive_message()["data"].clone()),
+        (json!(1), json!(1))
+    );
     // A new token of the client does not end it.
     let ack = one.request(json!({"op": "token", "id": 1, "token": anna}));
     assert_eq!(ack["op"], "ack");
@@ -115,14 +119,14 @@ fn backend_subscribes_and_unsubscribes_clients_without_rights() {
     assert_eq!(twice, json!({"results": [{"connection": first}]}));
     let ended = call(&server, "POST /unsubscribe", &json!({"topic": "kept.a", "connection": second}));
     assert_eq!(ended, json!({"results": [{"connection": second}]}));
-    assert_eq!(other.receive(), json!({"op": "unsubscribed", "topic": "kept.a"}));
+    assert_eq!(other.receive_message(), json!({"op": "unsubscribed", "topic": "kept.a"}));
     let again = call(&server, "POST /unsubscribe", &json!({"topic": "kept.a", "connection": second}));
     assert_eq!(
         (&again["results"][0]["connection"], &again["results"][0]["code"]),
         (&json!(second), &json!(409))
     );
     assert_eq!(call(&server, "POST /publish", &json!({"topic": "kept.a", "data": 2}))["subscribers"], 1);
-    assert_eq!(one.receive()["data"], 2);
+    assert_eq!(one.receive_message()["data"], 2);
     // The right of the key limits the topics, and a raw connection has no further subscriptions.
     let nobody = call(&server, "POST /subscribe", &json!({"topic": "a", "user": "nobody"}));
     assert_eq!(nobody, json!({"results": []}));
@@ -213,7 +217,7 @@ fn backend_disconnects_a_user_and_a_connection() {
     let of = |user: &str| token(&secret, &["--subject", user, "--subscribe", ">"]);
     let (mut one, id) = connect(&server, &of("anna"));
     let (mut two, _) = connect(&server, &of("anna"));
-    let mut raw = ApiClient(
+    let mut raw = Client(
         server.try_websocket("/topics/a", &format!("Authorization: Bearer {}\r\n", of("anna"))).unwrap(),
     );
     let (mut ben, _) = connect(&server, &of("ben"));
@@ -245,7 +249,7 @@ fn revoked_tokens_are_rejected_and_their_connections_closed() {
     let (server, _directory, secret) = start(&[]);
     let of = |user: &str, id: &str| token(&secret, &["--subject", user, "--id", id, "--subscribe", ">"]);
     let (anna, ben, ben_too) = (of("anna", "a1"), of("ben", "b1"), of("ben", "b2"));
-    let mut clients: Vec<ApiClient> =
+    let mut clients: Vec<Client> =
         [&anna, &ben, &ben_too].iter().map(|token| connect(&server, token).0).collect();
     let revoked = call(&server, "POST /revoke", &json!({"user": "anna"}));
     assert_eq!(revoked["connections"], 1);

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::schema::fault;
-use super::{ApiAnswer, ApiClient, KEY, call_with, serve};
+use super::{ApiAnswer, KEY, call_with, serve};
 use crate::config::Directory;
+use crate::protocol::Client;
 use crate::support::Running;
 
 /// An operation of the document.
@@ -106,8 +107,8 @@ fn every_operation_of_the_document_answers_as_documented() {
     let arguments = ["--streams", &streams, "--history", "chat.>=10", "--auth-secret-file", &secret];
     let server = serve(&arguments);
     let token = crate::auth::token(&secret, &["--subject", "anna", "--subscribe", ">", "--publish", ">"]);
-    let (mut client, _) = ApiClient::connect(&server, &format!("/ws?token={token}"));
-    client.subscribe("chat.room");
+    let mut client = Client::at(&server, &format!("/ws?token={token}"));
+    client.subscribe_with("chat.room", &json!({}));
     client.request(
         json!({"op": "join", "id": 2, "topic": "chat.room", "member": {"id": "anna", "info": {"n": 1}}}),
     );

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use sinews_testkit::{BodyReader, Frame, Reply};
 
 use super::connections::{close_of, connect, start};
-use super::{ApiClient, KEY, call, call_with};
+use super::{KEY, call, call_with};
 use crate::auth::{SECRET, token};
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
+use crate::protocol::Client;
 use crate::support::{Running, TIMEOUT};
 
 fn in_an_hour() -> u64 {
@@ -29,38 +30,38 @@ fn backend_replaces_the_rights_of_connections() {
     let ((mut one, id), (mut two, _)) = (connect(&server, &of("t1")), connect(&server, &of("t2")));
     let raw =
         server.try_websocket("/topics/old", &format!("Authorization: Bearer {}\r\n", of("t3"))).unwrap();
-    let mut raw = ApiClient(raw);
+    let mut raw = Client(raw);
     for client in [&mut one, &mut two] {
-        client.subscribe("old");
+        client.subscribe_with("old", &json!({}));
     }
 
     // One connection: a subscription ends, and the new rights apply.
     let claims = json!({"sub": "anna", "subscribe": "new", "publish": "new", "exp": in_an_hour()});
     let refreshed = call(&server, "POST /refresh", &json!({"connection": id, "claims": claims}));
     assert_eq!(refreshed, json!({"connections": 1}));
-    let message = one.receive();
+    let message = one.receive_message();
     assert!(message["op"] == "refreshed" && is_an_hour(&message["expires_in"]), "{message}");
-    let ended = one.receive();
+    let ended = one.receive_message();
     assert_eq!(
         (&ended["op"], &ended["code"], &ended["topic"]),
         (&json!("error"), &json!(403), &json!("old"))
     );
-    one.subscribe("new");
+    one.subscribe_with("new", &json!({}));
     assert_eq!(two.request(json!({"op": "ping", "id": 1})), json!({"op": "pong", "id": 1}), "unchanged");
 
     // The connections of a token.
     let refreshed = call(&server, "POST /refresh", &json!({"token": "t2", "exp": in_an_hour()}));
     assert_eq!(refreshed, json!({"connections": 1}));
-    let message = two.receive();
+    let message = two.receive_message();
     assert!(message["op"] == "refreshed" && is_an_hour(&message["expires_in"]), "{message}");
-    two.subscribe("old");
+    two.subscribe_with("old", &json!({}));
 
     // All connections of a user, whose name changes.
     let claims = json!({"sub": "ben", "subscribe": "new"});
     let refreshed = call(&server, "POST /refresh", &json!({"user": "anna", "claims": claims}));
     assert_eq!(refreshed, json!({"connections": 3}));
     for client in [&mut one, &mut two] {
-        assert_eq!(client.receive(), json!({"op": "refreshed"}), "without an expiry");
+        assert_eq!(client.receive_message(), json!({"op": "refreshed"}), "without an expiry");
     }
     assert_eq!(close_of(&mut raw).0, 4403, "a raw connection has one subscription");
     drop(raw);
@@ -106,7 +107,7 @@ fn earlier_expiry_closes_the_connection_in_time() {
         }
     };
     assert_eq!((refreshed.status, refreshed.body), (200, json!({"connections": 1})));
-    assert_eq!(client.receive()["op"], "refreshed");
+    assert_eq!(client.receive_message()["op"], "refreshed");
     assert_eq!(close_of(&mut client), (4401, "the token has expired".to_owned()));
 }
 
@@ -126,7 +127,7 @@ fn invalid_changes_of_rights_are_rejected() {
         let answer = call_with(&server, KEY, "", "POST /api/v1/refresh", &body.to_string());
         assert_eq!(answer.status, status, "{body}: {}", answer.body);
     }
-    client.subscribe("still");
+    client.subscribe_with("still", &json!({}));
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn connections_at_all_nodes_are_refreshed() {
         let body = json!({"user": "anna", "claims": {"sub": "anna", "subscribe": "a"}});
         assert_eq!(call(&nodes[0], "POST /refresh", &body), json!({"connections": 2}));
         for client in &mut clients {
-            assert_eq!(client.receive(), json!({"op": "refreshed"}));
+            assert_eq!(client.receive_message(), json!({"op": "refreshed"}));
             let denied = client.request(json!({"op": "subscribe", "id": 1, "topic": "b"}));
             assert_eq!(denied["code"], 403);
             client.0.send(&Frame::ping(""));

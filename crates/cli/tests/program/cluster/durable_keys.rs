@@ -11,7 +11,7 @@ use sinews_testkit::{Frame, Reply};
 
 use super::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
-use crate::support::{Running, TIMEOUT};
+use crate::support::{Running, TIMEOUT, parsed};
 
 /// Nodes with a directory each.
 struct DurableNodes {
@@ -104,17 +104,12 @@ fn put_settled(node: &Running, path: &str, value: &str, condition: &str) -> (u16
 
 fn put(node: &Running, path: &str, value: &str, condition: &str) -> (u16, Value) {
     let head = format!("PUT /topics/{path} HTTP/1.1\r\nContent-Type: application/json{condition}");
-    answer(&node.request(&head, value))
-}
-
-fn answer(answer: &str) -> (u16, Value) {
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
-    (answer[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
+    parsed(&node.request(&head, value))
 }
 
 /// The keys and their values; `None` if they cannot be read yet.
 fn keys(node: &Running, topic: &str) -> Option<Vec<(String, Value)>> {
-    let (status, page) = answer(&node.get(&format!("/topics/{topic}/keys")));
+    let (status, page) = parsed(&node.get(&format!("/topics/{topic}/keys")));
     let keys = page["keys"].as_array().filter(|_| status == 200)?;
     Some(keys.iter().map(|key| (key["key"].as_str().unwrap().to_owned(), key["data"].clone())).collect())
 }
@@ -126,7 +121,7 @@ fn restart_of_all_nodes(protocol: WireProtocol, order: [usize; 2], more: &[&'sta
     let counter = nodes.put_when_owned(1, "t.a/keys/counter", "1");
     nodes.put_when_owned(1, "t.a/keys/gone", "1");
     until("the key is deleted", || {
-        answer(&nodes.node(0).request("DELETE /topics/t.a/keys/gone HTTP/1.1", "")).0 == 200
+        parsed(&nodes.node(0).request("DELETE /topics/t.a/keys/gone HTTP/1.1", "")).0 == 200
     });
     // In memory only: not within the pattern.
     nodes.put_when_owned(0, "other/keys/k", "1");
@@ -166,22 +161,20 @@ fn restart_of_all_nodes(protocol: WireProtocol, order: [usize; 2], more: &[&'sta
     assert!(reply["op"] == "ack" && reply["seq"].as_u64() > counter["seq"].as_u64(), "{reply}");
 }
 
-#[test]
-fn durable_keys_survive_sigkill_of_all_nodes_at_nats() {
-    restart_of_all_nodes(WireProtocol::Nats, [0, 1], &[]);
-}
-
-/// One cluster has durable keys, and durable topics at a broker.
+/// Options of durable topics at a broker.
 #[cfg(feature = "nats")]
-#[test]
-fn durable_keys_survive_sigkill_of_all_nodes_beside_durable_topics_at_a_broker() {
-    let topics = ["--store", "nats://127.0.0.1:1", "--streams-topics", "stored.>"];
-    restart_of_all_nodes(WireProtocol::Nats, [1, 0], &topics);
-}
+const TOPICS: [&str; 4] = ["--store", "nats://127.0.0.1:1", "--streams-topics", "stored.>"];
 
-#[test]
-fn durable_keys_survive_sigkill_of_all_nodes_at_redis() {
-    restart_of_all_nodes(WireProtocol::Redis, [1, 0], &[]);
+sinews_testkit::tests! {
+    durable_keys_survive_sigkill_of_all_nodes_at_nats =>
+        restart_of_all_nodes(WireProtocol::Nats, [0, 1], &[]);
+    // One cluster has durable keys, and durable topics at a broker.
+    #[cfg(feature = "nats")] durable_keys_survive_sigkill_of_all_nodes_beside_durable_topics_at_a_broker =>
+        restart_of_all_nodes(WireProtocol::Nats, [1, 0], &TOPICS);
+    durable_keys_survive_sigkill_of_all_nodes_at_redis =>
+        restart_of_all_nodes(WireProtocol::Redis, [1, 0], &[]);
+    durable_keys_survive_sigkill_of_the_owner_at_nats => end_of_the_owner(WireProtocol::Nats);
+    durable_keys_survive_sigkill_of_the_owner_at_redis => end_of_the_owner(WireProtocol::Redis);
 }
 
 /// Each acknowledged write survives, also the one after which the owner is killed at once.
@@ -208,16 +201,6 @@ fn end_of_the_owner(protocol: WireProtocol) {
         let names = |keys: Vec<(String, Value)>| keys.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
         until("it has all keys", || keys(nodes.node(at), "t.a").is_some_and(|keys| names(keys) == expected));
     }
-}
-
-#[test]
-fn durable_keys_survive_sigkill_of_the_owner_at_nats() {
-    end_of_the_owner(WireProtocol::Nats);
-}
-
-#[test]
-fn durable_keys_survive_sigkill_of_the_owner_at_redis() {
-    end_of_the_owner(WireProtocol::Redis);
 }
 
 /// Writes during an outage of the broker are on the disk of the owner, which is killed meanwhile.

@@ -72,9 +72,7 @@ fn subscribers(node: &Running) -> u64 {
 
 /// The value of a metric with its labels.
 fn metric(node: &Running, name: &str) -> u64 {
-    let text = node.get("/metrics");
-    let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    values.next().map_or(0, |value| value.parse().unwrap())
+    node.metric(name).parse().unwrap_or(0)
 }
 
 /// The data of a message, parsed if it is a string of JSON.

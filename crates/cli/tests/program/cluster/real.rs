@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::Frame;
 
-use crate::support::{PROGRAM, Running, Socket, TIMEOUT};
+use crate::support::{PROGRAM, Running, Socket, TIMEOUT, parsed};
 
 pub(crate) use crate::real_broker as broker;
 
@@ -26,8 +26,7 @@ pub(super) fn client(node: &Running) -> Socket {
 /// The next message besides reports of an outage, which a broker may end before or after clients are notified.
 pub(super) fn receive(socket: &mut Socket) -> Value {
     loop {
-        let Some(Reply::Message(_, payload)) = socket.next() else { panic!("the socket has ended") };
-        let message: Value = serde_json::from_slice(&payload).unwrap();
+        let message = socket.receive_message();
         if message["op"] != "cluster" {
             return message;
         }
@@ -35,7 +34,7 @@ pub(super) fn receive(socket: &mut Socket) -> Value {
 }
 
 fn request(socket: &mut Socket, request: &Value) -> Value {
-    socket.send(&Frame::text(request.to_string()));
+    socket.send_message(request);
     receive(socket)
 }
 
@@ -57,10 +56,6 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
         thread::park_timeout(Duration::from_millis(10));
     }
-}
-
-fn is_ready(node: &Running) -> bool {
-    node.get("/readyz").starts_with("HTTP/1.1 200 ")
 }
 
 fn presence(node: &Running, topic: &str) -> u64 {
@@ -103,13 +98,13 @@ fn nodes_are_one_server() {
     for (down, up) in [("kill", "up"), ("stop", "cont")] {
         control(down);
         for node in &nodes {
-            until("the outage is noticed", || !is_ready(node));
+            until("the outage is noticed", || !node.is_ready());
         }
         publish(&nodes[0], "chat.room", "local");
         assert_eq!(receive(&mut subscribers[3])["data"], "local");
         control(up);
         for node in &nodes {
-            until("it is ready again", || is_ready(node));
+            until("it is ready again", || node.is_ready());
         }
         publish(&nodes[0], "chat.room", "again");
         for subscriber in &mut subscribers {
@@ -128,14 +123,11 @@ fn nodes_are_one_server() {
 
 fn put(node: &Running, path: &str, condition: &str) -> (u16, Value) {
     let head = format!("PUT /topics/{path} HTTP/1.1\r\nContent-Type: application/json{condition}");
-    let answer = node.request(&head, "1");
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
-    (answer[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or(Value::Null))
+    parsed(&node.request(&head, "1"))
 }
 
 fn keys(node: &Running, topic: &str) -> Vec<String> {
-    let answer = node.get(&format!("/topics/{topic}/keys"));
-    let page: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap_or(Value::Null);
+    let (_, page) = parsed(&node.get(&format!("/topics/{topic}/keys")));
     let keys = page["keys"].as_array().into_iter().flatten();
     keys.map(|key| key["key"].as_str().unwrap().to_owned()).collect()
 }
@@ -147,7 +139,7 @@ fn nodes_share_keys() {
     let all_known = |nodes: &[Running]| {
         for node in nodes {
             until("all nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 3\n"));
-            until("it is ready", || is_ready(node));
+            until("it is ready", || node.is_ready());
         }
     };
     all_known(&nodes);
@@ -169,7 +161,7 @@ fn nodes_share_keys() {
     for (down, up) in [("kill", "up"), ("stop", "cont")] {
         control(down);
         for node in &nodes {
-            until("the outage is noticed", || !is_ready(node));
+            until("the outage is noticed", || !node.is_ready());
         }
         let statuses: Vec<u16> =
             nodes.iter().map(|node| put(node, &format!("t/keys/{down}"), "").0).collect();
@@ -177,7 +169,7 @@ fn nodes_share_keys() {
         assert!(keys(&nodes[0], "t").len() >= 20, "replicas can be read");
         control(up);
         for node in &nodes {
-            until("it is ready again", || is_ready(node));
+            until("it is ready again", || node.is_ready());
             until("it has the key of the outage", || keys(node, "t").iter().any(|key| key == down));
         }
     }
@@ -205,102 +197,38 @@ fn nodes_share_keys() {
 
 #[cfg(feature = "nats")]
 mod nats {
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nodes_are_one_server_through_failures() {
-        super::nodes_are_one_server();
-    }
+    use super::super::durable_keys::failures;
+    use super::super::{one_channel, outage, presence, users};
 
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn members_of_a_killed_node_leave_once() {
-        super::super::presence::members_of_a_killed_node_leave_once();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn users_are_added_and_removed_once() {
-        super::super::users::users_are_added_and_removed_once();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn members_of_one_channel_are_added_and_removed_once() {
-        super::super::one_channel::members_of_one_channel_are_added_and_removed_once();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn apps_survive_outages_of_the_broker() {
-        super::super::outage::apps_survive_outages_of_the_broker();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nodes_share_keys_through_failures() {
-        super::nodes_share_keys();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn durable_keys_survive_failures_of_nodes() {
-        super::super::durable_keys::failures::nodes_fail();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn durable_keys_survive_failures_of_the_broker() {
-        super::super::durable_keys::failures::broker_fails();
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only nats":
+        nodes_are_one_server_through_failures => super::nodes_are_one_server();
+        members_of_a_killed_node_leave_once => presence::members_of_a_killed_node_leave_once();
+        users_are_added_and_removed_once => users::users_are_added_and_removed_once();
+        members_of_one_channel_are_added_and_removed_once =>
+            one_channel::members_of_one_channel_are_added_and_removed_once();
+        apps_survive_outages_of_the_broker => outage::apps_survive_outages_of_the_broker();
+        nodes_share_keys_through_failures => super::nodes_share_keys();
+        durable_keys_survive_failures_of_nodes => failures::nodes_fail();
+        durable_keys_survive_failures_of_the_broker => failures::broker_fails();
     }
 }
 
 #[cfg(feature = "redis")]
 mod redis {
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nodes_are_one_server_through_failures() {
-        super::nodes_are_one_server();
-    }
+    use super::super::durable_keys::failures;
+    use super::super::{one_channel, outage, presence, users};
 
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn members_of_a_killed_node_leave_once() {
-        super::super::presence::members_of_a_killed_node_leave_once();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn users_are_added_and_removed_once() {
-        super::super::users::users_are_added_and_removed_once();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn members_of_one_channel_are_added_and_removed_once() {
-        super::super::one_channel::members_of_one_channel_are_added_and_removed_once();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn apps_survive_outages_of_the_broker() {
-        super::super::outage::apps_survive_outages_of_the_broker();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nodes_share_keys_through_failures() {
-        super::nodes_share_keys();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn durable_keys_survive_failures_of_nodes() {
-        super::super::durable_keys::failures::nodes_fail();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn durable_keys_survive_failures_of_the_broker() {
-        super::super::durable_keys::failures::broker_fails();
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only redis":
+        nodes_are_one_server_through_failures => super::nodes_are_one_server();
+        members_of_a_killed_node_leave_once => presence::members_of_a_killed_node_leave_once();
+        users_are_added_and_removed_once => users::users_are_added_and_removed_once();
+        members_of_one_channel_are_added_and_removed_once =>
+            one_channel::members_of_one_channel_are_added_and_removed_once();
+        apps_survive_outages_of_the_broker => outage::apps_survive_outages_of_the_broker();
+        nodes_share_keys_through_failures => super::nodes_share_keys();
+        durable_keys_survive_failures_of_nodes => failures::nodes_fail();
+        durable_keys_survive_failures_of_the_broker => failures::broker_fails();
     }
 }

@@ -1,14 +1,11 @@
 //! Requests over HTTP/3 during a hot restart.
 
 use quinn_proto::VarInt;
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use sinews_http::h3::{QuicStreamId, RequestTarget};
+use sinews_testkit::TestCertificate;
 use std::net::UdpSocket;
 
 use super::*;
-use crate::tls::TestCertificate;
 use crate::versions::quic_client::QuicClient;
 
 /// A client with a connection and a socket of its own.
@@ -20,9 +17,7 @@ struct Http3 {
 
 impl Http3 {
     fn connect(server: SocketAddr, certificate: &TestCertificate) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(certificate.certificate.as_bytes()).unwrap()).unwrap();
-        let quic = QuicClient::connect(server, roots, "h3", Instant::now());
+        let quic = QuicClient::connect(server, certificate.roots(), "h3", Instant::now());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         let mut client = Self { quic, socket, server };
@@ -80,8 +75,8 @@ impl Http3 {
 
 #[test]
 fn open_requests_over_http3_are_finished_after_a_restart_and_new_ones_answered_by_the_successor() {
-    let made = TestCertificate::new("localhost");
-    let (certificate, key) = (made.certificate.clone(), made.key.clone());
+    let made = TestCertificate::new();
+    let (certificate, key) = (made.pem(), made.key_pem());
     // Relative to the working directory of the program.
     let tls = "threads = 2\n[tls]\ncertificate = \"a.pem\"\nkey = \"a.key\"\n[http]\nhttp3 = true\n\
                http3_idle_timeout = \"10m\"\nmin_upload_rate = 0";

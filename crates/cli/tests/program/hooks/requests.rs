@@ -3,16 +3,7 @@
 use sinews_testkit::{BodyReader, Frame};
 
 use super::*;
-
-/// The status and the body of an answer.
-fn parts(answer: &str) -> (u16, &str) {
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head[9..12].parse().unwrap(), body)
-}
-
-fn status(answer: &str) -> u16 {
-    parts(answer).0
-}
+use crate::support::{parts, status};
 
 fn stream(server: &Running, path: &str, lines: &str) -> BodyReader<TcpStream> {
     let mut stream = server.connect();

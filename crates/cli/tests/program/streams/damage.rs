@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sinews_testkit::Reply;
 
-use super::{Binary, Json, plain_address};
+use super::{Binary, Client, plain_address};
 use crate::config::Directory;
 use crate::support::{Running, program};
 
@@ -71,7 +71,7 @@ fn damaged_stream_is_answered_503_and_other_streams_continue() {
         assert!(server.get("/metrics").contains("\nsinews_streams_damaged 1\n"));
         assert!(names_damage(&server.get("/streams")));
         let received =
-            Json::connect(&server, "/streams/b").request(json!({"op": "consume", "id": 1, "from": "latest"}));
+            Client::at(&server, "/streams/b").request(json!({"op": "consume", "id": 1, "from": "latest"}));
         assert!(received["code"] == 503 && names_damage(&received.to_string()), "{received}");
         let mut client = Binary::plain_at(plain_address(&server), "b");
         client.send_message(2, 0, u16::MAX, 1, &[0; 16]);

@@ -2,14 +2,10 @@
 
 use serde_json::json;
 
-use super::{ANY, Binary, Json, Server, body, records};
-use crate::auth::{SECRET, token};
+use super::{ANY, Binary, Client, Server, body, records};
+use crate::auth::{SECRET, status, token};
 use crate::config::Directory;
 use crate::support::{Running, fails, program};
-
-fn status(answer: &str) -> &str {
-    &answer["HTTP/1.1 ".len()..][..3]
-}
 
 fn post(server: &Running, stream: &str) -> String {
     server.request(&format!("POST /streams/{stream} HTTP/1.1"), "x")
@@ -25,17 +21,17 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     for stream in ["gone", "gone", "stays"] {
         assert_eq!(status(&post(&server.running, stream)), "200");
     }
-    let mut reader = Json::connect(&server.running, "/ws");
+    let mut reader = Client::at(&server.running, "/ws");
     for (id, stream) in [(1, "gone"), (2, "stays")] {
         let from = json!({"op": "consume", "id": id, "stream": stream, "from": "latest"});
         assert_eq!(reader.request(from)["op"], "ack");
     }
-    let mut member = Json::connect(&server.running, "/streams/gone");
+    let mut member = Client::at(&server.running, "/streams/gone");
     assert_eq!(member.request(json!({"op": "consume", "id": 3, "group": "g"}))["op"], "ack");
     assert_eq!(member.receive_message()["op"], "assigned");
     assert_eq!(member.records(2).len(), 2);
     assert_eq!(member.request(json!({"op": "commit", "id": 4, "group": "g", "offset": 2}))["op"], "ack");
-    let mut idle = Json::connect(&server.running, "/streams/gone");
+    let mut idle = Client::at(&server.running, "/streams/gone");
     assert_eq!(idle.request(json!({"op": "consume", "id": 5, "group": "g"}))["op"], "ack");
     // The other member has the only partition.
     let mut binary = Binary::plain(&server, "gone");
@@ -92,7 +88,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
 #[test]
 fn stream_is_deleted_by_messages_and_on_the_command_line() {
     let server = Server::start(&[]);
-    let mut client = Json::connect(&server.running, "/streams/s");
+    let mut client = Client::at(&server.running, "/streams/s");
     assert_eq!(client.request(json!({"op": "delete", "id": 1}))["code"], 404);
     assert_eq!(client.request(json!({"op": "append", "id": 2, "data": 1}))["offset"], 0);
     let ack = client.request(json!({"op": "delete", "id": 3}));
@@ -144,8 +140,8 @@ fn deletion_requires_the_right_to_delete() {
 #[test]
 fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
     let server = Server::start(&["--streams-topics", "chat,news.>"]);
-    let mut subscriber = Json::connect(&server.running, "/ws");
-    subscriber.subscribe("chat", &json!({}));
+    let mut subscriber = Client::at(&server.running, "/ws");
+    subscriber.subscribe_with("chat", &json!({}));
     super::topics::publish(&server.running, "chat", 0..3);
     let before = subscriber.messages(3);
     assert_eq!(status(&delete(&server.running, "chat")), "200");
@@ -155,9 +151,9 @@ fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
     assert!(after[0].0 > before[0].0, "another epoch: {before:?} {after:?}");
     let received: Vec<_> = after.iter().map(|(_, seq, data)| (*seq, data.clone())).collect();
     assert_eq!(received, [(1, json!(7)), (2, json!(8))]);
-    let mut later = Json::connect(&server.running, "/ws");
+    let mut later = Client::at(&server.running, "/ws");
     let from = json!({"from": {"epoch": before[2].0, "seq": before[2].1}});
-    let ack = later.subscribe("chat", &from);
+    let ack = later.subscribe_with("chat", &from);
     assert_eq!((&ack["complete"], &ack["epoch"]), (&json!(false), &json!(after[0].0)));
     assert_eq!(later.messages(2), after);
 }

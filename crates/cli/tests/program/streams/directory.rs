@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::{Json, Server};
+use super::{Client, Server};
 use crate::support::{Running, TIMEOUT};
 
 #[test]
@@ -37,7 +37,7 @@ fn nothing_is_acknowledged_after_the_directory_is_removed() {
 fn member_of_a_group_is_notified_of_its_lost_committed_offset() {
     let server = Server::start(&[]);
     let directory = server._directory.path("streams");
-    let mut client = Json::connect(&server.running, "/streams/s");
+    let mut client = Client::at(&server.running, "/streams/s");
     for offset in 0..3 {
         assert_eq!(client.request(json!({"op": "append", "id": 1, "data": offset}))["offset"], offset);
     }
@@ -57,7 +57,7 @@ fn member_of_a_group_is_notified_of_its_lost_committed_offset() {
     for expected in
         [json!({"partition": 0, "offset": 0, "reset": true}), json!({"partition": 0, "offset": 2})]
     {
-        let mut client = Json::connect(&running, "/streams/s");
+        let mut client = Client::at(&running, "/streams/s");
         assert_eq!(client.request(consume.clone())["op"], "ack");
         let assigned = client.receive_message();
         assert_eq!(assigned["partitions"], json!([expected]), "{assigned}");

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{ANY, Binary, Json, Server, records};
+use super::{ANY, Binary, Client, Server, records};
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
 
 /// A member of a group with its assignment and records.
 struct Member {
-    client: Json,
+    client: Client,
     partitions: Vec<u64>,
     received: Vec<(u64, u64)>,
 }
 
 impl Member {
     fn join(server: &Server, stream: &str) -> Self {
-        let mut client = Json::connect(&server.running, &format!("/streams/{stream}"));
+        let mut client = Client::at(&server.running, &format!("/streams/{stream}"));
         let ack = client.request(json!({"op": "consume", "id": 1, "group": "g"}));
         assert_eq!((&ack["op"], &ack["partitions"]), (&json!("ack"), &json!([])));
         Self { client, partitions: Vec::new(), received: Vec::new() }
@@ -143,7 +143,7 @@ fn tokens_limit_publishers_and_readers() {
     let connect = |token: &str, path: &str| {
         let offer = format!("Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{token}\r\n");
         server.running.try_websocket(path, &offer).map(|socket| {
-            let mut client = Json(socket);
+            let mut client = Client(socket);
             assert_eq!(client.receive_message()["op"], "welcome");
             client
         })

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sinews_testkit::Reply;
 
-use super::{Json, Server};
+use super::{Client, Server};
 
 /// The value of a metric with these labels, as text.
 fn metric<'a>(text: &'a str, line: &str) -> &'a str {
@@ -21,7 +21,7 @@ fn metrics_include_streams() {
         let answer = server.running.request("POST /streams/orders?partition=1 HTTP/1.1", &number.to_string());
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    let mut client = Json::connect(&server.running, "/streams/orders");
+    let mut client = Client::at(&server.running, "/streams/orders");
     let ack =
         client.request(json!({ "op": "commit", "id": 1, "group": "billing", "partition": 1, "offset": 2 }));
     assert_eq!(ack["op"], "ack", "{ack}");
@@ -48,7 +48,7 @@ fn dashboard_feed_includes_streams() {
     let server = Server::start(&[]);
     let mut viewer = server.running.websocket("/dashboard/feed");
     assert!(server.running.request("POST /streams/orders HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));
-    let mut client = Json::connect(&server.running, "/streams/orders");
+    let mut client = Client::at(&server.running, "/streams/orders");
     assert_eq!(client.request(json!({ "op": "commit", "id": 1, "group": "g", "offset": 0 }))["op"], "ack");
     let report = loop {
         let Some(Reply::Message(_, text)) = viewer.next() else { panic!("the feed has ended") };

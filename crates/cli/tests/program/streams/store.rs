@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Json, body, plain_address};
+use super::{Client, body, plain_address};
 use crate::support::{Running, TIMEOUT};
 
 /// A node that serves the broker's streams.
@@ -31,10 +31,6 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
         thread::park_timeout(Duration::from_millis(10));
     }
-}
-
-fn is_ready(node: &Running) -> bool {
-    node.get("/readyz").starts_with("HTTP/1.1 200 ")
 }
 
 fn post(node: &Running, path: &str, text: &str) -> String {
@@ -60,11 +56,11 @@ fn got(node: &Running, path: &str) -> Vec<(u64, String)> {
 }
 
 /// A reader of a stream.
-struct Reader(Json);
+struct Reader(Client);
 
 impl Reader {
     fn from(node: &Running, stream: &str, from: &Value) -> Self {
-        let mut client = Json::connect(node, &format!("/streams/{stream}"));
+        let mut client = Client::at(node, &format!("/streams/{stream}"));
         let ack = client.request(json!({"op": "consume", "id": 1, "from": from}));
         assert_eq!(ack["op"], "ack", "{ack}");
         Self(client)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};
 
-use super::{ANY, Binary, Json, Server, assert_error, body, records};
+use super::{ANY, Binary, Client, Server, assert_error, body, records};
 use crate::config::Directory;
 use crate::support::Running;
 
@@ -13,7 +13,7 @@ fn topics(arguments: &[&str]) -> Server {
     Server::start(&[&["--streams-topics", "chat,news.>"], arguments].concat())
 }
 
-impl Json {
+impl Client {
     /// The next `count` messages of topics: position and data.
     pub(super) fn messages(&mut self, count: usize) -> Vec<(u64, u64, Value)> {
         let mut messages = Vec::new();
@@ -25,15 +25,6 @@ impl Json {
         }
         messages
     }
-
-    /// Subscribes; returns the acknowledgement.
-    pub(super) fn subscribe(&mut self, topic: &str, more: &Value) -> Value {
-        let mut request = json!({ "op": "subscribe", "id": "s", "topic": topic });
-        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let ack = self.request(request);
-        assert_eq!(ack["op"], "ack", "{ack}");
-        ack
-    }
 }
 
 fn post(server: &Running, topic: &str, text: &str) -> Value {
@@ -44,7 +35,7 @@ fn post(server: &Running, topic: &str, text: &str) -> Value {
 
 /// Publishes numbers on a new WebSocket, each acknowledged.
 pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u64>) {
-    let mut client = Json::connect(server, "/ws");
+    let mut client = Client::at(server, "/ws");
     for number in numbers {
         let ack = client.request(json!({ "op": "publish", "id": number, "topic": topic, "data": number }));
         assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(number)), "{ack}");
@@ -54,15 +45,15 @@ pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u6
 #[test]
 fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     let server = topics(&["--threads", "2"]);
-    let mut early = Json::connect(&server.running, "/ws");
-    let ack = early.subscribe("news.a", &json!({ "presence": true }));
+    let mut early = Client::at(&server.running, "/ws");
+    let ack = early.subscribe_with("news.a", &json!({ "presence": true }));
     assert_eq!((&ack["seq"], &ack["complete"], &ack["subscribers"]), (&json!(0), &json!(true), &json!(1)));
-    let mut pattern = Json::connect(&server.running, "/ws");
-    pattern.subscribe("news.*", &json!({}));
+    let mut pattern = Client::at(&server.running, "/ws");
+    pattern.subscribe_with("news.*", &json!({}));
     let mut raw = server.running.websocket("/topics/news.a");
     assert_eq!(early.receive_message()["subscribers"], 2);
 
-    let mut client = Json::connect(&server.running, "/ws");
+    let mut client = Client::at(&server.running, "/ws");
     let ack = client.request(json!({ "op": "publish", "id": 1, "topic": "news.a", "data": "one" }));
     let epoch = ack["epoch"].as_u64().unwrap();
     assert_eq!(ack, json!({ "op": "ack", "id": 1, "epoch": epoch, "seq": 1 }));
@@ -79,8 +70,8 @@ fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     let expected: Vec<_> = (1_u64..).zip(expected).map(|(sequence, held)| (epoch, sequence, held)).collect();
     assert_eq!(early.messages(4), expected);
     assert_eq!(pattern.messages(4), expected);
-    let mut late = Json::connect(&server.running, "/ws");
-    let ack = late.subscribe("news.a", &json!({ "last": 3 }));
+    let mut late = Client::at(&server.running, "/ws");
+    let ack = late.subscribe_with("news.a", &json!({ "last": 3 }));
     let answer = json!({ "op": "ack", "id": "s", "topic": "news.a", "epoch": epoch, "seq": 4, "replayed": 3,
         "complete": true });
     assert_eq!(ack, answer);
@@ -105,8 +96,8 @@ fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
     let (mut received, mut from) = (Vec::new(), json!({ "last": 0 }));
     for round in 0..4_u64 {
         let server = start();
-        let mut subscriber = Json::connect(&server, "/ws");
-        let ack = subscriber.subscribe("chat", &from);
+        let mut subscriber = Client::at(&server, "/ws");
+        let ack = subscriber.subscribe_with("chat", &from);
         assert_eq!(ack["complete"], true, "{ack}");
         assert_eq!(ack["replayed"].as_u64().unwrap(), 30 * round - received.len() as u64, "{ack}");
         publish(&server, "chat", round * 30..round * 30 + 30);
@@ -117,8 +108,8 @@ fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
         server.signal("KILL");
     }
     let server = start();
-    let mut subscriber = Json::connect(&server, "/ws");
-    subscriber.subscribe("chat", &from);
+    let mut subscriber = Client::at(&server, "/ws");
+    subscriber.subscribe_with("chat", &from);
     received.extend(subscriber.messages(40));
     let epoch = received[0].0;
     for (at, message) in (0..120_u64).zip(&received) {
@@ -128,10 +119,10 @@ fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
     publish(&server, "chat", 120..121);
     assert_eq!(subscriber.messages(1), [(epoch, 121, json!(120))]);
     // A client of another epoch, and a client without a position.
-    let mut other = Json::connect(&server, "/ws");
-    let ack = other.subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 5 } }));
+    let mut other = Client::at(&server, "/ws");
+    let ack = other.subscribe_with("chat", &json!({ "from": { "epoch": 1, "seq": 5 } }));
     assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(false), &json!(121)), "{ack}");
-    let ack = Json::connect(&server, "/ws").subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+    let ack = Client::at(&server, "/ws").subscribe_with("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
     assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(true), &json!(121)), "{ack}");
 }
 
@@ -156,8 +147,8 @@ fn history_continues_with_live_messages_without_a_gap() {
                 while published.load(Ordering::SeqCst) < begin {
                     std::thread::park_timeout(std::time::Duration::from_micros(100));
                 }
-                let mut late = Json::connect(server, "/ws");
-                late.subscribe("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+                let mut late = Client::at(server, "/ws");
+                late.subscribe_with("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
                 late.messages(2 * EACH as usize)
             })
         });
@@ -174,14 +165,14 @@ fn slow_subscriber_reads_on_from_disk() {
     const COUNT: u64 = 1_500;
     let limits = ["--websocket-max-outbound", "128k", "--websocket-high-water", "16k"];
     let server = topics(&[&["--threads", "2"][..], &limits].concat());
-    let mut slow = Json::connect(&server.running, "/ws");
-    slow.subscribe("chat", &json!({}));
+    let mut slow = Client::at(&server.running, "/ws");
+    slow.subscribe_with("chat", &json!({}));
     // By a pattern, too, which must not deliver live messages early.
-    slow.subscribe("*", &json!({}));
-    let mut quick = Json::connect(&server.running, "/ws");
-    quick.subscribe("chat", &json!({}));
+    slow.subscribe_with("*", &json!({}));
+    let mut quick = Client::at(&server.running, "/ws");
+    quick.subscribe_with("chat", &json!({}));
     let filler = "x".repeat(10_000);
-    let mut client = Json::connect(&server.running, "/ws");
+    let mut client = Client::at(&server.running, "/ws");
     let mut read = 0..COUNT;
     let mut read_on = |count: usize| {
         for number in read.by_ref().take(count) {
@@ -209,7 +200,7 @@ fn impossible_requests_on_durable_topics_are_rejected() {
     let refused = server.running.try_websocket("/topics/chat?self=false", "").map(drop).unwrap_err();
     assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
     // The stream of a topic gets one partition, by any first use; other streams have three.
-    let mut client = Json::connect(&server.running, "/ws");
+    let mut client = Client::at(&server.running, "/ws");
     for (stream, partitions) in [("chat", 1), ("other", 3)] {
         client.request(json!({ "op": "append", "id": 1, "stream": stream, "data": 1 }));
         let answer = client.request(json!({ "op": "stream", "id": 2, "stream": stream }));
@@ -225,7 +216,7 @@ fn impossible_requests_on_durable_topics_are_rejected() {
     let server = Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
     let answer = server.request("POST /topics/chat HTTP/1.1", "x");
     assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
-    let mut client = Json::connect(&server, "/ws");
+    let mut client = Client::at(&server, "/ws");
     let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": "chat" }));
     assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(409)), "{error}");
 }

@@ -11,6 +11,7 @@ use sinews_proto::handshake::{ServerOptions, accept};
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Time};
 use sinews_session::{Events, Payload, Resources, Session, Tx};
+use sinews_testkit::TestCertificate;
 
 use crate::directory::Directory;
 
@@ -94,10 +95,10 @@ pub(crate) struct Files(Directory);
 
 impl Files {
     pub(crate) fn new() -> Self {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let made = TestCertificate::new();
         let directory = Directory::new();
-        directory.write("a.pem", &made.cert.pem());
-        directory.write("a.key", &made.signing_key.serialize_pem());
+        directory.write("a.pem", &made.pem());
+        directory.write("a.key", &made.key_pem());
         Self(directory)
     }
 

@@ -5,6 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
+use sinews_testkit::TestCertificate;
+
 use super::support::{Scripted, Server, TIMEOUT, Wire, echoed, run};
 use crate::directory::Directory;
 
@@ -173,10 +175,10 @@ fn unix_socket_replaces_the_address() {
 
 #[test]
 fn server_certificate_is_verified() {
-    let made = rcgen::generate_simple_self_signed(["chat.example".to_owned()]).unwrap();
+    let made = TestCertificate::for_names(&["chat.example"]);
     let directory = Directory::new();
-    let certificate = directory.write("certificate.pem", &made.cert.pem());
-    let key = directory.write("key.pem", &made.signing_key.serialize_pem());
+    let certificate = directory.write("certificate.pem", &made.pem());
+    let key = directory.write("key.pem", &made.key_pem());
     let server = Server::start(&["--echo", "--cert", &certificate, "--key", &key]);
     assert!(server.url.starts_with("wss://"), "{}", server.url);
 
@@ -200,10 +202,10 @@ fn server_certificate_is_verified() {
 
 #[test]
 fn tls_works_over_a_unix_socket() {
-    let made = rcgen::generate_simple_self_signed(["chat.example".to_owned()]).unwrap();
+    let made = TestCertificate::for_names(&["chat.example"]);
     let directory = Directory::new();
-    let certificate = directory.write("certificate.pem", &made.cert.pem());
-    let key = directory.write("key.pem", &made.signing_key.serialize_pem());
+    let certificate = directory.write("certificate.pem", &made.pem());
+    let key = directory.write("key.pem", &made.key_pem());
     let server = Server::start(&["--echo", "--cert", &certificate, "--key", &key]);
     let path = directory.path("socket");
     let listener = UnixListener::bind(&path).unwrap();

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::real::broker::{control, unused_name, url};
-use super::{DurableNodes, answer, keys, put, until};
-use crate::support::{Running, TIMEOUT};
+use super::{DurableNodes, keys, put, until};
+use crate::support::{Running, TIMEOUT, parsed};
 
 /// Keys of each writer.
 const KEYS: u64 = 5;
@@ -26,10 +26,6 @@ type PossibleValues = BTreeMap<String, Vec<Option<u64>>>;
 
 fn start() -> DurableNodes {
     DurableNodes::start(url(&format!("prefix={}", unused_name("durable"))), 3)
-}
-
-fn is_ready(node: &Running) -> bool {
-    node.get("/readyz").starts_with("HTTP/1.1 200 ")
 }
 
 /// Sends a request on a new connection; the server may end meanwhile.
@@ -47,7 +43,7 @@ fn try_request(address: SocketAddr, head: &str, body: &str) -> io::Result<(u16, 
     if !text.contains("\r\n\r\n") {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(answer(&text))
+    Ok(parsed(&text))
 }
 
 /// Writes and deletes keys of its own, one after the other, and notes what was acknowledged.
@@ -125,7 +121,7 @@ fn write_during(
 
 /// The keys of a node with their versions.
 fn versions(node: &Running, topic: &str) -> Option<Vec<(String, u64, Value)>> {
-    let (status, page) = answer(&node.get(&format!("/topics/{topic}/keys")));
+    let (status, page) = parsed(&node.get(&format!("/topics/{topic}/keys")));
     let keys = page["keys"].as_array().filter(|_| status == 200)?;
     let version = |key: &Value| key["version"].as_u64().unwrap();
     Some(
@@ -227,7 +223,7 @@ pub(crate) fn nodes_fail() {
 /// them. Returns the owner.
 fn check_outage(nodes: &DurableNodes, topic: &str, key: &str) -> usize {
     for node in nodes.nodes.iter().flatten() {
-        until("the outage is noticed", || !is_ready(node));
+        until("the outage is noticed", || !node.is_ready());
     }
     let answers: Vec<(u16, Value)> =
         (0..3).map(|at| put(nodes.node(at), &format!("{topic}/keys/{key}"), "9", "")).collect();
@@ -255,7 +251,7 @@ pub(crate) fn broker_fails() {
             check_outage(nodes, topic, down);
             control(up);
             for node in nodes.nodes.iter().flatten() {
-                until("it is ready again", || is_ready(node));
+                until("it is ready again", || node.is_ready());
             }
             wait_for_writes("writes are acknowledged after the outage");
         }

@@ -13,17 +13,17 @@ pub(super) fn nodes_share_durable_and_ephemeral_topics(store: &str, cluster: &st
         until("both nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 2\n"));
     }
     let [kept, fleeting] = ["kept.room", "room"].map(|name| format!("{unused}.{name}"));
-    let mut by_name = Json::connect(&nodes[1], "/ws");
-    by_name.subscribe(&kept, &json!({}));
-    by_name.subscribe(&fleeting, &json!({}));
-    let mut by_pattern = Json::connect(&nodes[1], "/ws");
-    by_pattern.subscribe(&format!("{unused}.>"), &json!({}));
-    let mut publisher = Json::connect(&nodes[0], "/ws");
-    publisher.subscribe(&kept, &json!({}));
+    let mut by_name = Client::at(&nodes[1], "/ws");
+    by_name.subscribe_with(&kept, &json!({}));
+    by_name.subscribe_with(&fleeting, &json!({}));
+    let mut by_pattern = Client::at(&nodes[1], "/ws");
+    by_pattern.subscribe_with(&format!("{unused}.>"), &json!({}));
+    let mut publisher = Client::at(&nodes[0], "/ws");
+    publisher.subscribe_with(&kept, &json!({}));
 
     // Presence of a durable topic and of another one are numbers of the cluster.
     let subscribers = |node: &Running, topic: &str| {
-        Json::connect(node, "/ws").request(json!({ "op": "presence", "topic": topic }))["subscribers"].clone()
+        Client::at(node, "/ws").request(json!({ "op": "presence", "topic": topic }))["subscribers"].clone()
     };
     for node in &nodes {
         until("the presence is known", || {
@@ -64,9 +64,9 @@ pub(super) fn nodes_share_durable_and_ephemeral_topics(store: &str, cluster: &st
     let [dead, alive] = nodes;
     drop(dead);
     publish(&alive, &kept, 110..120);
-    let mut resumed = Json::connect(&alive, "/ws");
+    let mut resumed = Client::at(&alive, "/ws");
     let from = json!({ "epoch": position["epoch"], "seq": position["seq"] });
-    let ack = resumed.subscribe(&kept, &json!({ "from": from }));
+    let ack = resumed.subscribe_with(&kept, &json!({ "from": from }));
     assert_eq!(ack["complete"], true, "{ack}");
     let numbers: Vec<_> = resumed.messages(20).into_iter().map(|(.., data)| data).collect();
     assert_eq!(numbers, (100..120).map(|number| json!(number)).collect::<Vec<_>>());
@@ -74,7 +74,7 @@ pub(super) fn nodes_share_durable_and_ephemeral_topics(store: &str, cluster: &st
 }
 
 /// Publishes with an idempotency key at one node, and again at the other one: it is stored once. Returns the message.
-fn publish_once(nodes: &[Running; 2], kept: &str, (by_name, publisher): (&mut Json, &mut Json)) -> Value {
+fn publish_once(nodes: &[Running; 2], kept: &str, (by_name, publisher): (&mut Client, &mut Client)) -> Value {
     // A publication that is repeated at the other node is stored once.
     let post = |node: &Running| {
         call(node, "POST /publish", &json!({ "topic": kept, "data": "once", "idempotency_key": "a" }))

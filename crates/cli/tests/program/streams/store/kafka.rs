@@ -37,7 +37,7 @@ fn publications_by_each_protocol_reach_all_nodes_in_kafkas_order() {
     let cluster = Cluster::new("orders", 1);
     let nodes = [cluster.node("", &[]), cluster.node("", &["--threads", "2"])];
     assert_eq!(posted(&nodes[0], "orders", "posted"), 0);
-    let mut json = Json::connect(&nodes[1], "/ws");
+    let mut json = Client::at(&nodes[1], "/ws");
     let ack = json.request(json!({"op": "append", "id": 1, "stream": "orders", "data": "said"}));
     assert_eq!(
         ack,
@@ -91,7 +91,7 @@ fn late_node_reads_older_records_and_follows() {
     assert_eq!(posted(&second, "news", "30"), 30);
     assert_eq!(resumed.next(1), [(30, "30".to_owned())]);
 
-    let mut client = Json::connect(&second, "/streams/news");
+    let mut client = Client::at(&second, "/streams/news");
     let read = client.request(json!({"op": "read", "id": 5, "offset": 3, "max": 1}));
     assert_eq!((&read["op"], &read["id"]), (&json!("records"), &json!(5)));
     assert_eq!(read["records"][0]["data"], "3");
@@ -108,10 +108,10 @@ fn group_resumes_at_another_node() {
     for number in 0..4 {
         posted(&nodes[0], "work?partition=0", &number.to_string());
     }
-    let mut first = Json::connect(&nodes[0], "/streams/work");
+    let mut first = Client::at(&nodes[0], "/streams/work");
     let commit = json!({"op": "commit", "id": 1, "group": "g", "partition": 0, "offset": 3});
     assert_eq!(first.request(commit), json!({"op": "ack", "id": 1, "stream": "work", "partition": 0}));
-    let mut second = Json::connect(&nodes[1], "/streams/work");
+    let mut second = Client::at(&nodes[1], "/streams/work");
     second.send_message(&json!({"op": "consume", "id": 2, "group": "g"}));
     assert_eq!(second.receive_message()["partitions"], json!([]));
     let assigned = second.receive_message();
@@ -127,11 +127,11 @@ fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
     let cluster = Cluster::new("down", 1);
     let node = cluster.node("queue.buffering.max.messages=50", &[]);
     assert_eq!(posted(&node, "down", "before"), 0);
-    until("it is ready", || is_ready(&node));
+    until("it is ready", || node.is_ready());
     let mut reader = Reader::from(&node, "down", &json!("earliest"));
 
     cluster.mock.broker_down(-1).expect("the broker exists");
-    let mut socket = Json::connect(&node, "/streams/down");
+    let mut socket = Client::at(&node, "/streams/down");
     for number in 0..200 {
         socket.send_message(&json!({"op": "append", "id": number, "data": number.to_string()}));
     }
@@ -153,7 +153,7 @@ fn node_reports_a_cluster_outage_and_loses_no_acknowledged_record() {
         by_offset.insert(ack["offset"].as_u64().unwrap(), number.to_string());
     }
     assert_eq!(reader.next(201), by_offset.into_iter().collect::<Vec<_>>());
-    until("it is ready again", || is_ready(&node));
+    until("it is ready again", || node.is_ready());
     assert!(node.get("/metrics").contains("\nsinews_store_ready 1\n"));
     assert_eq!(posted(&node, "down", "after"), 201);
 }
@@ -163,7 +163,7 @@ fn unavailable_stream_is_reported_and_opens_later() {
     let cluster = Cluster::new("late", 1);
     cluster.mock.broker_down(-1).expect("the broker exists");
     let node = cluster.node("", &[]);
-    let mut socket = Json::connect(&node, "/ws");
+    let mut socket = Client::at(&node, "/ws");
     socket.send_message(&json!({"op": "append", "id": 1, "stream": "late", "data": "a"}));
     socket.send_message(&json!({"op": "ping", "id": 2}));
     let failed = socket.receive_message();
@@ -181,7 +181,7 @@ fn unavailable_stream_is_reported_and_opens_later() {
 fn shutdown_waits_for_outstanding_acknowledgements() {
     let cluster = Cluster::new("end", 1);
     let node = cluster.node("linger.ms=300", &[]);
-    let mut socket = Json::connect(&node, "/streams/end");
+    let mut socket = Client::at(&node, "/streams/end");
     assert_eq!(socket.request(json!({"op": "append", "id": 1, "data": "0"}))["op"], "ack");
     for number in 1..100 {
         socket.send_message(&json!({"op": "append", "data": number.to_string()}));
@@ -233,7 +233,7 @@ fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     for number in 0..50 {
         posted(&before, "orders?partition=1", &number.to_string());
     }
-    let mut client = Json::connect(&before, "/streams/orders");
+    let mut client = Client::at(&before, "/streams/orders");
     let commit = json!({"op": "commit", "id": 1, "group": "g", "partition": 1, "offset": 30});
     assert_eq!(client.request(commit)["op"], "ack");
     before.signal("TERM");
@@ -255,7 +255,7 @@ fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     assert!(again.contains("the broker has records of partition 1 already"), "{again}");
 
     let after = cluster.node("", &[]);
-    let mut client = Json::connect(&after, "/streams/orders");
+    let mut client = Client::at(&after, "/streams/orders");
     assert_eq!(
         client.request(json!({"op": "consume", "id": 1, "partition": 1, "from": {"offset": 45}}))["op"],
         "ack"
@@ -263,7 +263,7 @@ fn copy_moves_streams_to_the_cluster_and_clients_resume() {
     assert_eq!(posted(&after, "orders?partition=1", "50"), 50);
     let expected = (45..51).map(|number| (1, number, json!(number.to_string()))).collect::<Vec<_>>();
     assert_eq!(client.records(6), expected);
-    let mut member = Json::connect(&after, "/streams/orders");
+    let mut member = Client::at(&after, "/streams/orders");
     assert_eq!(member.request(json!({"op": "consume", "id": 1, "group": "g"}))["op"], "ack");
     let places = member.receive_message()["partitions"].clone();
     assert!(places.as_array().unwrap().contains(&json!({"partition": 1, "offset": 30})), "{places}");

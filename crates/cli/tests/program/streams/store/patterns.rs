@@ -49,7 +49,7 @@ pub(super) fn pattern_alone_receives_topics_of_another_node(url: &str, unused: &
     let nodes = [(); 2].map(|()| node(url, &["--streams-topics", &durable]));
     create(&old);
     publish(&nodes[0], &old, 0..5);
-    let mut by_pattern = [(); 2].map(|()| Json::connect(&nodes[1], "/ws"));
+    let mut by_pattern = [(); 2].map(|()| Client::at(&nodes[1], "/ws"));
     for client in &mut by_pattern {
         let ack = client.request(json!({ "op": "subscribe", "id": 1, "topic": pattern }));
         assert_eq!(ack, json!({ "op": "ack", "id": 1, "topic": pattern }));
@@ -111,7 +111,7 @@ pub(super) fn pattern_beyond_the_limit_is_rejected(url: &str, unused: &str, crea
         publish(&first, &topic, 0..1);
     }
     let small = node(url, &["--streams-topics", &durable, "--streams-max-streams", "2"]);
-    let mut client = Json::connect(&small, "/ws");
+    let mut client = Client::at(&small, "/ws");
     let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": durable }));
     assert_eq!((&error["op"], &error["id"]), (&json!("error"), &json!(1)), "{error}");
     assert!(error["error"].as_str().unwrap().contains("max_streams"), "{error}");

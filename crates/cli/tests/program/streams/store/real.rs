@@ -16,7 +16,7 @@ fn nodes_see_the_same(settings: &str) {
     let nodes = [node(&url(settings), &[]), node(&url(settings), &[])];
     let first = posted(&nodes[0], &stream, "0");
     let mut live = Reader::from(&nodes[1], &stream, &json!("earliest"));
-    let mut socket = Json::connect(&nodes[1], &format!("/streams/{stream}"));
+    let mut socket = Client::at(&nodes[1], &format!("/streams/{stream}"));
     for number in 1..50 {
         let ack = socket.request(json!({"op": "append", "id": number, "data": number.to_string()}));
         assert_eq!(ack["offset"], first + number, "{ack}");
@@ -29,7 +29,7 @@ fn nodes_see_the_same(settings: &str) {
 
     let commit = json!({"op": "commit", "id": "c", "group": "g", "offset": first + 40});
     assert_eq!(socket.request(commit)["op"], "ack");
-    let mut member = Json::connect(&late, &format!("/streams/{stream}"));
+    let mut member = Client::at(&late, &format!("/streams/{stream}"));
     member.send_message(&json!({"op": "consume", "id": 1, "group": "g"}));
     assert_eq!(member.receive_message()["op"], "ack");
     assert_eq!(member.receive_message()["partitions"][0]["offset"], first + 40);
@@ -42,8 +42,8 @@ fn topics_are_one_at_all_nodes(settings: &str) {
     // A topic has one partition, with any number for streams.
     let pattern = ["--streams-topics", "chat.*"];
     let nodes = [(); 2].map(|()| node(&url(settings), &pattern));
-    let mut live = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
-    let acks = live.each_mut().map(|client| client.subscribe(&topic, &json!({})));
+    let mut live = nodes.each_ref().map(|node| Client::at(node, "/ws"));
+    let acks = live.each_mut().map(|client| client.subscribe_with(&topic, &json!({})));
     assert_eq!(acks[0], acks[1]);
     let (epoch, before) = (acks[0]["epoch"].as_u64().unwrap(), acks[0]["seq"].as_u64().unwrap());
     publish(&nodes[0], &topic, 0..30);
@@ -53,12 +53,12 @@ fn topics_are_one_at_all_nodes(settings: &str) {
         assert_eq!(client.messages(60), all);
     }
     let late = node(&url(settings), &pattern);
-    let mut resumed = Json::connect(&late, "/ws");
-    let ack = resumed.subscribe(&topic, &json!({ "from": { "epoch": epoch, "seq": before + 20 } }));
+    let mut resumed = Client::at(&late, "/ws");
+    let ack = resumed.subscribe_with(&topic, &json!({ "from": { "epoch": epoch, "seq": before + 20 } }));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(40), &json!(true)), "{ack}");
     assert_eq!(resumed.messages(40), all[20..]);
-    let mut earliest = Json::connect(&late, "/ws");
-    let ack = earliest.subscribe(&topic, &json!({ "from": { "epoch": epoch, "seq": 0 } }));
+    let mut earliest = Client::at(&late, "/ws");
+    let ack = earliest.subscribe_with(&topic, &json!({ "from": { "epoch": epoch, "seq": 0 } }));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
     assert_eq!(earliest.messages(60), all);
 }
@@ -118,13 +118,13 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
     let (acknowledged, sent) = thread::scope(|scope| {
         let publishing = scope.spawn(|| publish_until(&is_over, &writer, &stream));
         control("kill");
-        until("the outage is detected", || !is_ready(&writer));
+        until("the outage is detected", || !writer.is_ready());
         control("up");
-        until("it is ready again", || is_ready(&writer));
+        until("it is ready again", || writer.is_ready());
         control("stop");
-        until("the outage is detected", || !is_ready(&writer));
+        until("the outage is detected", || !writer.is_ready());
         control("cont");
-        until("it is ready once more", || is_ready(&writer));
+        until("it is ready once more", || writer.is_ready());
         is_over.store(true, Ordering::Relaxed);
         publishing.join().expect("the server serves")
     });
@@ -173,121 +173,48 @@ fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u3
 
 #[cfg(feature = "kafka")]
 mod kafka {
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn publications_with_an_idempotency_key_are_stored_once() {
-        super::publications_with_an_idempotency_key_are_stored_once("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn pattern_alone_receives_topics_of_another_node() {
-        super::pattern_alone_receives_topics_of_another_node("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn topics_have_one_order_at_all_nodes() {
-        super::topics_are_one_at_all_nodes("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn all_nodes_read_the_same_records() {
-        super::nodes_see_the_same("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only kafka"]
-    fn acknowledged_records_survive_broker_failures() {
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only kafka":
+        publications_with_an_idempotency_key_are_stored_once => super::publications_with_an_idempotency_key_are_stored_once("");
+        pattern_alone_receives_topics_of_another_node => super::pattern_alone_receives_topics_of_another_node("");
+        topics_have_one_order_at_all_nodes => super::topics_are_one_at_all_nodes("");
+        all_nodes_read_the_same_records => super::nodes_see_the_same("");
         // A single Kafka broker that is killed may store records in flight twice.
-        super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", false);
+        acknowledged_records_survive_broker_failures => super::nothing_acknowledged_is_lost("reconnect.backoff.max.ms=500", false);
     }
 }
 
 #[cfg(feature = "nats")]
 mod nats {
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn publications_with_an_idempotency_key_are_stored_once() {
-        super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn pattern_alone_receives_topics_of_another_node() {
-        super::pattern_alone_receives_topics_of_another_node("partitions=3");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn nodes_share_durable_and_ephemeral_topics() {
-        super::nodes_share_durable_and_ephemeral_topics();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn topics_have_one_order_at_all_nodes() {
-        super::topics_are_one_at_all_nodes("partitions=3");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn all_nodes_read_the_same_records() {
-        super::nodes_see_the_same("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only nats"]
-    fn acknowledged_records_survive_broker_failures_without_duplicates() {
-        super::nothing_acknowledged_is_lost("", true);
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only nats":
+        publications_with_an_idempotency_key_are_stored_once => super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
+        pattern_alone_receives_topics_of_another_node => super::pattern_alone_receives_topics_of_another_node("partitions=3");
+        nodes_share_durable_and_ephemeral_topics => super::nodes_share_durable_and_ephemeral_topics();
+        topics_have_one_order_at_all_nodes => super::topics_are_one_at_all_nodes("partitions=3");
+        all_nodes_read_the_same_records => super::nodes_see_the_same("");
+        acknowledged_records_survive_broker_failures_without_duplicates => super::nothing_acknowledged_is_lost("", true);
     }
 }
 
 #[cfg(feature = "redis")]
 mod redis {
     use super::broker::redis::command;
-    use super::{Reader, Running, is_ready, json, node, post, posted, until, unused_name, url};
+    use super::{Reader, Running, json, node, post, posted, until, unused_name, url};
 
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn publications_with_an_idempotency_key_are_stored_once() {
-        super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn pattern_alone_receives_topics_of_another_node() {
-        super::pattern_alone_receives_topics_of_another_node("prefix=a*");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn nodes_share_durable_and_ephemeral_topics() {
-        super::nodes_share_durable_and_ephemeral_topics();
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn topics_have_one_order_at_all_nodes() {
-        super::topics_are_one_at_all_nodes("partitions=3");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn all_nodes_read_the_same_records() {
-        super::nodes_see_the_same("");
-    }
-
-    #[test]
-    #[ignore = "needs a broker: cargo xtask brokers --only redis"]
-    fn acknowledged_records_survive_broker_failures() {
-        super::nothing_acknowledged_is_lost("", false);
+    sinews_testkit::tests! {
+        ignore "needs a broker: cargo xtask brokers --only redis":
+        publications_with_an_idempotency_key_are_stored_once => super::publications_with_an_idempotency_key_are_stored_once("partitions=3");
+        pattern_alone_receives_topics_of_another_node => super::pattern_alone_receives_topics_of_another_node("prefix=a*");
+        nodes_share_durable_and_ephemeral_topics => super::nodes_share_durable_and_ephemeral_topics();
+        topics_have_one_order_at_all_nodes => super::topics_are_one_at_all_nodes("partitions=3");
+        all_nodes_read_the_same_records => super::nodes_see_the_same("");
+        acknowledged_records_survive_broker_failures => super::nothing_acknowledged_is_lost("", false);
     }
 
     /// The reason of `/readyz` when it fails.
     fn reason(node: &Running) -> String {
-        until("the node is not ready", || !is_ready(node));
+        until("the node is not ready", || !node.is_ready());
         node.get("/readyz")
     }
 
@@ -321,16 +248,16 @@ mod redis {
         let stream = unused_name("full");
         let node = node(&url("failure.timeout.ms=100"), &[]);
         posted(&node, &stream, "0");
-        until("the node is ready", || is_ready(&node));
+        until("the node is ready", || node.is_ready());
         command("CONFIG SET maxmemory 1");
         until("the reason is reported", || {
             assert_refused(&post(&node, &format!("/streams/{stream}"), "refused"), "maxmemory");
-            !is_ready(&node)
+            !node.is_ready()
         });
         let why = reason(&node);
         assert!(why.contains("every append fails") && why.contains("maxmemory"), "{why}");
         command("CONFIG SET maxmemory 0");
-        until("the node is ready again", || is_ready(&node));
+        until("the node is ready again", || node.is_ready());
         posted(&node, &stream, "1");
     }
 }

@@ -23,18 +23,18 @@ fn numbers(sequences: std::ops::Range<u64>) -> Vec<(u64, u64, Value)> {
 fn publications_at_one_node_reach_all_nodes_in_one_order() {
     let cluster = Cluster::new("chat.room", 1);
     let nodes = [cluster.node("", &TOPICS), cluster.node("", &[&TOPICS[..], &["--threads", "2"]].concat())];
-    let mut by_name = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
+    let mut by_name = nodes.each_ref().map(|node| Client::at(node, "/ws"));
     for client in &mut by_name {
-        let ack = client.subscribe("chat.room", &json!({}));
+        let ack = client.subscribe_with("chat.room", &json!({}));
         let expected = json!({ "op": "ack", "id": "s", "topic": "chat.room", "epoch": 1, "seq": 0, "replayed": 0,
             "complete": true });
         assert_eq!(ack, expected);
     }
-    let mut by_pattern = nodes.each_ref().map(|node| Json::connect(node, "/ws"));
-    by_pattern.iter_mut().for_each(|client| drop(client.subscribe("chat.*", &json!({}))));
+    let mut by_pattern = nodes.each_ref().map(|node| Client::at(node, "/ws"));
+    by_pattern.iter_mut().for_each(|client| drop(client.subscribe_with("chat.*", &json!({}))));
     let mut raw = nodes.each_ref().map(|node| node.websocket("/topics/chat.room"));
 
-    let mut client = Json::connect(&nodes[0], "/ws");
+    let mut client = Client::at(&nodes[0], "/ws");
     let ack = client.request(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": "one" }));
     assert_eq!(ack, json!({ "op": "ack", "id": 1, "epoch": 1, "seq": 1 }));
     let answer = posted_to(&nodes[1], "chat.room", "two");
@@ -60,18 +60,18 @@ fn publications_at_one_node_reach_all_nodes_in_one_order() {
 fn resuming_at_a_late_node_replays_broker_records_once() {
     let cluster = Cluster::new("chat.room", 1);
     let first = cluster.node("", &TOPICS);
-    let mut client = Json::connect(&first, "/ws");
-    client.subscribe("chat.room", &json!({}));
+    let mut client = Client::at(&first, "/ws");
+    client.subscribe_with("chat.room", &json!({}));
     publish(&first, "chat.room", 0..50);
     assert_eq!(client.messages(30), numbers(1..31));
     first.signal("KILL");
 
     let second = cluster.node("", &TOPICS);
-    let mut resumed = Json::connect(&second, "/ws");
-    let ack = resumed.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 30 } }));
+    let mut resumed = Client::at(&second, "/ws");
+    let ack = resumed.subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": 30 } }));
     assert_eq!((&ack["seq"], &ack["replayed"], &ack["complete"]), (&json!(50), &json!(20), &json!(true)));
-    let mut last = Json::connect(&second, "/ws");
-    last.subscribe("chat.room", &json!({ "last": 5 }));
+    let mut last = Client::at(&second, "/ws");
+    last.subscribe_with("chat.room", &json!({ "last": 5 }));
     publish(&second, "chat.room", 50..60);
     assert_eq!(resumed.messages(30), numbers(31..61));
     assert_eq!(last.messages(15), numbers(46..61));
@@ -81,10 +81,10 @@ fn resuming_at_a_late_node_replays_broker_records_once() {
     assert_eq!((&messages[0]["seq"], &messages[54]["seq"]), (&json!(6), &json!(60)));
     // A client without a position, and a client of another epoch.
     let ack =
-        Json::connect(&second, "/ws").subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+        Client::at(&second, "/ws").subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
     assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
     for from in [json!({ "epoch": 2, "seq": 60 }), json!({ "epoch": 1, "seq": 61 })] {
-        let ack = Json::connect(&second, "/ws").subscribe("chat.room", &json!({ "from": from }));
+        let ack = Client::at(&second, "/ws").subscribe_with("chat.room", &json!({ "from": from }));
         assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(false)), "{ack}");
     }
 }
@@ -93,13 +93,13 @@ fn resuming_at_a_late_node_replays_broker_records_once() {
 fn acknowledged_position_of_one_node_resumes_at_another() {
     let cluster = Cluster::new("chat.room", 1);
     let nodes = [cluster.node("", &TOPICS), cluster.node("", &TOPICS)];
-    let mut first = Json::connect(&nodes[0], "/ws");
+    let mut first = Client::at(&nodes[0], "/ws");
     for number in 0..20_u64 {
         let ack = first.request(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": number }));
         assert_eq!((&ack["epoch"], &ack["seq"]), (&json!(1), &json!(number + 1)), "{ack}");
         // The other node may not have read it yet.
-        let mut second = Json::connect(&nodes[1], "/ws");
-        let ack = second.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": number + 1 } }));
+        let mut second = Client::at(&nodes[1], "/ws");
+        let ack = second.subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": number + 1 } }));
         assert_eq!(
             (&ack["seq"], &ack["replayed"], &ack["complete"]),
             (&json!(number + 1), &json!(0), &json!(true))
@@ -122,8 +122,8 @@ fn history_continues_with_publications_of_other_nodes_without_a_gap() {
         let late = [(); 3].map(|()| {
             let node = cluster.node("", &[&TOPICS[..], &limits].concat());
             scope.spawn(move || {
-                let mut late = Json::connect(&node, "/ws");
-                late.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
+                let mut late = Client::at(&node, "/ws");
+                late.subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
                 late.messages(2 * EACH as usize)
             })
         });
@@ -146,10 +146,10 @@ fn killed_node_resumes_its_copy_and_delivers_each_message_once() {
     let mut received = 0;
     for round in 0..3 {
         let node = cluster.node("", &arguments);
-        let mut pattern = Json::connect(&node, "/ws");
-        pattern.subscribe("chat.*", &json!({}));
-        let mut resumed = Json::connect(&node, "/ws");
-        let ack = resumed.subscribe("chat.room", &json!({ "from": { "epoch": 1, "seq": received } }));
+        let mut pattern = Client::at(&node, "/ws");
+        pattern.subscribe_with("chat.*", &json!({}));
+        let mut resumed = Client::at(&node, "/ws");
+        let ack = resumed.subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": received } }));
         assert_eq!(ack["complete"], true, "{ack}");
         publish(&other, "chat.room", round * 40..round * 40 + 20);
         let end = round * 40 + 20;
@@ -182,7 +182,7 @@ fn topics_fail_while_the_cluster_is_down_and_recover() {
         json!({ "op": "history", "id": 4, "topic": "chat.room", "last": 1 }),
     ];
     let clients = requests.map(|message| {
-        let mut client = Json::connect(&node, "/ws");
+        let mut client = Client::at(&node, "/ws");
         client.send_message(&message);
         (client, message["id"].clone())
     });
@@ -199,8 +199,8 @@ fn topics_fail_while_the_cluster_is_down_and_recover() {
     cluster.mock.broker_up(-1).expect("the broker exists");
     until("the topic is available", || post(&node, "/topics/chat.room", "c").starts_with("HTTP/1.1 200 "));
     // It may come from the history or be delivered live.
-    let mut client = Json::connect(&node, "/ws");
-    client.subscribe("chat.room", &json!({ "last": 1 }));
+    let mut client = Client::at(&node, "/ws");
+    client.subscribe_with("chat.room", &json!({ "last": 1 }));
     assert_eq!(client.messages(1)[0].2, "c");
 }
 
@@ -210,7 +210,7 @@ fn stream_with_several_partitions_backs_no_topic() {
     let node = cluster.node("", &TOPICS);
     let answer = post(&node, "/topics/chat.two", "x");
     assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
-    let mut client = Json::connect(&node, "/ws");
+    let mut client = Client::at(&node, "/ws");
     for op in ["subscribe", "history", "publish"] {
         let mut message = json!({ "op": op, "id": op, "topic": "chat.two" });
         match op {
@@ -244,7 +244,7 @@ fn pattern_of_an_unavailable_broker_is_rejected() {
     let cluster = Cluster::new("chat.room", 1);
     cluster.mock.broker_down(-1).expect("the broker exists");
     let node = cluster.node("", &TOPICS);
-    let mut client = Json::connect(&node, "/ws");
+    let mut client = Client::at(&node, "/ws");
     let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": "chat.*" }));
     assert_eq!(
         (&error["op"], &error["id"], &error["code"]),
@@ -254,5 +254,5 @@ fn pattern_of_an_unavailable_broker_is_rejected() {
     let closed = node.websocket("/topics/chat.*").next();
     assert!(matches!(&closed, Some(Reply::Close(Some(1013), _))), "{closed:?}");
     // A pattern that matches no durable topic needs no broker.
-    client.subscribe("other.*", &json!({}));
+    client.subscribe_with("other.*", &json!({}));
 }
