@@ -23,6 +23,7 @@ use sinews_server::{
     Answer, Certificates, Http3Limits, HttpConfig, Listen, ListenAddress, Listeners, Monitor, Response,
     Router, Server, TlsConfig,
 };
+use sinews_testkit::TestCertificate;
 
 use self::quic_client::QuicClient;
 use crate::backend;
@@ -40,12 +41,9 @@ struct Http3Server {
 }
 
 fn tls() -> (TlsConfig, rustls::RootCertStore) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
-    (TlsConfig::new(certificates).unwrap(), roots)
+    let made = TestCertificate::new();
+    let certificates = Certificates::new().with_pem(made.pem().as_bytes(), made.key_pem().as_bytes());
+    (TlsConfig::new(certificates.unwrap()).unwrap(), made.roots())
 }
 
 fn routes(router: Router, wakers: &Arc<Mutex<Vec<Waker>>>) -> Router {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sinews_server::{Answer, BlockingConfig, OwnedRequest, Response, Router, Server};
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{PATIENCE, Running, get, handshake, patient, post, routes, scripted};
+use crate::support::{Client, PATIENCE, Running, get, handshake, patient, post, routes, scripted};
 
 /// Answers that wait until the test provides them.
 #[derive(Clone, Default)]
@@ -85,7 +85,7 @@ impl ManualAnswers {
     }
 }
 
-fn manual() -> (ManualAnswers, Router) {
+fn manual_router() -> (ManualAnswers, Router) {
     let manual = ManualAnswers::default();
     let (get, post) = (manual.clone(), manual.clone());
     let router = routes()
@@ -94,11 +94,17 @@ fn manual() -> (ManualAnswers, Router) {
     (manual, router)
 }
 
+/// A server with these routes, and a client of it.
+fn manual() -> (ManualAnswers, Running, Client) {
+    let (manual, router) = manual_router();
+    let server = Running::router(router);
+    let client = server.connect();
+    (manual, server, client)
+}
+
 #[test]
 fn answer_may_complete_later_and_from_another_thread() {
-    let (manual, router) = manual();
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (manual, server, mut client) = manual();
     client.send(post("/held/a%20b?x=1&y", "the body"));
     let (request, answer) = manual.next();
     assert_eq!((request.method(), request.target()), ("POST", "/held/a%20b?x=1&y"));
@@ -118,9 +124,7 @@ fn answer_may_complete_later_and_from_another_thread() {
 
 #[test]
 fn requests_after_a_pending_answer_are_answered_in_order() {
-    let (manual, router) = manual();
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (manual, _server, mut client) = manual();
     let wire =
         [get("/name/1"), get("/held/2"), get("/name/3"), post("/held/4", "x"), get("/name/5")].concat();
     for cut in [0, 30, get("/name/1").len() + 20, wire.len() - 5, wire.len()] {
@@ -139,7 +143,7 @@ fn requests_after_a_pending_answer_are_answered_in_order() {
 #[test]
 fn many_pending_answers_are_all_sent() {
     const COUNT: usize = 300;
-    let (manual, router) = manual();
+    let (manual, router) = manual_router();
     let server = Running::router(router);
     let mut clients: Vec<_> = (0..COUNT).map(|_| server.connect()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
@@ -183,9 +187,7 @@ fn self_waking_future_makes_progress_and_others_are_served() {
 
 #[test]
 fn future_is_dropped_with_its_connection() {
-    let (manual, router) = manual();
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (manual, server, mut client) = manual();
     client.send(get("/held/x"));
     let (_, answer) = manual.next();
     client.reset();
@@ -204,9 +206,7 @@ fn future_is_dropped_with_its_connection() {
 
 #[test]
 fn client_that_has_closed_its_side_gets_the_later_answer_too() {
-    let (manual, router) = manual();
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (manual, server, mut client) = manual();
     client.send(get("/held/x")).half_close();
     let (_, answer) = manual.next();
     assert_eq!(server.connect().send(get("/")).answer().status, 200);
@@ -218,7 +218,7 @@ fn client_that_has_closed_its_side_gets_the_later_answer_too() {
 
 #[test]
 fn pending_answer_times_out() {
-    let (manual, router) = manual();
+    let (manual, router) = manual_router();
     let http = patient().with_handler_timeout(Duration::from_millis(20));
     let server = Running::server(Server::new(router).threads(1).http(http));
     let mut client = server.connect();
@@ -236,7 +236,7 @@ fn pending_answer_times_out() {
 
 #[test]
 fn stop_waits_for_pending_answers() {
-    let (manual, router) = manual();
+    let (manual, router) = manual_router();
     let server = Running::router(router);
     let (mut client, mut idle) = (server.connect(), server.connect());
     assert_eq!(idle.send(get("/")).answer().status, 200);
@@ -264,9 +264,7 @@ fn later_answer_has_no_body_for_head_and_closes_on_request() {
 
 #[test]
 fn upgrade_after_a_pending_answer_waits() {
-    let (manual, router) = manual();
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (manual, _server, mut client) = manual();
     client.send(get("/held/x") + &handshake("/echo", ""));
     let (_, answer) = manual.next();
     manual.respond(&answer, "first");

@@ -13,7 +13,7 @@ use sinews_server::{
     Certificates, CloseCode, Config, Limit, Limits, Listen, Monitor, Response, Router, Sent, Server,
     TlsConfig, WebSocketEnd,
 };
-use sinews_testkit::{Frame, Reader, Reply};
+use sinews_testkit::{Frame, Reader, Reply, TestCertificate};
 
 use crate::backend;
 use crate::support::{
@@ -22,9 +22,8 @@ use crate::support::{
 
 /// A certificate for these names, in PEM, and its key.
 fn made(names: &[&str]) -> (String, String) {
-    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    let made = rcgen::generate_simple_self_signed(names).unwrap();
-    (made.cert.pem(), made.signing_key.serialize_pem())
+    let made = TestCertificate::for_names(names);
+    (made.pem(), made.key_pem())
 }
 
 fn certificates(pems: &[&(String, String)]) -> Certificates {

@@ -7,19 +7,9 @@ use sinews_server::{
     Config, Context, DeflateConfig, DeflateMode, Fragment, Handler, Payload, Router, Sent, ServerOptions,
     WebSocketRoute,
 };
-use sinews_testkit::{Codec, Frame, Length, Reply, negotiate};
+use sinews_testkit::{Codec, Frame, Length, Reply, negotiate, noise};
 
 use crate::support::{Peer, Running, echo, echo_with, routes};
-
-/// Incompressible bytes.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_u32;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..len).map(next).collect()
-}
 
 /// Sends while the answers are read, as the server pauses for a peer that does not read.
 fn send_along(peer: &Peer, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {

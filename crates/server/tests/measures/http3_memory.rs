@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quinn_proto::{StreamId, VarInt};
 use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_server::{Certificates, HttpConfig, Limits, Router, Server, TlsConfig, WebSocketRoute};
-use sinews_testkit::{idle_live_bytes, measure_alone};
+use sinews_testkit::{TestCertificate, idle_live_bytes, measure_alone};
 
 use crate::quic_client::QuicClient;
 use crate::{Echo, backend};
@@ -29,8 +29,8 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
         return run_clients(&role);
     }
     let _alone = measure_alone();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let made = TestCertificate::new();
+    let (chain, key) = (made.pem(), made.key_pem());
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router).engine(backend::engine()).threads(1);
@@ -41,7 +41,7 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     let running = std::thread::spawn(|| server.run());
 
     let name = "http3_memory::idle_connections_websockets_and_sessions_take_bounded_memory";
-    let der: String = made.cert.der().iter().map(|byte| format!("{byte:02x}")).collect();
+    let der: String = made.der().iter().map(|byte| format!("{byte:02x}")).collect();
     let mut clients = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(CLIENT, format!("{address} {der}"))

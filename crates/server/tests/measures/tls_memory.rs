@@ -4,11 +4,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use sinews_server::{Certificates, Router, Server, TlsConfig, WebSocketRoute};
-use sinews_testkit::{exclude_this_thread, idle_live_bytes, measure_alone};
+use sinews_testkit::{TestCertificate, exclude_this_thread, idle_live_bytes, measure_alone};
 
 use crate::{Echo, HANDSHAKE, backend};
 
@@ -36,8 +35,8 @@ fn open(address: SocketAddr, config: &Arc<ClientConfig>) -> Client {
 #[test]
 fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
     let _alone = measure_alone();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let made = TestCertificate::new();
+    let (chain, key) = (made.pem(), made.key_pem());
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router).engine(backend::engine()).threads(1);
@@ -48,8 +47,7 @@ fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
 
     exclude_this_thread();
     for version in rustls::ALL_VERSIONS {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()).unwrap();
+        let roots = made.roots();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
             ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).unwrap();

@@ -155,6 +155,13 @@ fn open_windows(client: &mut Http2Client) {
     client.frame(WINDOW_UPDATE, 0, 0, &[0x3f, 0, 0, 0]);
 }
 
+/// Takes the whole answers of these streams.
+fn take_answers(client: &mut Http2Client, streams: &[u32]) {
+    open_windows(client);
+    let answers = client.answers(streams);
+    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
+}
+
 #[test]
 fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_order() {
     const REQUESTS: usize = 100;
@@ -226,10 +233,7 @@ fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
     }
     sync(&mut client);
     assert_eq!(server.executed(), numbers(2));
-    open_windows(&mut client);
-    let streams: Vec<u32> = (0..10).map(stream).collect();
-    let answers = client.answers(&streams);
-    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    take_answers(&mut client, &(0..10).map(stream).collect::<Vec<_>>());
     assert_eq!(server.executed(), numbers(10));
 }
 
@@ -262,9 +266,7 @@ fn requests_are_refused_when_those_that_wait_exceed_the_limit_too() {
     assert!((20..50).contains(&refused), "{refused} requests are refused");
     let incomplete = server.monitor.metrics().incomplete_bytes;
     assert!(incomplete < 2 << 20, "{incomplete} bytes");
-    open_windows(&mut client);
-    let answers = client.answers(&waiting);
-    assert!(waiting.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    take_answers(&mut client, &waiting);
     let executed = server.executed();
     assert_eq!(executed.len() + refused, REQUESTS);
     assert!(executed.iter().all(|executed| executed.as_bytes() == body));
@@ -284,10 +286,7 @@ fn pending_answers_are_not_polled_while_queued_answers_exceed_their_limit() {
     server.await_executed(2);
     sync(&mut client);
     assert_eq!(server.executed().len(), 2);
-    open_windows(&mut client);
-    let streams: Vec<u32> = (0..20).map(stream).collect();
-    let answers = client.answers(&streams);
-    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    take_answers(&mut client, &(0..20).map(stream).collect::<Vec<_>>());
     assert_eq!(server.executed(), numbers(20));
 }
 
@@ -309,10 +308,7 @@ fn blocking_work_starts_while_its_results_fit_beside_queued_answers() {
     // Nine reserves of 128 KiB exceed 1 MiB. Fewer requests start if the others arrive after the first result.
     let started = server.executed().len();
     assert!((1..=9).contains(&started), "{started} of {REQUESTS} started");
-    open_windows(&mut client);
-    let streams: Vec<u32> = (0..REQUESTS).map(stream).collect();
-    let answers = client.answers(&streams);
-    assert!(streams.iter().all(|stream| answers[stream].1.len() == ANSWER));
+    take_answers(&mut client, &(0..REQUESTS).map(stream).collect::<Vec<_>>());
     assert_eq!(server.executed().len(), REQUESTS);
     assert_eq!(server.monitor.metrics().queued_bytes, 0);
 }

@@ -3,34 +3,21 @@
 use super::*;
 
 /// A successor of a server, with another certificate and its own `/later`.
-struct Successor {
-    running: Running,
-    roots: rustls::RootCertStore,
-    wakers: Arc<Mutex<Vec<Waker>>>,
-    monitor: Monitor,
-}
-
-impl Successor {
-    fn new(of: &Running, threads: usize, knows_datagrams: bool) -> Self {
-        let (tls, roots) = tls();
-        let wakers = Arc::<Mutex<Vec<Waker>>>::default();
-        let server = Server::new(routes(Router::new(), &wakers)).threads(threads).engine(backend::engine());
-        let mut listeners = Listeners::default();
-        for (address, socket) in of.stop.listeners().unwrap().iter() {
-            // A program without this way of datagrams takes the other sockets.
-            if knows_datagrams || *address != ListenAddress::Datagrams {
-                listeners.push(address.clone(), socket.try_clone_to_owned().unwrap()).unwrap();
-            }
+fn successor(of: &Running, threads: usize, knows_datagrams: bool) -> Http3Server {
+    let (tls, roots) = tls();
+    let wakers = Arc::<Mutex<Vec<Waker>>>::default();
+    let server = Server::new(routes(Router::new(), &wakers)).threads(threads).engine(backend::engine());
+    let mut listeners = Listeners::default();
+    for (address, socket) in of.stop.listeners().unwrap().iter() {
+        // A program without this way of datagrams takes the other sockets.
+        if knows_datagrams || *address != ListenAddress::Datagrams {
+            listeners.push(address.clone(), socket.try_clone_to_owned().unwrap()).unwrap();
         }
-        let server = server.http(patient().with_http3(true)).inherit(listeners);
-        let bound = server.listen_on(Listen::tcp(of.address).with_tls(tls)).bind().unwrap();
-        let monitor = bound.monitor();
-        Self { running: Running::bound(bound), roots, wakers, monitor }
     }
-
-    fn connect(&self) -> Http3Client {
-        Http3Client::connect(self.running.address, self.roots.clone())
-    }
+    let server = server.http(patient().with_http3(true)).inherit(listeners);
+    let bound = server.listen_on(Listen::tcp(of.address).with_tls(tls)).bind().unwrap();
+    let monitor = bound.monitor();
+    Http3Server { running: Running::bound(bound), monitor, roots, wakers }
 }
 
 /// A client with an open request to `/later`.
@@ -55,7 +42,7 @@ fn open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_
     // The kernel spreads them over the sockets of both processes.
     let mut clients: Vec<(Http3Client, u64)> = (0..16).map(|_| waiting(&server)).collect();
     let mut idle = server.connect();
-    let successor = Successor::new(&server.running, 3, true);
+    let successor = successor(&server.running, 3, true);
     server.running.stop.hand_over();
     idle.run("the end of an idle connection", |quic| quic.lost.is_some());
     assert!(idle.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", idle.quic.lost);
@@ -88,7 +75,7 @@ fn open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_
 fn client_reconnects_to_the_successor_from_the_address_of_its_open_request() {
     let server = Http3Server::new(patient(), 2);
     let (mut client, later) = waiting(&server);
-    let successor = Successor::new(&server.running, 2, true);
+    let successor = successor(&server.running, 2, true);
     server.running.stop.hand_over();
     client.run("GOAWAY", |quic| quic.go_away.is_some());
     for _ in 0..4 {
@@ -110,13 +97,13 @@ fn client_reconnects_to_the_successor_from_the_address_of_its_open_request() {
 fn open_requests_outlive_two_handovers() {
     let server = Http3Server::new(patient(), 2);
     let (mut first, first_later) = waiting(&server);
-    let second = Successor::new(&server.running, 2, true);
+    let second = successor(&server.running, 2, true);
     server.running.stop.hand_over();
     first.run("GOAWAY", |quic| quic.go_away.is_some());
     let mut middle = second.connect();
     let middle_later = middle.ask("GET", "/later", b"");
     middle.run("a request to /later", |_| !second.wakers.lock().unwrap().is_empty());
-    let third = Successor::new(&second.running, 2, true);
+    let third = successor(&second.running, 2, true);
     second.running.stop.hand_over();
     middle.run("GOAWAY", |quic| quic.go_away.is_some());
     for _ in 0..4 {
@@ -128,7 +115,7 @@ fn open_requests_outlive_two_handovers() {
     }
     server.wake();
     assert_eq!(first.answer(first_later), (200, b"late".to_vec()));
-    second.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+    second.wake();
     assert_eq!(middle.answer(middle_later), (200, b"late".to_vec()));
     for mut client in [first, middle] {
         client.run("the end of the connection", |quic| quic.lost.is_some());
@@ -143,12 +130,12 @@ fn open_requests_outlive_two_handovers() {
 fn process_without_connections_passes_on_datagrams_until_its_predecessor_ends() {
     let server = Http3Server::new(patient(), 2);
     let mut clients: Vec<(Http3Client, u64)> = (0..16).map(|_| waiting(&server)).collect();
-    let second = Successor::new(&server.running, 2, true);
+    let second = successor(&server.running, 2, true);
     server.running.stop.hand_over();
     for (client, _) in &mut clients {
         client.run("GOAWAY", |quic| quic.go_away.is_some());
     }
-    let third = Successor::new(&second.running, 2, true);
+    let third = successor(&second.running, 2, true);
     second.running.stop.hand_over();
     for (client, _) in &mut clients {
         assert_eq!(third.connect().get("/fixed").0, 200);
@@ -169,7 +156,7 @@ fn process_without_connections_passes_on_datagrams_until_its_predecessor_ends() 
 fn handover_to_a_program_without_datagrams_closes_connections_and_leaves_the_port() {
     let server = Http3Server::new(patient(), 2);
     let (mut client, later) = waiting(&server);
-    let successor = Successor::new(&server.running, 2, false);
+    let successor = successor(&server.running, 2, false);
     server.running.stop.hand_over();
     client.run("the end of the connection", |quic| quic.lost.is_some());
     assert!(client.quic.lost.as_ref().unwrap().contains("server restarts"), "{:?}", client.quic.lost);
@@ -184,7 +171,7 @@ fn handover_to_a_program_without_datagrams_closes_connections_and_leaves_the_por
 fn predecessor_keeps_its_connections_until_the_handover() {
     let server = Http3Server::new(patient(), 2);
     let mut clients: Vec<Http3Client> = (0..8).map(|_| server.connect()).collect();
-    let successor = Successor::new(&server.running, 2, true);
+    let successor = successor(&server.running, 2, true);
     for client in &mut clients {
         assert_eq!(client.get("/fixed").0, 200);
         change_address(client);
