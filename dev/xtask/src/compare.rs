@@ -7,7 +7,7 @@ mod programs;
 
 use std::process::{Command, Stdio};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, FromArgMatches as _, ValueEnum};
 use serde_json::Value;
 
 use self::contenders::{CONTENDERS, Contender, DATAGRAMS, Listed, Serves};
@@ -76,24 +76,11 @@ pub(crate) struct Options {
 impl Options {
     /// All servers in their usual form, with the servers on processor 0 and the load on processor 1; as JSON.
     pub(crate) fn for_figures(rounds: u32, duration: &str, warm_up: &str) -> Self {
-        Self {
-            load: Vec::new(),
-            only: Vec::new(),
-            base: None,
-            fastest: false,
-            rounds,
-            duration: duration.to_owned(),
-            warm_up: warm_up.to_owned(),
-            rate: None,
-            threads: 1,
-            server_core: "0".to_owned(),
-            load_core: "1".to_owned(),
-            python_packages: None,
-            profile: DIST_PROFILE.to_owned(),
-            json: true,
-            list: false,
-            options: Vec::new(),
-        }
+        let rounds = rounds.to_string();
+        let given = ["--json", "--rounds", &rounds, "--duration", duration, "--warm-up", warm_up];
+        let command = Self::augment_args(clap::Command::new("compare").no_binary_name(true));
+        let matches = command.get_matches_from(given);
+        Self::from_arg_matches(&matches).expect("they are options")
     }
 
     /// The same at a fixed rate.

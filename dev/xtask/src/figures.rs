@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::Value;
@@ -171,8 +171,8 @@ struct Origin {
     commit: String,
     machine: String,
     compiler: String,
-    /// Seconds since 1970.
-    time: u64,
+    /// The day, in UTC.
+    day: String,
     /// Runnable threads of the machine in the last minute, before the measurement.
     load: String,
 }
@@ -209,7 +209,10 @@ fn origin() -> Origin {
         commit,
         machine,
         compiler: version.trim().to_owned(),
-        time: SystemTime::UNIX_EPOCH.elapsed().as_ref().map_or(0, Duration::as_secs),
+        day: process::output_of(Command::new("date").args(["-u", "+%F"]))
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
         load: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
     }
 }
@@ -245,7 +248,7 @@ fn idle_memory(backend: &str, settings: &Settings, sinews: &Path) -> Result<u64,
 /// The generated page.
 fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u64)]) -> String {
     let Settings { rounds, duration, warm_up, idle_connections } = settings;
-    let Origin { commit, machine, compiler, time, load } = origin;
+    let Origin { commit, machine, compiler, day, load } = origin;
     let mut text = format!(
         "# Figures\n\n\
          `cargo xtask figures` measures these figures and writes this page. All of them come from one run at one commit; edits are\n\
@@ -254,13 +257,12 @@ fn page(origin: &Origin, settings: &Settings, all: &[Measured], idle: &[(&str, u
          | sources | {commit} |\n\
          | machine | {machine} |\n\
          | compiler | {compiler}, profile `{DIST_PROFILE}` |\n\
-         | measured | {}, load average before: {load} |\n\
+         | measured | {day}, load average before: {load} |\n\
          | rounds | {rounds} for each server, {duration} each after {warm_up} of warm-up, in an order that changes |\n\
          | processors | the server on 0, with one thread; the load on 1 |\n\n\
          Figures are medians of the rounds. *CPU* is the processor time of the server for each message, request or delivery.\n\
          Ratios are taken within rounds; a ratio is bold if its 99 % confidence interval does not contain 1. A column with a\n\
-         rate is of an open loop (`--rate`) below saturation, in the same run.\n",
-        date(*time)
+         rate is of an open loop (`--rate`) below saturation, in the same run.\n"
     );
     for measured in all {
         let Measured { load, servers, .. } = measured;
@@ -385,24 +387,6 @@ fn replaced(text: &str, table: &str) -> Option<String> {
     Some(format!("{}{table}{}", &text[..start], &text[end..]))
 }
 
-/// The day of a time in seconds since 1970, in the Gregorian calendar (UTC).
-fn date(seconds: u64) -> String {
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let (mut year, mut days) = (1970, seconds / 86_400);
-    while days >= 365 + u64::from(is_leap(year)) {
-        days -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while days >= lengths[month] {
-        days -= lengths[month];
-        month += 1;
-    }
-    format!("{year}-{:02}-{:02}", month + 1, days + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -429,7 +413,7 @@ mod tests {
             commit: describe(Some("1234abc"), Some(""), Some("false")),
             machine: "2 processors".to_owned(),
             compiler: "rustc 1.0".to_owned(),
-            time: 951_782_400,
+            day: "2000-02-29".to_owned(),
             load: "0.1".to_owned(),
         };
         let settings = Options { quick: true, no_peers: true }.settings();
