@@ -16,6 +16,7 @@ use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
 use sinews_server::{
     Config, Context, EngineConfig, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
 };
+use sinews_testkit::{Frame, wire};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -61,12 +62,13 @@ impl Handler for Publisher {
     }
 }
 
-struct Subscriber;
+/// Subscribes to this topic or pattern.
+struct Subscriber(&'static str);
 
 impl Handler for Subscriber {
     fn open(&mut self, cx: &mut Context<'_>) {
         // Fails for invalid names; this name is valid.
-        let _ = cx.subscribe(TOPIC);
+        let _ = cx.subscribe(self.0);
     }
 
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
@@ -88,17 +90,6 @@ impl Handler for RotatingPublisher {
     }
 }
 
-struct PatternSubscriber;
-
-impl Handler for PatternSubscriber {
-    fn open(&mut self, cx: &mut Context<'_>) {
-        // Fails for invalid patterns; this pattern is valid.
-        let _ = cx.subscribe(PATTERN);
-    }
-
-    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
-}
-
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, backend, rounds] = &arguments[..] else {
@@ -111,14 +102,14 @@ fn main() -> Result<()> {
         .get("/hello", |_| Response::text("Hello, world!"))
         .websocket("/echo", WebSocketRoute::new(|_| Ok(Echo)).with_config(config()))
         .websocket("/publish", WebSocketRoute::new(|_| Ok(Publisher)).with_config(config()))
-        .websocket("/subscribe", WebSocketRoute::new(|_| Ok(Subscriber)).with_config(config()))
+        .websocket("/subscribe", WebSocketRoute::new(|_| Ok(Subscriber(TOPIC))).with_config(config()))
         .websocket(
             "/publish-matched",
             WebSocketRoute::new(|_| Ok(RotatingPublisher::default())).with_config(config()),
         )
         .websocket(
             "/subscribe-pattern",
-            WebSocketRoute::new(|_| Ok(PatternSubscriber)).with_config(config()),
+            WebSocketRoute::new(|_| Ok(Subscriber(PATTERN))).with_config(config()),
         );
     // Its routes and hooks would count in the other paths.
     let hub = match &**path {
@@ -366,18 +357,5 @@ fn frame(len: usize) -> Vec<u8> {
 
 /// A text message as a client sends it.
 fn text_frame(text: &str) -> Vec<u8> {
-    const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
-    const TEXT_FIN: u8 = 0x81;
-    const MASKED: u8 = 0x80;
-    let mut frame = vec![TEXT_FIN];
-    match u8::try_from(text.len()) {
-        Ok(len @ 0..126) => frame.push(MASKED | len),
-        _ => {
-            frame.push(MASKED | 126);
-            frame.extend_from_slice(&(text.len() as u16).to_be_bytes());
-        }
-    }
-    frame.extend_from_slice(&KEY);
-    frame.extend(text.bytes().enumerate().map(|(at, byte)| byte ^ KEY[at % 4]));
-    frame
+    wire(&[Frame::text(text).key([0x37, 0xfa, 0x21, 0x3d])])
 }
