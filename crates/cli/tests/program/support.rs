@@ -280,12 +280,12 @@ impl Socket {
 
 /// The status and the content of an answer.
 pub(crate) fn parts(answer: &str) -> (u16, &str) {
-    let (head, content) = answer.split_once("\r\n\r\n").unwrap();
-    (head[9..12].parse().unwrap(), content)
+    (status(answer), answer.split_once("\r\n\r\n").unwrap().1)
 }
 
+/// The status of an answer, or of its first line.
 pub(crate) fn status(answer: &str) -> u16 {
-    parts(answer).0
+    answer["HTTP/1.1 ".len()..][..3].parse().unwrap()
 }
 
 /// The status and the content of an answer, as JSON if it is JSON.
