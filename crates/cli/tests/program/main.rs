@@ -12,7 +12,9 @@ mod deploy;
 mod directory;
 mod handover;
 mod hooks;
+#[cfg(feature = "connect")]
 mod http2;
+#[cfg(feature = "connect")]
 mod http3;
 mod jwks;
 mod keys;
