@@ -72,7 +72,7 @@ pub fn documented(page: &str, text: &str) -> String {
     content.replace("PASSWORD", "secret")
 }
 
-/// Defines tests that call a function: those of a broker, which need it to run, or of cases that share one.
+/// Defines a test for each line `name => call`. With `ignore` and a reason, the tests run on request only, such as tests of a broker.
 #[macro_export]
 macro_rules! tests {
     ($($(#[$attribute:meta])* $name:ident => $call:expr;)*) => {$(
