@@ -179,7 +179,7 @@ impl Harness {
                     channel: fields.text("channel").expect("a channel"),
                     event,
                     data: fields.get("data").expect("one field").map(str::to_owned),
-                    user_id: fields.optional_text("user_id").expect("a text"),
+                    user_id: fields.get("user_id").expect("one field").map(str::to_owned),
                 });
             }
         }

@@ -72,6 +72,7 @@ pub(crate) struct Forwarded {
     pub(crate) event: String,
     /// JSON as sent.
     pub(crate) data: Option<String>,
+    /// JSON: a string or a number, as the subscription has it.
     pub(crate) user_id: Option<String>,
 }
 
@@ -81,10 +82,10 @@ pub(crate) struct ClientModel {
     pub(crate) key: &'static str,
     pub(crate) sign: fn(&str) -> String,
     pub(crate) client_events: bool,
-    /// Subscriptions, with the member of presence channels.
+    /// Subscriptions, with the JSON of the member's id in presence channels.
     channels: BTreeMap<String, Option<String>>,
-    /// Id and JSON of the user that has signed in.
-    user: Option<(String, String)>,
+    /// The user that has signed in.
+    user: Option<User>,
     pub(crate) is_closed: bool,
     pub(crate) forwarded: Vec<Forwarded>,
 }
@@ -167,16 +168,30 @@ fn is_recover(value: &Value) -> bool {
     }
 }
 
-/// Id and JSON of the member of a presence channel.
-fn member_of(channel_data: &str) -> Option<(String, String)> {
-    let fields = Fields::read(channel_data)?;
-    let id = fields.get("user_id")??;
-    let id = match id.as_bytes().first()? {
-        b'"' => serde_json::from_str(id).ok()?,
-        b'0'..=b'9' | b'-' => id.to_owned(),
-        _ => return None,
-    };
-    Some((id, fields.optional("user_info")?.unwrap_or_default().to_owned()))
+/// A user that has signed in, or the member of a presence channel.
+#[derive(Clone)]
+struct User {
+    id: String,
+    /// The id as a string or a number of JSON.
+    id_json: String,
+    /// JSON.
+    info: String,
+}
+
+impl User {
+    fn read(fields: &Fields<'_>, id_name: &str) -> Option<Self> {
+        let json = fields.get(id_name)??;
+        let (id, id_json) = match json.as_bytes().first()? {
+            b'"' => {
+                let id: String = serde_json::from_str(json).ok()?;
+                let json = serde_json::to_string(&id).ok()?;
+                (id, json)
+            }
+            b'0'..=b'9' | b'-' => (json.to_owned(), json.to_owned()),
+            _ => return None,
+        };
+        Some(Self { id, id_json, info: fields.optional("user_info")?.unwrap_or_default().to_owned() })
+    }
 }
 
 impl ClientModel {
@@ -261,7 +276,7 @@ impl ClientModel {
         let rejected = |status| vec![("pusher:subscription_error", channel.clone(), status)];
         let succeeded = ("pusher_internal:subscription_succeeded", channel.clone(), 0);
         if let Some(user) = channel.strip_prefix(USER_CHANNEL) {
-            let is_own = self.user.as_ref().is_some_and(|(known, _)| known == user);
+            let is_own = self.user.as_ref().is_some_and(|known| known.id == user);
             return if is_own { vec![succeeded] } else { rejected(401) };
         }
         if !is_channel(channel) {
@@ -281,12 +296,13 @@ impl ClientModel {
         }
         let mut joined = None;
         if is_presence {
-            let found = member.map_or_else(|| self.user.clone(), |member| member_of(member));
-            let Some((id, info)) = found.filter(|(id, _)| is_user(id)) else { return rejected(401) };
-            if !self.channels.contains_key(channel) && info.len() > USER_INFO_MAX {
+            let member_of = |member: &String| User::read(&Fields::read(member)?, "user_id");
+            let found = member.map_or_else(|| self.user.clone(), member_of);
+            let Some(user) = found.filter(|user| is_user(&user.id)) else { return rejected(401) };
+            if !self.channels.contains_key(channel) && user.info.len() > USER_INFO_MAX {
                 return rejected(4301);
             }
-            joined = Some(id);
+            joined = Some(user.id_json);
         }
         let mut answers = vec![succeeded];
         if self.channels.contains_key(channel) {
@@ -307,22 +323,22 @@ impl ClientModel {
         if auth != self.auth(&format!(":user::{user_data}")) {
             return None;
         }
-        let user = Fields::read(&user_data)?;
-        let (id, info) = (user.text("id")?, user.optional("user_info")?.unwrap_or_default());
-        let watchlist: Vec<String> = match user.optional("watchlist")? {
+        let fields = Fields::read(&user_data)?;
+        let user = User::read(&fields, "id")?;
+        let watchlist: Vec<String> = match fields.optional("watchlist")? {
             Some(list) => serde_json::from_str(list).ok()?,
             None => Vec::new(),
         };
         let mut answers = vec![("pusher:signin_success", String::new(), 0)];
         match &self.user {
-            Some((known, _)) => return (*known == id && is_user(&id)).then_some(answers),
-            None if !is_user(&id) => return None,
+            Some(known) => return (known.id == user.id && is_user(&user.id)).then_some(answers),
+            None if !is_user(&user.id) => return None,
             None => {}
         }
         if watchlist.len() > WATCHLIST_MAX {
             answers.push(("pusher:error", String::new(), 4302));
         }
-        self.user = Some((id, info.to_owned()));
+        self.user = Some(user);
         Some(answers)
     }
 
