@@ -15,7 +15,7 @@ use sinews_testkit::{BodyReader, Reply};
 
 use crate::config::Directory;
 use crate::protocol::Client;
-use crate::support::{PROGRAM, Running};
+use crate::support::{PROGRAM, Running, until};
 
 pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef-admin";
 
@@ -278,7 +278,7 @@ fn second_publication_with_an_idempotency_key_is_not_published() {
             assert_eq!((&first["seq"], &results["results"][1]["seq"]), (&json!(1), &json!(3)));
         }
         // The history of a durable topic ends at the last message that its subscribers have.
-        while topic == "stored.a" && history(topic).len() < 3 {}
+        until("the messages are stored", || topic != "stored.a" || history(topic).len() >= 3);
         assert_eq!(history(topic), [1, 3, 4], "{topic}");
     }
 }
@@ -467,7 +467,9 @@ fn presence_members_and_keys_are_read_and_written() {
         );
         other.request(json!({"op": "leave", "id": 2, "topic": "room"}));
         drop(other);
-        while call(&server, "GET /topics/room/presence", &Value::Null)["subscribers"] != 0 {}
+        until("the presence is over", || {
+            call(&server, "GET /topics/room/presence", &Value::Null)["subscribers"] == 0
+        });
     }
     for id in ["a", "b", "c"] {
         let ack = client
@@ -530,7 +532,9 @@ fn keys_limit_operations_and_topics_until_they_are_reloaded() {
     let reload = |server: &mut Running, text: &str, key: &str, status: u16| {
         directory.write("keys", text);
         server.signal("HUP");
-        while call_with(server, key, "", "POST /api/v1/publish", &message("news")).status != status {}
+        until("the keys are read again", || {
+            call_with(server, key, "", "POST /api/v1/publish", &message("news")).status == status
+        });
     };
     reload(&mut server, &format!("a {one} publish\nb {two} publish\n"), &two, 200);
     assert_eq!(call_with(&server, &one, "", "POST /api/v1/publish", &message("chat")).status, 200);

@@ -275,7 +275,8 @@ fn unit_of_systemd_serves_streams_in_its_state_directory() {
 #[cfg(feature = "nats")]
 mod nats {
     use super::*;
-    use crate::cluster::real::{broker, until};
+    use crate::cluster::real::broker;
+    use crate::support::until;
 
     /// The fields below a key of a YAML file, with the indentation of the first of them.
     fn fields<'a>(text: &'a str, key: &str) -> Vec<(&'a str, &'a str)> {

@@ -187,6 +187,7 @@ impl Drop for Service {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the connection is accepted");
+    stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }

@@ -19,7 +19,7 @@ use sinews_testkit::{Frame, Reply, TestCertificate};
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
 use crate::protocol::Client;
-use crate::support::{Running, TIMEOUT, program, unused_address};
+use crate::support::{Running, TIMEOUT, program, until, unused_address};
 
 /// A request that the application has received.
 #[derive(Clone, Debug)]
@@ -564,7 +564,7 @@ fn late_answer_is_a_failure_and_the_queue_is_bounded() {
     for (at, client) in clients.iter_mut().enumerate() {
         client.send_message(&message);
         if at < 2 {
-            while limits::metric(&server, "sinews_hook_pending") != at as u64 + 1 {}
+            until("the request waits", || limits::metric(&server, "sinews_hook_pending") == at as u64 + 1);
         } else {
             assert_eq!(client.receive_message()["code"], 503);
         }
@@ -689,7 +689,7 @@ fn reload_replaces_hooks_of_open_connections() {
     server.signal("HUP");
     second.requests.try_iter().for_each(drop);
     // Without hooks, the metrics have none.
-    while server.get("/metrics").contains("sinews_hook") {}
+    until("the hooks are removed", || !server.get("/metrics").contains("sinews_hook"));
     second.requests.try_iter().for_each(drop);
     assert_eq!(publish(&mut client, "a", &json!(1))["op"], "ack");
     assert!(first.requests.try_recv().is_err() && second.requests.try_recv().is_err());
@@ -751,7 +751,7 @@ fn client_that_disconnects_while_a_hook_decides_is_forgotten() {
     app.request();
     drop(waiting);
     permit.send(()).unwrap();
-    while !server.get("/metrics").contains("sinews_hook_pending 0\n") {}
+    until("no request waits", || server.get("/metrics").contains("sinews_hook_pending 0\n"));
     let mut next = open(&server, "");
     app.request();
     permit.send(()).unwrap();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::auth::{SECRET, keys, post, status, token};
 use crate::config::Directory;
 use crate::hooks::{AppAnswer, Application, serve};
-use crate::support::{Running, program, unused_address};
+use crate::support::{Running, program, until, unused_address};
 
 /// A key set with the keys of these ids.
 fn key_set(ids: &[&str]) -> Value {
@@ -40,13 +40,14 @@ fn answer(server: &Running, token: &str) -> (String, String) {
 
 /// The answer to a token, when the server has the keys.
 fn settled(server: &Running, token: &str) -> String {
-    loop {
+    let mut settled = String::new();
+    until("the server has the keys", || {
         let (status, answer) = answer(server, token);
-        if status != "503" {
-            return status;
-        }
-        assert!(answer.contains("\r\nRetry-After: 1\r\n"), "{answer}");
-    }
+        settled = status;
+        assert!(settled != "503" || answer.contains("\r\nRetry-After: 1\r\n"), "{answer}");
+        settled != "503"
+    });
+    settled
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sinews_proto::Role;
@@ -41,6 +42,15 @@ pub(crate) fn clean(mut command: Command) -> Command {
     command.env("SINEWS_WEBSOCKET_PING_INTERVAL", "1h").env("SINEWS_WEBSOCKET_IDLE_TIMEOUT", "off");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Polls until a condition holds, with pauses for the server.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
+        thread::park_timeout(Duration::from_millis(5));
+    }
 }
 
 /// Runs a command that fails; returns its standard error.
@@ -96,6 +106,8 @@ impl Running {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
+        // A small write waits for no delayed ACK of an earlier one: 40 ms.
+        stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
@@ -130,6 +142,7 @@ impl Running {
     }
 
     /// Whether `/readyz` reports that it is ready.
+    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn is_ready(&self) -> bool {
         self.get("/readyz").starts_with("HTTP/1.1 200 ")
     }
@@ -176,11 +189,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let counters = if std::thread::panicking() { self.counters() } else { None };
+        let counters = if thread::panicking() { self.counters() } else { None };
         // A process that has exited needs no signal.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if std::thread::panicking() {
+        if thread::panicking() {
             let mut log = String::new();
             let _ = self.child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut log));
             #[expect(clippy::print_stderr, reason = "the report of a failed test")]

@@ -14,7 +14,7 @@ use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::hooks::{AppAnswer, AppRequest, Application, is_signed, serve};
 use crate::protocol::Client;
-use crate::support::{Running, Socket, TIMEOUT, unused_address};
+use crate::support::{Running, Socket, TIMEOUT, until, unused_address};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -358,7 +358,9 @@ fn short_absence_is_no_event_and_the_end_of_the_server_is() {
     for _ in 0..2 {
         drop(client);
         client = Client::connect(&server);
-        while client.request(json!({"op": "presence", "topic": "t"}))["subscribers"] != 0 {}
+        until("the presence is over", || {
+            client.request(json!({"op": "presence", "topic": "t"}))["subscribers"] == 0
+        });
         subscribe(&mut client, "t");
         join(&mut client, "t", "anna");
     }
@@ -397,7 +399,7 @@ fn reload_replaces_adds_and_removes_webhooks() {
     }
     directory.write("sinews.toml", "");
     server.signal("HUP");
-    while server.get("/metrics").contains("sinews_webhook") {}
+    until("the webhooks are removed", || !server.get("/metrics").contains("sinews_webhook"));
     publish(&mut client, "a", &json!(3));
     assert!([first, second, third].iter().all(|app| app.requests.try_recv().is_err()));
 }
@@ -468,7 +470,9 @@ fn members_of_a_dead_node_are_reported_by_the_others() {
     let mut neighbor = Client::connect(&living);
     for number in 0..10 {
         let members = json!({"op": "members", "id": 1, "topic": format!("t{number}")});
-        while neighbor.request(members.clone())["members"].as_array().is_none_or(Vec::is_empty) {}
+        until("the other node knows the member", || {
+            neighbor.request(members.clone())["members"].as_array().is_some_and(|members| !members.is_empty())
+        });
     }
     dead.signal("KILL");
     let mut expected: BTreeSet<String> = (0..10)
@@ -548,7 +552,7 @@ fn members_of_a_dead_node_are_reported_by_the_others_to_an_app() {
     let begin = of(["channel_occupied", "member_added"]);
     assert_eq!((0..begin.len()).map(|_| next()).collect::<BTreeSet<_>>(), begin);
     for channel in &channels {
-        while !users(&living, channel).contains("anna") {}
+        until("the other node knows the user", || users(&living, channel).contains("anna"));
     }
     dead.signal("KILL");
     let mut expected = of(["member_removed", "channel_vacated"]);

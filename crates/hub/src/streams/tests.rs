@@ -87,6 +87,7 @@ impl StoreServer {
 
     fn client_of(&self, name: &str) -> StoreClient {
         let stream = TcpStream::connect(self.plain).unwrap();
+        stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = StoreClient(stream);
         client.send_message(0, 0, 0, &[&[1, name.len() as u8], name.as_bytes()].concat());
@@ -107,6 +108,7 @@ impl StoreServer {
 
     fn request(&self, method: &str, path: &str, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.http).unwrap();
+        stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let len = body.len();
         write!(

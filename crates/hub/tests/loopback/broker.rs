@@ -36,7 +36,7 @@ impl HeldBroker {
         let begin = Instant::now();
         while self.0.lock().unwrap().held.len() < count {
             assert!(begin.elapsed() < TIMEOUT, "{count} appends have not arrived within {TIMEOUT:?}");
-            thread::park_timeout(std::time::Duration::from_micros(100));
+            thread::park_timeout(std::time::Duration::from_millis(2));
         }
     }
 

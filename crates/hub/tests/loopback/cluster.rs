@@ -19,6 +19,10 @@ use sinews_testkit::BodyReader;
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::{TIMEOUT, bind, without_timeouts};
 
+pub(crate) fn options(url: &str) -> ClusterOptions {
+    ClusterOptions::parse(url).unwrap()
+}
+
 /// A server of a cluster.
 struct TestPeer {
     address: SocketAddr,
@@ -39,8 +43,7 @@ impl TestPeer {
     }
 
     fn start_at(url: &str, configure: impl FnOnce(HubBuilder) -> HubBuilder) -> Self {
-        let options = ClusterOptions::parse(url).unwrap();
-        let builder = Hub::builder().cluster(options).websocket(without_timeouts());
+        let builder = Hub::builder().cluster(options(url)).websocket(without_timeouts());
         let hub = configure(builder).build().unwrap();
         let server = bind(&hub, |server| server);
         let (address, stop) = (server.addresses()[0], server.stop_handle());
@@ -54,6 +57,8 @@ impl TestPeer {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
+        // A small write waits for no delayed ACK of an earlier one: 40 ms.
+        stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
@@ -173,10 +178,14 @@ impl Client {
     }
 }
 
-fn for_both(test: impl Fn(FakeBroker)) {
-    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
-        test(FakeBroker::start(kind));
-    }
+/// Tests with both protocols, beside each other: nodes mostly wait.
+pub(crate) fn for_both(test: impl Fn(FakeBroker) + Sync) {
+    thread::scope(|scope| {
+        for kind in [WireProtocol::Nats, WireProtocol::Redis] {
+            let test = &test;
+            scope.spawn(move || test(FakeBroker::start(kind)));
+        }
+    });
 }
 
 #[test]
@@ -630,13 +639,13 @@ fn nodes_without_an_answer_are_named() {
 fn nodes_are_observed_from_outside() {
     for_both(|broker| {
         let nodes = ["b", "a"].map(|name| {
-            let options = ClusterOptions::parse(&broker.url()).unwrap().with_name(name).unwrap();
+            let options = options(&broker.url()).with_name(name).unwrap();
             TestPeer::start_with(&broker, |builder| builder.cluster(options))
         });
         for node in &nodes {
             node.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
         }
-        let observed = observe_nodes(&ClusterOptions::parse(&broker.url()).unwrap(), TIMEOUT).unwrap();
+        let observed = observe_nodes(&options(&broker.url()), TIMEOUT).unwrap();
         let names: Vec<&str> = observed.iter().map(|node| &*node.name).collect();
         assert_eq!(names, ["a", "b"]);
         assert!(observed.iter().all(|node| node.id.len() == 32 && !node.version.is_empty()));

@@ -24,6 +24,7 @@ mod prices;
 /// A connection whose reads are bounded.
 fn bounded(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }

@@ -15,6 +15,8 @@ use sinews_testkit::{exclude_this_thread, idle_live_bytes, measure_alone};
 /// Opens a streaming response without heap memory on the client side, and reads up to a text of at most 16 bytes.
 fn open(address: SocketAddr, topic: &str, until: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
+    // A small write waits for no delayed ACK of an earlier one: 40 ms.
+    stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     for part in ["GET ", topic, " HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"] {
         stream.write_all(part.as_bytes()).unwrap();
@@ -30,6 +32,8 @@ fn open(address: SocketAddr, topic: &str, until: &str) -> TcpStream {
 /// Opens a WebSocket likewise.
 fn open_websocket(address: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
+    // A small write waits for no delayed ACK of an earlier one: 40 ms.
+    stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let rest = " HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";

@@ -125,6 +125,7 @@ fn longest_turn(address: SocketAddr, work: impl FnOnce()) -> Duration {
         let other = scope.spawn(|| {
             exclude_this_thread();
             let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_nodelay(true).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let (mut longest, mut buffer) = (Duration::ZERO, [0; 1_024]);
             while !is_over.load(Ordering::SeqCst) {
@@ -178,6 +179,7 @@ struct Http2Client(TcpStream);
 impl Http2Client {
     fn connect(address: SocketAddr, window: u32) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
         stream.write_all(&frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat())).unwrap();
@@ -264,6 +266,7 @@ impl Http3Client {
 /// Sends a request of HTTP/1.1, and returns the body of its answer.
 fn ask(address: SocketAddr, head: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let len = body.len();
     let headers = format!(

@@ -149,6 +149,8 @@ fn slow_subscriber_is_closed_with_1008() {
             }
             Some(close) => {
                 assert_eq!(close.close_code(), Some(1008), "{close:?}");
+                // Otherwise the server waits for it.
+                slow.send(&Frame::close(1008, ""));
                 break;
             }
             None => panic!("a Close with 1008 before the end"),

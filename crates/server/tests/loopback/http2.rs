@@ -100,7 +100,7 @@ impl Http2Server {
         let deadline = std::time::Instant::now() + PATIENCE;
         while self.wakers.lock().unwrap().is_empty() {
             assert!(std::time::Instant::now() < deadline, "no request to /later");
-            std::thread::park_timeout(Duration::from_micros(100));
+            std::thread::park_timeout(Duration::from_millis(2));
         }
         self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
     }
@@ -112,7 +112,7 @@ impl Http2Server {
             if count > 0 || std::time::Instant::now() > deadline {
                 return count;
             }
-            std::thread::park_timeout(Duration::from_micros(100));
+            std::thread::park_timeout(Duration::from_millis(2));
         }
     }
 }

@@ -99,7 +99,7 @@ fn wait(what: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < deadline, "{what}");
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
 }
 

@@ -75,7 +75,7 @@ impl ManualAnswers {
                 return found;
             }
             assert!(started.elapsed() < PATIENCE, "it never comes");
-            std::thread::park_timeout(Duration::from_micros(100));
+            std::thread::park_timeout(Duration::from_millis(2));
         }
     }
 

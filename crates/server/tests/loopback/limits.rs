@@ -17,7 +17,7 @@ fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while !done(&monitor.metrics()) {
         assert!(std::time::Instant::now() < deadline, "{:?}", monitor.metrics());
-        std::thread::park_timeout(std::time::Duration::from_micros(100));
+        std::thread::park_timeout(std::time::Duration::from_millis(2));
     }
 }
 

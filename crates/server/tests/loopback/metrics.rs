@@ -38,7 +38,7 @@ fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) -> Metrics {
             return metrics;
         }
         assert!(std::time::Instant::now() < deadline, "{metrics:?}");
-        std::thread::park_timeout(std::time::Duration::from_micros(100));
+        std::thread::park_timeout(std::time::Duration::from_millis(2));
     }
 }
 

@@ -169,7 +169,12 @@ impl Client {
     /// Reads more; returns whether any bytes arrived.
     fn read(&mut self) -> bool {
         let mut chunk = [0; 64 << 10];
-        let count = self.stream.read(&mut chunk).unwrap();
+        let count = loop {
+            match self.stream.read(&mut chunk) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read.unwrap(),
+            }
+        };
         self.received.extend_from_slice(&chunk[..count]);
         count > 0
     }

@@ -308,7 +308,7 @@ fn broken_record_ends_a_websocket() {
     let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().websockets_closed.of(WebSocketEnd::Lost) == 0 {
         assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
     assert_eq!(monitor.metrics().tls_failures, 1);
 }
@@ -338,7 +338,7 @@ fn proxy_header_comes_before_the_tls_handshake() {
     let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().connections() > 1 {
         assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
 }
 
@@ -495,7 +495,7 @@ fn queued_output_arrives_in_order_over_tls() {
     let deadline = Instant::now() + PATIENCE;
     while monitor.metrics().messages_sent < u64::from(MESSAGES) {
         assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
     assert!(monitor.metrics().queued_bytes > SIZE as u64, "more than a socket takes");
     for number in 0..MESSAGES {
@@ -509,6 +509,6 @@ fn queued_output_arrives_in_order_over_tls() {
     assert_eq!(events.next(), HandlerEvent::Drain);
     while monitor.metrics().queued_bytes > 0 {
         assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
 }

@@ -121,21 +121,19 @@ impl Client {
         self.flush();
     }
 
-    /// Exchanges datagrams until the client waits for no acknowledgement and delays none: the timers of both are short, that of the
-    /// idle connection is long.
-    fn settle(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+    /// Exchanges datagrams. Returns whether none has arrived, and the client waits for no acknowledgement and delays none: the
+    /// timers of both are short, that of the idle connection is long.
+    fn is_settled(&mut self) -> bool {
         let long = Duration::from_secs(5);
-        while self.receive(Duration::from_millis(1))
-            || self.quic.quic.poll_timeout().is_some_and(|at| at < Instant::now() + long)
-        {
-            assert!(Instant::now() < deadline, "no acknowledgement, or always datagrams");
-        }
+        let has_received = self.receive(Duration::from_millis(1));
+        !has_received && self.quic.quic.poll_timeout().is_none_or(|at| at >= Instant::now() + long)
     }
 
     /// Receives a datagram, or handles a timeout. Returns whether a datagram has arrived.
     fn receive(&mut self, wait: Duration) -> bool {
-        self.socket.set_read_timeout(Some(wait)).unwrap();
+        let now = Instant::now();
+        let next = self.quic.quic.poll_timeout().map_or(wait, |at| at.saturating_duration_since(now));
+        self.socket.set_read_timeout(Some(next.clamp(Duration::from_millis(1), wait))).unwrap();
         let mut buffer = vec![0; 1 << 16];
         let received = self.socket.recv(&mut buffer);
         if let Ok(len) = received {
@@ -178,6 +176,14 @@ impl Client {
     }
 }
 
+/// Exchanges datagrams of all clients, in turns, until all are settled in the same turn.
+fn settle(clients: &mut [Client]) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while clients.iter_mut().map(Client::is_settled).filter(|is_settled| !is_settled).count() > 0 {
+        assert!(Instant::now() < deadline, "no acknowledgement, or always datagrams");
+    }
+}
+
 /// Opens connections and WebSockets, a stage for each line of input.
 fn run_clients(role: &str) {
     let (address, der) = role.split_once(' ').unwrap();
@@ -199,8 +205,7 @@ fn run_clients(role: &str) {
                 client.open_session();
             }
         }
-        // Twice: an answer to one client may arrive while another one settles.
-        (0..2).for_each(|_| clients.iter_mut().for_each(Client::settle));
+        settle(&mut clients);
         println!("\nready");
     }
     let _ = std::io::stdin().read(&mut [0]);

@@ -10,7 +10,7 @@ use super::{KEY, call, call_with, serve};
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
 use crate::protocol::Client;
-use crate::support::Running;
+use crate::support::{Running, until};
 
 /// A server with tokens, and its secret.
 pub(super) fn start(arguments: &[&str]) -> (Running, Directory, String) {
@@ -64,7 +64,7 @@ fn connections_are_listed_by_user_and_in_pages() {
     let other = call_with(&server, KEY, "", "GET /api/v1/connections?after=0-1", "");
     assert_eq!(other.status, 400, "{}", other.body);
     drop((raw, clients));
-    while !ids(&list(&server, "")).is_empty() {}
+    until("the connections have ended", || ids(&list(&server, "")).is_empty());
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn backend_subscribes_no_event_stream_to_a_topic() {
             "{path}"
         );
         drop(events);
-        while !ids(&list(&server, "")).is_empty() {}
+        until("the connections have ended", || ids(&list(&server, "")).is_empty());
     }
 }
 
@@ -188,7 +188,7 @@ fn backend_lists_and_disconnects_event_streams_without_a_user() {
         assert_eq!(closed, json!({"connections": 1}));
         let rest = reader.rest();
         assert!(rest.contains("\"code\":4410") && rest.contains("disconnected by the server"), "{rest}");
-        while !ids(&list(&server, "")).is_empty() {}
+        until("the connections have ended", || ids(&list(&server, "")).is_empty());
     }
 }
 
@@ -208,7 +208,7 @@ fn backend_lists_and_disconnects_a_long_poll_without_a_user() {
     let closed = call(&server, "POST /disconnect", &json!({"connection": id}));
     assert_eq!(closed, json!({"connections": 1}));
     assert!(poll.rest().ends_with("],\"cursor\":\"\"}\n"));
-    while !ids(&list(&server, "")).is_empty() {}
+    until("the connections have ended", || ids(&list(&server, "")).is_empty());
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn backend_disconnects_a_user_and_a_connection() {
     assert_eq!(one_closed, json!({"connections": 1}));
     assert_eq!(close_of(&mut one), (4999, "bye".to_owned()));
     drop(one);
-    while ids(&list(&server, "?user=anna")).len() > 2 {}
+    until("the other connections have ended", || ids(&list(&server, "?user=anna")).len() <= 2);
     assert_eq!(call(&server, "POST /disconnect", &json!({"user": "anna"})), json!({"connections": 2}));
     for client in [&mut two, &mut raw] {
         assert_eq!(close_of(client), (4410, "disconnected by the server".to_owned()));

@@ -1,16 +1,14 @@
 //! Revocations outlive the process, and reach all nodes of a cluster.
 
-use std::fs;
-use std::time::Instant;
-
 use serde_json::{Value, json};
+use std::fs;
 
 use super::connections::{close_of, connect};
 use super::{KEY, call, call_with};
 use crate::auth::{SECRET, token};
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
-use crate::support::{Running, TIMEOUT};
+use crate::support::{Running, until};
 
 struct TokenServers {
     directory: Directory,
@@ -42,13 +40,6 @@ fn rejects(server: &Running, token: &str) -> bool {
             assert!(head.starts_with("HTTP/1.1 401 "), "{head}");
             true
         }
-    }
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < TIMEOUT, "{what}");
     }
 }
 

@@ -4,14 +4,14 @@
 pub(super) mod failures;
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply};
 
 use super::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
-use crate::support::{Running, TIMEOUT, parsed};
+use crate::support::{Running, parsed, until};
 
 /// Nodes with a directory each.
 struct DurableNodes {
@@ -81,14 +81,6 @@ impl DurableNodes {
             status == 200
         });
         written
-    }
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < TIMEOUT, "{what}");
-        thread::park_timeout(Duration::from_millis(20));
     }
 }
 

@@ -19,11 +19,10 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
 
 use super::presence::{BATCH, Phase, PhaseCost, TestCluster, assert_proportional, described, member_count};
-use super::real::until;
 use super::tap::{PRESENCE_CHANGES, PRESENCE_REQUEST, PRESENCE_SNAPSHOT};
 use super::users::{KEY, SECRET, between, message, subscription};
 use crate::config::Directory;
-use crate::support::{PROGRAM, Running, Socket};
+use crate::support::{PROGRAM, Running, Socket, until};
 
 const CHANNEL: &str = "presence-room";
 

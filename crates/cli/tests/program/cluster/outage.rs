@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use sinews_testkit::Frame;
 
 use super::real::broker::{control, unused_name, url};
-use super::real::until;
 use super::users::{KEY, SECRET, message, subscription};
 use crate::config::Directory;
 use crate::hooks::{AppAnswer, Application};
-use crate::support::{Running, Socket};
+use crate::support::{Running, Socket, until};
 
 const CHANNEL: &str = "presence-room";
 

@@ -16,9 +16,9 @@ use sinews_proto::Role;
 use sinews_testkit::Frame;
 
 use super::real::broker::{unused_name, url};
-use super::real::{client, receive, until};
+use super::real::{client, receive};
 use super::tap::{BrokerTap, PRESENCE_CHANGES, PRESENCE_REQUEST, PRESENCE_SNAPSHOT, TapCounts};
-use crate::support::{PROGRAM, Running, Socket, clean};
+use crate::support::{PROGRAM, Running, Socket, clean, until};
 
 /// Members, if the limit of descriptors permits it: each is a connection, and a third of them returns.
 const MEMBERS: usize = 10_000;

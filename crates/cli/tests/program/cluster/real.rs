@@ -1,13 +1,12 @@
 //! Nodes at the broker that `cargo xtask brokers` has started, which the test kills and freezes.
 
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use sinews_testkit::Frame;
 
-use crate::support::{PROGRAM, Running, Socket, TIMEOUT, parsed};
+use crate::support::{PROGRAM, Running, Socket, parsed, until};
 
 pub(crate) use crate::real_broker as broker;
 
@@ -48,14 +47,6 @@ fn subscriber(node: &Running, topic: &str) -> Socket {
 fn publish(node: &Running, topic: &str, text: &str) {
     let answer = node.request(&format!("POST /topics/{topic} HTTP/1.1"), text);
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-}
-
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
-        thread::park_timeout(Duration::from_millis(10));
-    }
 }
 
 fn presence(node: &Running, topic: &str) -> u64 {

@@ -10,9 +10,8 @@ use serde_json::json;
 use sinews_testkit::{Frame, Reply};
 
 use super::presence::{TestCluster, assert_proportional};
-use super::real::until;
 use crate::config::Directory;
-use crate::support::{Running, Socket};
+use crate::support::{Running, Socket, until};
 
 pub(super) const KEY: &str = "278d425bdf160c739803";
 pub(super) const SECRET: &str = "7ad3773142a6692b25b8";

@@ -71,7 +71,7 @@ fn appends_to_many_streams_go_on_after_a_brief_pause() {
         let appending = scope.spawn(|| append_to_all(address, &rounds, &end));
         let wait_for_round = |round| {
             while rounds.load(Ordering::Relaxed) < round && !appending.is_finished() {
-                std::thread::park_timeout(Duration::from_micros(100));
+                std::thread::park_timeout(Duration::from_millis(2));
             }
         };
         // All streams are in use by then.

@@ -46,7 +46,7 @@ fn publications_that_wait_for_a_hook_are_limited_in_bytes() {
         if at >= 2 {
             assert_eq!(client.receive_message()["code"], 503);
         } else {
-            while metric(&server, "sinews_hook_pending") != at as u64 + 1 {}
+            until("the request waits", || metric(&server, "sinews_hook_pending") == at as u64 + 1);
         }
     }
     assert_eq!((requests(&server, "publish", "queue_full"), metric(&server, "sinews_hook_pending")), (2, 2));
@@ -57,7 +57,7 @@ fn publications_that_wait_for_a_hook_are_limited_in_bytes() {
     for client in &mut clients[..2] {
         assert_eq!(client.receive_message()["op"], "ack");
     }
-    while metric(&server, "sinews_hook_pending_bytes") != 0 {}
+    until("the memory is free", || metric(&server, "sinews_hook_pending_bytes") == 0);
     permit.send(()).unwrap();
     assert_eq!(publish(&mut clients[3], "a", &json!(1))["op"], "ack");
 }
@@ -74,7 +74,7 @@ fn slow_calls_of_some_clients_delay_no_connection() {
     let call = json!({"op": "rpc", "id": 1, "method": "slow"});
     for (at, client) in clients[..2].iter_mut().enumerate() {
         client.send_message(&call);
-        while metric(&server, "sinews_hook_pending") != at as u64 + 1 {}
+        until("the request waits", || metric(&server, "sinews_hook_pending") == at as u64 + 1);
     }
     assert_eq!(clients[2].request(call)["code"], 503, "the queue of calls is full");
     let _new = Client::connect(&server);
@@ -209,7 +209,9 @@ fn time_in_the_queue_is_no_failure_of_the_application() {
             || requests(&server, "publish", "timed_out") + requests(&server, "publish", "circuit_open");
         for (at, client) in clients.iter_mut().enumerate() {
             client.send_message(&json!({"op": "publish", "id": 1, "topic": "a", "data": 1}));
-            while metric(&server, "sinews_hook_pending") != at as u64 + 1 && timed_out() == 0 {}
+            until("the request waits, or has timed out", || {
+                metric(&server, "sinews_hook_pending") == at as u64 + 1 || timed_out() != 0
+            });
         }
         // The application answers the first request; the others have less time, or none.
         permit.send(()).unwrap();

@@ -10,27 +10,16 @@ mod patterns;
 mod real;
 
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::{Client, body, plain_address};
-use crate::support::{Running, TIMEOUT};
+use crate::support::{Running, until};
 
 /// A node that serves the broker's streams.
 fn node(url: &str, arguments: &[&str]) -> Running {
     let fixed = ["--store", url, "--streams-listen", "127.0.0.1:0"];
     Running::serve(&[&fixed[..], arguments].concat())
-}
-
-/// Polls until the condition holds.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
-        thread::park_timeout(Duration::from_millis(10));
-    }
 }
 
 fn post(node: &Running, path: &str, text: &str) -> String {

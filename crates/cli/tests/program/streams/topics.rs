@@ -145,7 +145,7 @@ fn history_continues_with_live_messages_without_a_gap() {
         let late = [200, 500, 1_000, 1_500, 2_000, 2_500, 2_800].map(|begin| {
             scope.spawn(move || {
                 while published.load(Ordering::SeqCst) < begin {
-                    std::thread::park_timeout(std::time::Duration::from_micros(100));
+                    std::thread::park_timeout(std::time::Duration::from_millis(2));
                 }
                 let mut late = Client::at(server, "/ws");
                 late.subscribe_with("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));

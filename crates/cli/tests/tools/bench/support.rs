@@ -157,6 +157,7 @@ impl ServeProcess {
     /// Returns the body of an HTTP response.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut socket = TcpStream::connect(self.address).expect("the server accepts");
+        socket.set_nodelay(true).expect("an open socket");
         write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .expect("the server reads");
         let mut answer = String::new();

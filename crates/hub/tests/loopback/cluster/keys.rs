@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, Hub, key_value_of_json};
+use sinews_hub::{Hub, key_value_of_json};
 use sinews_server::{KeyCondition, KeyError, KeyWrite, Router, Server};
 
-use super::{Client, TestPeer, for_both};
+use super::{Client, TestPeer, for_both, options};
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 
 /// Nodes that know each other, with the keys of all of them.
@@ -403,8 +403,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn program_writes_keys_that_another_node_owns() {
     for_both(|broker| {
         let other = TestPeer::start(&broker);
-        let options = ClusterOptions::parse(&broker.url()).unwrap();
-        let hub = Hub::builder().cluster(options).build().unwrap();
+        let hub = Hub::builder().cluster(options(&broker.url())).build().unwrap();
         let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
         let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let (publisher, stop) = (server.publisher(), server.stop_handle());

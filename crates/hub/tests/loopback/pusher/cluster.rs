@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, Hub, PusherApp, PusherLimits, WebhookEventKind};
+use sinews_hub::{Hub, PusherApp, PusherLimits, WebhookEventKind};
 
 use super::client::{Client, api, api_v1, app, policy, with_api_key};
 use super::webhooks::FakeBackend;
+use crate::cluster::{self, options};
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::{TIMEOUT, TestHub};
 
@@ -16,15 +17,12 @@ fn node(broker: &FakeBroker) -> TestHub {
 }
 
 fn node_of(broker: &FakeBroker, app: PusherApp) -> TestHub {
-    let options = ClusterOptions::parse(&broker.url()).unwrap();
+    let options = options(&broker.url());
     TestHub::built(Hub::builder().access(with_api_key(policy([app]))).cluster(options))
 }
 
-fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2])) {
-    for kind in [WireProtocol::Nats, WireProtocol::Redis] {
-        let broker = FakeBroker::start(kind);
-        test(&broker, [node(&broker), node(&broker)]);
-    }
+fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2]) + Sync) {
+    cluster::for_both(|broker| test(&broker, [node(&broker), node(&broker)]));
 }
 
 /// Polls a node until an answer of its HTTP API is this one.
@@ -661,7 +659,7 @@ fn recovery_at_another_node_is_reported_as_incomplete() {
     for kind in [WireProtocol::Nats, WireProtocol::Redis] {
         let broker = FakeBroker::start(kind);
         let nodes = [(); 2].map(|()| {
-            let options = ClusterOptions::parse(&broker.url()).unwrap();
+            let options = options(&broker.url());
             TestHub::built(Hub::builder().access(policy([app().with_topics("kept")])).cluster(options))
         });
         broker.wait_for(if kind == WireProtocol::Nats { "sinews.t.kept.>" } else { "sinews.t.kept.*" }, 2);

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, CreationLimits, Hub, HubBuilder, PusherApp, PusherLimits, StreamOptions};
+use sinews_hub::{CreationLimits, Hub, HubBuilder, PusherApp, PusherLimits, StreamOptions};
 
 use super::client::{Client, api, app, data_of, metric, patient, policy, request, trigger};
+use crate::cluster::options;
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::memory_broker::MemoryBroker;
 use crate::support::{TIMEOUT, TestHub};
@@ -400,7 +401,7 @@ fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_la
         let streams = StreamOptions::at_broker(store.shared(), "memory", "")
             .with_directory(directories[at].path())
             .with_topics(["stored.>".to_owned()]);
-        let cluster = ClusterOptions::parse(&broker.url()).unwrap();
+        let cluster = options(&broker.url());
         TestHub::built(Hub::builder().access(policy([app])).streams(streams).cluster(cluster))
     };
     let nodes = [start(0), start(1)];

@@ -5,11 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_hub::{ClusterOptions, Hub, PusherApp};
+use sinews_hub::{Hub, PusherApp};
 
 use super::client::{
     Client, KEY, QUERY, SECRET, api, app, hub, hub_of, metric, policy, request, signed_target, trigger,
 };
+use crate::cluster::options;
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::{TIMEOUT, TestHub};
 
@@ -73,7 +74,7 @@ fn pusher_12_clusters_with_a_prefix_do_not_hear_each_other() {
     for kind in [WireProtocol::Nats, WireProtocol::Redis] {
         let broker = FakeBroker::start(kind);
         let node = |prefix: &str| {
-            let options = ClusterOptions::parse(&format!("{}?prefix={prefix}", broker.url())).unwrap();
+            let options = options(&format!("{}?prefix={prefix}", broker.url()));
             let app = app().with_client_events(true);
             TestHub::built(Hub::builder().access(policy([app])).cluster(options))
         };
@@ -114,7 +115,7 @@ fn pusher_12_apps_do_not_hear_each_other() {
         let broker = FakeBroker::start(kind);
         let nodes = [(); 2].map(|()| {
             let apps = [app(), PusherApp::new("4", "other", SECRET)].map(|app| app.with_client_events(true));
-            let options = ClusterOptions::parse(&broker.url()).unwrap();
+            let options = options(&broker.url());
             TestHub::built(Hub::builder().access(policy(apps)).cluster(options))
         });
         let mut own = [&nodes[0], &nodes[1]].map(Client::new);

@@ -74,6 +74,7 @@ impl FakeBroker {
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, shared) = (stream.unwrap(), Arc::clone(&accepting));
+                stream.set_nodelay(true).unwrap();
                 let mut state = shared.lock();
                 if state.is_over {
                     return;

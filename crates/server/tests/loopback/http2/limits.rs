@@ -116,13 +116,13 @@ fn answers_to_closed_windows_count_as_memory() {
     let deadline = std::time::Instant::now() + PATIENCE;
     while queued() < 10 * ANSWER as u64 {
         assert!(std::time::Instant::now() < deadline, "{} bytes", queued());
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
     // One that is reset is free again.
     client.frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]);
     while queued() > 10 * ANSWER as u64 {
         assert!(std::time::Instant::now() < deadline, "{} bytes", queued());
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
     for stream in (21..80).step_by(2) {
         // The connection may close before the last request.
@@ -183,7 +183,7 @@ fn limit_of_memory_applies_within_a_turn() {
     let deadline = std::time::Instant::now() + PATIENCE;
     while closed() < CLIENTS as u64 - 4 {
         assert!(std::time::Instant::now() < deadline, "{} connections are closed", closed());
-        std::thread::park_timeout(Duration::from_micros(100));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
     let peak = peak.load(Ordering::SeqCst);
     assert!(peak <= 8 * ANSWER as u64, "{peak} bytes");

@@ -31,6 +31,7 @@ fn start() -> DurableNodes {
 /// Sends a request on a new connection; the server may end meanwhile.
 fn try_request(address: SocketAddr, head: &str, body: &str) -> io::Result<(u16, Value)> {
     let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     let len = body.len();
     write!(

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
 
 use sinews_testkit::Reply;
 

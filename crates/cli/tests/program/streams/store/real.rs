@@ -2,6 +2,8 @@
 //! addresses and the script that controls them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use super::super::topics::publish;
 use super::super::{ANY, Binary, records};

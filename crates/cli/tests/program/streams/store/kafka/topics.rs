@@ -1,5 +1,7 @@
 //! Durable topics at a cluster: many nodes, one order.
 
+use std::thread;
+
 use sinews_testkit::{Frame, Reply};
 
 use super::super::super::topics::publish;
