@@ -126,7 +126,7 @@ fn contradictions_of_settings_are_found_by_the_check() {
     let fault = "namespace \"a\": its history is set by `history`, too";
     assert_eq!(message, format!("sinews: {fault}\n"));
     assert_eq!(fails(program().args(["serve", "--config", &file])), message);
-    let both = fails(program().args(["config", "check", &good, &file]));
+    let both = fails(program().args(["config", "check", &shared, &file]));
     assert_eq!(both, format!("sinews: {file}: {fault}\n"), "one of several files is named");
     assert!(!std::path::Path::new(&streams).exists(), "nothing is created");
 }

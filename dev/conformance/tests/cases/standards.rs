@@ -12,8 +12,13 @@ fn workspace() -> PathBuf {
 /// `#[tokio::test]`, other attributes between them.
 fn tests_in(source: &str) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
-    let mut is_test = false;
+    let (mut is_test, mut is_list) = (false, false);
     for line in source.lines().map(str::trim) {
+        is_list = line.ends_with("tests! {") || is_list && line != "}";
+        if let Some((name, _)) = line.split_once(" => ").filter(|_| is_list) {
+            names.insert(name);
+            continue;
+        }
         let item = line.strip_prefix("async ").unwrap_or(line);
         if line == "#[test]" || line == "#[tokio::test]" {
             is_test = true;
@@ -29,8 +34,9 @@ fn tests_in(source: &str) -> BTreeSet<&str> {
 
 #[test]
 fn test_functions_are_recognized() {
-    let source = "#[test]\nfn a() {}\nfn b() {}\n  #[test]\n  #[cfg(unix)]\n  // why\n  fn c(x: u8,\n#[test]\nlet x;\nfn d() {}\n#[tokio::test]\nasync fn e() {}";
-    assert_eq!(tests_in(source).into_iter().collect::<Vec<_>>(), ["a", "c", "e"]);
+    let source = "#[test]\nfn a() {}\nfn b() {}\n  #[test]\n  #[cfg(unix)]\n  // why\n  fn c(x: u8,\n#[test]\nlet x;\nfn d() {}\n#[tokio::test]\nasync fn e() {}
+        testkit::tests! {\n f => a(1);\n #[cfg(x)]\n g => b();\n}\nmatch x {\n h => c(),\n}";
+    assert_eq!(tests_in(source).into_iter().collect::<Vec<_>>(), ["a", "c", "e", "f", "g"]);
 }
 
 /// A row of the table.
