@@ -10,6 +10,11 @@ use crate::tidy::tree::Tree;
 /// Files in one cycle, where the list of ratchets names no other bound.
 const FILES_MAX: u64 = 4;
 
+/// Rooms in one cycle: a room is a folder directly in `src`, with the file of its name. Rooms import downward.
+const ROOMS_MAX: u64 = 1;
+/// Of a pair of rooms in a cycle, the report names so many imports: the fewest are the first to go.
+const NAMED_IMPORTS: usize = 3;
+
 /// Modules, by path from the crate's root, with the modules whose items they name.
 type Imports<'a> = BTreeMap<Vec<&'a str>, BTreeSet<Vec<&'a str>>>;
 
@@ -25,6 +30,50 @@ pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
     ratchets::compare(tree, "files in the largest import cycle", &measures.collect(), FILES_MAX, 0)
 }
 
+/// The largest cycle of rooms of each product crate.
+pub(super) fn rooms(tree: &Tree) -> Vec<Violation> {
+    let measures = product_crates(tree).into_iter().map(|(name, sources)| {
+        let largest = largest(&by_room(&imports(&sources)));
+        (format!("rooms in the largest import cycle of {name}"), largest as u64)
+    });
+    ratchets::compare(tree, "rooms in the largest import cycle", &measures.collect(), ROOMS_MAX, 0)
+}
+
+/// The imports of rooms. The crate's root belongs to none: it names all of them.
+fn by_room<'a>(imports: &Imports<'a>) -> Imports<'a> {
+    let room = |module: &Vec<&'a str>| module.first().map(|room| vec![*room]);
+    let mut rooms = Imports::new();
+    for (from, to) in imports {
+        let Some(own) = room(from) else { continue };
+        let others = to.iter().filter_map(room).filter(|other| *other != own);
+        rooms.entry(own.clone()).or_default().extend(others.collect::<Vec<_>>());
+    }
+    rooms
+}
+
+/// The imports between the rooms of each cycle, pairs of rooms with the fewest first.
+fn room_report(imports: &Imports<'_>) -> String {
+    let mut text = String::new();
+    for rooms in components(&by_room(imports)).iter().filter(|rooms| rooms.len() > 1) {
+        let mut pairs = BTreeMap::<_, Vec<String>>::new();
+        for (from, to) in imports.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to))) {
+            let (Some(own), Some(other)) = (from.first(), to.first()) else { continue };
+            if own != other && [own, other].iter().all(|room| rooms.contains(&vec![**room])) {
+                let import = format!("{} -> {}", from.join("::"), to.join("::"));
+                pairs.entry((own, other)).or_default().push(import);
+            }
+        }
+        let mut pairs: Vec<_> = pairs.into_iter().collect();
+        pairs.sort_by_key(|(_, named)| named.len());
+        text += &format!("{} rooms:\n", rooms.len());
+        for ((own, other), named) in pairs {
+            let some = named.iter().take(NAMED_IMPORTS).cloned().collect::<Vec<_>>().join(", ");
+            text += &format!("  {} {own} -> {other}: {some}\n", named.len());
+        }
+    }
+    text
+}
+
 /// The files of each product crate, tests excluded.
 fn product_crates(tree: &Tree) -> BTreeMap<&str, Vec<&Source>> {
     let mut crates = BTreeMap::<&str, Vec<&Source>>::new();
@@ -37,7 +86,7 @@ fn product_crates(tree: &Tree) -> BTreeMap<&str, Vec<&Source>> {
     crates
 }
 
-/// Cycles of more than one file in a crate of `crates/`: their files, and the imports among them.
+/// Cycles of more than one file or room in a crate of `crates/`, and the imports among them.
 pub(super) fn report(tree: &Tree, name: &str) -> Option<String> {
     let imports = imports(product_crates(tree).get(name)?);
     let path = |module: &Vec<&str>| if module.is_empty() { "lib".to_owned() } else { module.join("::") };
@@ -49,7 +98,7 @@ pub(super) fn report(tree: &Tree, name: &str) -> Option<String> {
             text += &format!("  {} -> {}\n", path(from), to.join(", "));
         }
     }
-    Some(text)
+    Some(text + &room_report(&imports))
 }
 
 fn largest(imports: &Imports<'_>) -> usize {
@@ -197,6 +246,25 @@ mod tests {
     }
 
     #[test]
+    fn rooms_that_import_each_other_through_several_files_are_a_cycle() {
+        let files = [
+            ("crates/a/src/lib.rs", "mod b; mod c; use b::B; use c::C;"),
+            ("crates/a/src/b.rs", "mod d; pub use self::d::B;"),
+            ("crates/a/src/b/d.rs", "use crate::c::C;"),
+            ("crates/a/src/c.rs", "mod e;"),
+            ("crates/a/src/c/e.rs", "use crate::b::X;"),
+            ("crates/a/src/f.rs", "use crate::b::B;"),
+        ];
+        let tree = tree(&files);
+        assert!(cycles(&tree).is_empty());
+        let found = rooms(&tree);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].what, "rooms in the largest import cycle of a is 2, 1 at most");
+        let expected = "2 rooms:\n  1 b -> c: b::d -> c\n  1 c -> b: c::e -> b\n";
+        assert_eq!(report(&tree, "a").as_deref(), Some(expected));
+    }
+
+    #[test]
     fn report_lists_files_and_imports_of_each_cycle() {
         let files = [
             ("crates/a/src/b.rs", "use crate::c::C; use crate::d::D;"),
@@ -204,7 +272,8 @@ mod tests {
             ("crates/a/src/d.rs", ""),
         ];
         let tree = tree(&files);
-        assert_eq!(report(&tree, "a").as_deref(), Some("2 files:\n  b -> c\n  c -> b\n"));
+        let expected = "2 files:\n  b -> c\n  c -> b\n2 rooms:\n  1 b -> c: b -> c\n  1 c -> b: c -> b\n";
+        assert_eq!(report(&tree, "a").as_deref(), Some(expected));
         assert_eq!(report(&tree, "unknown"), None);
     }
 }

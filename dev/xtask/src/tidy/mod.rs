@@ -27,7 +27,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 19] = [
+const RULES: [(&str, Rule); 20] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -41,6 +41,7 @@ const RULES: [(&str, Rule); 19] = [
     ("dependencies are declared in one place", manifests::inherited),
     ("dependencies are justified", manifests::justified),
     ("import cycles are small", cycles::cycles),
+    ("rooms import downward", cycles::rooms),
     ("code is not written twice", duplicates::duplicates),
     ("comments and documents name things", words::pronouns),
     ("a type name is defined once", names::types),
