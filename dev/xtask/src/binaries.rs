@@ -33,7 +33,7 @@ const WITH_BACKEND: [(&str, &str); 7] = [
 /// Of these, the binaries that test the backends themselves: they run on both with each change.
 const ON_EACH: [(&str, &str); 2] = [("engine", "loopback"), ("server", "loopback")];
 /// Binaries that bound latencies run when nothing else does.
-const ALONE: [(&str, &str); 1] = [("cli", "first_byte")];
+const ALONE: [(&str, &str); 2] = [("cli", "first_byte"), ("hub", "memory")];
 /// The longest binaries start first. The rest follows in cargo's order.
 const LONGEST: [(&str, &str); 4] =
     [("cli", "program"), ("hub", "loopback"), ("server", "loopback"), ("conformance", "cases")];

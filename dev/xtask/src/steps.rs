@@ -131,7 +131,7 @@ fn names() -> PossibleValuesParser {
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Every check of the repository: half an hour more
+    /// Every check of the repository: an hour and a half more
     #[arg(long)]
     all: bool,
     /// Only these steps, of any lane
