@@ -55,7 +55,7 @@ enum Task {
     },
     /// Code of the product crates that occurs twice
     Duplicates,
-    /// Import cycles of a product crate: files, and rooms of files, that import each other, directly or through others
+    /// Import cycles of a product crate: files, and top-level modules, that import each other, directly or through others
     Cycles {
         /// The crate's folder in `crates/`
         #[arg(value_name = "CRATE")]

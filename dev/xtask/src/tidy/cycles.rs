@@ -10,9 +10,9 @@ use crate::tidy::tree::Tree;
 /// Files in one cycle, where the list of ratchets names no other bound.
 const FILES_MAX: u64 = 4;
 
-/// Rooms in one cycle: a room is a folder directly in `src`, with the file of its name. Rooms import downward.
-const ROOMS_MAX: u64 = 1;
-/// Of a pair of rooms in a cycle, the report names so many imports: the fewest are the first to go.
+/// Top-level modules in one cycle: the files and folders directly in `src`.
+const TOP_LEVEL_MAX: u64 = 1;
+/// Imports that the report names for each pair of top-level modules.
 const NAMED_IMPORTS: usize = 3;
 
 /// Modules, by path from the crate's root, with the modules whose items they name.
@@ -30,42 +30,48 @@ pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
     ratchets::compare(tree, "files in the largest import cycle", &measures.collect(), FILES_MAX, 0)
 }
 
-/// The largest cycle of rooms of each product crate.
-pub(super) fn rooms(tree: &Tree) -> Vec<Violation> {
+/// The largest cycle of top-level modules in each product crate.
+pub(super) fn top_level(tree: &Tree) -> Vec<Violation> {
     let measures = product_crates(tree).into_iter().map(|(name, sources)| {
-        let largest = largest(&by_room(&imports(&sources)));
-        (format!("rooms in the largest import cycle of {name}"), largest as u64)
+        let largest = largest(&by_top_level(&imports(&sources)));
+        (format!("top-level modules in the largest import cycle of {name}"), largest as u64)
     });
-    ratchets::compare(tree, "rooms in the largest import cycle", &measures.collect(), ROOMS_MAX, 0)
+    ratchets::compare(
+        tree,
+        "top-level modules in the largest import cycle",
+        &measures.collect(),
+        TOP_LEVEL_MAX,
+        0,
+    )
 }
 
-/// The imports of rooms. The crate's root belongs to none: it names all of them.
-fn by_room<'a>(imports: &Imports<'a>) -> Imports<'a> {
-    let room = |module: &Vec<&'a str>| module.first().map(|room| vec![*room]);
-    let mut rooms = Imports::new();
+/// The imports between top-level modules. The crate's root is left out: it names all modules.
+fn by_top_level<'a>(imports: &Imports<'a>) -> Imports<'a> {
+    let top = |module: &Vec<&'a str>| module.first().map(|top| vec![*top]);
+    let mut modules = Imports::new();
     for (from, to) in imports {
-        let Some(own) = room(from) else { continue };
-        let others = to.iter().filter_map(room).filter(|other| *other != own);
-        rooms.entry(own.clone()).or_default().extend(others.collect::<Vec<_>>());
+        let Some(own) = top(from) else { continue };
+        let others = to.iter().filter_map(top).filter(|other| *other != own);
+        modules.entry(own.clone()).or_default().extend(others.collect::<Vec<_>>());
     }
-    rooms
+    modules
 }
 
-/// The imports between the rooms of each cycle, pairs of rooms with the fewest first.
-fn room_report(imports: &Imports<'_>) -> String {
+/// Lists the imports of each cycle, pairs with the fewest first.
+fn top_level_report(imports: &Imports<'_>) -> String {
     let mut text = String::new();
-    for rooms in components(&by_room(imports)).iter().filter(|rooms| rooms.len() > 1) {
+    for modules in components(&by_top_level(imports)).iter().filter(|modules| modules.len() > 1) {
         let mut pairs = BTreeMap::<_, Vec<String>>::new();
         for (from, to) in imports.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to))) {
             let (Some(own), Some(other)) = (from.first(), to.first()) else { continue };
-            if own != other && [own, other].iter().all(|room| rooms.contains(&vec![**room])) {
+            if own != other && [own, other].iter().all(|top| modules.contains(&vec![**top])) {
                 let import = format!("{} -> {}", from.join("::"), to.join("::"));
                 pairs.entry((own, other)).or_default().push(import);
             }
         }
         let mut pairs: Vec<_> = pairs.into_iter().collect();
         pairs.sort_by_key(|(_, named)| named.len());
-        text += &format!("{} rooms:\n", rooms.len());
+        text += &format!("{} top-level modules:\n", modules.len());
         for ((own, other), named) in pairs {
             let some = named.iter().take(NAMED_IMPORTS).cloned().collect::<Vec<_>>().join(", ");
             text += &format!("  {} {own} -> {other}: {some}\n", named.len());
@@ -86,7 +92,7 @@ fn product_crates(tree: &Tree) -> BTreeMap<&str, Vec<&Source>> {
     crates
 }
 
-/// Cycles of more than one file or room in a crate of `crates/`, and the imports among them.
+/// Lists cycles of more than one file or top-level module in a crate of `crates/`, and the imports among them.
 pub(super) fn report(tree: &Tree, name: &str) -> Option<String> {
     let imports = imports(product_crates(tree).get(name)?);
     let path = |module: &Vec<&str>| if module.is_empty() { "lib".to_owned() } else { module.join("::") };
@@ -98,7 +104,7 @@ pub(super) fn report(tree: &Tree, name: &str) -> Option<String> {
             text += &format!("  {} -> {}\n", path(from), to.join(", "));
         }
     }
-    Some(text + &room_report(&imports))
+    Some(text + &top_level_report(&imports))
 }
 
 fn largest(imports: &Imports<'_>) -> usize {
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_that_import_each_other_through_several_files_are_a_cycle() {
+    fn top_level_modules_that_import_each_other_through_several_files_are_a_cycle() {
         let files = [
             ("crates/a/src/lib.rs", "mod b; mod c; use b::B; use c::C;"),
             ("crates/a/src/b.rs", "mod d; pub use self::d::B;"),
@@ -257,10 +263,10 @@ mod tests {
         ];
         let tree = tree(&files);
         assert!(cycles(&tree).is_empty());
-        let found = rooms(&tree);
+        let found = top_level(&tree);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].what, "rooms in the largest import cycle of a is 2, 1 at most");
-        let expected = "2 rooms:\n  1 b -> c: b::d -> c\n  1 c -> b: c::e -> b\n";
+        assert_eq!(found[0].what, "top-level modules in the largest import cycle of a is 2, 1 at most");
+        let expected = "2 top-level modules:\n  1 b -> c: b::d -> c\n  1 c -> b: c::e -> b\n";
         assert_eq!(report(&tree, "a").as_deref(), Some(expected));
     }
 
@@ -272,7 +278,8 @@ mod tests {
             ("crates/a/src/d.rs", ""),
         ];
         let tree = tree(&files);
-        let expected = "2 files:\n  b -> c\n  c -> b\n2 rooms:\n  1 b -> c: b -> c\n  1 c -> b: c -> b\n";
+        let expected =
+            "2 files:\n  b -> c\n  c -> b\n2 top-level modules:\n  1 b -> c: b -> c\n  1 c -> b: c -> b\n";
         assert_eq!(report(&tree, "a").as_deref(), Some(expected));
         assert_eq!(report(&tree, "unknown"), None);
     }

@@ -41,7 +41,7 @@ const RULES: [(&str, Rule); 20] = [
     ("dependencies are declared in one place", manifests::inherited),
     ("dependencies are justified", manifests::justified),
     ("import cycles are small", cycles::cycles),
-    ("rooms import downward", cycles::rooms),
+    ("top-level modules import downward", cycles::top_level),
     ("code is not written twice", duplicates::duplicates),
     ("comments and documents name things", words::pronouns),
     ("a type name is defined once", names::types),
