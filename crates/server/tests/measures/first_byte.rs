@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sinews_server::{Answer, Response, Router, Server};
 use sinews_testkit::measure_alone;
 
-use crate::backend;
+use crate::{Serving, backend};
 
 /// Maximum latency of the first byte on an idle server. A loop that sleeps until its next event takes a second.
 const BOUND: Duration = Duration::from_millis(50);
@@ -104,9 +104,8 @@ fn first_byte_of_a_blocking_answer_comes_within_50_ms_on_an_idle_server() {
         .post("/blocking", |_| Answer::blocking(|| Response::text("work")))
         .get("/plain", |_| Response::text("work"));
     let server = Server::new(router).threads(1).engine(backend::engine()).listen(([127, 0, 0, 1], 0).into());
-    let bound = server.bind().unwrap();
-    let (address, stop) = (bound.addresses()[0], bound.stop_handle());
-    let thread = std::thread::spawn(|| bound.run());
+    let serving = Serving::new(server.bind().unwrap());
+    let address = serving.address;
     // The machine may be late once.
     let is_late = |times: &[Duration]| times[ROUNDS - 2] > BOUND;
     for (name, requests) in CASES {
@@ -121,6 +120,4 @@ fn first_byte_of_a_blocking_answer_comes_within_50_ms_on_an_idle_server() {
             assert!(!is_late(&times), "{name} on a connection (kept: {is_kept}) took {times:?}");
         }
     }
-    stop.stop_now();
-    thread.join().unwrap().unwrap();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sinews_server::{HttpConfig, Router, Server, WebSocketRoute};
 use sinews_testkit::{idle_live_bytes, measure_alone};
 
-use crate::{Echo, backend};
+use crate::{Echo, Serving, backend};
 
 /// Extended CONNECT to `/`.
 const BLOCK: &[u8] = b"\x02\x07CONNECT\x86\x84\x01\x01a\x00\x09:protocol\x09websocket\
@@ -90,8 +90,8 @@ fn idle_websocket_on_a_stream_takes_at_most_768_bytes() {
     let http = HttpConfig::default().with_http2_clear_text(true);
     let server = Server::new(router).engine(backend::engine()).threads(1).http(http);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let (address, stop) = (server.addresses()[0], server.stop_handle());
-    let running = std::thread::spawn(|| server.run());
+    let serving = Serving::new(server);
+    let address = serving.address;
 
     let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| Client::connect(address)).collect();
     for client in &mut clients {
@@ -123,9 +123,6 @@ fn idle_websocket_on_a_stream_takes_at_most_768_bytes() {
         let remains = idle_live_bytes() - *base.get_or_insert_with(idle_live_bytes);
         assert!(remains <= REMAINS, "round {round}: {remains} bytes remain");
     }
-    drop(clients);
-    stop.stop();
-    running.join().unwrap().unwrap();
 }
 
 const CONNECTIONS: usize = 4;

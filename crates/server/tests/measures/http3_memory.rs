@@ -12,7 +12,7 @@ use sinews_server::{Certificates, HttpConfig, Limits, Router, Server, TlsConfig,
 use sinews_testkit::{TestCertificate, idle_live_bytes, measure_alone};
 
 use crate::quic_client::QuicClient;
-use crate::{Echo, backend};
+use crate::{Echo, Serving, backend};
 
 /// Names the role of this process, and the address and the certificate of the server.
 const CLIENT: &str = "SINEWS_HTTP3_MEMORY_CLIENT";
@@ -37,8 +37,9 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     let server = server.http(HttpConfig::default().with_http3(true)).limits(Limits::default());
     let server = server.listen_tls(([127, 0, 0, 1], 0).into(), TlsConfig::new(certificates).unwrap());
     let server = server.bind().unwrap();
-    let (address, stop, monitor) = (server.addresses()[0], server.stop_handle(), server.monitor());
-    let running = std::thread::spawn(|| server.run());
+    let monitor = server.monitor();
+    let serving = Serving::new(server);
+    let address = serving.address;
 
     let name = "http3_memory::idle_connections_websockets_and_sessions_take_bounded_memory";
     let der: String = made.der().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -60,9 +61,6 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     });
     drop(input);
     assert!(clients.wait().unwrap().success());
-    // Before a fault of this test: the server would be counted in the other tests.
-    stop.stop();
-    running.join().unwrap().unwrap();
     let each = |from: usize, to: usize| {
         let count = |(connections, sockets, sessions): (usize, usize, usize)| {
             let others = connections.saturating_sub(WITH_SOCKETS);
@@ -121,12 +119,15 @@ impl Client {
         self.flush();
     }
 
-    /// Exchanges datagrams. Returns whether none has arrived, and the client waits for no acknowledgement and delays none: the
-    /// timers of both are short, that of the idle connection is long.
+    /// Receives all datagrams that have arrived. Returns whether there were none, and the client waits for no acknowledgement and
+    /// delays none: the timers of both are short, that of the idle connection is long.
     fn is_settled(&mut self) -> bool {
         let long = Duration::from_secs(5);
-        let has_received = self.receive(Duration::from_millis(1));
-        !has_received && self.quic.quic.poll_timeout().is_none_or(|at| at >= Instant::now() + long)
+        let mut received = 0;
+        while self.receive(Duration::from_millis(1)) {
+            received += 1;
+        }
+        received == 0 && self.quic.quic.poll_timeout().is_none_or(|at| at >= Instant::now() + long)
     }
 
     /// Receives a datagram, or handles a timeout. Returns whether a datagram has arrived.

@@ -13,7 +13,10 @@ mod quic_client;
 mod tls_memory;
 mod websocket_memory;
 
-use sinews_server::{Context, Handler, Payload};
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+
+use sinews_server::{BoundServer, Context, Handler, Payload, StopHandle};
 use sinews_testkit::CountingAllocator;
 
 #[global_allocator]
@@ -29,5 +32,32 @@ struct Echo;
 impl Handler for Echo {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         let _ = cx.send_payload(payload);
+    }
+}
+
+/// A server that runs in its own threads. Ends when it is dropped, by a failure too: its memory would be counted in the next test.
+struct Serving {
+    address: SocketAddr,
+    stop: StopHandle,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Serving {
+    fn new(server: BoundServer) -> Self {
+        let (address, stop) = (server.addresses()[0], server.stop_handle());
+        Self { address, stop, thread: Some(std::thread::spawn(|| server.run())) }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.stop_now();
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended
+                .expect("one end")
+                .expect("no thread of the server panics")
+                .expect("each loop ends in order");
+        }
     }
 }

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use sinews_server::{Certificates, Router, Server, TlsConfig, WebSocketRoute};
 use sinews_testkit::{TestCertificate, exclude_this_thread, idle_live_bytes, measure_alone};
 
-use crate::{Echo, HANDSHAKE, backend};
+use crate::{Echo, HANDSHAKE, Serving, backend};
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
@@ -45,8 +45,8 @@ fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
     let server = Server::new(router).engine(backend::engine()).threads(1);
     let tls = TlsConfig::new(certificates).unwrap();
     let server = server.listen_tls(([127, 0, 0, 1], 0).into(), tls).bind().unwrap();
-    let (address, stop) = (server.addresses()[0], server.stop_handle());
-    let running = std::thread::spawn(|| server.run());
+    let serving = Serving::new(server);
+    let address = serving.address;
 
     exclude_this_thread();
     for version in rustls::ALL_VERSIONS {
@@ -64,8 +64,6 @@ fn idle_connection_keeps_its_cipher_state_and_no_buffer() {
         assert!(each <= MOST, "{each} bytes for a connection");
         assert!(each >= 512, "{each} bytes: too few, the measurement is broken");
     }
-    stop.stop_now();
-    running.join().unwrap().unwrap();
 }
 
 const FEW: usize = 64;

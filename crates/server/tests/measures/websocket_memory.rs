@@ -7,7 +7,7 @@ use std::time::Duration;
 use sinews_server::{Router, Server, WebSocketRoute};
 use sinews_testkit::{idle_live_bytes, live_bytes, measure_alone};
 
-use crate::{Echo, HANDSHAKE, backend};
+use crate::{Echo, HANDSHAKE, Serving, backend};
 
 /// Opens a WebSocket without heap memory on the client side.
 fn open(address: SocketAddr) -> TcpStream {
@@ -55,8 +55,8 @@ fn idle_websocket_takes_at_most_384_bytes() {
     let router = Router::new().websocket("/", WebSocketRoute::new(|_| Ok(Echo)));
     let server = Server::new(router).engine(backend::engine()).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let (address, stop) = (server.addresses()[0], server.stop_handle());
-    let running = std::thread::spawn(|| server.run());
+    let serving = Serving::new(server);
+    let address = serving.address;
 
     // Tables double, so the count goes from one power of two to another.
     let mut streams = Vec::with_capacity(MANY);
@@ -76,8 +76,6 @@ fn idle_websocket_takes_at_most_384_bytes() {
 
     drop(streams);
     joins_and_leaves(address);
-    stop.stop();
-    running.join().unwrap().unwrap();
 }
 
 /// Connections that open, exchange messages and end in every way leave no memory behind.
