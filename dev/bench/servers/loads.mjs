@@ -1,20 +1,17 @@
-// The loads of measure.mjs. Each returns the CPU time of the server in microseconds for one operation; `n/a` is a load that a
-// server has no equivalent of.
+// The loads of measure.mjs. Each returns its figures by name, or null if the server has no equivalent. `CPU` is the CPU time of the
+// server for one operation of a closed loop, in which the server is busy all the time. The figures of an open loop follow: the median
+// and the 99th percentile of the time of an operation, and the CPU time, at a fixed rate. All times are in microseconds.
 
-import { readFileSync } from 'node:fs';
+import { readFileSync, readdirSync } from 'node:fs';
 import { Client, concurrently, post } from './client.mjs';
-
-const TICK_US = 10_000;
 
 /** Time in which all members of a room have learned of a join, longer than the interval of the updates. */
 export const UPDATES_MS = 3_000;
 
-/** CPU time of processes in microseconds, with all their threads. */
+/** CPU time of processes in microseconds, by the scheduler: that of all their threads, none of which may end in between. */
 export function cpu(pids) {
-  return pids.reduce((sum, pid) => {
-    const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
-    return sum + (Number(fields[11]) + Number(fields[12])) * TICK_US;
-  }, 0);
+  const tasks = pids.flatMap((pid) => readdirSync(`/proc/${pid}/task`).map((task) => `/proc/${pid}/task/${task}/schedstat`));
+  return tasks.reduce((sum, file) => sum + Number(readFileSync(file, 'utf8').split(' ')[0]) / 1_000, 0);
 }
 
 /** Written private memory of a process in bytes. Clean pages are those of the program's file: the kernel frees them and reads them again. */
@@ -29,6 +26,34 @@ async function costOf(pids, count, work) {
   await work();
   return (cpu(pids) - before) / count;
 }
+
+/**
+ * Runs `operation(i)` at a fixed rate, `perSecond` times a second. Operations overlap if the server is late. A time begins when the
+ * operation does: a late timer of the load is followed by more operations at once.
+ */
+export async function paced(pids, perSecond, operation, seconds = PACED_SECONDS) {
+  const [times, running] = [[], []];
+  const before = cpu(pids);
+  const begin = performance.now();
+  for (let i = 0; i < perSecond * seconds; ) {
+    for (const due = (performance.now() - begin) * perSecond / 1_000; i < due; i += 1) {
+      const start = performance.now();
+      running.push(operation(i).then(() => { times.push(performance.now() - start); }));
+    }
+    await pause(1);
+  }
+  await Promise.all(running);
+  return atRate(perSecond, times, (cpu(pids) - before) / times.length);
+}
+
+/** The figures of an open loop. */
+export function atRate(perSecond, times, cost) {
+  times.sort((a, b) => a - b);
+  const at = (share) => times[Math.floor(times.length * share)] * 1_000;
+  return { [`p50 at ${perSecond}/s`]: at(0.5), [`p99 at ${perSecond}/s`]: at(0.99), [`CPU at ${perSecond}/s`]: cost };
+}
+
+const PACED_SECONDS = 4;
 
 export const closeAll = (clients) => Promise.all(clients.map((client) => client.close()));
 export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
@@ -56,7 +81,7 @@ async function openFan(nodes, publishAt, subscribers, topic) {
  */
 export async function fanOut(server, pids, {
   subscribers, topic = 'fan', burst = 1, seconds = 3, nodes = [server], publishAt = server, perPublication = false,
-  byHttp = false,
+  byHttp = false, perSecond = 20,
 }) {
   const { clients, publisher } = await openFan(nodes, publishAt, subscribers, topic);
   const payload = '^'.repeat(64);
@@ -74,45 +99,54 @@ export async function fanOut(server, pids, {
   const before = cpu(pids);
   let count = 0;
   for (const end = Date.now() + seconds * 1_000; Date.now() < end; count += 1) await turn();
-  const cost = (cpu(pids) - before) / (count * burst * (perPublication ? 1 : clients.length));
+  const deliveries = perPublication ? 1 : clients.length;
+  const cost = (cpu(pids) - before) / (count * burst * deliveries);
+  const timed = await timedFan(pids, clients, {
+    perSecond, burst, deliveries, send: async (text) => {
+      if (byHttp) await post(publishAt, server.publish(topic, text));
+      else publisher.send(server.send(topic, text));
+    },
+  });
   await closeAll([...clients, publisher]);
-  return cost;
+  return { CPU: cost, ...timed };
 }
 
-/**
- * The time between a publication and its deliveries, at a rate of publications of 64 bytes, and the CPU time for each of them. The
- * load takes part in it: its process sends, and receives all deliveries.
- */
-export async function latency(server, pids, { subscribers, topic = 'fan', perSecond = 1_000, seconds = 5, nodes = [server], publishAt = server }) {
-  const { clients, publisher } = await openFan(nodes, publishAt, subscribers, topic);
+/** The time between a publication and its deliveries, at a fixed rate of bursts. The load takes part in it: its process sends, and receives. */
+async function timedFan(pids, clients, { perSecond, burst, deliveries, send, seconds = PACED_SECONDS }) {
   const times = [];
   for (const client of clients) timeDeliveries(client, times);
-  const sendFor = async (duration) => {
+  const publishFor = async (duration) => {
     const begin = performance.now();
     let sent = 0;
-    await new Promise((resolve) => {
+    while (performance.now() - begin < duration * 1_000) {
       // A late timer is followed by more publications at once, each with its own time.
-      const timer = setInterval(() => {
-        for (const due = (performance.now() - begin) * perSecond / 1_000; sent < due; sent += 1) {
-          publisher.send(server.send(topic, `^${performance.now().toFixed(3).padStart(TIME_LENGTH, '0').padEnd(63, '~')}`));
-        }
-        if (performance.now() - begin >= duration * 1_000) { clearInterval(timer); resolve(); }
-      }, 1);
-    });
+      for (const due = (performance.now() - begin) * perSecond / 1_000; sent < due; sent += 1) {
+        const texts = Array.from({ length: burst }, () => `^${performance.now().toFixed(3).padStart(TIME_LENGTH, '0').padEnd(63, '~')}`);
+        await Promise.all(texts.map(send));
+      }
+      await pause(1);
+    }
     await pause(200);
-    return sent;
+    return sent * burst;
   };
-  await sendFor(2);
+  await publishFor(1);
   times.length = 0;
   const before = cpu(pids);
-  const sent = await sendFor(seconds);
-  const cost = (cpu(pids) - before) / sent;
+  const sent = await publishFor(seconds);
+  const cost = (cpu(pids) - before) / (sent * deliveries);
   const missing = sent * clients.length - times.length;
-  if (missing > sent / 100) throw new Error(`${missing} of ${sent * clients.length} deliveries are missing`);
-  times.sort((a, b) => a - b);
-  const at = (share) => times[Math.floor(times.length * share)] * 1_000;
+  if (missing > sent * clients.length / 100) throw new Error(`${missing} of ${sent * clients.length} deliveries are missing`);
+  return atRate(perSecond, times, cost);
+}
+
+/** Publications at a high rate to few subscribers: the open loop of `fanOut` alone. */
+export async function latency(server, pids, { subscribers, topic = 'fan', perSecond = 1_000, nodes = [server], publishAt = server }) {
+  const { clients, publisher } = await openFan(nodes, publishAt, subscribers, topic);
+  const timed = await timedFan(pids, clients, {
+    perSecond, burst: 1, deliveries: 1, send: async (text) => { publisher.send(server.send(topic, text)); },
+  });
   await closeAll([...clients, publisher]);
-  return { p50: at(0.5), p99: at(0.99), CPU: cost };
+  return timed;
 }
 
 /** Digits of a time in a payload. */
@@ -176,7 +210,10 @@ export async function connect(server, pids, { count = 6_000 }) {
   let clients;
   const cost = await costOf(pids, count, async () => { clients = await openSubscribed(server, count, (i) => `own.${i}`); });
   await closeAll(clients);
-  return cost;
+  const opened = [];
+  const timed = await paced(pids, 200, async (i) => { opened.push(...await openSubscribed(server, 1, `own.${count + i}`)); });
+  await closeAll(opened);
+  return { CPU: cost, ...timed };
 }
 
 /** A publication by HTTP to a topic with one subscriber, over `width` connections. */
@@ -189,8 +226,9 @@ export async function publish(server, pids, { count = 8_000, width = 16 }) {
     await concurrently(count, width, () => post(server, request));
     await subscriber.delivered(count + 100);
   });
+  const timed = await paced(pids, 500, () => post(server, request));
   await closeAll([subscriber]);
-  return cost;
+  return { CPU: cost, ...timed };
 }
 
 /** A message of a batch, for a topic with one subscriber. */
@@ -202,8 +240,9 @@ export async function batch(server, pids, { count = 400, messages = 100 }) {
     await concurrently(count, 4, () => post(server, request));
     await subscriber.delivered(count * messages);
   });
+  const timed = await paced(pids, 20, () => post(server, request));
   await closeAll([subscriber]);
-  return cost;
+  return { CPU: cost, ...timed };
 }
 
 /** A request that publishes one message to 100 topics, each with one subscriber. */
@@ -215,8 +254,9 @@ export async function broadcast(server, pids, { count = 1_000 }) {
     await concurrently(count, 4, () => post(server, request));
     await Promise.all(clients.map((client) => client.delivered(count)));
   });
+  const timed = await paced(pids, 50, () => post(server, request));
   await closeAll(clients);
-  return cost;
+  return { CPU: cost, ...timed };
 }
 
 /** A subscription that continues behind a position and receives ten missed messages, and its end. */
@@ -230,19 +270,23 @@ export async function resume(server, pids, { count = 4_000 }) {
   for (let i = 0; i < 10; i += 1) await post(server, server.publish(topic, { text: 'x'.repeat(64) }));
   await client.close();
   const clients = await concurrently(50, 50, () => Client.open(server));
+  const resumes = new Map(clients.map((client) => [client, 0]));
+  const resumeOnce = async (client) => {
+    const n = resumes.get(client) + 1;
+    resumes.set(client, n);
+    const answer = await client.ask(server.resume(topic, position), '"id":8');
+    // Centrifugo answers with the messages, Sinews sends them afterwards.
+    if (!server.resumed) await client.delivered(n * 10);
+    else if (server.resumed(answer) < 10) throw new Error(`${server.name} resumed with ${answer}`);
+    await client.ask(server.unsubscribe(topic), '"id":9');
+  };
   const cost = await costOf(pids, count, async () => {
-    await Promise.all(clients.map(async (client) => {
-      for (let n = 1; n <= count / 50; n += 1) {
-        const answer = await client.ask(server.resume(topic, position), '"id":8');
-        // Centrifugo answers with the messages, Sinews sends them afterwards.
-        if (!server.resumed) await client.delivered(n * 10);
-        else if (server.resumed(answer) < 10) throw new Error(`${server.name} resumed with ${answer}`);
-        await client.ask(server.unsubscribe(topic), '"id":9');
-      }
-    }));
+    await Promise.all(clients.map(async (client) => { for (let n = 0; n < count / 50; n += 1) await resumeOnce(client); }));
   });
+  // A connection has the next turn after a quarter of a second.
+  const timed = await paced(pids, 200, (i) => resumeOnce(clients[i % clients.length]));
   await closeAll(clients);
-  return cost;
+  return { CPU: cost, ...timed };
 }
 
 /** Connects and joins, as a member of a room of five: those of a document. */
@@ -259,12 +303,13 @@ export async function connectMember(server, pids, { count = 4_000 }) {
   if (!server.join) return null;
   let clients;
   const cost = await costOf(pids, count, async () => { clients = await concurrently(count, 50, (i) => enter(server, i)); });
+  const timed = await paced(pids, 200, async (i) => { clients.push(await enter(server, count + i)); });
   await closeAll(clients);
-  return cost;
+  return { CPU: cost, ...timed };
 }
 
-/** A member that connects and joins a room of 2,000 members, who are all told; `perSecond` joins start in a second. */
-export async function join(server, pids, { present = 2_000, count = 400, perSecond = 100 }) {
+/** A member that connects and joins a room of 2,000 members, who are all told, at a fixed rate. */
+export async function join(server, pids, { present = 2_000, perSecond = 100 }) {
   if (!server.join) return null;
   const arrive = async (i) => {
     const client = await Client.open(server);
@@ -276,13 +321,13 @@ export async function join(server, pids, { present = 2_000, count = 400, perSeco
   const members = await concurrently(present, 50, arrive);
   // Members learn of the last joins within some seconds, here and below.
   await pause(UPDATES_MS);
-  let joined;
-  const cost = await costOf(pids, count, async () => {
-    joined = await concurrently(count, count, async (i) => { await pause(i * 1_000 / perSecond); return arrive(present + i); });
-    await pause(UPDATES_MS);
-  });
-  await closeAll([...members, ...joined]);
-  return cost;
+  const before = cpu(pids);
+  let joined = 0;
+  const timed = await paced(pids, perSecond, async (i) => { members.push(await arrive(present + i)); joined += 1; });
+  await pause(UPDATES_MS);
+  const cost = (cpu(pids) - before) / joined;
+  await closeAll(members);
+  return { ...timed, [`CPU at ${perSecond}/s`]: cost };
 }
 
 /** Written private memory of an idle subscribed connection in a room with presence, in bytes. */

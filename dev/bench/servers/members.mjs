@@ -1,7 +1,7 @@
 // The loads of measure.mjs in which members of a large room come and go on connections that are open already.
 
 import { Client, concurrently } from './client.mjs';
-import { closeAll, cpu, pause, UPDATES_MS } from './loads.mjs';
+import { atRate, closeAll, cpu, pause, UPDATES_MS } from './loads.mjs';
 
 const ROOM = 'room.a';
 
@@ -45,9 +45,9 @@ export async function turns(server, pids, { present = 2_000, movers = 400, perSe
   });
   await pause(UPDATES_MS);
   const last = new Array(movers).fill(Promise.resolve());
-  let done = 0;
+  const times = [];
   const begin = performance.now();
-  let [before, doneBefore] = [null, 0];
+  let before = null;
   // The first updates are not of the rate.
   const [from, until] = [UPDATES_MS, UPDATES_MS + seconds * 1_000];
   for (let k = 0; ; k += 1) {
@@ -55,17 +55,21 @@ export async function turns(server, pids, { present = 2_000, movers = 400, perSe
     if (late < 0) await pause(-late);
     await last[k % movers];
     const now = performance.now() - begin;
-    if (before === null && now >= from) [before, doneBefore] = [cpu(pids), done];
+    if (before === null && now >= from) {
+      before = cpu(pids);
+      times.length = 0;
+    }
     if (now >= until) break;
     const [client, joins] = [moving[k % movers], Math.floor(k / movers) % 2 === 0];
     const asked = joins ? client.ask(server.enter(ROOM, memberId(present + k % movers)), server.joined)
       : client.ask(server.leave(ROOM), server.left);
-    last[k % movers] = asked.then(() => { done += 1; });
+    const start = performance.now();
+    last[k % movers] = asked.then(() => { times.push(performance.now() - start); });
   }
-  const cost = (cpu(pids) - before) / (done - doneBefore);
+  const figures = atRate(perSecond, times.slice(), (cpu(pids) - before) / times.length);
   await Promise.all(last);
   await closeAll([...members, ...moving]);
-  return cost;
+  return figures;
 }
 
 /** Counts the members that a client knows; lists them again after an update without changes. */
