@@ -29,13 +29,14 @@ async function costOf(pids, count, work) {
 
 /**
  * Runs `operation(i)` at a fixed rate, `perSecond` times a second. Operations overlap if the server is late. A time begins when the
- * operation does: a late timer of the load is followed by more operations at once.
+ * operation does: a late timer of the load is followed by more operations at once. The CPU time is that of one of the `parts` of an
+ * operation.
  */
-export async function paced(pids, perSecond, operation, seconds = PACED_SECONDS) {
+export async function paced(pids, perSecond, operation, parts = 1) {
   const [times, running] = [[], []];
   const before = cpu(pids);
   const begin = performance.now();
-  for (let i = 0; i < perSecond * seconds; ) {
+  for (let i = 0; i < perSecond * PACED_SECONDS; ) {
     for (const due = (performance.now() - begin) * perSecond / 1_000; i < due; i += 1) {
       const start = performance.now();
       running.push(operation(i).then(() => { times.push(performance.now() - start); }));
@@ -43,7 +44,7 @@ export async function paced(pids, perSecond, operation, seconds = PACED_SECONDS)
     await pause(1);
   }
   await Promise.all(running);
-  return atRate(perSecond, times, (cpu(pids) - before) / times.length);
+  return atRate(perSecond, times, (cpu(pids) - before) / (times.length * parts));
 }
 
 /** The figures of an open loop. */
@@ -240,7 +241,7 @@ export async function batch(server, pids, { count = 400, messages = 100 }) {
     await concurrently(count, 4, () => post(server, request));
     await subscriber.delivered(count * messages);
   });
-  const timed = await paced(pids, 20, () => post(server, request));
+  const timed = await paced(pids, 20, () => post(server, request), messages);
   await closeAll([subscriber]);
   return { CPU: cost, ...timed };
 }
@@ -309,7 +310,7 @@ export async function connectMember(server, pids, { count = 4_000 }) {
 }
 
 /** A member that connects and joins a room of 2,000 members, who are all told, at a fixed rate. */
-export async function join(server, pids, { present = 2_000, perSecond = 100 }) {
+export async function join(server, pids, { present = 2_000, perSecond = 20 }) {
   if (!server.join) return null;
   const arrive = async (i) => {
     const client = await Client.open(server);

@@ -28,7 +28,7 @@ function discard(client) {
  * joins apart from subscriptions, join one after another, then leave one after another, and so on. The CPU time is for one
  * join or leave, while `perSecond` start in a second.
  */
-export async function turns(server, pids, { present = 2_000, movers = 400, perSecond = 100, seconds = 10 }) {
+export async function turns(server, pids, { present = 2_000, movers = 400, perSecond = 20, seconds = 10 }) {
   if (!server.enter) return null;
   const members = await concurrently(present, 50, async (i) => {
     const client = await Client.open(server);

@@ -12,7 +12,7 @@ import { fileURLToPath } from 'node:url';
 const here = dirname(fileURLToPath(import.meta.url));
 const KEY = 'k'.repeat(40);
 
-/** Messages retained of topics whose name begins with `kept`. */
+/** Messages retained of topics whose name begins with `kept.`. */
 const HISTORY = 100;
 
 /**
@@ -66,8 +66,7 @@ export function sinews({ program, port, broker, store }) {
     name: 'sinews',
     http: url,
     async start() {
-      const args = ['serve', '--listen', url, '--threads', '1', '--log', 'error', '--api-key', KEY, '--history', `kept>=${HISTORY}`,
-        '--history', `kept.>=${HISTORY}`];
+      const args = ['serve', '--listen', url, '--threads', '1', '--log', 'error', '--api-key', KEY, '--history', `kept.>=${HISTORY}`];
       let directory;
       if (broker) args.push('--cluster', broker, '--cluster-node-name', `node-${port}`);
       if (store) {
