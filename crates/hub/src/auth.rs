@@ -2,7 +2,6 @@
 
 mod api_keys;
 mod claimed_names;
-mod creator;
 pub mod crypto;
 mod fault;
 mod jwks;
@@ -31,7 +30,7 @@ use sinews_server::{Request, TopicName, TopicPattern, query_pairs};
 pub use self::api_keys::ApiKeys;
 pub(crate) use self::api_keys::{ApiRight, ApiRights};
 use self::claimed_names::ClaimedNames;
-pub(crate) use self::creator::{Creator, network_of};
+
 use self::fault::TokenFault;
 pub(crate) use self::jwks::IssuerKeys;
 pub(crate) use self::jwks_metrics::IssuerMetrics;
@@ -47,7 +46,8 @@ use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
 pub(crate) use self::rights_change::RightsChange;
 use crate::brief::{brief, brief_error};
-use crate::topics::{check_pattern, check_subscription, parse_patterns};
+use crate::model::{check_pattern, check_subscription};
+use crate::topics::parse_patterns;
 
 /// Claims of a token that this server uses, besides the registered claims that the check covers. A claim that is `null` is
 /// absent.

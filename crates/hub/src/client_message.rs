@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::auth::Rights;
 use crate::connections::RegisteredConnection;
 use crate::events::{EventDetail, WebhookEventKind};
-use crate::topics::{HubTopics, MessageContent};
+use crate::model::MessageContent;
+use crate::topics::HubTopics;
 
 /// Reports a client's publication, if anything wants to know it.
 pub(crate) fn report(

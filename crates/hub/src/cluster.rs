@@ -61,7 +61,7 @@ use self::subject::Subjects;
 use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
 use crate::auth::Revocation;
 use crate::connections::{ConnectionCounts, ConnectionId};
-use crate::topics::MessageContent;
+use crate::model::MessageContent;
 use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
 /// Maximum number of revocations in one message: some tens of KiB.

@@ -39,8 +39,9 @@ use self::wire::{
     send_descriptor,
 };
 use crate::auth::{Revocation, Revocations};
+use crate::model::MessageContent;
 use crate::streams::service::StreamService;
-use crate::topics::{HubTopics, MessageContent};
+use crate::topics::HubTopics;
 
 /// Marks a process as a successor: the id of the process that started it. A process that inherits the variable by
 /// accident has another parent.

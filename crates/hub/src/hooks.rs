@@ -12,7 +12,6 @@ mod circuit;
 mod client;
 mod detail;
 mod http;
-mod kind;
 mod lane;
 mod messages;
 mod metrics;
@@ -23,7 +22,7 @@ pub(crate) use self::calls::{CallData, HookCall};
 pub(crate) use self::client::{HookClient, HookReply, PendingReply};
 pub(crate) use self::detail::HookDetail;
 pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};
-pub(crate) use self::kind::HookKind;
+
 pub(crate) use self::messages::with_fields;
 pub(crate) use self::metrics::{HookCollector, HookMetrics};
 pub(crate) use self::options::HookUrl;

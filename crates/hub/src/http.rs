@@ -3,8 +3,8 @@
 use serde_json::json;
 use sinews_server::{Request, Response};
 
+use crate::model;
 use crate::problem::{Problem, code, problem};
-use crate::topics;
 
 /// An answer with an error as JSON.
 pub(crate) fn failure(status: u16, problem: &str) -> Response {
@@ -31,6 +31,6 @@ pub(crate) fn topic_of(
 /// The stream that the path names.
 pub(crate) fn stream_name_of(request: &Request<'_>) -> Result<String, Problem> {
     let name = request.param("name").ok_or_else(|| problem(code::TOPIC, "the stream's name is not UTF-8"))?;
-    topics::check_name(&name).map_err(|text| problem(code::TOPIC, text))?;
+    model::check_name(&name).map_err(|text| problem(code::TOPIC, text))?;
     Ok(name.into_owned())
 }

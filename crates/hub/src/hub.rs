@@ -14,7 +14,7 @@ use sinews_server::{
 
 pub use self::builder::{BuildError, HubBuilder};
 use crate::api;
-use crate::auth::{Creator, Revocations};
+use crate::auth::Revocations;
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
 use crate::dashboard::{self, ServerInfo};
@@ -22,6 +22,7 @@ use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
 use crate::health::Readiness;
 use crate::keys::KeyStore;
+use crate::model::Creator;
 use crate::options::RouteOptions;
 use crate::periodic::Periodic;
 use crate::policy::LivePolicy;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use sinews_server::{Context, KeyError, KeyLog as _, KeyWrite, KeyWritten, Publisher};
 
-use crate::auth::Creator;
+use crate::model::Creator;
 use crate::problem::Problem;
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;

@@ -26,6 +26,7 @@ mod json;
 mod json_list;
 mod keys;
 mod metrics;
+mod model;
 mod namespaces;
 mod node;
 mod options;
@@ -56,6 +57,6 @@ pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
 pub use self::protocol::pusher::{PusherApp, PusherApps, PusherFeatures, PusherLimits, PusherWebhook};
 pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
-pub use self::topics::check_pattern;
+
 pub use self::topics::keys::key_value_of_json;
 pub use self::webhooks::WebhookOptions;

@@ -15,7 +15,7 @@ use self::order::order;
 pub(crate) use self::rates::ConnectionRates;
 pub(crate) use self::table::{AmbiguousHook, NamespaceTable, TopicHook};
 use crate::hooks::{HookFailure, HookTarget};
-use crate::topics::check_pattern;
+use crate::model::check_pattern;
 
 /// Options of the topics that a pattern matches.
 ///

@@ -524,7 +524,7 @@ mod tests {
 
     use super::*;
     use crate::auth::AuthOptions;
-    use crate::hooks::HookKind;
+    use crate::model::HookKind;
     use crate::namespaces::Namespace;
 
     fn policy(has_hooks: bool) -> AccessPolicy {

@@ -7,11 +7,9 @@
 
 pub(crate) mod authority;
 mod channels;
-mod content;
 pub(crate) mod history;
 pub(crate) mod keys;
 pub(crate) mod list;
-mod names;
 mod node_publications;
 pub(crate) mod nodes;
 pub(crate) mod presence;
@@ -31,11 +29,7 @@ use sinews_server::{
 
 use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
 use self::channels::{PublishedChannel, TopicLocks};
-pub(crate) use self::content::{MessageContent, push_json};
-pub use self::names::check_pattern;
-pub(crate) use self::names::{
-    NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
-};
+
 use self::node_publications::NodePublications;
 use self::nodes::OtherNodes;
 use self::publisher::reached;
@@ -44,6 +38,7 @@ use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
 use crate::connections::{ConnectionId, ConnectionRegistry};
 use crate::events::EventSink;
+use crate::model::{MessageContent, is_pattern, is_reserved};
 use crate::namespaces::order::PatternSwitch;
 use crate::protocol::pusher::encode::ChannelPublication;
 use crate::protocol::pusher::{EventTarget, LiveApps};

@@ -12,18 +12,18 @@ use sinews_server::{
 
 use super::read_topic::read_topic;
 use super::topics::content_of;
-use crate::auth::{Creator, Denied, Rights};
-use crate::hooks::HookKind;
+use crate::auth::{Denied, Rights};
 use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::{failure, topic_of};
 use crate::keys::KeyStore;
+use crate::model::{self, Creator, HookKind};
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::service::StreamService;
+use crate::topics::HubTopics;
 use crate::topics::keys::{key_json, key_problem, page_json, value_len};
 use crate::topics::shared_keys::KeyWriteOutcome;
-use crate::topics::{self, HubTopics};
 use crate::uncached::UNCACHED;
 
 /// What requests for keys use.
@@ -61,7 +61,7 @@ pub(crate) fn delete(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answe
 
 /// `GET /topics/{name}/keys`: a page of the keys.
 pub(crate) fn list(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answer, Denied> {
-    let topic = match topic_of(request, topics::check_name) {
+    let topic = match topic_of(request, model::check_name) {
         Ok(topic) => topic,
         Err(problem) => return Ok(failure(400, &problem).into()),
     };
@@ -264,7 +264,7 @@ fn with_conditions(request: &Request<'_>, mut write: KeyWrite) -> Result<KeyWrit
 }
 
 fn names_of(request: &Request<'_>) -> Result<(String, String), Response> {
-    let topic = topic_of(request, topics::check_name).map_err(|problem| failure(400, &problem))?;
+    let topic = topic_of(request, model::check_name).map_err(|problem| failure(400, &problem))?;
     let key = request.param("key").ok_or_else(|| failure(400, "the key is not UTF-8"))?;
     Ok((topic, key.into_owned()))
 }

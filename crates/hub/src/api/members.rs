@@ -8,13 +8,14 @@ use sinews_server::{Answer, Request, Response};
 use super::read_topic::read_topic;
 use crate::auth::{Denied, Rights};
 use crate::http::{failure, topic_of};
+use crate::model;
 use crate::policy::LivePolicy;
-use crate::topics::{self, presence};
+use crate::topics::presence;
 use crate::uncached::UNCACHED;
 
 /// `GET /topics/{name}/members`: a page of the members.
 pub(crate) fn list(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, Denied> {
-    let topic = match topic_of(request, topics::check_name) {
+    let topic = match topic_of(request, model::check_name) {
         Ok(topic) => topic,
         Err(problem) => return Ok(failure(400, &problem).into()),
     };

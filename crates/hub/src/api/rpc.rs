@@ -7,9 +7,9 @@ use crate::auth::Denied;
 use crate::hooks::HookCall;
 use crate::hooks::requests::{RequestHooks, RequestRejection, UNANSWERED};
 use crate::http::failure;
+use crate::model::MessageContent;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
-use crate::topics::MessageContent;
 use crate::uncached::UNCACHED;
 
 /// `POST /rpc/{method}`: the application answers.

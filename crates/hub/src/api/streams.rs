@@ -15,6 +15,7 @@ use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
 use crate::http::{failure, media_type, stream_name_of};
 use crate::json::{TOO_DEEP, check_depth, encode, exceeds_depth};
+use crate::model::MessageContent;
 use crate::policy::AccessPolicy;
 use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -24,7 +25,6 @@ use crate::streams::listing::STREAMS_MAX;
 use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
 use crate::streams::service::StreamService;
 use crate::streams::store::ReadFailure;
-use crate::topics::MessageContent;
 use crate::uncached::UNCACHED;
 
 /// Records in one answer to GET: the default of `max`, and its limit.

@@ -10,14 +10,14 @@ use sinews_server::{Answer, Request, Response};
 use super::streams::publish_to_topic;
 use crate::auth::{Action, Denied, Rights};
 use crate::client_message;
-use crate::hooks::HookKind;
 use crate::hooks::requests::{RequestHooks, RequestRejection};
 use crate::http::{failure, media_type, topic_of};
 use crate::json::{TOO_DEEP, exceeds_depth};
+use crate::model::{self, HookKind, MessageContent};
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::streams::service::StreamService;
-use crate::topics::{self, HubTopics, MessageContent, TopicPublisher};
+use crate::topics::{HubTopics, TopicPublisher};
 
 /// What publications of plain requests use.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub(crate) fn publish(api: &TopicPublishing, request: &mut Request<'_>) -> Resul
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }
-    let topic = match topic_of(request, topics::check_name) {
+    let topic = match topic_of(request, model::check_name) {
         Ok(topic) => topic,
         Err(problem) => return Ok(failure(400, &problem).into()),
     };

@@ -11,8 +11,8 @@ use sinews_server::{Request, TopicPattern};
 use super::keys::read_text;
 use super::{bearer_of, same_credential};
 use crate::brief::brief;
+use crate::model::check_pattern;
 use crate::problem::{Problem, problem};
-use crate::topics::check_pattern;
 
 /// Limit of keys: each request is compared with all of them.
 const KEYS_MAX: usize = 64;

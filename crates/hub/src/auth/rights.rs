@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sinews_server::{KeyWrite, Refusal, Response, TopicPattern};
 
-use super::creator::Creator;
 use super::fault::TokenFault;
 use super::key_pattern::KeyPattern;
 use crate::brief::{ECHO_MAX, brief};
-use crate::hooks::HookKind;
+use crate::model::{Creator, HookKind};
 use crate::namespaces::{
     AmbiguousHook, ConnectionRates, LiveNamespaces, NamespaceTable, TopicAccess, TopicHook,
 };

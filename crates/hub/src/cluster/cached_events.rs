@@ -210,8 +210,8 @@ mod tests {
     use crate::cluster::options::ClusterOptions;
     use crate::cluster::times::NODE_TIMEOUT;
     use crate::connections::ConnectionCounts;
+    use crate::model::MessageContent;
     use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
-    use crate::topics::MessageContent;
     use crate::topics::nodes::OtherNodes as _;
 
     const TOPIC: &str = "kept.cache-a";

@@ -25,7 +25,7 @@ use bytes::Bytes;
 
 use crate::connections::ConnectionId;
 use crate::handover::wire::ContentKind;
-use crate::topics::MessageContent;
+use crate::model::MessageContent;
 
 /// Version of all messages.
 const VERSION: u8 = 1;

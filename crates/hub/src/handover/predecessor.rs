@@ -19,8 +19,9 @@ use super::wire::{
     FrameReceiver, HandoverDelivered, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor,
 };
 use crate::auth::{Revocation, Revocations};
+use crate::model::MessageContent;
+use crate::topics::HubTopics;
 use crate::topics::shared_keys::Claim;
-use crate::topics::{HubTopics, MessageContent};
 
 /// Longest silence of the predecessor during the handover.
 const SILENCE_MAX: Duration = Duration::from_secs(30);

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::kind::HookKind;
 use super::options::HookOptions;
 use crate::auth::Rights;
+use crate::model::{HookKind, MessageContent};
 use crate::namespaces::{ConnectionRates, TopicHook};
 use crate::problem::{Problem, code, problem};
-use crate::topics::MessageContent;
 
 /// Longest name of a method in bytes.
 const METHOD_MAX: usize = 128;

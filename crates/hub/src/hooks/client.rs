@@ -21,12 +21,12 @@ use tokio::time::{sleep, timeout_at};
 use super::circuit::{Circuit, CircuitChange};
 use super::detail::HookDetail;
 use super::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
-use super::kind::HookKind;
 use super::lane::{HookBacklog, HookLanes, LaneSlot};
 use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
 use super::options::{HookFailure, HookOptions, HookUrl, parse_url};
+use crate::model::HookKind;
 use crate::problem::{Problem, code};
 
 /// Sends the requests to hooks. Dropping it ends its thread after the requests in progress.
@@ -385,7 +385,7 @@ mod tests {
 
     use super::*;
     use crate::dial::answer_behind_silent_address;
-    use crate::topics::MessageContent;
+    use crate::model::MessageContent;
 
     #[test]
     fn status_that_a_client_causes_is_an_answer_of_the_application() {

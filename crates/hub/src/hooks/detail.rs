@@ -4,8 +4,7 @@ use serde_json::json;
 use sinews_server::{KeyCondition, KeyWrite, Position};
 
 use super::calls::{CallData, HookCall};
-use super::kind::HookKind;
-use crate::topics::MessageContent;
+use crate::model::{HookKind, MessageContent};
 
 /// What a hook decides about. Its fields are encoded once the request is admitted.
 pub(crate) enum HookDetail<'a> {

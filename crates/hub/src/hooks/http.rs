@@ -23,9 +23,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::addresses::is_public;
-use super::kind::HookKind;
 use super::options::HookUrl;
 use crate::dial;
+use crate::model::HookKind;
 
 /// How to permit addresses that are not public. Only webhooks of apps need it.
 pub(super) const PERMIT_PRIVATE: &str = "set webhook_private to permit it";

@@ -14,8 +14,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
 
 use super::client::HookClient;
-use super::kind::HookKind;
 use super::lane::HookBacklog;
+use crate::model::HookKind;
 
 /// Counters of hooks, which outlive a reload.
 #[derive(Debug)]

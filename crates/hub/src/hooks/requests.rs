@@ -14,16 +14,15 @@ use sinews_server::{KeyWrite, LogLimit, Request, Response};
 
 use super::calls::{CallData, HookCall};
 use super::detail::HookDetail;
-use super::kind::HookKind;
 use super::messages::{HookRejection, HookReply};
 use super::options::HookFailure;
 use crate::auth::{Denied, Rights};
 use crate::closing::EXPIRED;
 use crate::http::failure;
+use crate::model::{HookKind, MessageContent};
 use crate::namespaces::TopicHook;
 use crate::policy::{LivePolicy, RejectedClaims, log_claims};
 use crate::problem::{Problem, code, problem};
-use crate::topics::MessageContent;
 use crate::topics::keys::value_len;
 use crate::uncached::UNCACHED;
 

@@ -15,6 +15,7 @@ use crate::dashboard::ServerInfo;
 use crate::handover::SuccessorCallback;
 use crate::handover::predecessor::Predecessor;
 use crate::hosts::HostRules;
+use crate::model::check_pattern;
 use crate::namespaces::rules::{HubRules, check_compaction};
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
@@ -22,9 +23,9 @@ use crate::protocol::pusher;
 use crate::services::HubServices;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
+use crate::topics::HubTopics;
 use crate::topics::nodes::OtherNodes;
 use crate::topics::shared_keys::SharedKeys;
-use crate::topics::{HubTopics, check_pattern};
 
 /// The options of a [`Hub`].
 pub struct HubBuilder {

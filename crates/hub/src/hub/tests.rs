@@ -15,7 +15,7 @@ use sinews_server::{
 use super::*;
 use crate::auth::{Auth, AuthOptions};
 use crate::handover::wire::{HandoverSender, frame_queue};
-use crate::topics::MessageContent;
+use crate::model::MessageContent;
 use crate::topics::nodes::NodePublicationId;
 use crate::{AccessPolicy, HostRules, PusherApp, PusherApps};
 

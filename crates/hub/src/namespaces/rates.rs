@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::PublishRate;
-use crate::auth::network_of;
+use crate::model::network_of;
 
 /// Index of the namespace that sets a rate.
 pub(super) type RateScope = u16;

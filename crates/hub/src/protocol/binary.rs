@@ -16,6 +16,7 @@ use crate::admission::HandshakeRejection;
 use crate::auth::{Action, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, ConnectionRegistry, RegisteredConnection};
+use crate::model;
 use crate::policy::{LivePolicy, log_changed_rights};
 use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
@@ -25,7 +26,6 @@ use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::AckLevel;
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
-use crate::topics;
 
 /// The subprotocol.
 pub(crate) const NAME: &str = "sinews.stream.v1";
@@ -100,7 +100,7 @@ impl BinaryClient {
         if self.client.is_some() {
             return Err(problem(code::MALFORMED, "hello was sent already"));
         }
-        topics::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
         let rights = self.live.policy().rights_of(token, client, "streams.listen")?;
         rights.may(Action::Publish, stream).or_else(|_| rights.may(Action::Subscribe, stream))?;
         self.client = Some(IdentifiedClient { stream: stream.to_owned(), rights, open_stream: None });

@@ -3,7 +3,8 @@
 use sinews_server::{Context, Request};
 
 use crate::admission::HandshakeRejection;
-use crate::topics::{self, TopicForm};
+use crate::model;
+use crate::topics::TopicForm;
 
 /// Topics and patterns in `datagrams` of one session.
 const DATAGRAM_TOPICS_MAX: usize = 64;
@@ -17,7 +18,7 @@ pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Vec<String>, Hand
     let mut topics = Vec::new();
     for value in request.query_values("datagrams").filter(|value| value != "false") {
         let topic = if value == "true" { ">".into() } else { value };
-        topics::check_subscription(&topic)
+        model::check_subscription(&topic)
             .map_err(|text| HandshakeRejection::request(400, &format!("datagrams: {text}")))?;
         topics.push(topic.into_owned());
     }

@@ -38,15 +38,17 @@ use crate::brief::brief;
 use crate::client_message;
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
-use crate::hooks::{HookKind, with_fields};
+use crate::hooks::with_fields;
 use crate::keys::KeyStore;
+
+use crate::model::{self, HookKind, MessageContent};
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
 use crate::problem::{Problem, code, problem};
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::streams::follow::DurableSubscription;
 use crate::streams::store::SharedOpening;
-use crate::topics::{self, HubTopics, MessageContent, TopicForm, presence};
+use crate::topics::{HubTopics, TopicForm, presence};
 
 /// The subprotocol, for clients that name one.
 pub(crate) const NAME: &str = "sinews.v1";
@@ -133,7 +135,7 @@ impl JsonClient {
             "connection": self.connection.as_ref().map(RegisteredConnection::id),
             "max_message": self.max_message,
             "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
-            "max_topic": topics::NAME_MAX,
+            "max_topic": model::NAME_MAX,
         });
         self.add_state(&mut welcome);
         match data {
@@ -175,7 +177,7 @@ impl JsonClient {
                 self.publish(&topic, &MessageContent::Binary(bytes.into()), id, cx)
             }
             ClientOp::Presence { topic } => {
-                topics::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
+                model::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
                 self.rights.may(Action::Subscribe, &topic)?;
                 self.rights.check_presence(&topic)?;
                 self.check_hooked(&topic)?;
@@ -193,7 +195,7 @@ impl JsonClient {
                 Err(problem(code::NOT_SUBSCRIBED, format!("has not joined {}", brief(&topic))))
             }
             ClientOp::Members { topic, after } => {
-                topics::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
+                model::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
                 self.rights.may(Action::Subscribe, &topic)?;
                 self.rights.check_presence(&topic)?;
                 self.check_hooked(&topic)?;
@@ -323,7 +325,7 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.may(Action::Publish, topic)?;
         self.rights.check_publication(topic, content.len(), &mut self.rates)?;
         match self.rights.topic_hook(HookKind::Publish, topic) {
@@ -368,7 +370,7 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         let has_presence = presence > PresenceDetail::None;
-        let check = if has_presence { topics::check_name } else { topics::check_subscription };
+        let check = if has_presence { model::check_name } else { model::check_subscription };
         check(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.may(Action::Subscribe, topic)?;
         if has_presence {
@@ -478,7 +480,7 @@ impl JsonClient {
             PresenceDetail::Members => members = Some(presence::add_first_members(ack, topic, cx)),
         }
         // Responses with events cannot publish, whatever their rights.
-        let is_name = || topics::check_name(topic).is_ok();
+        let is_name = || model::check_name(topic).is_ok();
         if !self.acknowledges_all && self.rights.may(Action::Publish, topic).is_err() && is_name() {
             ack["publish"] = json!(false);
         }

@@ -16,12 +16,13 @@ use crate::client_message;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::http::topic_of;
+use crate::model::{self, MessageContent};
 use crate::namespaces::ConnectionRates;
 use crate::policy::{LivePolicy, log_changed_rights};
 use crate::problem::code;
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::streams::service::StreamService;
-use crate::topics::{self, HubTopics, MessageContent, TopicForm};
+use crate::topics::{self, HubTopics, TopicForm};
 
 /// The subprotocol of sockets whose messages are the payloads themselves. Browsers that pass a token in the list of
 /// subprotocols need a second entry that the server can select.
@@ -64,7 +65,7 @@ impl TopicClient {
         (hub, store): (Arc<HubTopics>, Option<Arc<StreamService>>),
         max_message: usize,
     ) -> Result<Self, HandshakeRejection> {
-        let topic = topic_of(request, topics::check_subscription)
+        let topic = topic_of(request, model::check_subscription)
             .map_err(|problem| HandshakeRejection::request(400, &problem))?;
         let include_self = match request.query("self") {
             None | Some("true") => true,
@@ -74,7 +75,7 @@ impl TopicClient {
             }
         };
         let datagram_topics = datagram_topics(request)?;
-        let is_pattern = topics::is_pattern(&topic);
+        let is_pattern = model::is_pattern(&topic);
         let store = store.filter(|store| match is_pattern {
             true => store.discovers(&topic),
             false => store.topics().is_durable(&topic),
@@ -197,7 +198,7 @@ impl Handler for TopicClient {
             return;
         }
         if self.is_pattern {
-            return close(cx, CloseCode::POLICY, topics::PUBLISHES_TO_PATTERN);
+            return close(cx, CloseCode::POLICY, model::PUBLISHES_TO_PATTERN);
         }
         let content = MessageContent::payload(payload.kind(), payload.detach());
         if !self.holds_back(&content, cx) {

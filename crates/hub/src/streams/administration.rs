@@ -9,8 +9,8 @@ use super::errors::{created, unusable};
 use super::groups::check_group_name;
 use super::service::StreamService;
 use crate::brief::brief;
+use crate::model;
 use crate::problem::{Problem, code, problem};
-use crate::topics;
 
 /// A change of the configuration of a stream. `None` leaves a value as it is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ impl StreamService {
     /// Metadata of an existing stream of clients.
     pub(crate) fn describe(&self, name: &str) -> Result<StreamInfo, Problem> {
         let missing = || problem(code::NO_STREAM, format!("stream {} does not exist", brief(name)));
-        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         self.streams()?.describe(name).ok_or_else(missing)
     }
 
@@ -47,7 +47,7 @@ impl StreamService {
 
     /// Creates a stream, or changes the configuration of an existing one. Waits for the disk.
     pub(crate) fn configure(&self, name: &str, change: &StreamChange) -> Result<(), Problem> {
-        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         let new = self.store.config_of_new(name)?;
         let streams = self.streams()?;
         if let Lookup::Damaged(why) = streams.lookup(name) {

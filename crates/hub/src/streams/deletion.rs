@@ -12,9 +12,9 @@ use sinews_stream::{DeleteError, Streams};
 
 use super::service::StreamService;
 use crate::auth::{Action, Rights};
+use crate::model;
 use crate::periodic::Periodic;
 use crate::problem::{Problem, code, problem};
-use crate::topics;
 
 /// Concurrent deletions: each one waits for the disk on a thread of its own.
 const DELETIONS_MAX: usize = 16;
@@ -27,7 +27,7 @@ impl StreamService {
     /// # Errors
     /// The name is invalid, the right is missing, a broker stores the stream, or the stream does not exist.
     pub(crate) fn check_delete(&self, name: &str, rights: &Rights) -> Result<(), Problem> {
-        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.may(Action::Delete, name)?;
         self.store.check_delete(name)?;
         if self.streams()?.describe(name).is_none() {

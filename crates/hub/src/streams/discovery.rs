@@ -20,8 +20,8 @@ use tokio::runtime;
 
 use super::service::StreamService;
 use super::store::{IfMissing, SharedOpening, StoreFuture};
+use crate::model;
 use crate::problem::{Problem, code, problem};
-use crate::topics;
 
 /// Time between two listings of the broker's streams, while a pattern has subscribers: the delay of the first message of
 /// a new topic.
@@ -129,7 +129,7 @@ impl StreamService {
             Ok(names) => names,
             Err(failure) => return self.note_discovery(&added, Some(failure), None),
         };
-        names.retain(|name| self.topics.is_durable(name) && topics::check_name(name).is_ok());
+        names.retain(|name| self.topics.is_durable(name) && model::check_name(name).is_ok());
         let wanted: Vec<(String, bool)> = {
             let state = discovery.lock();
             let is_new = |name: &str| state.listed.as_ref().is_some_and(|listed| !listed.contains(name));

@@ -32,9 +32,10 @@ use super::request::now;
 use super::waiting_tasks::WaitingTasks;
 use super::wake_flag::WakeFlag;
 use crate::brief::brief;
+use crate::model::MessageContent;
 use crate::namespaces::order::{PatternSwitch, overlap};
 use crate::problem::{Problem, code, problem};
-use crate::topics::{HubTopics, MessageContent};
+use crate::topics::HubTopics;
 
 /// The durable topics.
 pub(crate) struct DurableTopics {

@@ -4,8 +4,8 @@
 use sinews_stream::record::Record;
 
 use super::record_content::content_of;
+use crate::model::MessageContent;
 use crate::protocol::pusher::LiveApps;
-use crate::topics::MessageContent;
 
 /// Begin of the key of an event's record; the seal follows. No client can append a record with such a key to a durable topic.
 pub(super) const EVENT_KEY: &[u8] = b"sinews-channel-event";

@@ -13,8 +13,9 @@ use super::follow::ready;
 use super::records_from::records_from;
 use super::service::StreamService;
 use super::store::ReadFailure;
+use crate::model::MessageContent;
 use crate::problem::Problem;
-use crate::topics::{HubTopics, MessageContent};
+use crate::topics::HubTopics;
 
 /// The records behind a position.
 pub(crate) struct MissedRecords {

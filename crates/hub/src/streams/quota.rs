@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::auth::Creator;
+use crate::model::Creator;
 use crate::problem::{Problem, code, problem};
 
 /// Limits of the streams that one client creates: the subject of its token, its app of the Pusher protocol, or its address.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sinews_stream::record::{Record, ValueKind};
 
 use crate::json::is_deliverable;
-use crate::topics::MessageContent;
+use crate::model::MessageContent;
 
 /// The content of a record for protocols that know no events. Its declared kind was not checked.
 pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {

@@ -31,12 +31,12 @@ use super::store::{
     StreamStore,
 };
 use super::temporary::TemporaryDirectory;
-use crate::auth::{Action, Creator, Rights};
+use crate::auth::{Action, Rights};
+use crate::model::{self, Creator, MessageContent};
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::ReplicaStore as _;
-use crate::topics::{self, MessageContent};
 
 /// The streams of this server.
 pub(crate) struct StreamService {
@@ -160,7 +160,7 @@ impl StreamService {
         topic: &str,
         creator: Option<&Creator>,
     ) -> Option<SharedOpening> {
-        if !self.keys.stores(topic) || topics::check_name(topic).is_err() {
+        if !self.keys.stores(topic) || model::check_name(topic).is_err() {
             return None;
         }
         let is_open = self.keys.is_open(topic);
@@ -417,14 +417,14 @@ impl StreamService {
 
     /// Returns the stream of a topic for a publication that hooks have accepted.
     fn stream_of_topic(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
-        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.may(Action::Publish, name)?;
         self.find(name, IfMissing::Create)
     }
 
     /// Returns a stream to read. The right to publish creates it.
     pub(crate) fn stream_to_read(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
-        topics::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.may(Action::Subscribe, name)?;
         rights.check_without_hooks(Action::Subscribe, name)?;
         let may_publish = rights.may(Action::Publish, name).is_ok();
@@ -438,7 +438,7 @@ impl StreamService {
     pub(crate) fn opening(&self, name: &str, action: Action, rights: &Rights) -> Option<SharedOpening> {
         let streams = self.streams().ok()?;
         if self.store.is_open(streams, name)
-            || topics::check_name(name).is_err()
+            || model::check_name(name).is_err()
             || rights.may(action, name).is_err()
         {
             return None;

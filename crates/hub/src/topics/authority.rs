@@ -17,12 +17,13 @@ use sinews_server::{Position, Publisher, TopicSnapshot};
 use super::channels::PublishedChannel;
 use super::node_publications::QueuedPublication;
 use super::nodes::NodePublicationId;
-use super::{HubTopics, MessageContent, TopicForm, TopicPublisher};
+use super::{HubTopics, TopicForm, TopicPublisher};
 use crate::auth::Revocation;
 use crate::connections::ConnectionId;
 use crate::handover::wire::{
     ContentKind, FrameSender, HandoverDelivered, HandoverFrame, HandoverHead, HandoverSender,
 };
+use crate::model::{MessageContent, is_reserved};
 use crate::protocol::pusher::encode::{ChannelPublication, parse_socket_id, socket_id_text};
 
 /// The predecessor and the successor of this process, if there are any.
@@ -359,7 +360,7 @@ impl HubTopics {
                 }
                 self.publish_recoverable(out, channel, (topic, &publication), Some(position), source);
             }
-            None if super::is_reserved(topic) => {}
+            None if is_reserved(topic) => {}
             None if self.is_durable(topic) => {
                 self.publish_unstored(out, topic, &publication, source.socket);
             }

@@ -206,8 +206,8 @@ mod tests {
 
     use super::*;
     use crate::connections::ConnectionId;
+    use crate::model::MessageContent;
     use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
-    use crate::topics::MessageContent;
     use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
     const TOPIC: &str = "kept.cache-a";

@@ -11,8 +11,8 @@ use sinews_server::{
     KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position, Prepared,
 };
 
-use super::MessageContent;
 use crate::json_list::{JsonList, JsonListItem};
+use crate::model::MessageContent;
 use crate::problem::{Problem, code, problem};
 
 impl MessageContent {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sinews_server::{Publisher, TopicName, TopicPattern};
 
-use super::{TopicForm, check_subscription};
+use super::TopicForm;
+use crate::model::check_subscription;
 use crate::problem::{Problem, code, problem};
 
 /// Maximum number of topics that one look at the list reads, so that other work of the thread is not delayed.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::MessageContent;
 use crate::connections::ConnectionId;
+use crate::model::MessageContent;
 use crate::stable_hash::{fnv, mix};
 
 /// The other nodes of a cluster.

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{Context, Member, PresenceCount, PresencePart, PresenceUpdate};
 
-use super::push_json;
+use crate::model::push_json;
 
 /// Maximum number of members in one message: a page has at most 400 KB, however long the ids and infos are.
 pub(crate) const PAGE_MAX: usize = 256;

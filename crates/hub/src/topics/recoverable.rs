@@ -119,8 +119,8 @@ mod tests {
     use sinews_server::{HistoryPolicy, Router, Server, TopicRule};
 
     use super::*;
+    use crate::model::MessageContent;
     use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
-    use crate::topics::MessageContent;
 
     #[test]
     fn events_of_a_new_stream_replace_those_of_a_deleted_one_in_memory() {

@@ -3,7 +3,7 @@
 use sinews_server::{TopicName, TopicPattern};
 
 use crate::events::{EventDetail, WebhookEventKind};
-use crate::topics::is_reserved;
+use crate::model::is_reserved;
 
 /// The events that a webhook wants.
 #[derive(Clone, Debug, PartialEq, Eq)]

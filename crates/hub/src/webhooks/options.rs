@@ -13,7 +13,7 @@ use super::encoder::{JsonEncoder, WebhookEncoder};
 use super::filter::EventFilter;
 use crate::events::WebhookEventKind;
 use crate::hooks::{HookTransport, HookUrl, tls_connector, trusted_certificates};
-use crate::topics::check_pattern;
+use crate::model::check_pattern;
 
 /// Maximum number of webhooks: each is a label of metrics, and has a queue.
 const WEBHOOKS_MAX: usize = 64;

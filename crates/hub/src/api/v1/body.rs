@@ -10,8 +10,8 @@ use sinews_server::Request;
 
 use crate::brief::brief_error;
 use crate::json::read_object;
+use crate::model::{self, MessageContent};
 use crate::problem::{Problem, code, problem};
-use crate::topics::{self, MessageContent};
 
 /// Reads the body.
 pub(super) fn read<'a, T: Deserialize<'a>>(request: &Request<'a>) -> Result<T, Problem> {
@@ -39,7 +39,7 @@ pub(super) fn content_of(data: Option<&RawValue>, b64: Option<&str>) -> Result<M
 pub(super) fn topic_of(request: &Request<'_>) -> Result<String, Problem> {
     let topic =
         request.param("topic").ok_or_else(|| problem(code::TOPIC, "the topic's name is not UTF-8"))?;
-    topics::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
+    model::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
     Ok(topic.into_owned())
 }
 

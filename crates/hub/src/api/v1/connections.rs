@@ -23,8 +23,8 @@ use crate::connections::{
     ClientConnection, ConnectionCommand, ConnectionId, ConnectionRegistry, ConnectionSelector, REVOKED,
     described,
 };
+use crate::model;
 use crate::problem::{Problem, code, problem};
-use crate::topics;
 
 /// Maximum number of connections in one answer.
 const LISTED_MAX: usize = 1_000;
@@ -176,7 +176,7 @@ fn change_subscriptions(
     ends: bool,
 ) -> Executed {
     let body: SubscribeBody<'_> = read(request)?;
-    topics::check_subscription(&body.topic).map_err(|text| problem(code::TOPIC, text))?;
+    model::check_subscription(&body.topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(ApiRight::Subscribe, &body.topic)?;
     let selector = selector_of(body.user, body.connection)?;
     let registry = context.hub.connections();
@@ -321,8 +321,8 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
         return Err(problem(code::TOPIC, "until must be in the future, and within 366 days"));
     }
     let (RevokedTokens::OfUser(name) | RevokedTokens::WithId(name)) = &tokens;
-    if name.is_empty() || name.len() > topics::NAME_MAX {
-        let text = format!("{} has not 1 to {} bytes", brief(name), topics::NAME_MAX);
+    if name.is_empty() || name.len() > model::NAME_MAX {
+        let text = format!("{} has not 1 to {} bytes", brief(name), model::NAME_MAX);
         return Err(problem(code::TOPIC, text));
     }
     let revocation = Revocation::new(tokens.clone(), until.as_secs_f64());

@@ -13,8 +13,9 @@ use sinews_server::{Answer, KeyWrite, KeyWritten, Position, Request};
 
 use super::body::{content_of, read, topic_of};
 use super::context::{ApiContext, Executed, failure, success};
-use crate::auth::{ApiRight, ApiRights, Creator};
+use crate::auth::{ApiRight, ApiRights};
 use crate::json::present;
+use crate::model::Creator;
 use crate::problem::{Problem, code, problem};
 use crate::streams::service::StreamService;
 use crate::topics::keys::with_condition;

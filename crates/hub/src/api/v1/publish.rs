@@ -20,9 +20,10 @@ use crate::auth::{ApiRight, ApiRights, Rights};
 use crate::brief::brief;
 use crate::connections::ConnectionId;
 use crate::json::present;
+use crate::model::{self, MessageContent, push_json};
 use crate::problem::{Problem, code, problem};
+use crate::topics::TopicPublisher;
 use crate::topics::list::TopicScan;
-use crate::topics::{self, MessageContent, TopicPublisher, push_json};
 
 /// Maximum number of messages of a batch.
 const BATCH_MAX: usize = 1_000;
@@ -332,7 +333,7 @@ fn publish_to(
     content: &MessageContent,
     (key, exclude): PublishOptions<'_>,
 ) -> PublishOutcome {
-    topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+    model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(ApiRight::Publish, topic)?;
     key.map_or(Ok(()), check_key)?;
     let store = context.durable_store(topic);

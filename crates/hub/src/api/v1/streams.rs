@@ -13,6 +13,7 @@ use super::body::{limit_of, read, text_query};
 use super::context::{ApiContext, Executed, failure, list_success, success};
 use crate::auth::{Action, ApiRight, ApiRights, Rights};
 use crate::json_list::{JsonList, page_end};
+use crate::model;
 use crate::problem::{Problem, code, problem};
 use crate::streams::administration::StreamChange;
 use crate::streams::errors::STREAMS_DISABLED;
@@ -20,7 +21,6 @@ use crate::streams::json::{GROUPS_MAX, group_lags, info_json};
 use crate::streams::listing::STREAMS_MAX;
 use crate::streams::request::find_partition;
 use crate::streams::service::StreamService;
-use crate::topics;
 
 fn store_of(context: &ApiContext) -> Result<&Arc<StreamService>, Problem> {
     context.store.as_ref().ok_or_else(|| problem(code::NO_STREAM, STREAMS_DISABLED))
@@ -30,7 +30,7 @@ fn store_of(context: &ApiContext) -> Result<&Arc<StreamService>, Problem> {
 fn stream_of(request: &Request<'_>) -> Result<String, Problem> {
     let name =
         request.param("stream").ok_or_else(|| problem(code::TOPIC, "the stream's name is not UTF-8"))?;
-    topics::check_name(&name).map_err(|text| problem(code::TOPIC, text))?;
+    model::check_name(&name).map_err(|text| problem(code::TOPIC, text))?;
     Ok(name.into_owned())
 }
 

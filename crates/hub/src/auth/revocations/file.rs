@@ -29,7 +29,7 @@ const HEAD: &[u8] = b"sinews revocations 1\n";
 const PREFIX: usize = 12;
 
 /// Longest payload: a name of a topic's length, in which JSON may escape each byte, and some numbers.
-const PAYLOAD_MAX: usize = 6 * crate::topics::NAME_MAX + 256;
+const PAYLOAD_MAX: usize = 6 * crate::model::NAME_MAX + 256;
 
 /// Maximum number of writes that wait for the disk.
 const QUEUE_MAX: usize = 1_024;

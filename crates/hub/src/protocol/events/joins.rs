@@ -4,8 +4,8 @@ use sinews_server::Request;
 
 use super::request::TOPICS_MAX;
 use crate::brief::{brief, brief_error};
+use crate::model;
 use crate::protocol::json::members::MemberFields;
-use crate::topics;
 
 /// A topic to join.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,7 @@ fn pair(topics: Vec<String>, members: Vec<MemberFields>) -> Result<Vec<Requested
         ));
     }
     for (at, topic) in topics.iter().enumerate() {
-        topics::check_name(topic)?;
+        model::check_name(topic)?;
         if topics[..at].contains(topic) {
             return Err(format!("topic {} is joined twice", brief(topic)));
         }

@@ -12,7 +12,7 @@ use super::request::{self, RequestedFormat, RequestedTopic};
 use super::{EventReader, FollowedResource, LongPoll, RequestedSubscriptions, TopicsReader};
 use crate::auth::Denied;
 use crate::http::{failure, topic_of};
-use crate::topics;
+use crate::model;
 
 /// The format of the changes of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl TopicsReader<'_> {
         if let Err(rejection) = policy.check_origin(request) {
             return Ok(failure(403, rejection.text()).into());
         }
-        let topic = match topic_of(request, topics::check_name) {
+        let topic = match topic_of(request, model::check_name) {
             Ok(topic) => topic,
             Err(problem) => return Ok(failure(400, &problem).into()),
         };

@@ -8,9 +8,9 @@ use sinews_server::{ReplayFrom, Request, TopicName};
 use super::cursor::{Cursor, UNKNOWN};
 use super::joins::{self, RequestedJoin};
 use crate::brief::brief;
+use crate::model;
 use crate::protocol::json::members::PresenceDetail;
 use crate::query::LAST_EVENT_ID;
-use crate::topics;
 
 /// A topic or pattern, and where its messages start.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,7 +179,7 @@ fn check_names(names: &[Cow<'_, str>], presence: PresenceDetail) -> Result<(), S
         ));
     }
     // A pattern has no presence.
-    let check = if presence > PresenceDetail::None { topics::check_name } else { topics::check_subscription };
+    let check = if presence > PresenceDetail::None { model::check_name } else { model::check_subscription };
     for (at, name) in names.iter().enumerate() {
         check(name)?;
         if names[..at].contains(name) {

@@ -9,10 +9,11 @@ use sinews_server::{Context, DroppedMessages, ReplayFrom};
 use super::members::PresenceDetail;
 use super::reply::send_with_members;
 use super::{JsonClient, OpReply, send_json};
+use crate::model;
 use crate::problem::Problem;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::service::StreamService;
-use crate::topics::{self, TopicForm};
+use crate::topics::TopicForm;
 
 impl JsonClient {
     /// Subscribes to a durable topic by its name, or to a pattern of durable topics that a broker stores.
@@ -29,7 +30,7 @@ impl JsonClient {
         // Count the subscription first: it receives all later publications.
         let index = known.unwrap_or_else(|| self.add_subscription(topic, None, cx));
         if known.is_none() || start.is_some() {
-            let follow = match topics::is_pattern(topic) {
+            let follow = match model::is_pattern(topic) {
                 true => DurableSubscription::by_pattern(store, topic, start, id),
                 false => Ok(DurableSubscription::new(store, topic, start, id)),
             };

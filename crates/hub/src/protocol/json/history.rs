@@ -6,9 +6,10 @@ use sinews_server::{Context, InvalidTopic, ReplayFrom, Subscribed};
 use super::members::subscription_problem;
 use super::{JsonClient, OpReply};
 use crate::auth::Action;
+use crate::model;
 use crate::problem::{Problem, code, problem};
+use crate::topics::TopicForm;
 use crate::topics::history::{HistoryItem, history_page};
-use crate::topics::{self, TopicForm};
 
 impl JsonClient {
     /// Answers with earlier messages of a topic.
@@ -19,7 +20,7 @@ impl JsonClient {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.rights.may(Action::Subscribe, topic)?;
         self.check_hooked(topic)?;
         if let Some(store) = self.streams.store_of(topic).cloned() {

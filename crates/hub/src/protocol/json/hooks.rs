@@ -21,14 +21,12 @@ use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::closing::{EXPIRED, FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::hooks::requests::{UNANSWERED, accepted_write, replaced};
-use crate::hooks::{
-    CallData, HookCall, HookClient, HookDetail, HookFailure, HookKind, HookReply, PendingReply,
-};
+use crate::hooks::{CallData, HookCall, HookClient, HookDetail, HookFailure, HookReply, PendingReply};
 use crate::keys::KeyStore;
+use crate::model::{self, HookKind, MessageContent};
 use crate::namespaces::TopicHook;
 use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::problem::{Problem, code, problem};
-use crate::topics::{self, MessageContent};
 
 /// Limit of the lines about invalid topics of an application.
 static TOPIC_LINES: LogLimit = LogLimit::new();
@@ -240,7 +238,7 @@ impl JsonClient {
             }
             // The application has accepted the request of a response with events.
             KeyOp::Subscribe(_) if !self.acknowledges_all && self.check_hooked(topic).is_err() => {
-                topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+                model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
                 self.rights.may(Action::Subscribe, topic)?;
                 self.rights.check_keyed(topic)?;
                 Ok(self.rights.subscribe_hook(topic)?)
@@ -550,7 +548,7 @@ impl JsonClient {
     /// Subscribes the client to topics of the application's answer.
     pub(super) fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
         for topic in topics {
-            let checked = topics::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
+            let checked = model::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));
             if let Err(problem) = checked.and_then(|()| self.subscribe_by_server(topic, cx))
                 && let Some(omitted) = TOPIC_LINES.permit(Instant::now())
             {

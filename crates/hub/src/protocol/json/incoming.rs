@@ -16,9 +16,9 @@ use super::members::{MemberFields, PresenceDetail};
 use super::streams::{self, RecordInput};
 use crate::brief::{brief, brief_error};
 use crate::json::{borrowed, check_depth, present};
+use crate::model::MessageContent;
 use crate::problem::{Problem, code, problem};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
-use crate::topics::MessageContent;
 use crate::topics::keys::with_condition;
 
 /// A valid message.

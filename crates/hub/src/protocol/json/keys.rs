@@ -11,10 +11,10 @@ use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::keys::KeyStore;
+use crate::model;
 use crate::namespaces::ConnectionRates;
 use crate::problem::{Problem, code, problem};
 use crate::streams::store::SharedOpening;
-use crate::topics;
 use crate::topics::keys::{key_problem, value_len};
 use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite};
 
@@ -73,7 +73,7 @@ impl ConnectionKeys {
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
         let topic = &*request.topic;
-        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         let interval = rights.check_keyed(topic)?;
         if !matches!(request.op, KeyOp::Unsubscribe) {
             store.check_ready(topic)?;
@@ -120,7 +120,7 @@ impl ConnectionKeys {
         store: KeyStore<'_>,
         (rights, rates): (&Rights, &mut ConnectionRates),
     ) -> Result<(), Problem> {
-        topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+        model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         rights.check_keyed(topic)?;
         store.check_ready(topic)?;
         rights.may_write_key(topic, write.key())?;

@@ -8,6 +8,7 @@ use sinews_server::{Context, InvalidTopic, Member, PresenceError, Topics};
 
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
+use crate::model;
 use crate::problem::{Problem, code, problem};
 use crate::topics;
 
@@ -197,7 +198,7 @@ impl JoinedTopics {
 /// # Errors
 /// The rights do not cover it, the topic's namespace has no presence, or the member is invalid.
 pub(super) fn checked(topic: &str, member: MemberFields, rights: &Rights) -> Result<Member, Problem> {
-    topics::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
+    model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(Action::Subscribe, topic)?;
     rights.check_presence(topic)?;
     check_subject(&member.id, rights)?;

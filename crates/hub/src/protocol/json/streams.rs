@@ -17,6 +17,7 @@ use sinews_stream::{Appended, ReadResult};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::json::{borrowed, check_depth, present};
+use crate::model::{MessageContent, is_pattern};
 use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -29,7 +30,6 @@ use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now}
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
 use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, stored_messages};
-use crate::topics::{MessageContent, is_pattern};
 
 /// An operation on streams. The stream may be omitted if the path names it.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use sinews_server::OriginPolicy;
 
 use super::signature::AppKey;
 use super::webhook::PusherWebhook;
+use crate::model::check_name;
 use crate::namespaces::PublishRate;
-use crate::topics::check_name;
 use crate::webhooks::WebhookTarget;
 
 /// Maximum number of apps.

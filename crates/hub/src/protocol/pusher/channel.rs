@@ -15,7 +15,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest;
 use sinews_server::Member;
 
-use crate::topics::{RESERVED, check_name};
+use crate::model::{RESERVED, check_name};
 
 /// Begin of the names of presence channels.
 pub(super) const PRESENCE_PREFIX: &str = "presence-";
@@ -154,7 +154,7 @@ pub(super) enum PusherTopic<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topics::NAME_MAX;
+    use crate::model::NAME_MAX;
 
     #[test]
     fn pusher_4_3_kinds_of_channels_by_their_prefix() {

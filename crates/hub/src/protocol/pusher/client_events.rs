@@ -14,7 +14,7 @@ use super::metrics::PusherRejection;
 use super::user_id::{has_number_id, may_be_number, user_id_json};
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::json::{TOO_DEEP, exceeds_depth_in_text};
-use crate::topics::MessageContent;
+use crate::model::MessageContent;
 
 /// The rate of one connection: the due time of its next event, in nanoseconds.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use super::position;
 use super::user_id::{has_number_id, push_user_id, user_id_json};
 use crate::json::read_object;
-use crate::topics::{MessageContent, push_json};
+use crate::model::{MessageContent, push_json};
 
 /// The name of an event that another protocol has published without a name.
 const UNNAMED: &str = "message";

@@ -8,7 +8,7 @@ use sinews_server::Publisher;
 
 use super::channel::{PusherTopic, channel_of_topic};
 use super::live::{AppLoad, LiveApps};
-use crate::topics::RESERVED;
+use crate::model::RESERVED;
 use crate::webhooks::{WebhookBacklog, WebhookCollector};
 
 /// Maximum number of apps in a report: those with the most connections.

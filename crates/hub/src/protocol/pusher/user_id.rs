@@ -4,7 +4,7 @@ use serde_json::Number;
 use serde_json::value::RawValue;
 use sinews_server::Member;
 
-use crate::topics::push_json;
+use crate::model::push_json;
 
 /// Begins the info of a member whose id is a number. JSON ignores white space, so all readers of the info see the same.
 const NUMBER_MARK: char = ' ';

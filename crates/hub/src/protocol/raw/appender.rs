@@ -8,6 +8,7 @@ use sinews_stream::{Appended, ReadResult};
 
 use crate::auth::{Action, Rights};
 use crate::closing::close;
+use crate::model::{self, MessageContent};
 use crate::problem::{Problem, code};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::discovery::PatternInterest;
@@ -15,7 +16,6 @@ use crate::streams::fetch::FetchedRecords;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice};
 use crate::streams::service::StreamService;
-use crate::topics::{self, MessageContent};
 
 /// Appends a publisher's messages to the stream.
 pub(crate) struct TopicAppender {
@@ -34,7 +34,7 @@ impl TopicAppender {
 
     /// Pauses reads until the stream can be read and written; closes the connection if opening fails.
     pub(crate) fn open(&mut self, topic: &str, cx: &mut Context<'_>) {
-        let opening = match topics::is_pattern(topic) {
+        let opening = match model::is_pattern(topic) {
             true => match self.store.discover(topic) {
                 Ok((interest, opening)) => {
                     self.interest = Some(interest);

@@ -11,10 +11,10 @@ use super::TopicClient;
 use crate::auth::Action;
 use crate::closing::{FORBIDDEN, close};
 use crate::hooks::requests::{UNANSWERED, replaced};
-use crate::hooks::{HookDetail, HookFailure, HookKind, HookReply, PendingReply};
+use crate::hooks::{HookDetail, HookFailure, HookReply, PendingReply};
+use crate::model::{HookKind, MessageContent};
 use crate::namespaces::TopicHook;
 use crate::policy::AccessPolicy;
-use crate::topics::MessageContent;
 
 /// Hooks of one connection.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use super::super::options::CreationRules;
 use super::*;
 use crate::api::streams::append_to_topic;
 use crate::auth::Rights;
-use crate::topics::MessageContent;
+use crate::model::MessageContent;
 
 /// Deletes a stream, and perhaps creates it again, while a client waits for its relay.
 fn delete_while_waiting(is_recreated: bool) {

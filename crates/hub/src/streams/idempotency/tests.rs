@@ -16,7 +16,7 @@ use super::super::options::CreationRules;
 use super::super::test_broker::{self, TestBroker};
 use super::*;
 use crate::api::streams::append_to_topic;
-use crate::topics::MessageContent;
+use crate::model::MessageContent;
 
 /// Key, value and time of a record.
 type StoredRecord = (Vec<u8>, Vec<u8>, u64);

@@ -17,6 +17,7 @@ use crate::api::streams::error_response;
 use crate::auth::{Action, Rights};
 use crate::brief::brief_error;
 use crate::json::{TOO_DEEP, borrowed, exceeds_depth_in_text, read_object};
+use crate::model::MessageContent;
 use crate::problem::Problem;
 use crate::protocol::pusher::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
@@ -24,7 +25,6 @@ use crate::protocol::pusher::channel::{
 use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::protocol::pusher::live::{EventTarget, LiveApp};
 use crate::streams::service::StreamService;
-use crate::topics::MessageContent;
 
 /// An event of a request.
 #[derive(Deserialize)]

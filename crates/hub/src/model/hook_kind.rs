@@ -26,7 +26,7 @@ impl HookKind {
     }
 
     /// Whether a request may be repeated after the application has possibly executed it.
-    pub(super) const fn is_idempotent(self) -> bool {
+    pub(crate) const fn is_idempotent(self) -> bool {
         matches!(self, Self::Connect | Self::Refresh | Self::Subscribe)
     }
 }

@@ -70,7 +70,7 @@ impl MessageContent {
         }
     }
 
-    pub(super) fn framed(&self, topic: &str, position: Option<Position>) -> Prepared {
+    pub(crate) fn framed(&self, topic: &str, position: Option<Position>) -> Prepared {
         Prepared::text(self.framed_text(topic, position))
     }
 
