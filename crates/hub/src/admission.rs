@@ -18,7 +18,6 @@ use sinews_server::{CloseCode, Context, Handler, LogLimit, Payload, Refusal, Req
 use crate::auth::{self, Denied};
 use crate::brief::brief;
 use crate::closing::close;
-use crate::policy::AccessPolicy;
 
 /// Why a request is rejected, with its name in metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +51,10 @@ impl RejectionReason {
 /// A WebSocket handshake that is rejected.
 #[derive(Clone, Debug)]
 pub(crate) struct HandshakeRejection {
-    reason: RejectionReason,
+    pub(crate) reason: RejectionReason,
     text: String,
     /// The answer to a client that is not a browser.
-    refusal: Refusal,
+    pub(crate) refusal: Refusal,
 }
 
 impl HandshakeRejection {
@@ -80,7 +79,7 @@ impl HandshakeRejection {
     }
 
     /// Takes the connection of a browser, to close it.
-    fn handler(&self) -> RejectedClient {
+    pub(crate) fn handler(&self) -> RejectedClient {
         let code = CloseCode::new(CODES + self.refusal.status()).unwrap_or(CloseCode::POLICY);
         RejectedClient { code, reason: self.text.clone() }
     }
@@ -103,7 +102,7 @@ impl From<Denied> for HandshakeRejection {
 }
 
 /// A browser's connection that is closed as soon as it is open.
-struct RejectedClient {
+pub(crate) struct RejectedClient {
     code: CloseCode,
     reason: String,
 }
@@ -116,33 +115,9 @@ impl Handler for RejectedClient {
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
 }
 
-/// Makes the handler of a WebSocket whose page may connect, or rejects it in the way that its client can read.
-///
-/// # Errors
-/// The answer to a client that is not a browser.
-pub(crate) fn admit<H: Handler + 'static>(
-    policy: &AccessPolicy,
-    request: &Request<'_>,
-    make: impl FnOnce() -> Result<H, HandshakeRejection>,
-) -> Result<Box<dyn Handler>, Refusal> {
-    let rejection = match policy.check_origin(request).and_then(|()| make()) {
-        Ok(handler) => return Ok(Box::new(handler)),
-        Err(rejection) => rejection,
-    };
-    // Other rejections are counted where they are detected.
-    if matches!(rejection.reason, RejectionReason::Rights | RejectionReason::Request) {
-        policy.rejections().note(rejection.reason, &RejectedRequest::of(request), &rejection.text);
-    }
-    if policy.closes_browsers() && is_script(request) {
-        policy.rejections().closed.fetch_add(1, Ordering::Relaxed);
-        return Ok(Box::new(rejection.handler()));
-    }
-    Err(rejection.refusal)
-}
-
 /// Whether a script sends the request with the browser's `WebSocket`, which hides the status of a failed handshake: in a
 /// page, whose browser adds `Origin`, or in another runtime with a token that can only be a subprotocol.
-fn is_script(request: &Request<'_>) -> bool {
+pub(crate) fn is_script(request: &Request<'_>) -> bool {
     request.head().header("origin").next().is_some() || auth::offers_token(request)
 }
 
@@ -186,6 +161,11 @@ impl RejectionLog {
         // Fields without a value are left out.
         let (origin, suppressed) = (origin.as_deref(), (suppressed > 0).then_some(suppressed));
         tracing::info!(reason = reason.name(), %client, path, origin, suppressed, "rejected: {text}");
+    }
+
+    /// Counts a WebSocket of a browser that is accepted to be closed.
+    pub(crate) fn note_closed(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// WebSockets of browsers that were accepted to be closed.

@@ -46,8 +46,7 @@ use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
 pub(crate) use self::rights_change::RightsChange;
 use crate::brief::{brief, brief_error};
-use crate::model::{check_pattern, check_subscription};
-use crate::topics::parse_patterns;
+use crate::model::{check_pattern, check_subscription, parse_patterns};
 
 /// Claims of a token that this server uses, besides the registered claims that the check covers. A claim that is `null` is
 /// absent.

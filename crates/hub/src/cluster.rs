@@ -60,9 +60,10 @@ use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
 use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
 use crate::auth::Revocation;
-use crate::connections::{ConnectionCounts, ConnectionId};
+use crate::connections::ConnectionCounts;
 use crate::model::MessageContent;
-use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
+use crate::model::connection_id::ConnectionId;
+use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
 /// Maximum number of revocations in one message: some tens of KiB.
 const REVOCATIONS_PER_MESSAGE: usize = 256;

@@ -4,7 +4,6 @@
 //! executes it on the thread of the connection.
 
 mod compact;
-mod id;
 mod path;
 mod revoke;
 mod selector;
@@ -28,12 +27,12 @@ use serde_json::{Value, json};
 use sinews_server::{CloseCode, Closed, Context, SubscriberId};
 
 use self::compact::Compact;
-pub(crate) use self::id::ConnectionId;
 pub(crate) use self::path::ConnectionPath;
 pub(crate) use self::selector::ConnectionSelector;
 use crate::auth::{Denied, Revocations, Rights, RightsChange};
 use crate::closing::close;
 use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
+use crate::model::connection_id::ConnectionId;
 use crate::problem::{Problem, code, problem};
 
 /// Maximum number of commands that wait for one connection.

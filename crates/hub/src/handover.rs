@@ -16,7 +16,6 @@
 //! Until the successor has sent `Serving`, the predecessor continues to serve after any failure.
 
 pub(crate) mod predecessor;
-pub(crate) mod wire;
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, BufWriter};
@@ -34,14 +33,14 @@ use sinews_server::{
     KeySnapshot, KeyedSnapshot, Position, PresenceSnapshot, Publisher, StopHandle, TopicSnapshot,
 };
 
-use self::wire::{
-    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, HandoverOwner, VERSION, frame_queue,
-    send_descriptor,
-};
 use crate::auth::{Revocation, Revocations};
 use crate::model::MessageContent;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
+use crate::wire::{
+    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, HandoverOwner, VERSION, frame_queue,
+    send_descriptor,
+};
 
 /// Marks a process as a successor: the id of the process that started it. A process that inherits the variable by
 /// accident has another parent.

@@ -6,24 +6,19 @@
 //!              └──── wakeup ◀── HookReply ◀────────┘
 //! ```
 
-mod addresses;
-mod calls;
+pub(crate) mod calls;
 mod circuit;
 mod client;
-mod detail;
-mod http;
+pub(crate) mod detail;
 mod lane;
-mod messages;
+pub(crate) mod messages;
 mod metrics;
-mod options;
-pub(crate) mod requests;
 
 pub(crate) use self::calls::{CallData, HookCall};
 pub(crate) use self::client::{HookClient, HookReply, PendingReply};
 pub(crate) use self::detail::HookDetail;
-pub(crate) use self::http::{HookTransport, SIGNATURE, signature, tls_connector, trusted_certificates};
-
 pub(crate) use self::messages::with_fields;
 pub(crate) use self::metrics::{HookCollector, HookMetrics};
-pub(crate) use self::options::HookUrl;
-pub use self::options::{HookFailure, HookOptions, HookTarget};
+
+/// The error if the application does not answer.
+pub(crate) const UNANSWERED: &str = "the application did not answer; retry later";

@@ -5,11 +5,30 @@ use sinews_server::{Request, Response};
 
 use crate::model;
 use crate::problem::{Problem, code, problem};
+use crate::uncached::UNCACHED;
 
 /// An answer with an error as JSON.
 pub(crate) fn failure(status: u16, problem: &str) -> Response {
     Response::json(format!("{}\n", json!({ "error": problem }))).with_status(status)
 }
+
+/// The answer to a failed request.
+pub(crate) fn error_response(problem: &Problem) -> Response {
+    let mut body = json!({ "error": problem.text });
+    if let Some(needs) = &problem.needs {
+        body["needs"] = needs.clone();
+    }
+    let response = Response::json(format!("{body}\n")).with_status(problem.code);
+    let response = response.with_header("Cache-Control", UNCACHED);
+    match problem.code {
+        code::TOO_MANY | code::STORE => response.with_header("Retry-After", RETRY_AFTER),
+        401 => response.with_header("WWW-Authenticate", "Bearer realm=\"sinews\""),
+        _ => response,
+    }
+}
+
+/// `Retry-After` in seconds, for a full queue or a failed store.
+const RETRY_AFTER: &str = "1";
 
 /// The type of a request's body in lower case, without parameters.
 pub(crate) fn media_type(request: &Request<'_>) -> String {

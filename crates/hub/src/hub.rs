@@ -1,6 +1,7 @@
 //! The hub, which a program embeds: options, routes, start and shutdown.
 
 mod builder;
+mod rules;
 
 use std::fmt;
 use std::io;
@@ -14,6 +15,7 @@ use sinews_server::{
 
 pub use self::builder::{BuildError, HubBuilder};
 use crate::api;
+use crate::apps::encode;
 use crate::auth::Revocations;
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
@@ -23,16 +25,17 @@ use crate::handover::{Handover, SuccessorCallback};
 use crate::health::Readiness;
 use crate::keys::KeyStore;
 use crate::model::Creator;
+use crate::model::nodes::OtherNodes;
+use crate::model::presence;
 use crate::options::RouteOptions;
 use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
-use crate::protocol::pusher::{self, encode};
+use crate::protocol::pusher;
 use crate::routes;
 use crate::services::HubServices;
 use crate::streams::service::StreamService;
-use crate::topics::nodes::OtherNodes;
 use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore, SharedKeys};
-use crate::topics::{HubTopics, keys, presence};
+use crate::topics::{HubTopics, keys};
 use crate::webhooks::Webhooks;
 
 /// A real-time server without its sockets: topics, presence, histories, durable streams, tokens and pages.

@@ -6,6 +6,7 @@
 
 mod admission;
 mod api;
+mod apps;
 pub mod auth;
 mod brief;
 mod client_message;
@@ -30,12 +31,14 @@ mod model;
 mod namespaces;
 mod node;
 mod options;
+mod outgoing;
 mod pages;
 mod periodic;
 mod policy;
 mod problem;
 mod protocol;
 mod query;
+mod request_hooks;
 mod routes;
 mod services;
 mod stable_hash;
@@ -43,20 +46,22 @@ mod streams;
 mod topics;
 mod uncached;
 mod webhooks;
+mod wire;
 
 pub use self::cluster::observe::{ClusterNode, observe_nodes};
 pub use self::cluster::options::ClusterOptions;
 pub use self::events::WebhookEventKind;
 pub use self::handover::Handover;
 pub use self::handover::predecessor::{Predecessor, RunningHandover};
-pub use self::hooks::{HookFailure, HookOptions, HookTarget};
 pub use self::hosts::HostRules;
 pub use self::hub::{BuildError, Hub, HubBuilder, KeyWriteFailed, RunningHub};
 pub use self::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
 pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
-pub use self::protocol::pusher::{PusherApp, PusherApps, PusherFeatures, PusherLimits, PusherWebhook};
 pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
+pub use crate::apps::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
+pub use crate::apps::webhook::PusherWebhook;
+pub use crate::outgoing::options::{HookFailure, HookOptions, HookTarget};
 
 pub use self::topics::keys::key_value_of_json;
 pub use self::webhooks::WebhookOptions;

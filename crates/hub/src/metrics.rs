@@ -8,11 +8,11 @@ use prometheus_client::registry::Registry;
 use sinews_server::{Metrics, Response, Router};
 
 use crate::admission::RejectionMetrics;
+use crate::apps::metrics::PusherMetrics;
 use crate::auth::IssuerMetrics;
 use crate::cluster::metrics::ClusterMetrics;
 use crate::health::BrokerMetrics;
 use crate::policy::LivePolicy;
-use crate::protocol::pusher::PusherMetrics;
 use crate::services::HubServices;
 use crate::streams::report::StreamMetrics;
 

@@ -1,9 +1,13 @@
 //! What all parts of the hub name: topics, the content of publications, clients that create, kinds of hooks.
 
+pub(crate) mod connection_id;
 mod content;
 mod creator;
 mod hook_kind;
 mod names;
+pub(crate) mod nodes;
+pub(crate) mod presence;
+pub(crate) mod user_id;
 
 pub(crate) use self::content::{MessageContent, push_json};
 pub(crate) use self::creator::{Creator, network_of};
@@ -11,4 +15,5 @@ pub(crate) use self::hook_kind::HookKind;
 pub(crate) use self::names::check_pattern;
 pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
+    parse_patterns,
 };

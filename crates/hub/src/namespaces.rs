@@ -3,7 +3,6 @@
 mod live;
 pub(crate) mod order;
 mod rates;
-pub(crate) mod rules;
 mod table;
 
 use std::time::Duration;
@@ -14,8 +13,8 @@ pub(crate) use self::live::LiveNamespaces;
 use self::order::order;
 pub(crate) use self::rates::ConnectionRates;
 pub(crate) use self::table::{AmbiguousHook, NamespaceTable, TopicHook};
-use crate::hooks::{HookFailure, HookTarget};
 use crate::model::check_pattern;
+use crate::outgoing::options::{HookFailure, HookTarget};
 
 /// Options of the topics that a pattern matches.
 ///

@@ -6,20 +6,23 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use sinews_server::{
-    CloseCode, Context, Cors, KeyWrite, LogLimit, OriginPolicy, PresenceInterval, Request, Response,
+    CloseCode, Context, Cors, Handler, KeyWrite, LogLimit, OriginPolicy, PresenceInterval, Refusal, Request,
+    Response,
 };
 
-use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason};
+use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason, is_script};
+use crate::apps::app::PusherApps;
+use crate::apps::live::LiveApps;
 use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
 use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
 use crate::connections::{REVOKED, RegisteredConnection};
-use crate::hooks::requests::UNANSWERED;
-use crate::hooks::{HookClient, HookCollector, HookMetrics, HookOptions};
+use crate::hooks::UNANSWERED;
+use crate::hooks::{HookClient, HookCollector, HookMetrics};
 use crate::hosts::HostRules;
 use crate::http::failure;
 use crate::namespaces::{LiveNamespaces, NamespaceTable, Namespaces};
+use crate::outgoing::options::HookOptions;
 use crate::problem::Problem;
-use crate::protocol::pusher::{LiveApps, PusherApps};
 use crate::webhooks::{self, WebhookOptions, WebhookTarget, Webhooks};
 
 /// The access policy for new connections and requests: names of this server, origins of pages, and tokens.
@@ -369,6 +372,30 @@ impl AccessPolicy {
     /// The rules for plain requests of pages.
     pub(crate) fn cors(&self) -> &Cors {
         &self.cors
+    }
+
+    /// Makes the handler of a WebSocket whose page may connect, or rejects it in the way that its client can read.
+    ///
+    /// # Errors
+    /// The answer to a client that is not a browser.
+    pub(crate) fn admit<H: Handler + 'static>(
+        &self,
+        request: &Request<'_>,
+        make: impl FnOnce() -> Result<H, HandshakeRejection>,
+    ) -> Result<Box<dyn Handler>, Refusal> {
+        let rejection = match self.check_origin(request).and_then(|()| make()) {
+            Ok(handler) => return Ok(Box::new(handler)),
+            Err(rejection) => rejection,
+        };
+        // Other rejections are counted where they are detected.
+        if matches!(rejection.reason, RejectionReason::Rights | RejectionReason::Request) {
+            self.rejections().note(rejection.reason, &RejectedRequest::of(request), rejection.text());
+        }
+        if self.closes_browsers() && is_script(request) {
+            self.rejections().note_closed();
+            return Ok(Box::new(rejection.handler()));
+        }
+        Err(rejection.refusal)
     }
 
     /// Checks the `Origin` of a request.

@@ -7,7 +7,7 @@ use sinews_server::{
     ServerOptions, WebSocketRoute,
 };
 
-use crate::admission::{HandshakeRejection, admit};
+use crate::admission::HandshakeRejection;
 use crate::api::keys::TopicKeys;
 use crate::api::topics::TopicPublishing;
 use crate::auth::Denied;
@@ -58,13 +58,13 @@ pub(crate) fn add_to(
         .healthz("/healthz")
         .websocket(
             "/echo",
-            route(options, raw::NAME, move |request| admit(&echo_live.policy(), request, || Ok(EchoHandler))),
+            route(options, raw::NAME, move |request| echo_live.policy().admit(request, || Ok(EchoHandler))),
         )
         .websocket(
             "/topics/{name}",
             route(options, raw::NAME, move |request| {
                 let (hub, policy) = (Arc::clone(&topics_hub), topics_live.policy());
-                admit(&policy, request, || {
+                policy.admit(request, || {
                     TopicClient::new(request, &topics_live, (hub, topics_store.clone()), max_message)
                 })
             }),
@@ -74,14 +74,14 @@ pub(crate) fn add_to(
             route(options, json::NAME, move |request| {
                 let (streams, policy) = (JsonStreams::new(ws_store.clone(), None), ws_live.policy());
                 let hub = Arc::clone(&ws_hub);
-                admit(&policy, request, || JsonClient::new(request, &ws_live, hub, max_message, streams))
+                policy.admit(request, || JsonClient::new(request, &ws_live, hub, max_message, streams))
             }),
         )
         .websocket(
             "/dashboard/feed",
             route(options, raw::NAME, move |request| {
                 let (policy, hub) = (dashboard_live.policy(), Arc::clone(&dashboard_hub));
-                admit(&policy, request, || DashboardClient::new(request, &dashboard_live, hub))
+                policy.admit(request, || DashboardClient::new(request, &dashboard_live, hub))
             }),
         )
         .get("/topics", messages())
@@ -215,9 +215,9 @@ fn add_streams(
         .websocket(
             "/streams/{name}",
             stream_route(options, move |request| {
-                admit(&ws_live.policy(), request, || {
-                    connect(request, &ws_live, ws_store.as_ref(), &hub, max_message)
-                })
+                ws_live
+                    .policy()
+                    .admit(request, || connect(request, &ws_live, ws_store.as_ref(), &hub, max_message))
             }),
         )
 }

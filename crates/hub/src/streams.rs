@@ -29,7 +29,6 @@ pub(crate) mod follow;
 mod groups;
 pub(crate) mod idempotency;
 pub(crate) mod json;
-pub(crate) mod key_faults;
 pub(crate) mod key_replicas;
 pub(crate) mod listing;
 mod local;
@@ -53,5 +52,6 @@ mod temporary;
 mod test_broker;
 #[cfg(test)]
 mod tests;
+pub(crate) mod topic_history;
 mod waiting_tasks;
 mod wake_flag;

@@ -7,12 +7,10 @@
 
 pub(crate) mod authority;
 mod channels;
-pub(crate) mod history;
+pub(crate) mod key_faults;
 pub(crate) mod keys;
 pub(crate) mod list;
 mod node_publications;
-pub(crate) mod nodes;
-pub(crate) mod presence;
 mod publisher;
 mod recoverable;
 pub(crate) mod shared_keys;
@@ -23,25 +21,24 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use sinews_server::{
-    Context, InvalidTopic, Position, Prepared, Publisher, SubscriberId, TopicPattern, Topics,
-};
+use sinews_server::{Context, InvalidTopic, Position, Prepared, Publisher, SubscriberId, Topics};
 
 use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
 use self::channels::{PublishedChannel, TopicLocks};
 
 use self::node_publications::NodePublications;
-use self::nodes::OtherNodes;
 use self::publisher::reached;
 pub(crate) use self::publisher::{Exclusion, TopicPublisher};
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
-use crate::connections::{ConnectionId, ConnectionRegistry};
+use crate::apps::encode::ChannelPublication;
+use crate::apps::live::{EventTarget, LiveApps};
+use crate::connections::ConnectionRegistry;
 use crate::events::EventSink;
+use crate::model::connection_id::ConnectionId;
+use crate::model::nodes::OtherNodes;
 use crate::model::{MessageContent, is_pattern, is_reserved};
 use crate::namespaces::order::PatternSwitch;
-use crate::protocol::pusher::encode::ChannelPublication;
-use crate::protocol::pusher::{EventTarget, LiveApps};
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
@@ -136,11 +133,6 @@ pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
         ),
         _ => error.to_string(),
     }
-}
-
-/// Parses patterns that were checked; an invalid pattern would match no topic.
-pub(crate) fn parse_patterns(patterns: Vec<String>) -> Vec<TopicPattern<'static>> {
-    patterns.into_iter().filter_map(|pattern| TopicPattern::parse(pattern).ok()).collect()
 }
 
 impl HubTopics {

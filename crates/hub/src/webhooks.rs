@@ -37,7 +37,7 @@ pub(crate) use self::options::{WebhookTarget, targets};
 use self::queue::WebhookQueue;
 use self::reporter::StateReporter;
 use crate::events::{EventDetail, EventSink, WebhookEventKind};
-use crate::topics::nodes::OtherNodes;
+use crate::model::nodes::OtherNodes;
 
 /// Time for the delivery of queued events when the server ends.
 const DRAIN_TIME: Duration = Duration::from_secs(5);

@@ -9,8 +9,8 @@ use super::read_topic::read_topic;
 use crate::auth::{Denied, Rights};
 use crate::http::{failure, topic_of};
 use crate::model;
+use crate::model::presence;
 use crate::policy::LivePolicy;
-use crate::topics::presence;
 use crate::uncached::UNCACHED;
 
 /// `GET /topics/{name}/members`: a page of the members.

@@ -13,7 +13,7 @@ use sinews_stream::{Durability, Pending, StartPosition, Stream};
 use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
 use crate::auth::{Action, Rights};
-use crate::http::{failure, media_type, stream_name_of};
+use crate::http::{error_response, failure, media_type, stream_name_of};
 use crate::json::{TOO_DEEP, check_depth, encode, exceeds_depth};
 use crate::model::MessageContent;
 use crate::policy::AccessPolicy;
@@ -33,9 +33,6 @@ const RECORDS_MAX: usize = 10_000;
 
 /// Approximate bytes of one answer to GET.
 const BYTES_MAX: u64 = 4 << 20;
-
-/// `Retry-After` in seconds, for a full queue or a failed store.
-const RETRY_AFTER: &str = "1";
 
 /// `POST /streams/{name}`: answers when the requested durability is reached.
 pub(crate) fn publish(
@@ -443,19 +440,4 @@ pub(crate) fn list(
 
 fn streams_disabled() -> Problem {
     problem(code::NO_STREAM, STREAMS_DISABLED)
-}
-
-/// The answer to a failed request.
-pub(crate) fn error_response(problem: &Problem) -> Response {
-    let mut body = json!({ "error": problem.text });
-    if let Some(needs) = &problem.needs {
-        body["needs"] = needs.clone();
-    }
-    let response = Response::json(format!("{body}\n")).with_status(problem.code);
-    let response = response.with_header("Cache-Control", UNCACHED);
-    match problem.code {
-        code::TOO_MANY | code::STORE => response.with_header("Retry-After", RETRY_AFTER),
-        401 => response.with_header("WWW-Authenticate", "Bearer realm=\"sinews\""),
-        _ => response,
-    }
 }

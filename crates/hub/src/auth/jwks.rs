@@ -22,7 +22,8 @@ use super::fault::TokenFault;
 use super::jwks_options::{JwksOptions, JwksUrl};
 use super::keys::{KeySet, VerifyingKey, public_key_set};
 use crate::brief::brief;
-use crate::hooks::{HookTransport, HookUrl, tls_connector};
+use crate::outgoing::http::{HookTransport, tls_connector};
+use crate::outgoing::options::HookUrl;
 
 /// Time for an answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);

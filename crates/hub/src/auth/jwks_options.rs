@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
-use crate::hooks::{HookUrl, trusted_certificates};
+use crate::outgoing::http::trusted_certificates;
+use crate::outgoing::options::HookUrl;
 
 /// Maximum number of issuers: each has a task, and is a label of metrics.
 const ISSUERS_MAX: usize = 16;

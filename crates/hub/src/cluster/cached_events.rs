@@ -18,8 +18,8 @@ use super::Cluster;
 use super::commands::{NodeCommand, NodeResults};
 use super::pending::PendingWork;
 use super::times::{LOSS_MAX, RETURN_TIME};
+use crate::model::nodes::NodePublicationId;
 use crate::topics::HubTopics;
-use crate::topics::nodes::NodePublicationId;
 
 /// Maximum number of channels that are requested after a login at the broker; further ones have no earlier event here.
 const REQUESTED_MAX: usize = 65_536;
@@ -204,6 +204,8 @@ mod tests {
     use sinews_server::{BoundServer, Router, Server};
 
     use super::*;
+    use crate::apps::app::{PusherApp, PusherApps};
+    use crate::apps::live::LiveApps;
     use crate::cluster::commands::REQUEST_TIMEOUT;
     use crate::cluster::message::NodeId;
     use crate::cluster::nodes::Heartbeat;
@@ -211,8 +213,7 @@ mod tests {
     use crate::cluster::times::NODE_TIMEOUT;
     use crate::connections::ConnectionCounts;
     use crate::model::MessageContent;
-    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
-    use crate::topics::nodes::OtherNodes as _;
+    use crate::model::nodes::OtherNodes as _;
 
     const TOPIC: &str = "kept.cache-a";
 

@@ -23,9 +23,9 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::connections::ConnectionId;
-use crate::handover::wire::ContentKind;
 use crate::model::MessageContent;
+use crate::model::connection_id::ConnectionId;
+use crate::wire::ContentKind;
 
 /// Version of all messages.
 const VERSION: u8 = 1;

@@ -9,7 +9,7 @@ use super::keys::{KeyNodes, KeysHeartbeat};
 use super::message::NodeId;
 use super::times::NODE_TIMEOUT;
 use crate::auth::RevocationDigest;
-use crate::topics::nodes::{ReportRole, ReportingNodes};
+use crate::model::nodes::{ReportRole, ReportingNodes};
 
 /// Maximum number of other nodes. Further nodes are ignored, with a warning, unless they can take the place of a node that
 /// has sent one heartbeat only.

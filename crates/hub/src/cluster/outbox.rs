@@ -16,8 +16,8 @@ use super::message::{
 };
 use super::options::BrokerKind;
 use super::subject::Subjects;
-use crate::connections::ConnectionId;
-use crate::handover::wire::ContentKind;
+use crate::model::connection_id::ConnectionId;
+use crate::wire::ContentKind;
 
 /// Limit of publications that wait for the broker in bytes; further ones are dropped. 16 MiB: the largest message, or
 /// some tens of milliseconds of a fast network.

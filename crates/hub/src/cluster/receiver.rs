@@ -18,10 +18,10 @@ use super::nodes::Heartbeat;
 use super::pending::PendingWork;
 use super::revocations::RevocationExchange;
 use crate::auth::RevocationDigest;
+use crate::model::nodes::NodePublicationId;
 use crate::policy::LivePolicy;
 use crate::problem::{code, problem};
 use crate::topics::HubTopics;
-use crate::topics::nodes::NodePublicationId;
 
 /// What handles messages of other nodes.
 pub(super) struct Receiver {

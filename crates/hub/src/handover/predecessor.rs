@@ -15,13 +15,13 @@ use sinews_server::{
 };
 
 use super::VARIABLE;
-use super::wire::{
-    FrameReceiver, HandoverDelivered, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor,
-};
 use crate::auth::{Revocation, Revocations};
 use crate::model::MessageContent;
 use crate::topics::HubTopics;
 use crate::topics::shared_keys::Claim;
+use crate::wire::{
+    FrameReceiver, HandoverDelivered, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor,
+};
 
 /// Longest silence of the predecessor during the handover.
 const SILENCE_MAX: Duration = Duration::from_secs(30);

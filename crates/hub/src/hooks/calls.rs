@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::options::HookOptions;
 use crate::auth::Rights;
 use crate::model::{HookKind, MessageContent};
 use crate::namespaces::{ConnectionRates, TopicHook};
+use crate::outgoing::options::HookOptions;
 use crate::problem::{Problem, code, problem};
 
 /// Longest name of a method in bytes.

@@ -20,13 +20,13 @@ use tokio::time::{sleep, timeout_at};
 
 use super::circuit::{Circuit, CircuitChange};
 use super::detail::HookDetail;
-use super::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
 use super::lane::{HookBacklog, HookLanes, LaneSlot};
 use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
-use super::options::{HookFailure, HookOptions, HookUrl, parse_url};
 use crate::model::HookKind;
+use crate::outgoing::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
+use crate::outgoing::options::{HookFailure, HookOptions, HookUrl, parse_url};
 use crate::problem::{Problem, code};
 
 /// Sends the requests to hooks. Dropping it ends its thread after the requests in progress.

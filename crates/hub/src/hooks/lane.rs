@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::options::HookOptions;
 use crate::model::HookKind;
+use crate::outgoing::options::HookOptions;
 
 /// Maximum memory of the requests of a lane that wait or are in progress, in bytes: four of the largest messages, as for a
 /// webhook. One request may be larger.

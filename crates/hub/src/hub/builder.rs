@@ -15,8 +15,9 @@ use crate::dashboard::ServerInfo;
 use crate::handover::SuccessorCallback;
 use crate::handover::predecessor::Predecessor;
 use crate::hosts::HostRules;
+use crate::hub::rules::{HubRules, check_compaction};
 use crate::model::check_pattern;
-use crate::namespaces::rules::{HubRules, check_compaction};
+use crate::model::nodes::OtherNodes;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
 use crate::protocol::pusher;
@@ -24,7 +25,6 @@ use crate::services::HubServices;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
-use crate::topics::nodes::OtherNodes;
 use crate::topics::shared_keys::SharedKeys;
 
 /// The options of a [`Hub`].

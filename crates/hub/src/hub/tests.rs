@@ -14,9 +14,9 @@ use sinews_server::{
 
 use super::*;
 use crate::auth::{Auth, AuthOptions};
-use crate::handover::wire::{HandoverSender, frame_queue};
 use crate::model::MessageContent;
-use crate::topics::nodes::NodePublicationId;
+use crate::model::nodes::NodePublicationId;
+use crate::wire::{HandoverSender, frame_queue};
 use crate::{AccessPolicy, HostRules, PusherApp, PusherApps};
 
 /// Longer than any step takes on a busy machine.

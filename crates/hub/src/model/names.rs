@@ -71,3 +71,8 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
         Err(_) => Err("a topic's name has an empty part between its dots".to_owned()),
     }
 }
+
+/// Parses patterns that were checked; an invalid pattern would match no topic.
+pub(crate) fn parse_patterns(patterns: Vec<String>) -> Vec<TopicPattern<'static>> {
+    patterns.into_iter().filter_map(|pattern| TopicPattern::parse(pattern).ok()).collect()
+}

@@ -47,8 +47,8 @@ impl LiveNamespaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hooks::HookOptions;
     use crate::namespaces::{Namespace, Namespaces};
+    use crate::outgoing::options::HookOptions;
 
     #[test]
     fn rights_follow_the_table_in_force() {

@@ -29,7 +29,7 @@ pub(crate) fn overlap(a: &str, b: &str) -> bool {
 }
 
 /// Whether a pattern matches all topics of another one.
-pub(super) fn covers(pattern: &str, other: &str) -> bool {
+pub(crate) fn covers(pattern: &str, other: &str) -> bool {
     let parse = |text| TopicPattern::parse(text);
     matches!((parse(pattern), parse(other)), (Ok(pattern), Ok(other)) if pattern.covers(&other))
 }

@@ -13,8 +13,8 @@ use super::order::overlap;
 use super::rates::{RateKind, RateScope, User, UserRates};
 use super::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
 use crate::brief::brief;
-use crate::hooks::{HookFailure, HookOptions, HookTarget};
 use crate::model::HookKind;
+use crate::outgoing::options::{HookFailure, HookOptions, HookTarget};
 use crate::problem::{Problem, code, problem};
 
 /// The options of one topic.

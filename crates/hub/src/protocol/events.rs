@@ -30,10 +30,10 @@ use super::json::members::PresenceDetail;
 use super::json::streams::JsonStreams;
 use crate::auth::{Action, Denied, Rights};
 use crate::closing::close;
-use crate::hooks::requests::{MemberAnswer, RequestHooks, RequestRejection};
 use crate::http::failure;
 use crate::policy::LivePolicy;
 use crate::problem::Problem;
+use crate::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
 use crate::topics::HubTopics;
 
 /// Answers requests for the messages of topics.

@@ -41,6 +41,7 @@ use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::hooks::with_fields;
 use crate::keys::KeyStore;
 
+use crate::model::presence;
 use crate::model::{self, HookKind, MessageContent};
 use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
@@ -48,7 +49,7 @@ use crate::problem::{Problem, code, problem};
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::streams::follow::DurableSubscription;
 use crate::streams::store::SharedOpening;
-use crate::topics::{HubTopics, TopicForm, presence};
+use crate::topics::{HubTopics, TopicForm};
 
 /// The subprotocol, for clients that name one.
 pub(crate) const NAME: &str = "sinews.v1";

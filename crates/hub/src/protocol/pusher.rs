@@ -2,31 +2,19 @@
 //! describes both.
 
 mod api;
-mod app;
-mod budget;
-mod cache;
-pub(crate) mod channel;
 mod client;
 mod client_events;
 mod code;
 mod durable;
-pub(crate) mod encode;
 mod handshake;
 mod health;
 mod incoming;
-mod live;
 mod liveness;
-mod metrics;
-mod position;
 mod recovery;
 pub(crate) mod report;
 mod services;
-mod signature;
-mod socket_ids;
 mod subscriptions;
-mod user_id;
 mod users;
-mod webhook;
 
 use std::sync::Arc;
 
@@ -35,17 +23,11 @@ use sinews_server::{
     WebSocketRoute,
 };
 
-pub use self::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
 use self::client::PusherClient;
 use self::handshake::AppHandshake;
 use self::health::HealthCheck;
-pub(crate) use self::live::{EventTarget, LiveApps};
-pub(crate) use self::metrics::PusherMetrics;
-#[cfg(test)]
-pub(crate) use self::position::end_of;
 use self::services::PusherServices;
-pub(crate) use self::user_id::has_number_id;
-pub use self::webhook::PusherWebhook;
+use crate::apps::live::LiveApps;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
 use crate::services::HubServices;
@@ -152,7 +134,7 @@ fn socket_route(
     let route = WebSocketRoute::boxed(handler).with_options(handshake).with_config(config);
     let route = match CloseCode::new(code::OVER_CAPACITY) {
         Some(code) => {
-            let message = encode::error(Some(code.as_u16()), AT_CAPACITY, None);
+            let message = crate::apps::encode::error(Some(code.as_u16()), AT_CAPACITY, None);
             route.with_overload_close(message, code, AT_CAPACITY)
         }
         None => route,

@@ -24,12 +24,12 @@ use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamC
 
 pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
-use super::key_faults::{FaultCause, RejectedWrites};
 use super::store::StoreFuture;
 use super::waiting_tasks::WaitingTasks;
 use crate::brief::brief;
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
+use crate::topics::key_faults::{FaultCause, RejectedWrites};
 
 /// The durable keys of all topics.
 pub(crate) struct DurableKeys {

@@ -4,8 +4,8 @@
 use sinews_stream::record::Record;
 
 use super::record_content::content_of;
+use crate::apps::live::LiveApps;
 use crate::model::MessageContent;
-use crate::protocol::pusher::LiveApps;
 
 /// Begin of the key of an event's record; the seal follows. No client can append a record with such a key to a durable topic.
 pub(super) const EVENT_KEY: &[u8] = b"sinews-channel-event";
@@ -35,7 +35,7 @@ mod tests {
     use sinews_stream::record::ValueKind;
 
     use super::*;
-    use crate::protocol::pusher::{PusherApp, PusherApps};
+    use crate::apps::app::{PusherApp, PusherApps};
 
     const TOPIC: &str = "stored.a";
     const EVENT: &[u8] = br#"{"event":"e","socket_id":"1.2"}"#;

@@ -30,9 +30,9 @@ use self::membership::NodeMembership;
 use self::record::StoredClaim;
 use super::durable_keys;
 use super::durable_topics::single_partition;
-use super::key_faults::{FaultCause, FaultCounts, RejectedWrites, StorageError};
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::Problem;
+use crate::topics::key_faults::{FaultCause, FaultCounts, RejectedWrites, StorageError};
 use crate::topics::shared_keys::{Claim, ReplicaStore, SharedKeys};
 
 /// Name of the stream with the node, and start of the names of streams with a replica. No name of a client begins with it,

@@ -21,8 +21,8 @@ use super::store::{
     StoreFuture, StreamStore,
 };
 use crate::brief::brief;
+use crate::model::parse_patterns;
 use crate::problem::{Problem, code, problem};
-use crate::topics::parse_patterns;
 
 /// Stores streams in the log of this node.
 pub(crate) struct LocalStore {

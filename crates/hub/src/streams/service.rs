@@ -20,7 +20,6 @@ use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
 use super::event_records::{EVENT_KEY, event_key};
 use super::groups::ActiveGroups;
-use super::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use super::key_replicas::KeyReplicas;
 use super::local::LocalStore;
 use super::options::CreationRules;
@@ -35,6 +34,7 @@ use crate::auth::{Action, Rights};
 use crate::model::{self, Creator, MessageContent};
 use crate::namespaces::order::PatternSwitch;
 use crate::problem::{Problem, code, problem};
+use crate::topics::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::ReplicaStore as _;
 

@@ -16,15 +16,13 @@ use sinews_server::{Position, Publisher, TopicSnapshot};
 
 use super::channels::PublishedChannel;
 use super::node_publications::QueuedPublication;
-use super::nodes::NodePublicationId;
 use super::{HubTopics, TopicForm, TopicPublisher};
+use crate::apps::encode::{ChannelPublication, parse_socket_id, socket_id_text};
 use crate::auth::Revocation;
-use crate::connections::ConnectionId;
-use crate::handover::wire::{
-    ContentKind, FrameSender, HandoverDelivered, HandoverFrame, HandoverHead, HandoverSender,
-};
+use crate::model::connection_id::ConnectionId;
+use crate::model::nodes::NodePublicationId;
 use crate::model::{MessageContent, is_reserved};
-use crate::protocol::pusher::encode::{ChannelPublication, parse_socket_id, socket_id_text};
+use crate::wire::{ContentKind, FrameSender, HandoverDelivered, HandoverFrame, HandoverHead, HandoverSender};
 
 /// The predecessor and the successor of this process, if there are any.
 #[derive(Debug, Default)]
@@ -413,9 +411,10 @@ mod tests {
     use sinews_server::{BoundServer, HistoryPolicy, Router, Server, TopicRule};
 
     use super::*;
-    use crate::handover::wire::{FrameReceiver, frame_queue};
+    use crate::apps::app::{PusherApp, PusherApps};
+    use crate::apps::live::LiveApps;
     use crate::namespaces::order::PatternSwitch;
-    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
+    use crate::wire::{FrameReceiver, frame_queue};
 
     /// A process without workers; the test reads its histories.
     struct TestProcess {
@@ -569,7 +568,7 @@ mod tests {
             let marks: Vec<bool> = (sequence - 2..=sequence)
                 .zip(&channel.messages)
                 .map(|(sequence, event)| {
-                    let own = crate::protocol::pusher::end_of(Position { epoch, sequence }, 7 << 64 | 5);
+                    let own = crate::apps::position::end_of(Position { epoch, sequence }, 7 << 64 | 5);
                     event.message.payload().ends_with(own.as_bytes())
                 })
                 .collect();

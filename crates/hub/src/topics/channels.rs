@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use sinews_server::{Prepared, Publisher};
 
-use super::nodes::NodePublicationId;
 use super::{Exclusion, HubTopics, TopicForm, TopicPublisher, reached};
+use crate::apps::channel::USER_CHANNEL;
+use crate::apps::encode::{ChannelPublication, subscription_error, user_channel};
+use crate::apps::live::EventTarget;
 use crate::events::{EventDetail, WebhookEventKind};
-use crate::protocol::pusher::EventTarget;
-use crate::protocol::pusher::channel::USER_CHANNEL;
-use crate::protocol::pusher::encode::{ChannelPublication, subscription_error, user_channel};
+use crate::model::nodes::NodePublicationId;
 
 /// Locks of topics. A topic takes one during a publication.
 #[derive(Debug, Default)]
@@ -205,10 +205,11 @@ mod tests {
     use sinews_server::{Position, Router, Server, SubscriberId};
 
     use super::*;
-    use crate::connections::ConnectionId;
+    use crate::apps::app::{PusherApp, PusherApps};
+    use crate::apps::live::LiveApps;
     use crate::model::MessageContent;
-    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
-    use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
+    use crate::model::connection_id::ConnectionId;
+    use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
     const TOPIC: &str = "kept.cache-a";
 

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::nodes::NodePublicationId;
-use crate::connections::ConnectionId;
-use crate::handover::wire::{HandoverDelivered, QUEUE_BYTES_MAX, QUEUE_FRAMES_MAX};
 use crate::model::MessageContent;
+use crate::model::connection_id::ConnectionId;
+use crate::model::nodes::NodePublicationId;
+use crate::wire::{HandoverDelivered, QUEUE_BYTES_MAX, QUEUE_FRAMES_MAX};
 
 /// Number of processes from which the last publication of each is known without a time limit: more than nodes of a cluster.
 const PROCESSES_MAX: usize = 1_024;

@@ -12,7 +12,7 @@ use sinews_server::{Position, Prepared, Publisher, SubscriberId};
 
 use super::authority::PublicationSource;
 use super::{HubTopics, TopicForm, reached};
-use crate::protocol::pusher::encode::ChannelPublication;
+use crate::apps::encode::ChannelPublication;
 
 /// A channel with a history, locked for one publication.
 pub(super) struct RecoverableChannel<'a> {
@@ -119,8 +119,9 @@ mod tests {
     use sinews_server::{HistoryPolicy, Router, Server, TopicRule};
 
     use super::*;
+    use crate::apps::app::{PusherApp, PusherApps};
+    use crate::apps::live::LiveApps;
     use crate::model::MessageContent;
-    use crate::protocol::pusher::{LiveApps, PusherApp, PusherApps};
 
     #[test]
     fn events_of_a_new_stream_replace_those_of_a_deleted_one_in_memory() {

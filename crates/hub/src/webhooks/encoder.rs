@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::event::WebhookEvent;
 use crate::events::{ClosedConnection, EventContent, EventDetail};
-use crate::hooks::{SIGNATURE, signature};
-use crate::topics::presence;
+use crate::model::presence;
+use crate::outgoing::http::{SIGNATURE, signature};
 
 /// The events of one request.
 #[derive(Debug)]

@@ -12,8 +12,9 @@ use tokio_rustls::TlsConnector;
 use super::encoder::{JsonEncoder, WebhookEncoder};
 use super::filter::EventFilter;
 use crate::events::WebhookEventKind;
-use crate::hooks::{HookTransport, HookUrl, tls_connector, trusted_certificates};
 use crate::model::check_pattern;
+use crate::outgoing::http::{HookTransport, tls_connector, trusted_certificates};
+use crate::outgoing::options::HookUrl;
 
 /// Maximum number of webhooks: each is a label of metrics, and has a queue.
 const WEBHOOKS_MAX: usize = 64;

@@ -13,7 +13,7 @@ use super::filter::EventFilter;
 use super::options::WebhookTarget;
 use super::states::TopicStates;
 use crate::events::EventDetail;
-use crate::topics::nodes::{OtherNodes, ReportRole, ReportingNodes};
+use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
 /// Maximum number of members that are taken at once from presence, which is locked meanwhile.
 const CHANGES_PER_STEP: usize = 1_000;

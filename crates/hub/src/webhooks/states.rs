@@ -9,7 +9,7 @@ use sinews_server::Member;
 
 use super::counts::SubscriberCounts;
 use crate::events::EventDetail;
-use crate::protocol::pusher::has_number_id;
+use crate::model::user_id::has_number_id;
 
 /// The reported state of topics, with one grace for absences.
 #[derive(Debug)]

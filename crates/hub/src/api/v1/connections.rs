@@ -20,10 +20,10 @@ use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{
-    ClientConnection, ConnectionCommand, ConnectionId, ConnectionRegistry, ConnectionSelector, REVOKED,
-    described,
+    ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, described,
 };
 use crate::model;
+use crate::model::connection_id::ConnectionId;
 use crate::problem::{Problem, code, problem};
 
 /// Maximum number of connections in one answer.

@@ -19,12 +19,12 @@ use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::json::present;
 use crate::json_list::JsonList;
 use crate::model::Creator;
+use crate::model::presence;
 use crate::problem::{Problem, code, problem};
 use crate::streams::follow;
-use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
+use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
 use crate::topics::keys::{key_json, key_problem, page_json};
 use crate::topics::list::{TopicScan, TopicUse, TopicsInUse};
-use crate::topics::presence;
 
 /// Maximum number of topics in one answer.
 const LISTED_MAX: usize = 1_000;

@@ -22,7 +22,7 @@ use crate::cluster::log_limit::LACKED_KEYS;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::cluster::times::RETURN_TIME;
 use crate::problem::{Problem, code, problem};
-use crate::streams::key_faults::FaultCause;
+use crate::topics::key_faults::FaultCause;
 use crate::topics::shared_keys::Claim;
 
 /// Time for which a node that starts waits for the nodes that it has last seen: they may have later keys.

@@ -12,7 +12,7 @@ use sinews_server::{KeyError, KeyReplication, KeyWrite, KeyWritten};
 use crate::brief::brief;
 use crate::cluster::outbox::Outbox;
 use crate::problem::{Problem, code, problem};
-use crate::streams::key_faults::FaultCause;
+use crate::topics::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, ReplicaStore, SharedKeys};
 

@@ -16,7 +16,7 @@ use super::write_order::{RetriedWrites, SentWrites};
 use crate::brief::brief;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::problem::{Problem, code, problem};
-use crate::streams::key_faults::FaultCause;
+use crate::topics::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 
 /// Time limit of a write at another node.

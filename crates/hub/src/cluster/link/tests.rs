@@ -12,10 +12,10 @@ use super::super::outbox::Audience;
 use super::super::times::NODE_TIMEOUT;
 use super::*;
 use crate::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
-use crate::handover::wire::ContentKind;
 use crate::hosts::HostRules;
 use crate::namespaces::order::PatternSwitch;
 use crate::policy::{AccessPolicy, RejectedClaims};
+use crate::wire::ContentKind;
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -8,8 +8,8 @@ use super::{JsonClient, OpReply};
 use crate::auth::Action;
 use crate::model;
 use crate::problem::{Problem, code, problem};
+use crate::streams::topic_history::{HistoryItem, history_page};
 use crate::topics::TopicForm;
-use crate::topics::history::{HistoryItem, history_page};
 
 impl JsonClient {
     /// Answers with earlier messages of a topic.

@@ -20,13 +20,15 @@ use super::{JsonClient, OpReply, send_json};
 use crate::auth::{Action, Rights};
 use crate::brief::brief;
 use crate::closing::{EXPIRED, FORBIDDEN, TOKEN_EXPIRED, close};
-use crate::hooks::requests::{UNANSWERED, accepted_write, replaced};
-use crate::hooks::{CallData, HookCall, HookClient, HookDetail, HookFailure, HookReply, PendingReply};
+use crate::hooks::UNANSWERED;
+use crate::hooks::{CallData, HookCall, HookClient, HookDetail, HookReply, PendingReply};
 use crate::keys::KeyStore;
 use crate::model::{self, HookKind, MessageContent};
 use crate::namespaces::TopicHook;
+use crate::outgoing::options::HookFailure;
 use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::problem::{Problem, code, problem};
+use crate::request_hooks::{accepted_write, replaced};
 
 /// Limit of the lines about invalid topics of an application.
 static TOPIC_LINES: LogLimit = LogLimit::new();

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use sinews_server::Context;
 
 use super::JsonClient;
+use crate::model::presence::with_members;
 use crate::problem::Problem;
-use crate::topics::presence::with_members;
 
 /// The answer to a request.
 pub(super) enum OpReply {

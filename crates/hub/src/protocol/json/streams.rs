@@ -29,7 +29,7 @@ use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now};
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
-use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX, stored_messages};
+use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX, stored_messages};
 
 /// An operation on streams. The stream may be omitted if the path names it.
 #[derive(Debug)]

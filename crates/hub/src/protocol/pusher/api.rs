@@ -11,10 +11,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use sinews_server::{Answer, Request, Response, Router};
 
-use super::live::{LiveApp, LiveApps};
-use super::metrics::PusherRejection;
 use super::services::PusherServices;
-use super::signature::SignedRequest;
+use crate::apps::live::{LiveApp, LiveApps};
+use crate::apps::metrics::PusherRejection;
+use crate::apps::signature::SignedRequest;
 use crate::cluster::Cluster;
 use crate::policy::LivePolicy;
 

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use sinews_server::Context;
 
-use super::channel::{ChannelAccess, ChannelKind, presence_of, topic_of};
 use super::client::{PusherClient, PusherConnection, send};
 use super::code;
-use super::encode::{client_event, error, socket_id_text};
-use super::live::LiveApp;
-use super::metrics::PusherRejection;
-use super::user_id::{has_number_id, may_be_number, user_id_json};
+use crate::apps::channel::{ChannelAccess, ChannelKind, presence_of, topic_of};
+use crate::apps::encode::{client_event, error, socket_id_text};
+use crate::apps::live::LiveApp;
+use crate::apps::metrics::PusherRejection;
 use crate::events::{EventDetail, WebhookEventKind};
 use crate::json::{TOO_DEEP, exceeds_depth_in_text};
 use crate::model::MessageContent;
+use crate::model::user_id::{has_number_id, may_be_number, user_id_json};
 
 /// The rate of one connection: the due time of its next event, in nanoseconds.
 #[derive(Debug, Default, PartialEq, Eq)]

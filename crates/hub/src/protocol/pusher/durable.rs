@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use sinews_server::{Context, InvalidTopic, LogLimit, Prepared, ReplayFrom};
 
-use super::budget::{RECOVERY_BYTES, ReservedMemory};
-use super::encode::ChannelPublication;
-use super::live::LiveApps;
 use super::recovery::{ChannelRecovery, RecoverRequest};
+use crate::apps::budget::{RECOVERY_BYTES, ReservedMemory};
+use crate::apps::encode::ChannelPublication;
+use crate::apps::live::LiveApps;
 use crate::brief::brief;
 use crate::problem::Problem;
 use crate::streams::missed::MissedRecords;
 use crate::streams::service::StreamService;
-use crate::topics::history::HISTORY_MAX;
+use crate::streams::topic_history::HISTORY_MAX;
 use crate::topics::{HubTopics, TopicForm};
 
 /// A subscription that waits for the events that its client has missed.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sinews_server::{CloseCode, Request};
 
 use super::code;
-use super::live::{LiveApp, LiveApps};
+use crate::apps::live::{LiveApp, LiveApps};
 
 /// Versions of the protocol that are spoken. Clients of the versions 5 and 6 understand all messages of version 7.
 const PROTOCOLS: std::ops::RangeInclusive<u64> = 5..=7;

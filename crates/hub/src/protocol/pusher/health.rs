@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sinews_server::{Response, Router};
 
-use super::live::LiveApps;
+use crate::apps::live::LiveApps;
 
 /// The answer to the health check of the server.
 pub(crate) type HealthCheck = Arc<dyn Fn() -> Response + Send + Sync>;

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::user_id::UserId;
 use crate::json::{present, read_object};
+use crate::model::user_id::UserId;
 
 /// A message of a client.
 #[derive(Deserialize)]

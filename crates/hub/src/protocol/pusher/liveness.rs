@@ -1,9 +1,9 @@
 //! Silent and unauthorized connections.
 
-use super::app::PusherApp;
 use super::code;
 use super::handshake::ConnectionRejection;
-use super::live::nanoseconds;
+use crate::apps::app::PusherApp;
+use crate::apps::live::nanoseconds;
 
 /// Whether a client is alive, and authorized in time. Times are those of [`LiveApps::now`](super::live::LiveApps::now).
 #[derive(Debug)]

@@ -14,10 +14,10 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use sinews_server::{Context, InvalidTopic, Position, Prepared, ReplayFrom, Topics};
 
-use super::encode::parse_socket_id;
-use super::position::{end_of, parse_position, push_position};
+use crate::apps::encode::parse_socket_id;
+use crate::apps::position::{end_of, parse_position, push_position};
+use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX};
 use crate::topics::TopicForm;
-use crate::topics::history::{HISTORY_BYTES_MAX, HISTORY_MAX};
 
 /// The field `recover` of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sinews_server::Publisher;
 
-use super::channel::{PusherTopic, channel_of_topic};
-use super::live::{AppLoad, LiveApps};
+use crate::apps::channel::{PusherTopic, channel_of_topic};
+use crate::apps::live::{AppLoad, LiveApps};
 use crate::model::RESERVED;
 use crate::webhooks::{WebhookBacklog, WebhookCollector};
 

@@ -5,19 +5,19 @@ use std::task::Poll;
 use serde_json::json;
 use sinews_server::{Context, InvalidTopic, Member, PresenceError};
 
-use super::app::PusherFeatures;
-use super::cache::CachedEvent;
-use super::channel::{
-    ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
-};
 use super::client::{PusherClient, PusherConnection, send};
 use super::durable::PendingRecovery;
-use super::encode::{self, socket_id_text};
 use super::incoming::{SignedMember, SubscribeData, read_member};
-use super::live::{LiveApp, nanoseconds};
-use super::metrics::PusherRejection;
 use super::recovery::{ChannelRecovery, RecoverRequest};
-use super::signature::verifies_auth;
+use crate::apps::app::PusherFeatures;
+use crate::apps::cache::CachedEvent;
+use crate::apps::channel::{
+    ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
+};
+use crate::apps::encode::{self, socket_id_text};
+use crate::apps::live::{LiveApp, nanoseconds};
+use crate::apps::metrics::PusherRejection;
+use crate::apps::signature::verifies_auth;
 use crate::json::{TOO_DEEP, exceeds_depth};
 use crate::topics::TopicForm;
 

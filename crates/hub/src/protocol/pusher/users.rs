@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use sinews_server::{Context, Member};
 
-use super::channel::{RESERVED_USER, is_user_id, topic_of_user};
 use super::client::{PusherClient, PusherConnection, send};
 use super::code;
-use super::encode::{self, error, object, socket_id_text, user_channel, watchlist_events};
 use super::handshake::ConnectionRejection;
 use super::incoming::{SignInData, read_user};
-use super::metrics::PusherRejection;
-use super::signature::verifies_auth;
+use crate::apps::channel::{RESERVED_USER, is_user_id, topic_of_user};
+use crate::apps::encode::{self, error, object, socket_id_text, user_channel, watchlist_events};
+use crate::apps::metrics::PusherRejection;
+use crate::apps::signature::verifies_auth;
 use crate::auth::Rights;
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::json::{TOO_DEEP, exceeds_depth};

@@ -10,11 +10,13 @@ use sinews_server::{CloseCode, Context, Request};
 use super::TopicClient;
 use crate::auth::Action;
 use crate::closing::{FORBIDDEN, close};
-use crate::hooks::requests::{UNANSWERED, replaced};
-use crate::hooks::{HookDetail, HookFailure, HookReply, PendingReply};
+use crate::hooks::UNANSWERED;
+use crate::hooks::{HookDetail, HookReply, PendingReply};
 use crate::model::{HookKind, MessageContent};
 use crate::namespaces::TopicHook;
+use crate::outgoing::options::HookFailure;
 use crate::policy::AccessPolicy;
+use crate::request_hooks::replaced;
 
 /// Hooks of one connection.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use sinews_stream::{Durability, Partition};
 
 use super::load::{self, LoadedReplica};
 use super::record::{StoredClaim, push_key, push_removal};
-use crate::streams::key_faults::StorageError;
+use crate::topics::key_faults::StorageError;
 
 /// Size of a batch in bytes of keys and values.
 pub(super) const BATCH_BYTES: usize = 1 << 20;

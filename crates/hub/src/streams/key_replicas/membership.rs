@@ -6,9 +6,9 @@ use sinews_stream::{Partition, StreamConfig, Streams};
 
 use super::{REPLICAS_NAME, append, open_or_create};
 use crate::problem::Problem;
-use crate::streams::key_faults::StorageError;
 use crate::streams::records_from::read_all;
 use crate::streams::request::now;
+use crate::topics::key_faults::StorageError;
 
 /// Keys of its records: the id of the node, and the ids of the nodes that it has last seen.
 const NODE_KEY: &[u8] = b"node";

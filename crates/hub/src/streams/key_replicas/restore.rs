@@ -11,7 +11,7 @@ use super::membership::NodeMembership;
 use super::{KeyReplicas, REPLICA_PREFIX, StorageFault, StoredReplica, load};
 use crate::streams::durable_keys::{self, STREAM_PREFIX};
 use crate::streams::durable_topics::single_partition;
-use crate::streams::key_faults::{FaultCause, StorageError};
+use crate::topics::key_faults::{FaultCause, StorageError};
 use crate::topics::shared_keys::{Claim, ReplicaStore as _};
 
 impl KeyReplicas {

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use sinews_server::{Publisher, Request, Response};
 
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, success};
-use crate::json_list::{JsonPages, PAGE_ITEMS, PageItems, PagedList};
-use crate::protocol::pusher::channel::{
+use crate::apps::channel::{
     ChannelKind, PusherTopic, channel_of_topic, check_channel, dotless, presence_of, presence_prefix,
 };
-use crate::protocol::pusher::live::LiveApp;
+use crate::apps::live::LiveApp;
+use crate::json_list::{JsonPages, PAGE_ITEMS, PageItems, PagedList};
 
 /// Checks that a channel has the attributes.
 pub(super) fn check_info(app: &LiveApp, channel: &str, info: ChannelInfo) -> Result<(), ApiError> {

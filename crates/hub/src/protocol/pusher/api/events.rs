@@ -13,17 +13,17 @@ use sinews_stream::Durability;
 
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, accepted, success};
-use crate::api::streams::error_response;
+use crate::apps::channel::{
+    ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
+};
+use crate::apps::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
+use crate::apps::live::{EventTarget, LiveApp};
 use crate::auth::{Action, Rights};
 use crate::brief::brief_error;
+use crate::http::error_response;
 use crate::json::{TOO_DEEP, borrowed, exceeds_depth_in_text, read_object};
 use crate::model::MessageContent;
 use crate::problem::Problem;
-use crate::protocol::pusher::channel::{
-    ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
-};
-use crate::protocol::pusher::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
-use crate::protocol::pusher::live::{EventTarget, LiveApp};
 use crate::streams::service::StreamService;
 
 /// An event of a request.
@@ -214,7 +214,7 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
 /// An event for one of its channels, and the topic of the channel.
 type EventForTopic = (String, MessageContent);
 
-/// An event for the stream of a topic, with the [seal](crate::protocol::pusher::PusherApp::seal) of the app.
+/// An event for the stream of a topic, with the [seal](crate::apps::app::PusherApp::seal) of the app.
 type SealedEvent = (String, MessageContent, String);
 
 /// The events of a request that wait for the streams of durable topics: nothing is published if one of these is not stored.

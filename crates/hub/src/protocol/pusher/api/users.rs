@@ -6,11 +6,11 @@ use serde_json::json;
 use sinews_server::{Answer, CloseCode, Request, Response};
 
 use super::{ApiAnswer, ApiError, AppApi, success};
+use crate::apps::channel::{USER_RULE, is_user_id};
+use crate::apps::live::LiveApp;
 use crate::cluster::commands::NodeCommand;
 use crate::connections::ConnectionSelector;
-use crate::protocol::pusher::channel::{USER_RULE, is_user_id};
 use crate::protocol::pusher::client::{RECONNECT, TERMINATED};
-use crate::protocol::pusher::live::LiveApp;
 use crate::protocol::pusher::users::subject;
 
 /// `GET /apps/{id}/connections`, over all nodes.

@@ -10,11 +10,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::live::LiveApps;
+use crate::apps::live::LiveApps;
 
 /// The kind of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PusherRejection {
+pub(crate) enum PusherRejection {
     /// A connection, with a close code.
     Connection,
     /// A subscription.
@@ -42,18 +42,18 @@ impl PusherRejection {
 
 /// Counters of all apps of this node.
 #[derive(Debug, Default)]
-pub(super) struct PusherCounters {
+pub(crate) struct PusherCounters {
     /// Connections so far.
-    pub(super) connections: AtomicU64,
-    pub(super) open: AtomicU64,
-    pub(super) requests: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) open: AtomicU64,
+    pub(crate) requests: AtomicU64,
     /// Recoveries whose missed events were not read in time.
-    pub(super) late_recoveries: AtomicU64,
+    pub(crate) late_recoveries: AtomicU64,
     rejected: [AtomicU64; PusherRejection::ALL.len()],
 }
 
 impl PusherCounters {
-    pub(super) fn reject(&self, what: PusherRejection) {
+    pub(crate) fn reject(&self, what: PusherRejection) {
         self.rejected[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::connections::ConnectionId;
 use crate::model::MessageContent;
+use crate::model::connection_id::ConnectionId;
 use crate::stable_hash::{fnv, mix};
 
 /// The other nodes of a cluster.

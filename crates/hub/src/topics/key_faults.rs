@@ -46,9 +46,9 @@ pub(crate) type FaultCounts = [u64; CAUSES.len()];
 
 /// Why keys could not be stored or read.
 #[derive(Debug)]
-pub(super) struct StorageError {
-    pub(super) cause: FaultCause,
-    pub(super) text: String,
+pub(crate) struct StorageError {
+    pub(crate) cause: FaultCause,
+    pub(crate) text: String,
 }
 
 /// Writes that were rejected since this node could not store them.
@@ -64,7 +64,7 @@ pub(crate) struct KeyStorageMetrics {
 }
 
 impl FaultCause {
-    pub(super) fn of_append(error: &AppendError) -> Self {
+    pub(crate) fn of_append(error: &AppendError) -> Self {
         match error {
             AppendError::NoSpace => Self::NoSpace,
             AppendError::TooLarge { .. } => Self::Limit,
@@ -73,7 +73,7 @@ impl FaultCause {
         }
     }
 
-    pub(super) fn of_stream(error: &StreamError) -> Self {
+    pub(crate) fn of_stream(error: &StreamError) -> Self {
         match error {
             StreamError::TooMany { .. } | StreamError::Name => Self::Limit,
             StreamError::Damaged(_) | StreamError::Partitions { .. } => Self::Unreadable,
@@ -131,7 +131,7 @@ impl From<RecordError> for StorageError {
 }
 
 impl StorageError {
-    pub(super) fn problem(&self, topic: &str) -> Problem {
+    pub(crate) fn problem(&self, topic: &str) -> Problem {
         problem(code::STORE, format!("the keys of {} cannot be stored: {}", brief(topic), self.text))
     }
 }

@@ -12,15 +12,16 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sinews_server::{KeyWrite, LogLimit, Request, Response};
 
-use super::calls::{CallData, HookCall};
-use super::detail::HookDetail;
-use super::messages::{HookRejection, HookReply};
-use super::options::HookFailure;
 use crate::auth::{Denied, Rights};
 use crate::closing::EXPIRED;
+use crate::hooks::UNANSWERED;
+use crate::hooks::calls::{CallData, HookCall};
+use crate::hooks::detail::HookDetail;
+use crate::hooks::messages::{HookRejection, HookReply};
 use crate::http::failure;
 use crate::model::{HookKind, MessageContent};
 use crate::namespaces::TopicHook;
+use crate::outgoing::options::HookFailure;
 use crate::policy::{LivePolicy, RejectedClaims, log_claims};
 use crate::problem::{Problem, code, problem};
 use crate::topics::keys::value_len;
@@ -65,9 +66,6 @@ impl RequestRejection {
         }
     }
 }
-
-/// The error if the application does not answer.
-pub(crate) const UNANSWERED: &str = "the application did not answer; retry later";
 
 /// The rights that a connect hook has accepted.
 pub(crate) struct AcceptedRequest {

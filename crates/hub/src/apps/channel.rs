@@ -18,17 +18,17 @@ use sinews_server::Member;
 use crate::model::{RESERVED, check_name};
 
 /// Begin of the names of presence channels.
-pub(super) const PRESENCE_PREFIX: &str = "presence-";
+pub(crate) const PRESENCE_PREFIX: &str = "presence-";
 
 /// Begin of the channel of a user's events.
 pub(crate) const USER_CHANNEL: &str = "#server-to-user-";
 
 /// Begin of the names of users of apps among all users.
-pub(super) const RESERVED_USER: &str = "$pusher:";
+pub(crate) const RESERVED_USER: &str = "$pusher:";
 
 /// Access to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChannelAccess {
+pub(crate) enum ChannelAccess {
     Public,
     Private,
     Presence,
@@ -37,14 +37,14 @@ pub(super) enum ChannelAccess {
 
 /// Kind of a channel, by the prefix of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ChannelKind {
-    pub(super) access: ChannelAccess,
+pub(crate) struct ChannelKind {
+    pub(crate) access: ChannelAccess,
     /// The channel retains its last event.
-    pub(super) is_cache: bool,
+    pub(crate) is_cache: bool,
 }
 
 impl ChannelKind {
-    pub(super) fn of(channel: &str) -> Self {
+    pub(crate) fn of(channel: &str) -> Self {
         use ChannelAccess::{Encrypted, Presence, Private, Public};
         // The longest first.
         let prefixes = [
@@ -61,7 +61,7 @@ impl ChannelKind {
         Self { access, is_cache }
     }
 
-    pub(super) fn is_presence(self) -> bool {
+    pub(crate) fn is_presence(self) -> bool {
         self.access == ChannelAccess::Presence
     }
 }
@@ -70,7 +70,7 @@ impl ChannelKind {
 ///
 /// # Errors
 /// The rule that the name breaks.
-pub(super) fn check_channel(channel: &str, length_max: usize) -> Result<(), String> {
+pub(crate) fn check_channel(channel: &str, length_max: usize) -> Result<(), String> {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=@,.;".contains(&byte);
     if channel.is_empty() || channel.len() > length_max || !channel.bytes().all(is_valid) {
         return Err(format!(
@@ -81,39 +81,39 @@ pub(super) fn check_channel(channel: &str, length_max: usize) -> Result<(), Stri
 }
 
 /// Checks the id of a user, which may be a member of channels.
-pub(super) fn is_user_id(id: &str) -> bool {
+pub(crate) fn is_user_id(id: &str) -> bool {
     !id.is_empty() && id.chars().nth(Member::ID_MAX).is_none() && !id.chars().any(char::is_control)
 }
 
 /// The rule of [`is_user_id`].
-pub(super) const USER_RULE: &str = "a user's id has 1 to 128 characters and no control characters";
+pub(crate) const USER_RULE: &str = "a user's id has 1 to 128 characters and no control characters";
 
 /// Stands for a dot in the name of a presence: a channel's name may begin or end with a dot, and none has this character.
-pub(super) const DOT: char = '%';
+pub(crate) const DOT: char = '%';
 
 /// The presence of a channel: its members, or the number of its subscribers.
-pub(super) fn presence_of(app: &str, channel: &str) -> String {
+pub(crate) fn presence_of(app: &str, channel: &str) -> String {
     [RESERVED, ".", app, ".c.", &dotless(channel)].concat()
 }
 
 /// A channel's name, or a part of it, with [`DOT`] in the place of dots.
-pub(super) fn dotless(channel: &str) -> Cow<'_, str> {
+pub(crate) fn dotless(channel: &str) -> Cow<'_, str> {
     if channel.contains('.') { channel.replace('.', "%").into() } else { channel.into() }
 }
 
 /// Begin of the names of all channels' presence.
-pub(super) fn presence_prefix(app: &str) -> String {
+pub(crate) fn presence_prefix(app: &str) -> String {
     format!("{RESERVED}.{app}.c.")
 }
 
 /// The topic of a user's events, and the user's presence. Its name has the same length for all ids.
-pub(super) fn topic_of_user(app: &str, user: &str) -> String {
+pub(crate) fn topic_of_user(app: &str, user: &str) -> String {
     let hash = digest::digest(&digest::SHA256, user.as_bytes());
     format!("{RESERVED}.{app}.u.{}", URL_SAFE_NO_PAD.encode(hash))
 }
 
 /// The topic of a channel of an app, which may have a prefix for its topics.
-pub(super) fn topic_of((app, prefix): (&str, Option<&str>), channel: &str) -> String {
+pub(crate) fn topic_of((app, prefix): (&str, Option<&str>), channel: &str) -> String {
     if let Some(prefix) = prefix {
         let topic = format!("{prefix}.{channel}");
         if check_name(&topic).is_ok() {
@@ -125,7 +125,7 @@ pub(super) fn topic_of((app, prefix): (&str, Option<&str>), channel: &str) -> St
 }
 
 /// The channel of an app's topic in the name space of the protocol.
-pub(super) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
+pub(crate) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
     let (app, rest) = topic.strip_prefix(RESERVED)?.strip_prefix('.')?.split_once('.')?;
     match rest.split_once('.')? {
         ("c", channel) => {
@@ -140,7 +140,7 @@ pub(super) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
 
 /// A topic of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PusherTopic<'a> {
+pub(crate) enum PusherTopic<'a> {
     Channel {
         app: &'a str,
         channel: Cow<'a, str>,

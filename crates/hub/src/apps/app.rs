@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sinews_server::OriginPolicy;
 
-use super::signature::AppKey;
-use super::webhook::PusherWebhook;
+use crate::apps::signature::AppKey;
+use crate::apps::webhook::PusherWebhook;
 use crate::model::check_name;
 use crate::namespaces::PublishRate;
 use crate::webhooks::WebhookTarget;
@@ -130,21 +130,21 @@ const CHANNEL_NAME_MAX: usize = 200;
 /// ```
 #[derive(Clone)]
 pub struct PusherApp {
-    pub(super) id: String,
-    pub(super) name: Option<String>,
-    pub(super) keys: Vec<AppKey>,
-    pub(super) is_enabled: bool,
-    pub(super) topics: Option<String>,
+    pub(crate) id: String,
+    pub(crate) name: Option<String>,
+    pub(crate) keys: Vec<AppKey>,
+    pub(crate) is_enabled: bool,
+    pub(crate) topics: Option<String>,
     origin_names: Vec<String>,
-    pub(super) origins: Option<OriginPolicy>,
-    pub(super) client_events: bool,
-    pub(super) subscription_counts: bool,
-    pub(super) tls_only: bool,
-    pub(super) strict_protocol: bool,
-    pub(super) activity_timeout: Duration,
-    pub(super) authorization_timeout: Option<Duration>,
-    pub(super) limits: PusherLimits,
-    pub(super) features: PusherFeatures,
+    pub(crate) origins: Option<OriginPolicy>,
+    pub(crate) client_events: bool,
+    pub(crate) subscription_counts: bool,
+    pub(crate) tls_only: bool,
+    pub(crate) strict_protocol: bool,
+    pub(crate) activity_timeout: Duration,
+    pub(crate) authorization_timeout: Option<Duration>,
+    pub(crate) limits: PusherLimits,
+    pub(crate) features: PusherFeatures,
     webhooks: Vec<PusherWebhook>,
 }
 
@@ -290,12 +290,12 @@ impl PusherApp {
     }
 
     /// The id, and the prefix of its topics.
-    pub(super) fn topic_space(&self) -> (&str, Option<&str>) {
+    pub(crate) fn topic_space(&self) -> (&str, Option<&str>) {
         (&self.id, self.topics.as_deref())
     }
 
     /// The index of a key among [`keys`](Self::keys).
-    pub(super) fn key_index(&self, name: &str) -> Option<u8> {
+    pub(crate) fn key_index(&self, name: &str) -> Option<u8> {
         let index = self.keys.iter().position(|key| key.name == name)?;
         // An app has at most `KEYS_MAX` keys.
         u8::try_from(index).ok()
@@ -307,7 +307,7 @@ impl PusherApp {
     }
 
     /// The rate of client events.
-    pub(super) fn client_event_rate(&self) -> PublishRate {
+    pub(crate) fn client_event_rate(&self) -> PublishRate {
         PublishRate::new(self.limits.client_events_per_second)
     }
 
@@ -390,11 +390,11 @@ const PREFIX_MAX: usize = 49;
 /// The apps of a server.
 #[derive(Clone, Debug, Default)]
 pub struct PusherApps {
-    pub(super) by_id: BTreeMap<String, Arc<PusherApp>>,
+    pub(crate) by_id: BTreeMap<String, Arc<PusherApp>>,
     /// The id of the app with a key.
-    pub(super) by_key: HashMap<String, String>,
+    pub(crate) by_key: HashMap<String, String>,
     /// The id of the app with a prefix for its topics.
-    pub(super) by_topics: HashMap<String, String>,
+    pub(crate) by_topics: HashMap<String, String>,
 }
 
 impl PusherApps {

@@ -11,7 +11,7 @@ use sinews_server::SubscriberId;
 
 /// Seals and opens the ids of connections of this process.
 #[derive(Debug)]
-pub(super) struct SocketIds {
+pub(crate) struct SocketIds {
     /// `None` without random numbers.
     key: Option<hmac::Key>,
     /// Hides the number of connections from clients; the tag protects the id.
@@ -32,14 +32,14 @@ impl Default for SocketIds {
 
 impl SocketIds {
     /// The id of a connection; `None` without random numbers.
-    pub(super) fn seal(&self, subscriber: SubscriberId) -> Option<u128> {
+    pub(crate) fn seal(&self, subscriber: SubscriberId) -> Option<u128> {
         let connection = subscriber.to_bits();
         let tag = self.tag(connection)?;
         Some((connection ^ self.hidden_by(tag)) << TAG_BITS | tag)
     }
 
     /// The connection with an id, if it is one of this process. It may have closed.
-    pub(super) fn open(&self, id: u128) -> Option<SubscriberId> {
+    pub(crate) fn open(&self, id: u128) -> Option<SubscriberId> {
         let tag = id & TAG_MASK;
         let connection = id >> TAG_BITS ^ self.hidden_by(tag);
         (self.tag(connection)? == tag).then(|| SubscriberId::from_bits(connection))

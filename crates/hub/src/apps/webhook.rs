@@ -9,13 +9,16 @@ use hyper::header::{HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use super::channel::{PRESENCE_PREFIX, PusherTopic, channel_of_topic, check_channel, dotless, presence_of};
-use super::encode::client_event_fields;
-use super::signature::AppKey;
-use super::user_id::{has_number_id, user_id_json};
+use crate::apps::channel::{
+    PRESENCE_PREFIX, PusherTopic, channel_of_topic, check_channel, dotless, presence_of,
+};
+use crate::apps::encode::client_event_fields;
+use crate::apps::signature::AppKey;
 use crate::brief::brief;
 use crate::events::{EventContent, EventDetail, WebhookEventKind};
-use crate::hooks::{HookUrl, trusted_certificates};
+use crate::model::user_id::{has_number_id, user_id_json};
+use crate::outgoing::http::trusted_certificates;
+use crate::outgoing::options::HookUrl;
 use crate::webhooks::{EventBatch, EventFilter, WebhookEncoder, WebhookTarget};
 
 /// Maximum grace of an absence.
@@ -192,7 +195,7 @@ impl PusherWebhook {
     ///
     /// # Errors
     /// The invalid option.
-    pub(super) fn check(&self, channel_name_max: usize) -> Result<(), String> {
+    pub(crate) fn check(&self, channel_name_max: usize) -> Result<(), String> {
         self.parse_url()?;
         self.parse_headers()?;
         if let Some(bad) = self.events.iter().find(|event| !EVENTS.contains(event)) {
@@ -211,7 +214,7 @@ impl PusherWebhook {
     }
 
     /// Whether the number of subscribers is one of its events by name.
-    pub(super) fn wants_counts(&self) -> bool {
+    pub(crate) fn wants_counts(&self) -> bool {
         self.events.contains(&WebhookEventKind::SubscriptionCount)
     }
 
@@ -219,7 +222,7 @@ impl PusherWebhook {
     ///
     /// # Errors
     /// The URL is invalid, or no certificate is trusted.
-    pub(super) fn target(
+    pub(crate) fn target(
         &self,
         (app, number): (&str, usize),
         key: &AppKey,
@@ -327,8 +330,8 @@ fn user_id(id: &str, has_number_id: bool) -> Value {
 mod tests {
     use sinews_server::Member;
 
-    use super::super::encode::client_event;
     use super::*;
+    use crate::apps::encode::client_event;
 
     #[test]
     fn pusher_10_3_events_are_encoded_with_their_fields() {

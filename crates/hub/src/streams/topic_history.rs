@@ -5,13 +5,13 @@ use std::fmt::Write;
 use serde_json::Value;
 use sinews_server::{Position, Prepared, ReplayFrom, Topics};
 
-use super::{HubTopics, TopicForm};
 use crate::brief::brief;
 use crate::json_list::JsonListItem;
 use crate::problem::{Problem, code, problem};
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::record_content::content_of;
 use crate::streams::records_from::records_from;
+use crate::topics::{HubTopics, TopicForm};
 
 /// Limits of one answer to `history`: messages and bytes.
 pub(crate) const HISTORY_MAX: usize = 1_000;

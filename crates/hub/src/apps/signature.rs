@@ -9,8 +9,8 @@ use crate::brief::brief;
 
 /// A key of an app, with its secret.
 #[derive(Clone)]
-pub(super) struct AppKey {
-    pub(super) name: String,
+pub(crate) struct AppKey {
+    pub(crate) name: String,
     secret: Option<hmac::Key>,
     /// Seals events in streams. Derived from the secret by a text that no library has signed.
     events: Option<hmac::Key>,
@@ -20,20 +20,20 @@ pub(super) struct AppKey {
 const EVENTS_LABEL: &[u8] = b"\0sinews-channel-event";
 
 impl AppKey {
-    pub(super) fn new(name: String, secret: &str) -> Self {
+    pub(crate) fn new(name: String, secret: &str) -> Self {
         let secret = (!secret.is_empty()).then(|| hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()));
         let derive = |secret| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(secret, EVENTS_LABEL).as_ref());
         Self { name, events: secret.as_ref().map(derive), secret }
     }
 
     /// Whether the key has a name that can stand before a colon, and a secret.
-    pub(super) fn is_valid(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         (1..=64).contains(&self.name.len()) && self.name.bytes().all(is_name) && self.secret.is_some()
     }
 
     /// Whether a signature is that of a text.
-    pub(super) fn verifies(&self, text: &[u8], signature: &str) -> bool {
+    pub(crate) fn verifies(&self, text: &[u8], signature: &str) -> bool {
         let (Some(secret), Some(signature)) = (&self.secret, of_hex::<SIGNATURE_LEN>(signature)) else {
             return false;
         };
@@ -41,20 +41,20 @@ impl AppKey {
     }
 
     /// Signs a text. Without a secret, the signature is empty; the check of an app excludes this.
-    pub(super) fn sign(&self, text: &[u8]) -> String {
+    pub(crate) fn sign(&self, text: &[u8]) -> String {
         self.secret.as_ref().map_or_else(String::new, |secret| to_hex(hmac::sign(secret, text).as_ref()))
     }
 }
 
 impl AppKey {
     /// Seals an event of a topic.
-    pub(super) fn seal(&self, topic: &str, event: &[u8]) -> String {
+    pub(crate) fn seal(&self, topic: &str, event: &[u8]) -> String {
         let seal = |key| to_hex(hmac::sign(key, &sealed_text(topic, event)).as_ref());
         self.events.as_ref().map_or_else(String::new, seal)
     }
 
     /// Whether this key has sealed the event of the topic.
-    pub(super) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
+    pub(crate) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
         let (Some(key), Some(seal)) = (&self.events, of_hex::<SIGNATURE_LEN>(seal)) else { return false };
         hmac::verify(key, &sealed_text(topic, event), &seal).is_ok()
     }
@@ -103,7 +103,7 @@ const HEX_VALUES: [u8; 256] = {
 };
 
 /// Checks `auth`, which is `KEY:SIGNATURE`, with the key of the connection.
-pub(super) fn verifies_auth(key: &AppKey, auth: &str, text: &str) -> bool {
+pub(crate) fn verifies_auth(key: &AppKey, auth: &str, text: &str) -> bool {
     match auth.split_once(':') {
         Some((name, signature)) => name == key.name && key.verifies(text.as_bytes(), signature),
         None => false,
@@ -115,15 +115,15 @@ const REQUEST_VALID: u64 = 600;
 
 /// A request to the HTTP API, as far as its signature is concerned.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SignedRequest<'a> {
-    pub(super) method: &'a str,
+pub(crate) struct SignedRequest<'a> {
+    pub(crate) method: &'a str,
     /// The path as received.
-    pub(super) path: &'a str,
+    pub(crate) path: &'a str,
     /// The query as received.
-    pub(super) query: &'a str,
-    pub(super) body: &'a [u8],
+    pub(crate) query: &'a str,
+    pub(crate) body: &'a [u8],
     /// The prefix of paths of the server, which a proxy may have removed, and which a library may not know; empty for none.
-    pub(super) prefix: &'a str,
+    pub(crate) prefix: &'a str,
 }
 
 /// The fields of a query that sign a request.
@@ -162,7 +162,7 @@ impl<'a> SignedRequest<'a> {
     ///
     /// # Errors
     /// The fault of the signature.
-    pub(super) fn verify<'k>(
+    pub(crate) fn verify<'k>(
         &self,
         find: impl Fn(&str) -> Option<&'k AppKey>,
         now: u64,

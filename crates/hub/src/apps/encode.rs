@@ -9,20 +9,20 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{Kind, Member, Position, Prepared, PresenceMessage, PresenceUpdate};
 
-use super::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
-use super::position;
-use super::user_id::{has_number_id, push_user_id, user_id_json};
+use crate::apps::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
+use crate::apps::position;
 use crate::json::read_object;
+use crate::model::user_id::{has_number_id, push_user_id, user_id_json};
 use crate::model::{MessageContent, push_json};
 
 /// The name of an event that another protocol has published without a name.
 const UNNAMED: &str = "message";
 
 /// Events of clients begin with this.
-pub(super) const CLIENT_EVENT: &str = "client-";
+pub(crate) const CLIENT_EVENT: &str = "client-";
 
 /// Events of the protocol itself, which no publisher may send.
-pub(super) const INTERNAL_EVENT: &str = "pusher_internal:";
+pub(crate) const INTERNAL_EVENT: &str = "pusher_internal:";
 
 /// An event, as [`MessageContent::Event`] and JSON objects of other protocols hold it.
 #[derive(Deserialize)]
@@ -43,12 +43,12 @@ struct EventFields<'a> {
 }
 
 /// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id, as JSON.
-pub(super) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>) -> MessageContent {
+pub(crate) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>) -> MessageContent {
     event_content(name, data, &[("user_id", user_id)])
 }
 
 /// The name, the data and the id of the sender of a [client event](client_event). Data that is no string is JSON text.
-pub(super) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<Value>)> {
+pub(crate) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<Value>)> {
     let fields = read_object::<EventFields<'_>>(content).ok()?;
     let data = fields.data.map(RawValue::get);
     let data = data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| data.to_owned()));
@@ -123,13 +123,13 @@ impl<'a> ChannelPublication<'a> {
     }
 
     /// An event of an app's server: its data is the JSON of a string, as received.
-    pub(super) fn of_server(name: &'a str, data: &'a str, socket_id: Option<&str>) -> Self {
+    pub(crate) fn of_server(name: &'a str, data: &'a str, socket_id: Option<&str>) -> Self {
         let socket_id = socket_id.and_then(parse_socket_id);
         Self::OfServer(EventParts { socket_id, ..EventParts::new(name, data) }, OnceCell::new())
     }
 
     /// The same for a user: the channel of the event is that of the user.
-    pub(super) fn of_server_for_user(
+    pub(crate) fn of_server_for_user(
         (name, data, socket_id): (&'a str, &'a str, Option<&str>),
         user: &'a str,
     ) -> Self {
@@ -237,19 +237,19 @@ fn event_text(event: &str, channel: Option<&str>, data: &str, user_id: Option<&s
 }
 
 /// Encodes an event whose data is a string of JSON.
-pub(super) fn nested(event: &str, channel: Option<&str>, data: &Value) -> String {
+pub(crate) fn nested(event: &str, channel: Option<&str>, data: &Value) -> String {
     nested_text(event, channel, &data.to_string())
 }
 
 /// Encodes an event whose data is this text.
-pub(super) fn nested_text(event: &str, channel: Option<&str>, data: &str) -> String {
+pub(crate) fn nested_text(event: &str, channel: Option<&str>, data: &str) -> String {
     let mut quoted = String::with_capacity(data.len() + data.len() / 8 + 2);
     push_json(&mut quoted, data);
     event_text(event, channel, &quoted, None)
 }
 
 /// Encodes an event whose data is an object.
-pub(super) fn object(event: &str, channel: Option<&str>, data: &Value) -> String {
+pub(crate) fn object(event: &str, channel: Option<&str>, data: &Value) -> String {
     event_text(event, channel, &data.to_string(), None)
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn subscription_error(channel: &str, kind: &str, text: &str, status: 
 }
 
 /// Encodes `pusher:error`.
-pub(super) fn error(code: Option<u16>, message: &str, channel: Option<&str>) -> String {
+pub(crate) fn error(code: Option<u16>, message: &str, channel: Option<&str>) -> String {
     let data = match code {
         Some(code) => json!({ "code": code, "message": message }),
         None => json!({ "message": message }),
@@ -269,7 +269,7 @@ pub(super) fn error(code: Option<u16>, message: &str, channel: Option<&str>) -> 
 }
 
 /// Encodes the acknowledgement of a subscription; of a presence channel with all its members.
-pub(super) fn subscription_succeeded(channel: &str, members: Option<&[Member]>) -> String {
+pub(crate) fn subscription_succeeded(channel: &str, members: Option<&[Member]>) -> String {
     const EVENT: &str = "pusher_internal:subscription_succeeded";
     let Some(members) = members else { return nested_text(EVENT, Some(channel), "{}") };
     let mut data = format!("{{\"presence\":{{\"count\":{},\"ids\":[", members.len());
@@ -346,7 +346,7 @@ pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMes
 }
 
 /// Encodes the states of users.
-pub(super) fn watchlist_events(events: &[(&str, Vec<String>)]) -> String {
+pub(crate) fn watchlist_events(events: &[(&str, Vec<String>)]) -> String {
     let events: Vec<Value> =
         events.iter().map(|(name, ids)| json!({ "name": name, "user_ids": ids })).collect();
     object("pusher_internal:watchlist_events", None, &json!({ "events": events }))

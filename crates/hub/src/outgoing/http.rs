@@ -22,13 +22,13 @@ use sinews_server::describe_pem_error;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::addresses::is_public;
-use super::options::HookUrl;
 use crate::dial;
 use crate::model::HookKind;
+use crate::outgoing::addresses::is_public;
+use crate::outgoing::options::HookUrl;
 
 /// How to permit addresses that are not public. Only webhooks of apps need it.
-pub(super) const PERMIT_PRIVATE: &str = "set webhook_private to permit it";
+pub(crate) const PERMIT_PRIVATE: &str = "set webhook_private to permit it";
 
 /// Header with the signature of a request.
 pub(crate) const SIGNATURE: &str = "sinews-signature";
@@ -48,17 +48,17 @@ const IDLE_CONNECTIONS_MAX: usize = 64;
 pub(crate) struct HookSendError {
     pub(crate) text: String,
     /// The application has not received the request.
-    pub(super) is_unsent: bool,
+    pub(crate) is_unsent: bool,
     /// Another attempt may succeed.
-    pub(super) is_temporary: bool,
+    pub(crate) is_temporary: bool,
 }
 
 /// A request with everything that its attempts share.
-pub(super) struct HookRequest {
-    pub(super) kind: HookKind,
-    pub(super) id: String,
-    pub(super) body: Bytes,
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+pub(crate) struct HookRequest {
+    pub(crate) kind: HookKind,
+    pub(crate) id: String,
+    pub(crate) body: Bytes,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// Connections to the application's URL.
@@ -69,7 +69,7 @@ pub(crate) struct HookTransport {
 }
 
 /// State of all requests.
-pub(super) struct HookCredentials {
+pub(crate) struct HookCredentials {
     tls: Option<TlsConnector>,
     key: Option<hmac::Key>,
 }
@@ -79,7 +79,7 @@ impl HookCredentials {
     ///
     /// # Errors
     /// No certificate is trusted.
-    pub(super) fn new(
+    pub(crate) fn new(
         needs_tls: bool,
         roots: Option<&[CertificateDer<'static>]>,
         secret: Option<&[u8]>,
@@ -156,7 +156,7 @@ impl HookTransport {
     }
 
     /// Sends a request; returns the status and the body of the answer.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         request: &HookRequest,
         credentials: &HookCredentials,

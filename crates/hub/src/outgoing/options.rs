@@ -7,8 +7,8 @@ use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 
-use super::addresses::is_public;
-use super::http::{PERMIT_PRIVATE, trusted_certificates};
+use crate::outgoing::addresses::is_public;
+use crate::outgoing::http::{PERMIT_PRIVATE, trusted_certificates};
 
 /// Hooks: the URLs of the application, and the limits of the requests.
 ///
@@ -273,20 +273,20 @@ impl HookOptions {
 pub(crate) struct HookUrl {
     pub(crate) is_tls: bool,
     /// Host without brackets.
-    pub(super) host: String,
+    pub(crate) host: String,
     /// Whether requests go to public addresses only.
-    pub(super) is_public_only: bool,
-    pub(super) port: u16,
+    pub(crate) is_public_only: bool,
+    pub(crate) port: u16,
     /// The value of `Host`.
-    pub(super) authority: HeaderValue,
-    pub(super) path: Uri,
+    pub(crate) authority: HeaderValue,
+    pub(crate) path: Uri,
 }
 
 /// Parses a URL.
 ///
 /// # Errors
 /// The fault. It does not repeat the URL, which may have a secret.
-pub(super) fn parse_url(url: &str) -> Result<HookUrl, String> {
+pub(crate) fn parse_url(url: &str) -> Result<HookUrl, String> {
     HookUrl::parse(url).map_err(|fault| format!("the URL of a hook {fault}"))
 }
 

@@ -10,14 +10,14 @@ use crate::model::push_json;
 const NUMBER_MARK: char = ' ';
 
 /// Id of a user. A number and the string of its digits are the same user: only the form in messages differs.
-pub(super) struct UserId {
-    pub(super) text: String,
+pub(crate) struct UserId {
+    pub(crate) text: String,
     is_number: bool,
 }
 
 impl UserId {
     /// Reads an id from JSON; `None` if it is neither a string nor a number.
-    pub(super) fn read(id: &RawValue) -> Option<Self> {
+    pub(crate) fn read(id: &RawValue) -> Option<Self> {
         let id = id.get();
         match id.as_bytes().first()? {
             b'"' => Some(Self { text: serde_json::from_str(id).ok()?, is_number: false }),
@@ -28,7 +28,7 @@ impl UserId {
 
     /// The info of the member from its JSON. The mark of a number is omitted if it would exceed the maximum size of an
     /// info: such a member has a string in messages.
-    pub(super) fn info(&self, info: Option<&RawValue>) -> String {
+    pub(crate) fn info(&self, info: Option<&RawValue>) -> String {
         let info = info.map_or("", RawValue::get);
         let mut marked = String::with_capacity(info.len() + 1);
         if self.is_number && info.len() != Member::INFO_MAX {
@@ -45,7 +45,7 @@ fn is_number(id: &str) -> bool {
 }
 
 /// Whether a member with this id may have a number: the others need no look at their info.
-pub(super) fn may_be_number(id: &str) -> bool {
+pub(crate) fn may_be_number(id: &str) -> bool {
     id.starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn has_number_id(info: &[u8]) -> bool {
 }
 
 /// Appends the JSON of an id in the form in which the application has sent it.
-pub(super) fn push_user_id(text: &mut String, id: &str, has_number_id: bool) {
+pub(crate) fn push_user_id(text: &mut String, id: &str, has_number_id: bool) {
     // Other nodes have sent the info.
     if has_number_id && is_number(id) {
         text.push_str(id);
@@ -65,7 +65,7 @@ pub(super) fn push_user_id(text: &mut String, id: &str, has_number_id: bool) {
 }
 
 /// The same as a text of its own.
-pub(super) fn user_id_json(id: &str, has_number_id: bool) -> String {
+pub(crate) fn user_id_json(id: &str, has_number_id: bool) -> String {
     let mut text = String::with_capacity(id.len() + 2);
     push_user_id(&mut text, id, has_number_id);
     text

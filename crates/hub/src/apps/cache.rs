@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use sinews_server::Prepared;
 
-use crate::topics::nodes::NodePublicationId;
+use crate::model::nodes::NodePublicationId;
 
 /// The last event of each cache channel of an app.
 #[derive(Debug, Default)]
-pub(super) struct EventCache {
+pub(crate) struct EventCache {
     /// Names are chosen by clients, so their hash is keyed.
     events: HashMap<Box<str>, CachedEvent>,
     /// The channels in the order of their events, each with the version of an event that a later one may have replaced.
@@ -22,19 +22,19 @@ pub(super) struct EventCache {
 
 /// An event of a cache channel.
 #[derive(Clone, Debug)]
-pub(super) struct CachedEvent {
-    pub(super) message: Prepared,
+pub(crate) struct CachedEvent {
+    pub(crate) message: Prepared,
     /// When it was published.
-    pub(super) at: Instant,
-    pub(super) expires: Instant,
+    pub(crate) at: Instant,
+    pub(crate) expires: Instant,
     /// Distinguishes the events of a channel, and rises.
-    pub(super) version: u64,
-    pub(super) origin: EventOrigin,
+    pub(crate) version: u64,
+    pub(crate) origin: EventOrigin,
 }
 
 /// The node that has published an event.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum EventOrigin {
+pub(crate) enum EventOrigin {
     ThisNode,
     /// Another node, with the message in which it was published, if the message is known.
     OtherNode(Option<NodePublicationId>),
@@ -42,7 +42,7 @@ pub(super) enum EventOrigin {
 
 impl EventOrigin {
     /// The message with which another node has published the event.
-    pub(super) fn publication(self) -> Option<NodePublicationId> {
+    pub(crate) fn publication(self) -> Option<NodePublicationId> {
         match self {
             Self::ThisNode => None,
             Self::OtherNode(publication) => publication,
@@ -52,18 +52,18 @@ impl EventOrigin {
 
 /// Limits of a cache.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CacheBounds {
+pub(crate) struct CacheBounds {
     /// Time for which an event is retained.
-    pub(super) time: Duration,
+    pub(crate) time: Duration,
     /// Maximum number of channels with an event.
-    pub(super) channels: usize,
+    pub(crate) channels: usize,
     /// Maximum size of all messages in bytes: other protocols may publish larger events than those of the app.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl EventCache {
     /// Retains an event with its version and its origin; the oldest events make room.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         channel: &str,
         (message, version, origin): (Prepared, u64, EventOrigin),
@@ -104,12 +104,12 @@ impl EventCache {
     }
 
     /// The event of a channel, unless it has expired.
-    pub(super) fn get(&self, channel: &str, now: Instant) -> Option<&CachedEvent> {
+    pub(crate) fn get(&self, channel: &str, now: Instant) -> Option<&CachedEvent> {
         self.events.get(channel).filter(|known| known.expires > now)
     }
 
     /// The channels with an event that this node has published, that is not older than this, and has not expired.
-    pub(super) fn own(&self, age_max: Duration, now: Instant) -> impl Iterator<Item = (&str, &CachedEvent)> {
+    pub(crate) fn own(&self, age_max: Duration, now: Instant) -> impl Iterator<Item = (&str, &CachedEvent)> {
         let is_own = move |event: &CachedEvent| {
             matches!(event.origin, EventOrigin::ThisNode)
                 && event.expires > now
@@ -120,7 +120,7 @@ impl EventCache {
     }
 
     /// Notes that a channel has no event. Returns whether to report it: once for clients that come at the same time.
-    pub(super) fn note_miss(&mut self, channel: &str, now: Instant) -> bool {
+    pub(crate) fn note_miss(&mut self, channel: &str, now: Instant) -> bool {
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < MISS_INTERVAL;
         if self.misses.get(channel).is_some_and(is_recent) {
             return false;

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{Prepared, SubscriberId};
 
-use super::app::{PusherApp, PusherApps};
-use super::budget::RecoveryBudget;
-use super::cache::{CacheBounds, CachedEvent, EventCache, EventOrigin};
-use super::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
-use super::metrics::PusherCounters;
-use super::socket_ids::SocketIds;
+use crate::apps::app::{PusherApp, PusherApps};
+use crate::apps::budget::RecoveryBudget;
+use crate::apps::cache::{CacheBounds, CachedEvent, EventCache, EventOrigin};
+use crate::apps::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
+use crate::apps::metrics::PusherCounters;
+use crate::apps::socket_ids::SocketIds;
 use crate::brief::brief;
+use crate::model::nodes::NodePublicationId;
 use crate::namespaces::PublishRate;
-use crate::topics::nodes::NodePublicationId;
 
 /// The apps in force.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct LiveApps {
     socket_ids: SocketIds,
     /// The last version of an event of any cache channel: the channels of an app that is removed and added again go on.
     versions: AtomicU64,
-    pub(super) counters: PusherCounters,
+    pub(crate) counters: PusherCounters,
     pub(crate) recoveries: RecoveryBudget,
     start: Instant,
 }
@@ -44,7 +44,7 @@ struct AppTable {
 
 /// State of an app on this node.
 #[derive(Debug, Default)]
-pub(super) struct AppState {
+pub(crate) struct AppState {
     connections: AtomicUsize,
     /// Rejected connections, subscriptions, messages and requests.
     rejected: AtomicU64,
@@ -55,20 +55,20 @@ pub(super) struct AppState {
 
 /// The load of an app on this node.
 #[derive(Debug)]
-pub(super) struct AppLoad {
-    pub(super) id: String,
-    pub(super) name: Option<String>,
-    pub(super) connections: usize,
-    pub(super) rejected: u64,
+pub(crate) struct AppLoad {
+    pub(crate) id: String,
+    pub(crate) name: Option<String>,
+    pub(crate) connections: usize,
+    pub(crate) rejected: u64,
 }
 
 /// An app with its state.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveApp {
     pub(crate) options: Arc<PusherApp>,
-    pub(super) state: Arc<AppState>,
+    pub(crate) state: Arc<AppState>,
     /// The table from which it comes.
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
 }
 
 impl Default for LiveApps {
@@ -104,7 +104,7 @@ impl LiveApps {
     }
 
     /// Whether there is no app.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.read(|table| table.apps.is_empty())
     }
 
@@ -113,7 +113,7 @@ impl LiveApps {
     }
 
     /// The number of the table in force.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
@@ -128,12 +128,12 @@ impl LiveApps {
     }
 
     /// The app with a key.
-    pub(super) fn app_of_key(&self, key: &str) -> Option<Arc<LiveApp>> {
+    pub(crate) fn app_of_key(&self, key: &str) -> Option<Arc<LiveApp>> {
         self.read(|table| table.live.get(table.apps.by_key.get(key)?).cloned())
     }
 
     /// The apps with the most connections, and the number of all apps.
-    pub(super) fn busiest(&self, most: usize) -> (Vec<AppLoad>, usize) {
+    pub(crate) fn busiest(&self, most: usize) -> (Vec<AppLoad>, usize) {
         self.read(|table| {
             let mut apps: Vec<_> =
                 table.live.iter().map(|(id, app)| (Reverse(app.connections()), id, app)).collect();
@@ -244,7 +244,7 @@ impl LiveApps {
     }
 
     /// The id of a connection, which nobody can guess. `None` without random numbers.
-    pub(super) fn socket_id(&self, subscriber: SubscriberId) -> Option<u128> {
+    pub(crate) fn socket_id(&self, subscriber: SubscriberId) -> Option<u128> {
         self.socket_ids.seal(subscriber)
     }
 
@@ -254,24 +254,24 @@ impl LiveApps {
     }
 
     /// The time in nanoseconds, for rates and deadlines.
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         nanoseconds(self.start.elapsed())
     }
 
     /// The instant of a [time](Self::now).
-    pub(super) fn instant(&self, time: u64) -> Instant {
+    pub(crate) fn instant(&self, time: u64) -> Instant {
         self.start + Duration::from_nanos(time)
     }
 }
 
 impl LiveApp {
     /// Connections on this node.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.state.connections.load(Ordering::Acquire)
     }
 
     /// Counts a connection, unless the app has its maximum. Returns whether it may stay.
-    pub(super) fn add_connection(&self) -> bool {
+    pub(crate) fn add_connection(&self) -> bool {
         let count = self.state.connections.fetch_add(1, Ordering::AcqRel);
         let may_stay = self.options.limits.connections.is_none_or(|most| count < most);
         if !may_stay {
@@ -281,17 +281,17 @@ impl LiveApp {
     }
 
     /// Counts the end of a connection.
-    pub(super) fn remove_connection(&self) {
+    pub(crate) fn remove_connection(&self) {
         self.state.connections.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Counts a rejected connection, subscription, message or request.
-    pub(super) fn count_rejection(&self) {
+    pub(crate) fn count_rejection(&self) {
         self.state.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes one request of the app's rate.
-    pub(super) fn take_request(&self, now: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn take_request(&self, now: impl FnOnce() -> u64) -> bool {
         let Some(per_second) = self.options.limits.requests_per_second else { return true };
         let mut due = self.state.requests.lock().unwrap_or_else(PoisonError::into_inner);
         match PublishRate::new(per_second).take(*due, now()) {
@@ -304,7 +304,7 @@ impl LiveApp {
     }
 
     /// The last event of a cache channel. An app that has no cache channels since a reload has none.
-    pub(super) fn cached(&self, channel: &str) -> Option<CachedEvent> {
+    pub(crate) fn cached(&self, channel: &str) -> Option<CachedEvent> {
         if !self.options.features.cache_channels {
             return None;
         }
@@ -314,7 +314,7 @@ impl LiveApp {
 }
 
 /// A duration in nanoseconds, at most some centuries.
-pub(super) fn nanoseconds(duration: Duration) -> u64 {
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -327,7 +327,7 @@ pub(crate) struct EventTarget<'a> {
 
 impl<'a> EventTarget<'a> {
     /// The channel of an app, whose name was checked.
-    pub(super) fn new(app: Arc<LiveApp>, channel: Cow<'a, str>) -> Self {
+    pub(crate) fn new(app: Arc<LiveApp>, channel: Cow<'a, str>) -> Self {
         let is_cache = ChannelKind::of(&channel).is_cache && app.options.features.cache_channels;
         Self { app, channel, is_cache }
     }
@@ -378,7 +378,7 @@ impl<'a> EventTarget<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::pusher::PusherFeatures;
+    use crate::apps::app::PusherFeatures;
 
     #[test]
     fn own_events_are_those_that_this_node_has_published() {
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn apps_are_replaced_and_keep_their_state() {
         let live = LiveApps::default();
-        let limits = |connections| super::super::PusherLimits {
+        let limits = |connections| crate::PusherLimits {
             connections: Some(connections),
             requests_per_second: Some(2),
             ..Default::default()

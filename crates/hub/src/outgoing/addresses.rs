@@ -29,7 +29,7 @@ const IPV6: [(u128, u32); 4] =
 const TRANSLATED: u128 = 0x0064_ff9b << 96;
 
 /// Whether an address is public.
-pub(super) fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),

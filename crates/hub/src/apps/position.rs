@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use sinews_server::Position;
 
 /// Appends the position of an event, and a mark of the connection that does not receive it.
-pub(super) fn with_position(event: &str, position: Position, socket_id: Option<u128>) -> String {
+pub(crate) fn with_position(event: &str, position: Position, socket_id: Option<u128>) -> String {
     let mut text = String::with_capacity(event.len() + 96);
     text.push_str(event.strip_suffix('}').unwrap_or(event));
     push_position(&mut text, position);
@@ -36,12 +36,12 @@ pub(crate) fn end_of(position: Position, socket_id: u128) -> String {
 const MARK_LEN: usize = 12;
 
 /// Appends the field of a position.
-pub(super) fn push_position(text: &mut String, Position { epoch, sequence }: Position) {
+pub(crate) fn push_position(text: &mut String, Position { epoch, sequence }: Position) {
     let _ = write!(text, ",\"position\":\"{epoch}-{sequence}\"");
 }
 
 /// Parses a position.
-pub(super) fn parse_position(text: &str) -> Option<Position> {
+pub(crate) fn parse_position(text: &str) -> Option<Position> {
     let (epoch, sequence) = text.split_once('-')?;
     let number = |text: &str| {
         let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());

@@ -16,12 +16,12 @@ pub(crate) struct RecoveryBudget {
 
 /// Memory of one recovery, until it is dropped.
 #[derive(Debug)]
-pub(super) struct ReservedMemory {
+pub(crate) struct ReservedMemory {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Most that the events of one recovery take in bytes.
-pub(super) const RECOVERY_BYTES: usize = 1 << 20;
+pub(crate) const RECOVERY_BYTES: usize = 1 << 20;
 
 /// Default of [`HubBuilder::pusher_recovery_bytes`](crate::HubBuilder::pusher_recovery_bytes).
 const DEFAULT_BYTES: usize = 64 << 20;
@@ -45,13 +45,13 @@ impl RecoveryBudget {
     }
 
     /// Reserves the memory of one recovery.
-    pub(super) async fn reserve(&self) -> ReservedMemory {
+    pub(crate) async fn reserve(&self) -> ReservedMemory {
         // Nothing closes the semaphore.
         ReservedMemory { _permit: Arc::clone(&self.permits).acquire_owned().await.ok() }
     }
 
     /// The reserved bytes.
-    pub(super) fn reserved(&self) -> usize {
+    pub(crate) fn reserved(&self) -> usize {
         let count = self.count.load(Ordering::Relaxed);
         count.saturating_sub(self.permits.available_permits()) * RECOVERY_BYTES
     }
