@@ -1,11 +1,13 @@
 //! Answers of handlers: a response, a future or blocking work that produces one.
 
+pub(crate) mod streaming;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use crate::answer::streaming::StreamingResponse;
 use crate::request::Response;
-use crate::streaming::StreamingResponse;
 
 /// Answer to a plain request: a finished [`Response`], a [`StreamingResponse`], a future, or blocking work.
 ///

@@ -11,7 +11,7 @@ use sinews_engine::{Append, Io, Post};
 use sinews_file::AppendFile;
 use slab::Slab;
 
-use crate::mail::Mail;
+use crate::topics::mail::Mail;
 
 /// Writer that appends to a file, one write at a time.
 pub trait AppendJob: Send {

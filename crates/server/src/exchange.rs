@@ -20,15 +20,15 @@ use sinews_proto::handshake::{Accepted, Refusal, RequestView, accept, accept_ses
 
 pub(crate) use self::pending::{PendingAnswer, PendingSource};
 pub(crate) use self::retained::RetainedRequest;
+use crate::answer::streaming::StreamingResponse;
 use crate::answer::{Answer, AnswerKind, LaterAnswer};
 use crate::decode::decode_body;
 use crate::fixed::{FixedResponse, announce_http3};
-use crate::limits::Limit;
+use crate::metrics::limit::Limit;
 use crate::request::{PathParams, Request, Response, RouteParams};
 use crate::router::{OverloadHandler, Responder, RouteEntry, Router, WebSocketRoute};
 use crate::shared::Services;
 use crate::socket::{AcceptedUpgrade, MessageTransport};
-use crate::streaming::StreamingResponse;
 
 /// A request with its route, as received so far.
 pub(crate) struct HttpExchange<'a> {

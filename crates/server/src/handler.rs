@@ -9,7 +9,7 @@ use sinews_engine::ConnId;
 use sinews_proto::CloseCode;
 use sinews_session::{Closed, Fragment, Payload, Prepared, Tx};
 
-use crate::socket::subscriber::SubscriberState;
+use crate::subscriber::SubscriberState;
 use crate::tasks::Tasks;
 use crate::topics::{
     DatagramQueue, DroppedMessages, InvalidTopic, KeyError, KeySubscription, KeyWrite, KeyWritten,

@@ -76,9 +76,10 @@ mod inherit;
 mod limits;
 mod listen;
 mod log_limit;
-mod mail;
 mod messages;
 mod metrics;
+mod monitor;
+mod peer;
 mod pool;
 mod proxy;
 mod request;
@@ -86,13 +87,15 @@ mod router;
 mod server;
 mod shared;
 mod socket;
-mod streaming;
+mod subscriber;
 mod tasks;
 mod timer;
 mod tls;
 mod topics;
 mod worker;
 
+pub use crate::answer::streaming::StreamingResponse;
+pub use crate::metrics::limit::Limit;
 pub use answer::Answer;
 pub use appends::{AppendJob, Appender};
 pub use asset::Asset;
@@ -104,14 +107,14 @@ pub use http::HttpConfig;
 pub use http3::Http3Limits;
 pub use inherit::Listeners;
 pub use ipnet::IpNet;
-pub use limits::{Limit, Limits, WhenFull};
+pub use limits::{Limits, WhenFull};
 pub use listen::{Listen, ListenAddress};
 pub use log_limit::LogLimit;
 pub use messages::MessageRoute;
 pub use metrics::{
-    ConnectionEnd, Dropped, Http2Fault, MetricReason, Metrics, Monitor, NotReady, ProcessMetrics,
-    ReasonCounts, WebSocketEnd,
+    ConnectionEnd, Dropped, Http2Fault, MetricReason, Metrics, ProcessMetrics, ReasonCounts, WebSocketEnd,
 };
+pub use monitor::{Monitor, NotReady};
 pub use pool::{BlockingConfig, BlockingPool, JobRejected};
 pub use request::{BodySource, OwnedRequest, Request, Response, query_pairs};
 pub use router::{Router, WebSocketRoute};
@@ -125,7 +128,6 @@ pub use sinews_proto::{
     PeerMisbehaved, PingRate,
 };
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
-pub use streaming::StreamingResponse;
 pub use tls::{Certificates, InvalidTls, TlsConfig};
 pub use topics::{
     DropReason, DroppedMessages, HistoryPolicy, InvalidTopic, KeyChange, KeyCondition, KeyError, KeyLog,

@@ -2,13 +2,13 @@
 
 mod config;
 mod gate;
-mod limit;
 mod memory;
 mod rate;
-mod rejected;
 
 pub use self::config::{Limits, WhenFull};
 pub(crate) use self::gate::Gate;
-pub use self::limit::Limit;
 pub(crate) use self::rate::RateLimit;
-pub(crate) use self::rejected::{REJECTING_MAX, RejectedConn};
+
+/// Maximum number of connections of one thread that are being rejected with an answer, and of sockets on streams; further ones
+/// are closed without one, or get a status. They are beyond the limit, so they must be few.
+pub(crate) const REJECTING_MAX: usize = 256;

@@ -91,14 +91,6 @@ type BlockingJob = Box<dyn FnOnce() + Send>;
 #[non_exhaustive]
 pub struct JobRejected;
 
-impl JobRejected {
-    /// Returns the response for the client: 503 with `Retry-After` of one second.
-    #[must_use]
-    pub fn response(self) -> crate::Response {
-        crate::Response::text("too much to do\n").with_status(503).with_header("Retry-After", "1")
-    }
-}
-
 impl fmt::Display for JobRejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("blocking pool queue is full, or the pool is closed")

@@ -19,7 +19,7 @@ pub use self::owned::OwnedRequest;
 pub use self::source::BodySource;
 pub(crate) use self::source::SourcePart;
 use crate::client::TrustedProxies;
-use crate::pool::BlockingPool;
+use crate::pool::{BlockingPool, JobRejected};
 use crate::topics::{Publisher, Topics};
 
 /// HTTP request as a handler sees it, valid during the call ([`to_owned`](Self::to_owned) copies it).
@@ -479,6 +479,14 @@ fn final_status(status: u16) -> u16 {
 /// Percent-decodes, if the result is UTF-8.
 fn decoded(text: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(text).decode_utf8().ok()
+}
+
+impl JobRejected {
+    /// Returns the response for the client: 503 with `Retry-After` of one second.
+    #[must_use]
+    pub fn response(self) -> Response {
+        Response::text("too much to do\n").with_status(503).with_header("Retry-After", "1")
+    }
 }
 
 /// Decodes a name or a value of a query: `+` is a space, and bytes that are not UTF-8 become U+FFFD.

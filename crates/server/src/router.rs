@@ -19,7 +19,7 @@ use crate::answer::Answer;
 use crate::files::{Files, REST};
 use crate::fixed::FixedResponse;
 use crate::hooks::{Compression, Cors, Hooks, log_access};
-use crate::metrics::Monitor;
+use crate::monitor::Monitor;
 use crate::request::{Request, Response, RouteParams};
 
 /// Routes of a server, by path and method. A path may contain `{name}` for one segment and `{*name}` for the rest,

@@ -30,13 +30,14 @@ use crate::http::HttpConfig;
 use crate::inherit::{ListenerFds, Listeners};
 use crate::limits::{Gate, Limits};
 use crate::listen::{Listen, SocketFile};
-use crate::mail::{Mail, Stop, StopLevel};
-use crate::metrics::{Monitor, ShardCounters, Sources};
+use crate::metrics::ShardCounters;
+use crate::monitor::{Monitor, Sources};
 use crate::pool::{BlockingConfig, BlockingPool};
 use crate::router::Router;
 use crate::shared::Services;
 use crate::tasks::Tasks;
 use crate::tls::TlsConfig;
+use crate::topics::mail::{Mail, Stop, StopLevel};
 use crate::topics::{
     Directory, EncodeUpdate, PresenceInterval, PresenceIntervals, PresenceMessage, PresenceTable,
     PresenceUpdate, Publisher, TopicConfig, TopicRule, TopicRules, Topics,

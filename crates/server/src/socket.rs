@@ -1,9 +1,6 @@
 //! One WebSocket: its session, its handler and its subscriptions. Nothing here depends on the framing below: the socket
 //! gets chunks of input, and its session queues output up to a high-water mark.
 
-mod peer;
-pub(crate) mod subscriber;
-
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,10 +12,11 @@ use sinews_session::{
     Closed, Events, Flow, Fragment, Outbound, Payload, Prepared, Resources, Session, TransportAction, Tx,
 };
 
-use self::subscriber::SubscriberState;
 use crate::handler::{Context, Handler};
-use crate::limits::{Limit, RateLimit};
+use crate::limits::RateLimit;
+use crate::metrics::limit::Limit;
 use crate::shared::{Services, WorkerShared};
+use crate::subscriber::SubscriberState;
 use crate::timer::NEVER;
 use crate::topics::{DatagramQueue, DropReason, KeyedDelivery, RuleId};
 

@@ -9,8 +9,8 @@ use std::task::Wake;
 use rustc_hash::FxHashMap;
 use sinews_engine::{ConnId, Post};
 
-use crate::mail::Mail;
 use crate::pool::BlockingPool;
+use crate::topics::mail::Mail;
 
 /// Maximum number of futures and handlers called in a turn. Many wake at once, for a batch that is synced to disk or
 /// acknowledged by a broker. The first answers leave, and their results are handled, before the last are computed.

@@ -16,6 +16,7 @@ mod history;
 mod index;
 mod keyed;
 mod local_names;
+pub(crate) mod mail;
 mod name;
 mod observer;
 mod presence;

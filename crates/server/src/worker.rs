@@ -18,6 +18,7 @@ pub(crate) mod process_link;
 mod publish;
 mod quic;
 mod quic_routing;
+mod rejected;
 mod runs;
 mod sessions;
 mod sockets;
@@ -48,10 +49,10 @@ pub(crate) use self::stop_state::StopTimes;
 use self::stop_state::{StopPhase, StopState};
 use crate::appends::{AppendQueue, Appends};
 use crate::listen::ListenerProtocol;
-use crate::mail::StopLevel;
 use crate::metrics::ConnMemory;
 use crate::router::Router;
 use crate::shared::{Services, WorkerShared};
+use crate::topics::mail::StopLevel;
 
 /// State of one event loop.
 pub(crate) struct Worker {

@@ -13,10 +13,10 @@ use sinews_proto::Time;
 use super::*;
 use crate::date::Date;
 use crate::limits::Gate;
-use crate::mail::Mail;
 use crate::pool::BlockingPool;
 use crate::request::ResponseBody;
 use crate::tasks::Tasks;
+use crate::topics::mail::Mail;
 use crate::topics::{Directory, TopicRules, Topics};
 use crate::{Context, Handler, Payload, TopicConfig};
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::config::{Limits, WhenFull};
-use super::limit::Limit;
 use super::rate::RateLimit;
 use crate::client::TrustedProxies;
+use crate::metrics::limit::Limit;
 use crate::metrics::{MetricReason, ProcessMetrics, ShardCounters};
 
 /// Limits of a server and their usage. Shared by its threads, and checked when a connection opens or closes, never

@@ -7,7 +7,7 @@ use sinews_session::Traffic;
 
 use super::reasons::{ConnectionEnd, Dropped, Http2Fault, MetricReason, ReasonCounts, WebSocketEnd};
 use super::snapshot::Metrics;
-use crate::limits::Limit;
+use crate::metrics::limit::Limit;
 use crate::topics::TopicCounters;
 
 /// Counters of one shard: written by its thread alone, read by any.

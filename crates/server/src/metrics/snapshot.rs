@@ -4,7 +4,7 @@ use sinews_engine::Stats;
 
 use super::process::ProcessMetrics;
 use super::reasons::{ConnectionEnd, Dropped, Http2Fault, ReasonCounts, WebSocketEnd};
-use crate::limits::Limit;
+use crate::metrics::limit::Limit;
 
 /// Metrics of a server, over all its threads. Totals count since bind.
 #[derive(Clone, Debug, Default)]

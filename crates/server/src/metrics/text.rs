@@ -12,8 +12,8 @@ use prometheus_client::registry::{Registry, Unit};
 use sinews_engine::Stats;
 use sinews_http::text::elements;
 
+use super::Metrics;
 use super::reasons::{MetricReason, ReasonCounts};
-use super::{Metrics, Monitor};
 use crate::request::Request;
 
 impl Metrics {
@@ -45,12 +45,6 @@ impl Metrics {
         // Writing to a string never fails.
         let _ = text::encode(&mut out, &registry);
         out
-    }
-}
-
-impl Collector for Monitor {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        Collector::encode(&self.metrics(), encoder)
     }
 }
 

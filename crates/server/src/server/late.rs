@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sinews_engine::{DatagramSocket, Post};
 
-use crate::mail::{Mail, Stop, StopLevel};
+use crate::topics::mail::{Mail, Stop, StopLevel};
 use crate::worker::QuicRouting;
 
 /// Sockets of a successor process. While those of its predecessor are bound, too, the kernel gives datagrams of the predecessor's

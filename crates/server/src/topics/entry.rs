@@ -10,7 +10,7 @@ use sinews_session::Prepared;
 
 use super::history::log::TopicHistory;
 use super::subscriber_id::SubscriberId;
-use crate::mail::Mail;
+use crate::topics::mail::Mail;
 
 /// Topic, or pattern of topics. There may be as many topics as connections, so few fields are in place.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::presence::undelivered::UpdateTurn;
 use super::registry::{Publication, Topics};
 use super::subscriber_id::SubscriberId;
 use crate::log_limit::LogLimit;
-use crate::mail::{Mail, MailedPublication};
+use crate::topics::mail::{Mail, MailedPublication};
 
 /// Limit of the lines about publications that a full mailbox has dropped.
 static LOST_LINES: LogLimit = LogLimit::new();

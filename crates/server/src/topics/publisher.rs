@@ -19,7 +19,7 @@ use super::name::{self, InvalidTopic};
 use super::observer::SubscriptionObserver;
 use super::presence::member::PresenceSnapshot;
 use super::subscriber_id::SubscriberId;
-use crate::mail::Mail;
+use crate::topics::mail::Mail;
 
 /// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
 ///

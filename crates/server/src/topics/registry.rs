@@ -22,7 +22,7 @@ use super::presence::local::LocalPresence;
 use super::presence::member::{CHANGES_MAX, MEMBERS_MAX, PRESENCE_INTERVAL};
 use super::publisher::Publisher;
 use super::rule::{RuleId, TopicRules};
-use crate::mail::Mail;
+use crate::topics::mail::Mail;
 
 /// Topics of one thread.
 ///

@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::TopicConfig;
-    use crate::mail::MailedPublication;
+    use crate::topics::mail::MailedPublication;
     use crate::topics::{Directory, Member, PresenceError, TopicRules};
     use crate::worker::Worker;
 

@@ -9,9 +9,12 @@ use sinews_engine::{self as engine, App, ConnId, Io};
 use super::Worker;
 use super::conn::{ClientConn, ConnProtocol};
 use crate::framing::h1::H1Conn;
-use crate::limits::{Limit, REJECTING_MAX, RateLimit, RejectedConn};
+use crate::limits::REJECTING_MAX;
+use crate::limits::RateLimit;
+use crate::metrics::limit::Limit;
 use crate::proxy::{HEADER_FAULTS, HeaderFault, ProxiedAddress, Remainder};
 use crate::tls::TlsConn;
+use crate::worker::rejected::RejectedConn;
 
 impl Worker {
     /// Admits or rejects a client's connection.

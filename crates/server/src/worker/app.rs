@@ -9,10 +9,10 @@ use sinews_session::Flow;
 use super::conn::{ClientConn, ConnProtocol, OutgoingChain, arm_for_handler};
 use super::stop_state::StopPhase;
 use super::{FREED_MIN, RELEASE_INTERVAL, Worker};
-use crate::mail::{Mail, Stop};
 use crate::metrics::ConnMemory;
 use crate::proxy::{HEADER_FAULTS, HeaderFault, ProxyProtocolHeader};
 use crate::timer::NEVER;
+use crate::topics::mail::{Mail, Stop};
 
 impl App for Worker {
     type Chain = OutgoingChain;

@@ -11,13 +11,13 @@ use crate::framing::LINGER_STOPPING;
 use crate::framing::h1::H1Conn;
 use crate::framing::h2::H2Conn;
 use crate::framing::h3::H3Conn;
-use crate::limits::RejectedConn;
 use crate::metrics::ConnMemory;
 use crate::proxy::ProxyProtocolHeader;
 use crate::shared::{Services, WorkerShared};
 use crate::socket::WebSocketConn;
 use crate::timer::arm;
 use crate::tls::TlsConn;
+use crate::worker::rejected::RejectedConn;
 
 pub(super) struct ClientConn {
     pub(super) id: ConnId,

@@ -14,9 +14,9 @@ use super::conn::ConnProtocol;
 use super::quic_routing::DatagramOwner;
 use crate::framing::h3::{H3Conn, H3Streams, SocketInput};
 use crate::framing::streams::WaitingRequests as _;
-use crate::mail::{Mail, MailedDatagram};
 use crate::metrics::{ConnMemory, ConnectionEnd};
 use crate::shared::WorkerShared;
+use crate::topics::mail::{Mail, MailedDatagram};
 
 /// The worker as the application of an endpoint, which is lent.
 struct Http3Events<'a> {

@@ -5,9 +5,9 @@ use sinews_engine::{ConnId, Io};
 use super::Worker;
 use super::conn::{ClientConn, ConnProtocol};
 use super::large_conns::CHECK_BYTES;
-use crate::limits::Limit;
-use crate::mail::Mail;
 use crate::metrics::ConnMemory;
+use crate::metrics::limit::Limit;
+use crate::topics::mail::Mail;
 
 /// Maximum number of connections that close at the same time.
 const CLOSES_MAX: usize = 16;

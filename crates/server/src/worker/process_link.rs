@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rustix::net::{SendFlags, sockopt};
 use sinews_quic::ConnectionRoutes;
 
-use crate::mail::MailedDatagram;
+use crate::topics::mail::MailedDatagram;
 
 /// One end of a pair of Unix sockets. The kernel's send buffer bounds the datagrams in transit; further ones are lost, and QUIC
 /// repeats them. Such a pair does not report its end to a receiver, only to a sender.

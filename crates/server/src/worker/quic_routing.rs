@@ -19,7 +19,7 @@ use sinews_engine::Post;
 use sinews_quic::{ConnectionRoutes, WorkerRoute};
 
 use super::process_link::ProcessLink;
-use crate::mail::{Mail, MailedDatagram};
+use crate::topics::mail::{Mail, MailedDatagram};
 
 /// QUIC of all workers: the routes of their connections, and the datagrams on their way between workers and processes.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sinews_engine::ConnId;
 
-use crate::mail::StopLevel;
+use crate::topics::mail::StopLevel;
 
 /// Duration of each phase of a graceful stop.
 #[derive(Clone, Copy, Debug)]

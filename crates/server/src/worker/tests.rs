@@ -20,9 +20,9 @@ use super::stop::{LINGERING_STEP_MIN, LINGERING_STEPS};
 use super::*;
 use crate::date::Date;
 use crate::limits::Gate;
-use crate::mail::Stop;
 use crate::pool::BlockingPool;
 use crate::tasks::Tasks;
+use crate::topics::mail::Stop;
 use crate::topics::{Directory, TopicRules, Topics};
 use crate::{Answer, Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 

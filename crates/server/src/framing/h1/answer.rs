@@ -11,13 +11,13 @@ use sinews_proto::handshake::Refusal;
 use super::receive::RequestStep;
 use super::{H1Conn, HttpStage, SentBody};
 use crate::answer::LaterAnswer;
+use crate::answer::streaming::StreamingResponse;
 use crate::exchange::{HttpExchange, SocketHandshake, admit};
 use crate::fixed::{BODY_COPY_MAX, FixedResponse};
 use crate::request::{Response, ResponseBody};
 use crate::router::WebSocketRoute;
 use crate::shared::WorkerShared;
 use crate::socket::{AcceptedUpgrade, MessageTransport};
-use crate::streaming::StreamingResponse;
 
 /// Parts of a request that determine the framing of its answer.
 #[derive(Clone, Copy, Debug)]

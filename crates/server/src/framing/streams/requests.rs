@@ -14,13 +14,14 @@ use super::{
     StreamStage, StreamUpload, WaitingRequests as _,
 };
 use crate::answer::LaterAnswer;
+use crate::answer::streaming::StreamingResponse;
 use crate::exchange::{HttpExchange, Outcome, RetainedRequest, SocketHandshake, admit};
-use crate::limits::{Limit, REJECTING_MAX};
+use crate::limits::REJECTING_MAX;
+use crate::metrics::limit::Limit;
 use crate::request::Response;
 use crate::router::WebSocketRoute;
 use crate::shared::WorkerShared;
 use crate::socket::{AcceptedUpgrade, MessageTransport};
-use crate::streaming::StreamingResponse;
 
 /// Bodies of incomplete requests of one connection, as a multiple of the maximum body: beyond it, only the window of the
 /// oldest one is opened.

@@ -9,9 +9,9 @@ use sinews_session::Prepared;
 use super::eviction::EvictionQueue;
 use super::log::{MessageRing, TopicHistory};
 use super::policy::{Position, TopicSnapshot};
-use crate::mail::{Mail, MailedPublication};
 use crate::topics::directory::Directory;
 use crate::topics::entry::{Recipients, TopicEntry};
+use crate::topics::mail::{Mail, MailedPublication};
 use crate::topics::subscriber_id::SubscriberId;
 
 impl Directory {

@@ -21,9 +21,9 @@ use super::state::{KeyedState, ShareChanges, TOPIC_COST, WriteLimits};
 use super::topic::{EncodeKeys, KeyedTopic};
 use super::update::{KeyChange, KeyPage, KeyedSnapshot};
 use super::write::{KeyError, KeyWrite, KeyWritten};
-use crate::mail::Mail;
 use crate::topics::history::epochs::Epochs;
 use crate::topics::history::policy::Position;
+use crate::topics::mail::Mail;
 
 /// Begin of the name of a keyed topic among the epochs, where topics with history have their own names.
 const EPOCH_PREFIX: char = '\u{2}';

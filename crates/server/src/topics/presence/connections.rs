@@ -9,7 +9,7 @@ use super::local::{ConnPresence, update_thread};
 use super::member::{Member, PRESENCE_INTERVAL, PresenceCount, PresenceError, PresenceMessage};
 use super::table::Changed;
 use super::undelivered::UpdateTurn;
-use crate::mail::Mail;
+use crate::topics::mail::Mail;
 use crate::topics::name::{self, SUBSCRIPTIONS_MAX};
 use crate::topics::registry::Topics;
 

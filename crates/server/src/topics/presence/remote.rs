@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::local::update_thread;
 use super::member::{Member, OwnPresence, PresenceCount};
 use super::shared::OwnChanges;
-use crate::mail::Mail;
+use crate::topics::mail::Mail;
 use crate::topics::publisher::Publisher;
 
 impl Publisher {

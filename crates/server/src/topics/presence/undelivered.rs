@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 
 use super::member::PRESENCE_INTERVAL;
-use crate::mail::Mail;
+use crate::topics::mail::Mail;
 
 /// Maximum number of waiting messages of one thread; beyond it, the thread takes no further update of any topic. Each
 /// message is shared with the other threads, so that 65,536 take some MiB.

@@ -5,13 +5,9 @@ use sinews_proto::Time;
 use sinews_proto::handshake::accept;
 use sinews_session::{Outbound, Resources};
 
-use super::limit::Limit;
 use crate::date::Date;
+use crate::metrics::limit::Limit;
 use crate::router::Router;
-
-/// Maximum number of connections of one thread that are being rejected with an answer, and of sockets on streams; further ones
-/// are closed without one, or get a status. They are beyond the limit, so they must be few.
-pub(crate) const REJECTING_MAX: usize = 256;
 
 /// The rejection is sent when the request begins to arrive, since clients discard an answer without a request. Then
 /// the sending side is closed, and further input is discarded: a reset would overtake the answer.

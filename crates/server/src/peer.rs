@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The address and port of a peer, without the flow and the zone of an IPv6 address, which name no other peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PeerAddress {
+pub(crate) struct PeerAddress {
     /// An IPv4 address in its mapped form.
     octets: [u8; 16],
     port: u16,
@@ -12,7 +12,7 @@ pub(super) struct PeerAddress {
 }
 
 impl PeerAddress {
-    pub(super) fn new(peer: SocketAddr) -> Self {
+    pub(crate) fn new(peer: SocketAddr) -> Self {
         let (octets, is_v4) = match peer.ip() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), true),
             IpAddr::V6(ip) => (ip.octets(), false),
@@ -20,7 +20,7 @@ impl PeerAddress {
         Self { octets, port: peer.port(), is_v4 }
     }
 
-    pub(super) fn get(self) -> SocketAddr {
+    pub(crate) fn get(self) -> SocketAddr {
         let ip = Ipv6Addr::from(self.octets);
         match ip.to_ipv4_mapped().filter(|_| self.is_v4) {
             Some(ip) => (ip, self.port).into(),

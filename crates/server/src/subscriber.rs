@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use sinews_session::{Prepared, Tx};
 
-use super::peer::PeerAddress;
+use crate::peer::PeerAddress;
 use crate::topics::{Backlog, Delivery, KeyedDelivery, RuleId, Topics, is_ready, is_ready_for_keys};
 
 /// Part of a socket that its handler reaches through [`Context`](crate::Context).
@@ -18,9 +18,9 @@ pub(crate) struct SubscriberState {
     /// The socket is a session of WebTransport.
     pub(crate) has_datagrams: bool,
     /// The handler has got `close`.
-    pub(super) close_reported: bool,
+    pub(crate) close_reported: bool,
     /// Whether the connection takes another request after the body of a response; `None` for other transports.
-    pub(super) keep_alive: Option<bool>,
+    pub(crate) keep_alive: Option<bool>,
 }
 
 impl SubscriberState {
