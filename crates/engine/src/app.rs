@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 
-use crate::{Append, ConnId, DatagramSocket, Io};
+use crate::{Append, CloseReason, ConnId, DatagramSocket, Io};
 
 /// An application on a loop. One value per thread; every callback runs on that thread, one at a time.
 ///
@@ -238,31 +238,4 @@ pub struct ConnectionOrigin {
     pub listener: usize,
     /// The peer's address; `0.0.0.0:0` for a connection through a Unix socket.
     pub peer: SocketAddr,
-}
-
-/// The reason for closing a connection.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum CloseReason {
-    /// [`Io::close`] was called.
-    Requested,
-    /// Both directions ended in order: the peer's, and the local direction by [`Io::shutdown`].
-    Finished,
-    /// The peer reset the connection, or was gone during a send.
-    Reset,
-    /// [`Io::stop`] stops the loop.
-    Stopped,
-    /// The socket failed otherwise, for instance by a TCP timeout; or the connection attempt failed, for
-    /// instance because the peer refused it ([`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused)).
-    Error(std::io::Error),
-}
-
-impl From<std::io::Error> for CloseReason {
-    fn from(error: std::io::Error) -> Self {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
-        match error.kind() {
-            BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected => Self::Reset,
-            _ => Self::Error(error),
-        }
-    }
 }

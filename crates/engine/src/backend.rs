@@ -3,7 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{App, DatagramSocket, Io};
+use bytes::Bytes;
+
+use crate::slots::{ConnectionSlot, WriteState};
+use crate::{App, ConnId, DatagramSocket, Io};
 
 /// Executes the commands recorded in [`Io`] and delivers the kernel's events.
 ///
@@ -43,4 +46,17 @@ pub(crate) trait Backend<A: App> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Makes the rest of a broadcast the chain in flight. A connection that cannot take it is closed, since its
+/// stream would have a gap.
+pub(crate) fn take_unsent<A: App>(app: &mut A, io: &mut Io, conn: ConnId, rest: Bytes) -> Option<A::Chain> {
+    let is_ready = |slot: &mut ConnectionSlot| !slot.in_flight && slot.sending != WriteState::Shut;
+    let is_ready = io.slots.live_mut(conn).is_some_and(is_ready);
+    let chain = if is_ready { app.take_unsent(io, conn, rest) } else { None };
+    match io.slots.get_mut(conn) {
+        Some(slot) if chain.is_some() => slot.in_flight = true,
+        _ => io.close_for(conn, || io::Error::other("a broadcast has no chain for its rest").into()),
+    }
+    chain
 }

@@ -86,7 +86,7 @@ impl ConnectRequest {
                 if let Some(local) = self.options.local {
                     #[cfg(target_os = "linux")]
                     if local.port() == 0 {
-                        crate::ring::choose_port_at_connect(&socket)?;
+                        crate::calls::choose_port_at_connect(&socket)?;
                     }
                     socket.bind(&local.into())?;
                 }

@@ -1,7 +1,6 @@
 //! The commands of an application. They are recorded here and executed by the backend.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use crate::datagram::DatagramSockets;
 use crate::slots::{ConnectionSlot, ReadState, Slots, WriteState};
 use crate::stats::EngineCounters;
 use crate::wheel::Wheel;
-use crate::{App, Append, CloseReason, ConnId, ConnectOptions, DatagramSocket, Remote, Stats};
+use crate::{Append, CloseReason, ConnId, ConnectOptions, DatagramSocket, Remote, Stats};
 
 /// The loop as seen by its application: commands, the turn's time, counters.
 ///
@@ -335,19 +334,6 @@ impl Io {
             wheel: Wheel::new(),
             epoch: now,
         }
-    }
-
-    /// Makes the rest of a broadcast the chain in flight. A connection that cannot take it is closed, since its
-    /// stream would have a gap.
-    pub(crate) fn take_unsent<A: App>(&mut self, app: &mut A, conn: ConnId, rest: Bytes) -> Option<A::Chain> {
-        let is_ready = |slot: &mut ConnectionSlot| !slot.in_flight && slot.sending != WriteState::Shut;
-        let is_ready = self.slots.live_mut(conn).is_some_and(is_ready);
-        let chain = if is_ready { app.take_unsent(self, conn, rest) } else { None };
-        match self.slots.get_mut(conn) {
-            Some(slot) if chain.is_some() => slot.in_flight = true,
-            _ => self.close_for(conn, || io::Error::other("a broadcast has no chain for its rest").into()),
-        }
-        chain
     }
 
     pub(crate) fn accepting(&self) -> bool {

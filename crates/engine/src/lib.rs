@@ -124,6 +124,9 @@ mod any_backend;
 mod app;
 mod appending;
 mod backend;
+#[cfg(target_os = "linux")]
+mod calls;
+mod close_reason;
 mod config;
 mod connect;
 mod cpu;
@@ -143,8 +146,9 @@ mod stats;
 mod wheel;
 
 pub use any_backend::check_io_uring;
-pub use app::{App, CloseReason, ConnectionOrigin, Flow, LargeBuffer, SendChain};
+pub use app::{App, ConnectionOrigin, Flow, LargeBuffer, SendChain};
 pub use appending::Append;
+pub use close_reason::CloseReason;
 pub use config::{BackendChoice, EngineConfig, InvalidEngineConfig, UnknownBackend};
 pub use connect::{ConnectOptions, Remote};
 pub use datagram::{DatagramBatch, DatagramSocket, ReceivedDatagram};

@@ -13,7 +13,6 @@ mod accept;
 mod appends;
 mod broadcast;
 mod buffers;
-mod calls;
 mod close;
 mod connect;
 mod kernel;
@@ -40,7 +39,6 @@ use slab::Slab;
 
 use self::accept::{Arrival, RingAcceptors, parse_peer};
 use self::broadcast::SharedSends;
-pub(crate) use self::calls::choose_port_at_connect;
 use self::kernel::{Completion, RingKernel};
 pub(crate) use self::state::Ring;
 use self::state::RingLink;

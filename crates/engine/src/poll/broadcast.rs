@@ -6,6 +6,7 @@ use std::mem;
 use bytes::Bytes;
 
 use super::Poll;
+use crate::backend::take_unsent;
 use crate::io::Broadcast;
 use crate::slots::WriteState;
 use crate::{App, ConnId, Io, SendChain};
@@ -46,7 +47,7 @@ impl<C: SendChain> Poll<C> {
     /// Sends the rest of a broadcast as a chain.
     #[cold]
     fn continue_unsent<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, rest: Bytes) {
-        if let Some(chain) = io.take_unsent(app, conn, rest)
+        if let Some(chain) = take_unsent(app, io, conn, rest)
             && let Some(link) = self.link(io, conn)
         {
             link.chain = Some(chain);

@@ -13,6 +13,7 @@ use super::memory::OFFERED_MAX;
 use super::send::is_full;
 use super::state::Ring;
 use super::token::OpKind;
+use crate::backend::take_unsent;
 use crate::io::Broadcast;
 use crate::slots::WriteState;
 use crate::{App, ConnId, Io, SendChain};
@@ -151,7 +152,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
 
     /// Sends the rest of a broadcast as a chain.
     fn continue_unsent<A: App<Chain = C>>(&mut self, app: &mut A, io: &mut Io, conn: ConnId, rest: Bytes) {
-        let Some(chain) = io.take_unsent(app, conn, rest) else { return };
+        let Some(chain) = take_unsent(app, io, conn, rest) else { return };
         let mut spare_box = self.spare_boxes.pop().unwrap_or_default();
         *spare_box = Some(chain);
         if let Some(link) = self.link(io, conn) {

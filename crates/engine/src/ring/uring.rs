@@ -15,7 +15,6 @@ use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode};
 
 use super::buffers::ENTRIES;
-use super::calls::RingDescriptor;
 use super::kernel::{Completion, RingKernel, SendMode};
 use super::memory::{NAME, NAME_UNIX, NAME_V4, RingMemory, SLICES, fitting_slices};
 use super::outgoing::OutgoingSocket;
@@ -23,6 +22,7 @@ use super::setup;
 use super::token::Token;
 use super::unavailable::RingUnavailable;
 use super::wake::RingWaker;
+use crate::calls::RingDescriptor;
 use crate::{Append, DatagramSocket, EngineConfig, LargeBuffer, Listener, SendChain};
 
 pub(crate) struct Uring {

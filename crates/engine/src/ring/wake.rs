@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use io_uring::{opcode, types};
 
-use super::calls;
 use super::token::Token;
+use crate::calls;
 
 /// Wakes one loop. May outlive the loop.
 #[derive(Clone)]
