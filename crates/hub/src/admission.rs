@@ -15,9 +15,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use sinews_server::{CloseCode, Context, Handler, LogLimit, Payload, Refusal, Request};
 
-use crate::auth::{self, Denied};
-use crate::brief::brief;
+use crate::access::auth::{self, Denied};
 use crate::closing::close;
+use crate::model::brief::brief;
 
 /// Why a request is rejected, with its name in metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

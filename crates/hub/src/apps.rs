@@ -9,6 +9,7 @@ pub(crate) mod encode;
 pub(crate) mod live;
 pub(crate) mod metrics;
 pub(crate) mod position;
+pub(crate) mod report;
 pub(crate) mod signature;
 pub(crate) mod socket_ids;
 pub(crate) mod webhook;

@@ -59,7 +59,7 @@ use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
 use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
-use crate::auth::Revocation;
+use crate::access::auth::Revocation;
 use crate::connections::ConnectionCounts;
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
@@ -674,7 +674,7 @@ mod tests {
     fn revocations_of_an_outage_are_sent_again() {
         let cluster = cluster();
         let revocation = |id: &str, ago: f64| {
-            let new = Revocation::new(crate::auth::RevokedTokens::WithId(id.into()), 4e9);
+            let new = Revocation::new(crate::access::auth::RevokedTokens::WithId(id.into()), 4e9);
             Revocation { at: new.at - ago, ..new }
         };
         let sent = |all: Vec<Revocation>| {
@@ -697,7 +697,7 @@ mod tests {
     fn revocations_fit_the_messages_of_a_small_broker() {
         let cluster = cluster();
         let names = (0..200).map(|number| format!("user-{number:0100}"));
-        let of = |name: String| Revocation::new(crate::auth::RevokedTokens::OfUser(name.into()), 4e9);
+        let of = |name: String| Revocation::new(crate::access::auth::RevokedTokens::OfUser(name.into()), 4e9);
         let all: Vec<Revocation> = names.map(of).collect();
         cluster.connected(8 << 10, Instant::now(), all);
         let mut bytes = Vec::new();

@@ -29,11 +29,11 @@ use sinews_server::{CloseCode, Closed, Context, SubscriberId};
 use self::compact::Compact;
 pub(crate) use self::path::ConnectionPath;
 pub(crate) use self::selector::ConnectionSelector;
-use crate::auth::{Denied, Revocations, Rights, RightsChange};
+use crate::access::auth::{Denied, Revocations, Rights, RightsChange};
 use crate::closing::close;
-use crate::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
 use crate::model::connection_id::ConnectionId;
-use crate::problem::{Problem, code, problem};
+use crate::model::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
+use crate::model::problem::{Problem, code, problem};
 
 /// Maximum number of commands that wait for one connection.
 const COMMANDS_MAX: usize = 64;
@@ -604,7 +604,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::auth::{Revocation, RevokedTokens};
+    use crate::access::auth::{Revocation, RevokedTokens};
 
     #[derive(Default)]
     struct CountedWakes(AtomicUsize);

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_server::{
-    BackendChoice, BoundServer, CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared,
-    Publisher, Request, Stats, WebSocketEnd,
+    CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared, Publisher, Request, Stats,
+    WebSocketEnd,
 };
 
+use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
-use crate::auth::{Action, Rights, RightsChange};
+use crate::apps::report::AppsReport;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
-use crate::node::host_name;
+use crate::node::ServerInfo;
 use crate::periodic::Periodic;
 use crate::policy::{LivePolicy, log_changed_rights};
-use crate::protocol::pusher::report::AppsReport;
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::streams::report;
 use crate::topics::list::{TopicScan, TopicUse};
 use crate::topics::{HubTopics, TopicForm};
@@ -124,45 +124,6 @@ impl Handler for DashboardClient {
     }
 }
 
-/// Facts about the server that do not change while it runs.
-#[derive(Debug)]
-pub(crate) struct ServerInfo {
-    pub(crate) version: String,
-    pub(crate) commit: String,
-    threads: usize,
-    /// `io_uring` or `readiness`.
-    backend: &'static str,
-    /// `a directory` or the scheme of the broker; `None` without streams.
-    pub(crate) store: Option<String>,
-}
-
-impl Default for ServerInfo {
-    fn default() -> Self {
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { version, commit: String::new(), threads: 0, backend: "", store: None }
-    }
-}
-
-impl ServerInfo {
-    /// Completes the facts when the server is bound.
-    pub(crate) fn of(self, server: &BoundServer) -> Self {
-        let backend = if server.backend() == BackendChoice::Uring { "io_uring" } else { "readiness" };
-        Self { threads: server.monitor().metrics().loops.len(), backend, ..self }
-    }
-
-    fn to_json(&self, begin: Instant) -> Value {
-        json!({
-            "version": self.version,
-            "commit": self.commit,
-            "node": host_name(),
-            "threads": self.threads,
-            "backend": self.backend,
-            "store": self.store,
-            "uptime": begin.elapsed().as_secs(),
-        })
-    }
-}
-
 /// Publishes the report on a thread of its own.
 ///
 /// # Errors
@@ -171,7 +132,7 @@ pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
     (hub, live): (Arc<HubTopics>, LivePolicy),
-    HubServices { store, cluster }: HubServices,
+    Backends { store, cluster }: Backends,
     server_info: ServerInfo,
 ) -> io::Result<Periodic> {
     let begin = Instant::now();

@@ -33,7 +33,7 @@ use sinews_server::{
     KeySnapshot, KeyedSnapshot, Position, PresenceSnapshot, Publisher, StopHandle, TopicSnapshot,
 };
 
-use crate::auth::{Revocation, Revocations};
+use crate::access::auth::{Revocation, Revocations};
 use crate::model::MessageContent;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;

@@ -4,7 +4,7 @@ use serde_json::json;
 use sinews_server::{Request, Response};
 
 use crate::model;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 use crate::uncached::UNCACHED;
 
 /// An answer with an error as JSON.

@@ -1,6 +1,9 @@
 //! The hub, which a program embeds: options, routes, start and shutdown.
 
 mod builder;
+mod health;
+mod metrics;
+mod routes;
 mod rules;
 
 use std::fmt;
@@ -14,25 +17,25 @@ use sinews_server::{
 };
 
 pub use self::builder::{BuildError, HubBuilder};
+use crate::access::auth::Revocations;
 use crate::api;
 use crate::apps::encode;
-use crate::auth::Revocations;
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
-use crate::dashboard::{self, ServerInfo};
+use crate::dashboard;
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
-use crate::health::Readiness;
+use crate::hub::health::Readiness;
 use crate::keys::KeyStore;
 use crate::model::Creator;
 use crate::model::nodes::OtherNodes;
 use crate::model::presence;
+use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
 use crate::protocol::pusher;
-use crate::routes;
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
 use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore, SharedKeys};
 use crate::topics::{HubTopics, keys};
@@ -59,7 +62,7 @@ pub struct Hub {
     options: RouteOptions,
     live: LivePolicy,
     topics: Arc<HubTopics>,
-    services: HubServices,
+    services: Backends,
     /// Rules of topics with a history, and of durable topics.
     rules: Vec<TopicRule>,
     info: ServerInfo,
@@ -128,7 +131,7 @@ impl Hub {
     /// If a thread cannot be started.
     pub fn start(self, server: &BoundServer) -> io::Result<RunningHub> {
         let Self { topics, services, live, info, on_successor, has_predecessor, .. } = self;
-        let HubServices { store, cluster } = &services;
+        let Backends { store, cluster } = &services;
         let publisher = server.publisher();
         if let (Some(store), Some(appender)) = (store, server.appender()) {
             store.write_on_workers(appender);
@@ -197,7 +200,7 @@ const LOGIN_MAX: Duration = Duration::from_secs(5);
 #[must_use = "dropping it shuts the hub down"]
 pub struct RunningHub {
     topics: Arc<HubTopics>,
-    services: HubServices,
+    services: Backends,
     publisher: Publisher,
     handover: Handover,
     /// Threads that end when this is dropped.

@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use sinews_server::{Context, KeyError, KeyLog as _, KeyWrite, KeyWritten, Publisher};
 
 use crate::model::Creator;
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;

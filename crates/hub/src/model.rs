@@ -1,12 +1,18 @@
 //! What all parts of the hub name: topics, the content of publications, clients that create, kinds of hooks.
 
+pub(crate) mod brief;
 pub(crate) mod connection_id;
 mod content;
 mod creator;
+pub(crate) mod events;
 mod hook_kind;
+pub(crate) mod json;
+pub(crate) mod json_list;
 mod names;
 pub(crate) mod nodes;
 pub(crate) mod presence;
+pub(crate) mod problem;
+pub(crate) mod stable_hash;
 pub(crate) mod user_id;
 
 pub(crate) use self::content::{MessageContent, push_json};

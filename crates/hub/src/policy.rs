@@ -10,19 +10,19 @@ use sinews_server::{
     Response,
 };
 
+use crate::access::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
+use crate::access::hosts::HostRules;
+use crate::access::namespaces::{LiveNamespaces, NamespaceTable, Namespaces};
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason, is_script};
 use crate::apps::app::PusherApps;
 use crate::apps::live::LiveApps;
-use crate::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
 use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
 use crate::connections::{REVOKED, RegisteredConnection};
 use crate::hooks::UNANSWERED;
 use crate::hooks::{HookClient, HookCollector, HookMetrics};
-use crate::hosts::HostRules;
 use crate::http::failure;
-use crate::namespaces::{LiveNamespaces, NamespaceTable, Namespaces};
+use crate::model::problem::Problem;
 use crate::outgoing::options::HookOptions;
-use crate::problem::Problem;
 use crate::webhooks::{self, WebhookOptions, WebhookTarget, Webhooks};
 
 /// The access policy for new connections and requests: names of this server, origins of pages, and tokens.
@@ -550,9 +550,9 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::auth::AuthOptions;
+    use crate::access::auth::AuthOptions;
+    use crate::access::namespaces::Namespace;
     use crate::model::HookKind;
-    use crate::namespaces::Namespace;
 
     fn policy(has_hooks: bool) -> AccessPolicy {
         let auth = Auth::new(&AuthOptions::new()).expect("the options are valid");

@@ -2,7 +2,7 @@
 
 use sinews_server::{Request, query_pairs};
 
-use crate::brief::brief;
+use crate::model::brief::brief;
 
 /// The query parameters of one kind of request, beside [`COMMON`].
 struct RouteParameters {

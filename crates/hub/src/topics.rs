@@ -31,14 +31,14 @@ use self::publisher::reached;
 pub(crate) use self::publisher::{Exclusion, TopicPublisher};
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
+use crate::access::namespaces::order::PatternSwitch;
 use crate::apps::encode::ChannelPublication;
 use crate::apps::live::{EventTarget, LiveApps};
 use crate::connections::ConnectionRegistry;
-use crate::events::EventSink;
 use crate::model::connection_id::ConnectionId;
+use crate::model::events::EventSink;
 use crate::model::nodes::OtherNodes;
 use crate::model::{MessageContent, is_pattern, is_reserved};
-use crate::namespaces::order::PatternSwitch;
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]

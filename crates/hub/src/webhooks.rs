@@ -36,7 +36,7 @@ pub use self::options::WebhookOptions;
 pub(crate) use self::options::{WebhookTarget, targets};
 use self::queue::WebhookQueue;
 use self::reporter::StateReporter;
-use crate::events::{EventDetail, EventSink, WebhookEventKind};
+use crate::model::events::{EventDetail, EventSink, WebhookEventKind};
 use crate::model::nodes::OtherNodes;
 
 /// Time for the delivery of queued events when the server ends.

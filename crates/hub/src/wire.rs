@@ -22,7 +22,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use sinews_server::{ListenAddress, Position};
 
-use crate::auth::Revocation;
+use crate::access::auth::Revocation;
 
 /// Version of all frames except `Hello`, `Bound` and `Failed`, which different versions exchange. `Hello` may have further optional
 /// fields, which an older successor ignores. It cannot read further kinds of [`HandoverAddress`]: its handover fails, and the

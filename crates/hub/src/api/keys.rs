@@ -12,14 +12,14 @@ use sinews_server::{
 
 use super::read_topic::read_topic;
 use super::topics::content_of;
-use crate::auth::{Denied, Rights};
+use crate::access::auth::{Denied, Rights};
+use crate::access::namespaces::ConnectionRates;
 use crate::http::{failure, topic_of};
 use crate::keys::KeyStore;
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, HookKind};
-use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
-use crate::problem::{Problem, code, problem};
-use crate::request_hooks::{RequestHooks, RequestRejection};
+use crate::session::request_hooks::{RequestHooks, RequestRejection};
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 use crate::topics::keys::{key_json, key_problem, page_json, value_len};

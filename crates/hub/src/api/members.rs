@@ -6,7 +6,7 @@ use serde_json::json;
 use sinews_server::{Answer, Request, Response};
 
 use super::read_topic::read_topic;
-use crate::auth::{Denied, Rights};
+use crate::access::auth::{Denied, Rights};
 use crate::http::{failure, topic_of};
 use crate::model;
 use crate::model::presence;

@@ -2,10 +2,10 @@
 
 use sinews_server::{Answer, Request, Response};
 
-use crate::auth::{Action, Denied, Rights};
+use crate::access::auth::{Action, Denied, Rights};
+use crate::model::problem::Problem;
 use crate::policy::LivePolicy;
-use crate::problem::Problem;
-use crate::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
+use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
 
 /// Reads a topic once the right to subscribe, this check, and the hooks permit it. The hooks get the route.
 pub(super) fn read_topic(

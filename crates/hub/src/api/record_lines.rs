@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sinews_server::BodySource;
 
-use crate::json_list::TextLen;
+use crate::model::json_list::TextLen;
 use crate::streams::json::write_record;
 use crate::streams::records_from::records_from;
 

@@ -3,14 +3,14 @@
 use sinews_server::{Answer, Request, Response};
 
 use super::topics::content_of;
-use crate::auth::Denied;
+use crate::access::auth::Denied;
 use crate::hooks::HookCall;
 use crate::hooks::UNANSWERED;
 use crate::http::failure;
 use crate::model::MessageContent;
+use crate::model::problem::{Problem, code, problem};
 use crate::policy::LivePolicy;
-use crate::problem::{Problem, code, problem};
-use crate::request_hooks::{RequestHooks, RequestRejection};
+use crate::session::request_hooks::{RequestHooks, RequestRejection};
 use crate::uncached::UNCACHED;
 
 /// `POST /rpc/{method}`: the application answers.

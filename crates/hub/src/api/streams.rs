@@ -12,12 +12,12 @@ use sinews_stream::{Durability, Pending, StartPosition, Stream};
 
 use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
-use crate::auth::{Action, Rights};
+use crate::access::auth::{Action, Rights};
 use crate::http::{error_response, failure, media_type, stream_name_of};
-use crate::json::{TOO_DEEP, check_depth, encode, exceeds_depth};
 use crate::model::MessageContent;
+use crate::model::json::{TOO_DEEP, check_depth, encode, exceeds_depth};
+use crate::model::problem::{Problem, code, problem};
 use crate::policy::AccessPolicy;
-use crate::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::{FetchedRecords, READ_BYTES, fetch, read_once};
 use crate::streams::json::{described, read_text};

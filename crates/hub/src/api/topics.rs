@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
 
 use super::streams::publish_to_topic;
-use crate::auth::{Action, Denied, Rights};
-use crate::client_message;
+use crate::access::auth::{Action, Denied, Rights};
+use crate::access::namespaces::ConnectionRates;
 use crate::http::{failure, media_type, topic_of};
-use crate::json::{TOO_DEEP, exceeds_depth};
+use crate::model::json::{TOO_DEEP, exceeds_depth};
 use crate::model::{self, HookKind, MessageContent};
-use crate::namespaces::ConnectionRates;
 use crate::policy::LivePolicy;
-use crate::request_hooks::{RequestHooks, RequestRejection};
+use crate::session::client_message;
+use crate::session::request_hooks::{RequestHooks, RequestRejection};
 use crate::streams::service::StreamService;
 use crate::topics::{HubTopics, TopicPublisher};
 

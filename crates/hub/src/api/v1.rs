@@ -25,12 +25,12 @@ use sinews_server::{Answer, Request, Response, Router};
 use self::context::{ApiContext, PREFIX, failure};
 use self::operation::Operation;
 use self::table::OPERATIONS;
-use crate::brief::brief;
-use crate::dashboard::ServerInfo;
+use crate::model::brief::brief;
+use crate::model::problem::{code, problem};
+use crate::node::ServerInfo;
 use crate::policy::LivePolicy;
-use crate::problem::{code, problem};
 use crate::query::unknown_parameter;
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::topics::HubTopics;
 
 /// Adds the routes of the API.
@@ -38,7 +38,7 @@ pub(crate) fn add_to(
     router: Router,
     live: &LivePolicy,
     hub: &Arc<HubTopics>,
-    services: &HubServices,
+    services: &Backends,
     info: &ServerInfo,
 ) -> Router {
     let context = Arc::new(ApiContext {

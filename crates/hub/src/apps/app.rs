@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use sinews_server::OriginPolicy;
 
+use crate::access::namespaces::PublishRate;
 use crate::apps::signature::AppKey;
 use crate::apps::webhook::PusherWebhook;
 use crate::model::check_name;
-use crate::namespaces::PublishRate;
 use crate::webhooks::WebhookTarget;
 
 /// Maximum number of apps.
@@ -465,7 +465,7 @@ impl PusherApps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::WebhookEventKind;
+    use crate::model::events::WebhookEventKind;
 
     #[test]
     fn invalid_apps_are_rejected_with_their_id() {

@@ -11,7 +11,7 @@ use sinews_server::{Kind, Member, Position, Prepared, PresenceMessage, PresenceU
 
 use crate::apps::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use crate::apps::position;
-use crate::json::read_object;
+use crate::model::json::read_object;
 use crate::model::user_id::{has_number_id, push_user_id, user_id_json};
 use crate::model::{MessageContent, push_json};
 

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use sinews_server::{Prepared, SubscriberId};
 
+use crate::access::namespaces::PublishRate;
 use crate::apps::app::{PusherApp, PusherApps};
 use crate::apps::budget::RecoveryBudget;
 use crate::apps::cache::{CacheBounds, CachedEvent, EventCache, EventOrigin};
 use crate::apps::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use crate::apps::metrics::PusherCounters;
 use crate::apps::socket_ids::SocketIds;
-use crate::brief::brief;
+use crate::model::brief::brief;
 use crate::model::nodes::NodePublicationId;
-use crate::namespaces::PublishRate;
 
 /// The apps in force.
 #[derive(Debug)]

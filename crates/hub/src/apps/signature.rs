@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use percent_encoding::percent_decode_str;
 use ring::hmac;
 
-use crate::brief::brief;
+use crate::model::brief::brief;
 
 /// A key of an app, with its secret.
 #[derive(Clone)]

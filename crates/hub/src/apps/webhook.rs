@@ -14,8 +14,8 @@ use crate::apps::channel::{
 };
 use crate::apps::encode::client_event_fields;
 use crate::apps::signature::AppKey;
-use crate::brief::brief;
-use crate::events::{EventContent, EventDetail, WebhookEventKind};
+use crate::model::brief::brief;
+use crate::model::events::{EventContent, EventDetail, WebhookEventKind};
 use crate::model::user_id::{has_number_id, user_id_json};
 use crate::outgoing::http::trusted_certificates;
 use crate::outgoing::options::HookUrl;

@@ -12,7 +12,7 @@ use sinews_server::{CloseCode, Prepared, Publisher};
 
 use super::cached_events::cached_event;
 use super::message::NodeId;
-use crate::auth::{Revocation, RightsChange};
+use crate::access::auth::{Revocation, RightsChange};
 use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
 use crate::policy::LivePolicy;

@@ -7,7 +7,7 @@ use super::Cluster;
 use super::message::NodeId;
 use super::nodes::{Heartbeat, NODES_MAX};
 use super::times::{NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME};
-use crate::brief::brief;
+use crate::model::brief::brief;
 
 impl Cluster {
     pub(super) fn note_heartbeat(&self, node: NodeId, heartbeat: Heartbeat, now: Instant) {

@@ -17,10 +17,10 @@ use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read
 use super::nodes::Heartbeat;
 use super::pending::PendingWork;
 use super::revocations::RevocationExchange;
-use crate::auth::RevocationDigest;
+use crate::access::auth::RevocationDigest;
 use crate::model::nodes::NodePublicationId;
+use crate::model::problem::{code, problem};
 use crate::policy::LivePolicy;
-use crate::problem::{code, problem};
 use crate::topics::HubTopics;
 
 /// What handles messages of other nodes.

@@ -3,7 +3,7 @@
 use super::nats::write_number;
 use super::options::ClusterOptions;
 use super::protocol::{BrokerEvent, Received, with_remedy};
-use crate::brief::without_secret;
+use crate::model::brief::without_secret;
 
 /// Largest payload: the default limit of a Redis string.
 pub(super) const MAX_PAYLOAD: usize = 512 << 20;

@@ -9,7 +9,7 @@ use sinews_server::Publisher;
 
 use super::Cluster;
 use super::interest::{ALL_NODES, THIS_NODE};
-use crate::brief::brief;
+use crate::model::brief::brief;
 use crate::topics::HubTopics;
 
 /// Rejected topics of which clients are notified at once, once a second. Further ones are in the metric only.

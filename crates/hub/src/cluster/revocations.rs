@@ -8,7 +8,7 @@ use super::announcer::WAITING_PARTS_MAX;
 use super::message::NodeId;
 use super::nodes::Nodes;
 use super::{Cluster, REVOCATIONS_PER_MESSAGE};
-use crate::auth::{Revocation, Revocations};
+use crate::access::auth::{Revocation, Revocations};
 
 /// Time between two heartbeats of a node with different revocations after which they are requested. Digests leave out
 /// revocations on their way, but a broker or a node may be slow.
@@ -137,7 +137,7 @@ impl LastRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::RevokedTokens;
+    use crate::access::auth::RevokedTokens;
     use crate::cluster::options::ClusterOptions;
 
     const OWN: NodeId = NodeId { id: 5, start: 0 };

@@ -7,7 +7,7 @@ use std::time::Instant;
 use sinews_server::LogLimit;
 
 use super::{ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, STEP};
-use crate::auth::{Revocation, RevocationError, Revocations, RevokedTokens};
+use crate::access::auth::{Revocation, RevocationError, Revocations, RevokedTokens};
 use crate::closing::TOKEN_EXPIRED;
 
 /// Limit of the lines about revocations that this process does not store.
@@ -71,7 +71,7 @@ mod tests {
     use sinews_server::SubscriberId;
 
     use super::*;
-    use crate::auth::Rights;
+    use crate::access::auth::Rights;
     use crate::connections::{ConnectionPath, RegisteredConnection};
 
     #[test]

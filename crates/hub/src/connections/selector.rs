@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ClientConnection;
-use crate::auth::RevokedTokens;
+use crate::access::auth::RevokedTokens;
 
 /// The connections that a command names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{ConnectionCommand, ConnectionRegistry, ConnectionSelector};
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Maximum number of connections of one node that a request subscribes or unsubscribes: it waits for all of them.
 const CHANGED_MAX: usize = 1_000;

@@ -15,7 +15,7 @@ use sinews_server::{
 };
 
 use super::VARIABLE;
-use crate::auth::{Revocation, Revocations};
+use crate::access::auth::{Revocation, Revocations};
 use crate::model::MessageContent;
 use crate::topics::HubTopics;
 use crate::topics::shared_keys::Claim;

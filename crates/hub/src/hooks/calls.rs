@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::auth::Rights;
+use crate::access::auth::Rights;
+use crate::access::namespaces::{ConnectionRates, TopicHook};
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{HookKind, MessageContent};
-use crate::namespaces::{ConnectionRates, TopicHook};
 use crate::outgoing::options::HookOptions;
-use crate::problem::{Problem, code, problem};
 
 /// Longest name of a method in bytes.
 const METHOD_MAX: usize = 128;

@@ -25,9 +25,9 @@ use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
 use crate::model::HookKind;
+use crate::model::problem::{Problem, code};
 use crate::outgoing::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
 use crate::outgoing::options::{HookFailure, HookOptions, HookUrl, parse_url};
-use crate::problem::{Problem, code};
 
 /// Sends the requests to hooks. Dropping it ends its thread after the requests in progress.
 pub(crate) struct HookClient {

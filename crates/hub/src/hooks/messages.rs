@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::auth::ASSIGNED_MAX;
-use crate::brief::{brief, brief_error};
-use crate::json::{TOO_DEEP, exceeds_depth};
+use crate::access::auth::ASSIGNED_MAX;
 use crate::model::HookKind;
+use crate::model::brief::{brief, brief_error};
+use crate::model::json::{TOO_DEEP, exceeds_depth};
 
 /// The answer of the application.
 #[derive(Debug, Default, Deserialize)]

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use sinews_server::{Config, DeflateMode};
 
 use super::Hub;
-use crate::auth::Auth;
-use crate::auth::options::{AuthError, AuthOptions};
+use crate::access::auth::Auth;
+use crate::access::auth::options::{AuthError, AuthOptions};
+use crate::access::hosts::HostRules;
 use crate::cluster::Cluster;
 use crate::cluster::options::ClusterOptions;
-use crate::dashboard::ServerInfo;
 use crate::handover::SuccessorCallback;
 use crate::handover::predecessor::Predecessor;
-use crate::hosts::HostRules;
 use crate::hub::rules::{HubRules, check_compaction};
 use crate::model::check_pattern;
 use crate::model::nodes::OtherNodes;
+use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
 use crate::protocol::pusher;
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
@@ -280,7 +280,7 @@ impl HubBuilder {
             options: self.options,
             live,
             topics: Arc::new(topics),
-            services: HubServices { store, cluster },
+            services: Backends { store, cluster },
             rules: built.rules,
             info,
             on_successor: self.on_successor,

@@ -2,8 +2,8 @@
 
 use sinews_server::{HistoryPolicy, SlowConsumer, TopicRule};
 
-use crate::namespaces::order::{PatternSwitch, covers, order, overlap};
-use crate::namespaces::{Namespace, Namespaces};
+use crate::access::namespaces::order::{PatternSwitch, covers, order, overlap};
+use crate::access::namespaces::{Namespace, Namespaces};
 use crate::streams::follow;
 use crate::streams::options::StreamOptions;
 use crate::topics::TopicForm;

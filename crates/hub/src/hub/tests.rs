@@ -13,7 +13,7 @@ use sinews_server::{
 };
 
 use super::*;
-use crate::auth::{Auth, AuthOptions};
+use crate::access::auth::{Auth, AuthOptions};
 use crate::model::MessageContent;
 use crate::model::nodes::NodePublicationId;
 use crate::wire::{HandoverSender, frame_queue};

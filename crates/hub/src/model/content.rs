@@ -9,9 +9,9 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Kind, Position, Prepared};
 
-use crate::events::EventContent;
-use crate::json::check_depth;
-use crate::problem::Problem;
+use crate::model::events::EventContent;
+use crate::model::json::check_depth;
+use crate::model::problem::Problem;
 
 /// The content of a publication.
 #[derive(Clone, Debug)]

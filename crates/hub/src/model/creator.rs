@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU64;
 
-use crate::stable_hash::{fnv, mix};
+use crate::model::stable_hash::{fnv, mix};
 
 /// A client that creates streams: the subject of its token, its app of the Pusher protocol, or its address. An IPv6 address
 /// counts by its first 64 bits, usually the network of one customer.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
-use crate::stable_hash::{fnv, mix};
+use crate::model::stable_hash::{fnv, mix};
 
 /// The other nodes of a cluster.
 pub(crate) trait OtherNodes: Debug + Send + Sync {

@@ -12,13 +12,13 @@ use sinews_stream::record::Records;
 use sinews_stream::{Appended, ReadResult, Stream};
 
 use self::wire::{ANY, BinaryHead, BinaryRequest, HEAD, op};
+use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
-use crate::auth::{Action, Rights, RightsChange};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, ConnectionRegistry, RegisteredConnection};
 use crate::model;
+use crate::model::problem::{Problem, code, problem};
 use crate::policy::{LivePolicy, log_changed_rights};
-use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::errors::malformed;
 use crate::streams::fetch::FetchedRecords;

@@ -28,12 +28,12 @@ use self::request::{RequestedFormat, RequestedTopic, TopicsRequest};
 use super::json::JsonClient;
 use super::json::members::PresenceDetail;
 use super::json::streams::JsonStreams;
-use crate::auth::{Action, Denied, Rights};
+use crate::access::auth::{Action, Denied, Rights};
 use crate::closing::close;
 use crate::http::failure;
+use crate::model::problem::Problem;
 use crate::policy::LivePolicy;
-use crate::problem::Problem;
-use crate::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
+use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
 use crate::topics::HubTopics;
 
 /// Answers requests for the messages of topics.

@@ -11,7 +11,6 @@ mod health;
 mod incoming;
 mod liveness;
 mod recovery;
-pub(crate) mod report;
 mod services;
 mod subscriptions;
 mod users;
@@ -30,7 +29,7 @@ use self::services::PusherServices;
 use crate::apps::live::LiveApps;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::topics::HubTopics;
 
 /// Adds the routes of clients and of the HTTP API.
@@ -38,7 +37,7 @@ pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
     (live, hub): (&LivePolicy, &Arc<HubTopics>),
-    (hub_services, check): (&HubServices, &HealthCheck),
+    (hub_services, check): (&Backends, &HealthCheck),
 ) -> Router {
     let apps = live.policy().live_apps().clone();
     if let Some(bytes) = options.pusher_recovery_bytes {

@@ -10,17 +10,17 @@ use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 
 use self::appender::TopicAppender;
 use self::hooks::RawHooks;
+use crate::access::auth::{Action, Rights, RightsChange};
+use crate::access::namespaces::ConnectionRates;
 use crate::admission::HandshakeRejection;
-use crate::auth::{Action, Rights, RightsChange};
-use crate::client_message;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::http::topic_of;
+use crate::model::problem::code;
 use crate::model::{self, MessageContent};
-use crate::namespaces::ConnectionRates;
 use crate::policy::{LivePolicy, log_changed_rights};
-use crate::problem::code;
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
+use crate::session::client_message;
 use crate::streams::service::StreamService;
 use crate::topics::{self, HubTopics, TopicForm};
 

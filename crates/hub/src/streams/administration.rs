@@ -8,9 +8,9 @@ use super::durable_keys::TOMBSTONE_RETENTION;
 use super::errors::{created, unusable};
 use super::groups::check_group_name;
 use super::service::StreamService;
-use crate::brief::brief;
 use crate::model;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 
 /// A change of the configuration of a stream. `None` leaves a value as it is.
 #[derive(Clone, Copy, Debug, Default)]

@@ -29,8 +29,8 @@ use super::store::{
     Deduplication, GroupPosition, IfMissing, OffsetLookup, OlderRecords, PartitionSource, PendingWrite,
     ReadFailure, SharedOpening, StoreFuture, StreamStore,
 };
-use crate::brief::brief;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 
 /// Time that a shutdown waits for the broker's outstanding acknowledgements.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);

@@ -24,8 +24,8 @@ use super::service::StreamService;
 use super::store::{PendingWrite, SharedOpening};
 use super::subscription::{GroupMembership, SendStep, StreamSubscription};
 use super::wake_flag::WakeFlag;
-use crate::auth::{Denied, Rights};
-use crate::problem::{Problem, code, problem};
+use crate::access::auth::{Denied, Rights};
+use crate::model::problem::{Problem, code, problem};
 
 /// The streams of one connection.
 pub(crate) struct ConnectionStreams<I> {

@@ -11,10 +11,10 @@ use std::time::Duration;
 use sinews_stream::{DeleteError, Streams};
 
 use super::service::StreamService;
-use crate::auth::{Action, Rights};
+use crate::access::auth::{Action, Rights};
 use crate::model;
+use crate::model::problem::{Problem, code, problem};
 use crate::periodic::Periodic;
-use crate::problem::{Problem, code, problem};
 
 /// Concurrent deletions: each one waits for the disk on a thread of its own.
 const DELETIONS_MAX: usize = 16;

@@ -11,7 +11,7 @@ use sinews_stream::{OpenError, Streams, StreamsConfig};
 use super::options::{BrokerIdentity, StreamOptions};
 use super::service::StreamService;
 use super::temporary::TemporaryDirectory;
-use crate::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSwitch;
 
 /// A directory of streams.
 enum StreamDirectory {

@@ -21,7 +21,7 @@ use tokio::runtime;
 use super::service::StreamService;
 use super::store::{IfMissing, SharedOpening, StoreFuture};
 use crate::model;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Time between two listings of the broker's streams, while a pattern has subscribers: the delay of the first message of
 /// a new topic.

@@ -26,9 +26,9 @@ pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
 use super::store::StoreFuture;
 use super::waiting_tasks::WaitingTasks;
-use crate::brief::brief;
-use crate::namespaces::order::PatternSwitch;
-use crate::problem::{Problem, code, problem};
+use crate::access::namespaces::order::PatternSwitch;
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::{FaultCause, RejectedWrites};
 
 /// The durable keys of all topics.

@@ -31,10 +31,10 @@ use super::records_from::records_from;
 use super::request::now;
 use super::waiting_tasks::WaitingTasks;
 use super::wake_flag::WakeFlag;
-use crate::brief::brief;
+use crate::access::namespaces::order::{PatternSwitch, overlap};
 use crate::model::MessageContent;
-use crate::namespaces::order::{PatternSwitch, overlap};
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::topics::HubTopics;
 
 /// The durable topics.

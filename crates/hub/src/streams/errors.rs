@@ -3,8 +3,8 @@
 use sinews_stream::record::RecordError;
 use sinews_stream::{AppendError, CommitError, CreateError, StreamError};
 
-use crate::brief::brief;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 
 /// The error of a server without streams.
 pub(crate) const STREAMS_DISABLED: &str =

@@ -7,7 +7,7 @@ use sinews_stream::{ReadResult, StartPosition, Stream};
 
 use super::service::StreamService;
 use super::store::{PartitionSource, ReadFailure};
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 
 /// The result of one fetch.
 pub(crate) struct FetchedRecords {

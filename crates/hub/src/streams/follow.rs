@@ -20,8 +20,8 @@ use super::record_content::content_of;
 use super::records_from::records_from;
 use super::service::StreamService;
 use super::store::{PartitionSource, ReadFailure};
-use crate::brief::brief;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::topics::{TopicForm, subscription_fault};
 
 /// The state of one subscription.

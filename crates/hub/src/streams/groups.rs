@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
-use crate::brief::brief;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 
 /// The groups with members on this server, by stream.
 #[derive(Debug, Default)]

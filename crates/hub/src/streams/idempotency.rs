@@ -16,8 +16,8 @@ use super::records_from::records_from;
 use super::request::now;
 use super::service::StreamService;
 use super::store::{Deduplication, PartitionSource, ReadFailure};
-use crate::auth::{Action, Rights};
-use crate::problem::Problem;
+use crate::access::auth::{Action, Rights};
+use crate::model::problem::Problem;
 
 /// Records at the end of a stream whose idempotency keys are known: more than the publications that a process remembers.
 pub(crate) const RECORDS_MAX: u64 = 65_536;

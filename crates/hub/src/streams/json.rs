@@ -12,8 +12,8 @@ use sinews_stream::{GroupInfo, Lookup, ReadResult, Stream, StreamInfo, StreamSta
 use super::fetch::READ_BYTES;
 use super::records_from::{RecordsFrom, records_from};
 use super::service::StreamService;
-use crate::json::is_deliverable;
-use crate::json_list::JsonListItem;
+use crate::model::json::is_deliverable;
+use crate::model::json_list::JsonListItem;
 
 /// Consumer groups of a page.
 pub(crate) const GROUPS_MAX: usize = 1_000;

@@ -30,8 +30,8 @@ use self::membership::NodeMembership;
 use self::record::StoredClaim;
 use super::durable_keys;
 use super::durable_topics::single_partition;
-use crate::namespaces::order::PatternSwitch;
-use crate::problem::Problem;
+use crate::access::namespaces::order::PatternSwitch;
+use crate::model::problem::Problem;
 use crate::topics::key_faults::{FaultCause, FaultCounts, RejectedWrites, StorageError};
 use crate::topics::shared_keys::{Claim, ReplicaStore, SharedKeys};
 

@@ -6,9 +6,9 @@ use super::durable_keys::STREAM_PREFIX;
 use super::json::{ListedStream, listed};
 use super::key_replicas::REPLICAS_NAME;
 use super::service::StreamService;
-use crate::auth::{Action, Rights};
-use crate::json_list::{JsonList, page_end};
-use crate::problem::Problem;
+use crate::access::auth::{Action, Rights};
+use crate::model::json_list::{JsonList, page_end};
+use crate::model::problem::Problem;
 
 /// Streams of a page.
 pub(crate) const STREAMS_MAX: usize = 1_000;

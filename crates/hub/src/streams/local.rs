@@ -20,9 +20,9 @@ use super::store::{
     Deduplication, GroupPosition, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening,
     StoreFuture, StreamStore,
 };
-use crate::brief::brief;
+use crate::model::brief::brief;
 use crate::model::parse_patterns;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Stores streams in the log of this node.
 pub(crate) struct LocalStore {

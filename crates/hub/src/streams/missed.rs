@@ -14,7 +14,7 @@ use super::records_from::records_from;
 use super::service::StreamService;
 use super::store::ReadFailure;
 use crate::model::MessageContent;
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 use crate::topics::HubTopics;
 
 /// The records behind a position.

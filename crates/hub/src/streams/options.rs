@@ -8,7 +8,7 @@ use sinews_stream::broker::Broker;
 use sinews_stream::{Fsync, StreamConfig};
 
 use super::quota::CreationLimits;
-use crate::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSwitch;
 
 /// Options of durable streams: where they are stored, and what a new stream looks like.
 #[derive(Clone)]

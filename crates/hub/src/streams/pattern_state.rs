@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use sinews_server::{TopicName, TopicPattern};
 use tokio::sync::Notify;
 
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// The patterns of a node's subscriptions, and the streams at the broker.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::Creator;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Limits of the streams that one client creates: the subject of its token, its app of the Pusher protocol, or its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use sinews_stream::record::{Record, ValueKind};
 
-use crate::json::is_deliverable;
 use crate::model::MessageContent;
+use crate::model::json::is_deliverable;
 
 /// The content of a record for protocols that know no events. Its declared kind was not checked.
 pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {

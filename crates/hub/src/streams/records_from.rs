@@ -5,7 +5,7 @@ use std::ops::Range;
 use sinews_stream::record::{self, BatchIter, Record, RecordIter};
 use sinews_stream::{Partition, ReadError};
 
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Bytes of one read.
 const READ_BYTES: usize = 1 << 20;

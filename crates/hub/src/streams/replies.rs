@@ -4,7 +4,7 @@ use sinews_server::{Context, Sent};
 use sinews_stream::{Appended, ReadResult};
 
 use super::fetch::FetchedRecords;
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 
 /// Encodes replies and events for one protocol.
 pub(crate) trait Replies {

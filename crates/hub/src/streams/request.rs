@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sinews_stream::record::Records;
 use sinews_stream::{Durability, Partition, StartPosition, Stream};
 
-use crate::brief::brief;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 
 /// The partition that a request addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,10 +30,10 @@ use super::store::{
     StreamStore,
 };
 use super::temporary::TemporaryDirectory;
-use crate::auth::{Action, Rights};
+use crate::access::auth::{Action, Rights};
+use crate::access::namespaces::order::PatternSwitch;
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, MessageContent};
-use crate::namespaces::order::PatternSwitch;
-use crate::problem::{Problem, code, problem};
 use crate::topics::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::ReplicaStore as _;

@@ -12,7 +12,7 @@ use sinews_stream::{
     StreamConfig, Streams,
 };
 
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// A result that the store gives later.
 pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;

@@ -14,7 +14,7 @@ use super::replies::{AssignedPartition, Replies, ReplyContext};
 use super::service::StreamService;
 use super::store::{OffsetLookup, PartitionSource, ReadFailure};
 use super::wake_flag::WakeFlag;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 pub(super) struct StreamSubscription<I> {
     pub(super) id: I,

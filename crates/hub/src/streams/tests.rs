@@ -15,8 +15,8 @@ use super::errors::malformed;
 use super::json::write_record;
 use super::options::CreationRules;
 use super::service::StreamService;
-use crate::auth::{Auth, AuthOptions};
-use crate::hosts::HostRules;
+use crate::access::auth::{Auth, AuthOptions};
+use crate::access::hosts::HostRules;
 use crate::policy::{AccessPolicy, LivePolicy};
 use crate::protocol::binary::BinaryClient;
 

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::Value;
 use sinews_server::{Position, Prepared, ReplayFrom, Topics};
 
-use crate::brief::brief;
-use crate::json_list::JsonListItem;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::json_list::JsonListItem;
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::record_content::content_of;
 use crate::streams::records_from::records_from;

@@ -17,8 +17,8 @@ use sinews_server::{Position, Publisher, TopicSnapshot};
 use super::channels::PublishedChannel;
 use super::node_publications::QueuedPublication;
 use super::{HubTopics, TopicForm, TopicPublisher};
+use crate::access::auth::Revocation;
 use crate::apps::encode::{ChannelPublication, parse_socket_id, socket_id_text};
-use crate::auth::Revocation;
 use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::NodePublicationId;
 use crate::model::{MessageContent, is_reserved};
@@ -411,9 +411,9 @@ mod tests {
     use sinews_server::{BoundServer, HistoryPolicy, Router, Server, TopicRule};
 
     use super::*;
+    use crate::access::namespaces::order::PatternSwitch;
     use crate::apps::app::{PusherApp, PusherApps};
     use crate::apps::live::LiveApps;
-    use crate::namespaces::order::PatternSwitch;
     use crate::wire::{FrameReceiver, frame_queue};
 
     /// A process without workers; the test reads its histories.

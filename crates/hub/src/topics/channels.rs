@@ -15,7 +15,7 @@ use super::{Exclusion, HubTopics, TopicForm, TopicPublisher, reached};
 use crate::apps::channel::USER_CHANNEL;
 use crate::apps::encode::{ChannelPublication, subscription_error, user_channel};
 use crate::apps::live::EventTarget;
-use crate::events::{EventDetail, WebhookEventKind};
+use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::nodes::NodePublicationId;
 
 /// Locks of topics. A topic takes one during a publication.

@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use sinews_stream::record::RecordError;
 use sinews_stream::{AppendError, CreateError, StreamError};
 
-use crate::brief::brief;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 
 /// Why a node does not store durable keys: a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use sinews_server::{
     KeyChange, KeyCondition, KeyError, KeyLogError, KeyPage, KeyWrite, KeyedUpdate, Position, Prepared,
 };
 
-use crate::json_list::{JsonList, JsonListItem};
 use crate::model::MessageContent;
-use crate::problem::{Problem, code, problem};
+use crate::model::json_list::{JsonList, JsonListItem};
+use crate::model::problem::{Problem, code, problem};
 
 impl MessageContent {
     /// The stored form of a key's value.

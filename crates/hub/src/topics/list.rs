@@ -7,7 +7,7 @@ use sinews_server::{Publisher, TopicName, TopicPattern};
 
 use super::TopicForm;
 use crate::model::check_subscription;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Maximum number of topics that one look at the list reads, so that other work of the thread is not delayed.
 const SCAN_MAX: usize = Publisher::TOPICS_MAX;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sinews_server::{KeyError, KeyWrite, KeyWritten, Position};
 
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 use crate::topics::key_faults::FaultCause;
 
 /// A node owns the keys of a topic in an epoch.

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::events::EventDetail;
+use crate::model::events::EventDetail;
 
 /// Number of subscribers up to which each change is reported.
 const EACH_MAX: usize = 100;

@@ -11,7 +11,7 @@ use ring::hmac;
 use serde_json::{Value, json};
 
 use super::event::WebhookEvent;
-use crate::events::{ClosedConnection, EventContent, EventDetail};
+use crate::model::events::{ClosedConnection, EventContent, EventDetail};
 use crate::model::presence;
 use crate::outgoing::http::{SIGNATURE, signature};
 

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::events::EventDetail;
+use crate::model::events::EventDetail;
 
 /// An event, with an id that it retains in all retries and for all webhooks.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use sinews_server::{TopicName, TopicPattern};
 
-use crate::events::{EventDetail, WebhookEventKind};
+use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::is_reserved;
 
 /// The events that a webhook wants.

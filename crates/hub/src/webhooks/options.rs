@@ -11,8 +11,8 @@ use tokio_rustls::TlsConnector;
 
 use super::encoder::{JsonEncoder, WebhookEncoder};
 use super::filter::EventFilter;
-use crate::events::WebhookEventKind;
 use crate::model::check_pattern;
+use crate::model::events::WebhookEventKind;
 use crate::outgoing::http::{HookTransport, tls_connector, trusted_certificates};
 use crate::outgoing::options::HookUrl;
 

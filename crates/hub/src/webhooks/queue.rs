@@ -228,7 +228,7 @@ mod tests {
     use super::super::event::EventNumbers;
     use super::super::options::WebhookOptions;
     use super::*;
-    use crate::events::{EventContent, EventDetail};
+    use crate::model::events::{EventContent, EventDetail};
 
     fn receiver(options: WebhookOptions) -> (WebhookQueue, Arc<WebhookTarget>, EventNumbers) {
         let receiver = WebhookQueue::new(options.target().unwrap());

@@ -12,7 +12,7 @@ use sinews_server::{Member, Publisher, TopicPresence, Topics};
 use super::filter::EventFilter;
 use super::options::WebhookTarget;
 use super::states::TopicStates;
-use crate::events::EventDetail;
+use crate::model::events::EventDetail;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
 /// Maximum number of members that are taken at once from presence, which is locked meanwhile.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sinews_server::Member;
 
 use super::counts::SubscriberCounts;
-use crate::events::EventDetail;
+use crate::model::events::EventDetail;
 use crate::model::user_id::has_number_id;
 
 /// The reported state of topics, with one grace for absences.

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sinews_server::Request;
 
-use crate::brief::brief_error;
-use crate::json::read_object;
+use crate::model::brief::brief_error;
+use crate::model::json::read_object;
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, MessageContent};
-use crate::problem::{Problem, code, problem};
 
 /// Reads the body.
 pub(super) fn read<'a, T: Deserialize<'a>>(request: &Request<'a>) -> Result<T, Problem> {

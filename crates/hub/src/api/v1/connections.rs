@@ -12,10 +12,9 @@ use sinews_server::{Answer, CloseCode, Request};
 use super::body::{bool_query, limit_of, read, text_query};
 use super::context::{ApiContext, Executed, failure, success};
 use super::topics::{page, partial, yield_now};
-use crate::auth::{
+use crate::access::auth::{
     ApiRight, ApiRights, Revocation, RevocationError, RevocationStored, RevokedTokens, Rights, RightsChange,
 };
-use crate::brief::brief;
 use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
 use crate::cluster::commands::{NodeCommand, NodeResults};
 use crate::connections::subscribe::SubscriptionChange;
@@ -23,8 +22,9 @@ use crate::connections::{
     ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, described,
 };
 use crate::model;
+use crate::model::brief::brief;
 use crate::model::connection_id::ConnectionId;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Maximum number of connections in one answer.
 const LISTED_MAX: usize = 1_000;

@@ -9,13 +9,13 @@ use serde_json::Value;
 use sinews_server::{Answer, Monitor, Response};
 
 use super::idempotency::RecentPublications;
-use crate::auth::{ApiRight, ApiRights};
+use crate::access::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
-use crate::json::encode;
-use crate::json_list::{JsonList, JsonListItem};
 use crate::keys::KeyStore;
+use crate::model::json::encode;
+use crate::model::json_list::{JsonList, JsonListItem};
+use crate::model::problem::{Problem, code};
 use crate::policy::LivePolicy;
-use crate::problem::{Problem, code};
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 use crate::uncached::UNCACHED;

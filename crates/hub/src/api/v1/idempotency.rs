@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 
 use crate::api::streams::StoredPublication;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::idempotency::RecentRecords;
 
 /// Time that a publication is remembered: longer than a backend retries.

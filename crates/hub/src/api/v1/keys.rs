@@ -13,10 +13,10 @@ use sinews_server::{Answer, KeyWrite, KeyWritten, Position, Request};
 
 use super::body::{content_of, read, topic_of};
 use super::context::{ApiContext, Executed, failure, success};
-use crate::auth::{ApiRight, ApiRights};
-use crate::json::present;
+use crate::access::auth::{ApiRight, ApiRights};
 use crate::model::Creator;
-use crate::problem::{Problem, code, problem};
+use crate::model::json::present;
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::service::StreamService;
 use crate::topics::keys::with_condition;
 use crate::topics::shared_keys::KeyWriteOutcome;

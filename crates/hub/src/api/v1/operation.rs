@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sinews_server::Request;
 
 use super::context::{ApiContext, Executed, PREFIX};
-use crate::auth::{ApiRight, ApiRights};
+use crate::access::auth::{ApiRight, ApiRights};
 
 /// An operation: a method and a path.
 pub(super) struct Operation {
@@ -104,7 +104,7 @@ impl Operation {
         match (&self.execute, rights) {
             (OperationHandler::Open(execute), _) => execute(),
             (OperationHandler::WithRights(execute), Some(rights)) => execute(context, rights, request),
-            (OperationHandler::WithRights(_), None) => Err(crate::auth::ApiKeys::disabled()),
+            (OperationHandler::WithRights(_), None) => Err(crate::access::auth::ApiKeys::disabled()),
         }
     }
 }

@@ -15,13 +15,13 @@ use super::body::{content_of, parse, read};
 use super::context::{ApiContext, Executed, failure, text_success};
 use super::idempotency::{ApiPublication, Published, check_key};
 use super::topics::matching_topics_of_all_nodes;
+use crate::access::auth::{ApiRight, ApiRights, Rights};
 use crate::api::streams::{StoredPublication, append_to_topic};
-use crate::auth::{ApiRight, ApiRights, Rights};
-use crate::brief::brief;
-use crate::json::present;
+use crate::model::brief::brief;
 use crate::model::connection_id::ConnectionId;
+use crate::model::json::present;
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, MessageContent, push_json};
-use crate::problem::{Problem, code, problem};
 use crate::topics::TopicPublisher;
 use crate::topics::list::TopicScan;
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sinews_server::Request;
 
 use super::context::{ApiContext, Executed, success};
-use crate::auth::ApiRights;
+use crate::access::auth::ApiRights;
 use crate::cluster::observe::ClusterNode;
 
 /// `GET /info`.

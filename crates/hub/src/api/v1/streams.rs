@@ -11,10 +11,10 @@ use sinews_stream::{Durability, StartPosition, Stream};
 
 use super::body::{limit_of, read, text_query};
 use super::context::{ApiContext, Executed, failure, list_success, success};
-use crate::auth::{Action, ApiRight, ApiRights, Rights};
-use crate::json_list::{JsonList, page_end};
+use crate::access::auth::{Action, ApiRight, ApiRights, Rights};
 use crate::model;
-use crate::problem::{Problem, code, problem};
+use crate::model::json_list::{JsonList, page_end};
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::administration::StreamChange;
 use crate::streams::errors::STREAMS_DISABLED;
 use crate::streams::json::{GROUPS_MAX, group_lags, info_json};

@@ -10,7 +10,7 @@ use super::schemas::{
     STREAM, STREAM_CHANGE, STREAM_GROUPS_LISTED, STREAM_INFO, SUBSCRIPTION, USER,
 };
 use super::{connections, keys, openapi, publish, server, streams, topics};
-use crate::auth::ApiRight;
+use crate::access::auth::ApiRight;
 
 /// All operations, in the order of the document.
 pub(super) static OPERATIONS: &[Operation] = &[

@@ -5,7 +5,7 @@
 
 use std::cmp::{Ordering, Reverse};
 
-use crate::stable_hash::{fnv, mix};
+use crate::model::stable_hash::{fnv, mix};
 use crate::topics::shared_keys::Claim;
 
 impl Claim {

@@ -16,12 +16,12 @@ use super::shared::UnstoredWrite;
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{KeyDecoder, KeyEncoder, Precursor};
 use super::writes::WRITE_TIMEOUT;
-use crate::brief::brief;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::log_limit::LACKED_KEYS;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::cluster::times::RETURN_TIME;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::FaultCause;
 use crate::topics::shared_keys::Claim;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::claim::{topic_hash, weight};
 use super::replicator::KeyReplicator;
 use super::settling::KeysHeartbeat;
-use crate::stable_hash::mix;
+use crate::model::stable_hash::mix;
 
 /// Time after the login after which a node continues although the nodes report different nodes: a broker of several servers
 /// perhaps does not pass on all heartbeats.

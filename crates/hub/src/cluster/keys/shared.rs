@@ -9,9 +9,9 @@ use std::time::Instant;
 use futures_channel::oneshot;
 use sinews_server::{KeyError, KeyReplication, KeyWrite, KeyWritten};
 
-use crate::brief::brief;
 use crate::cluster::outbox::Outbox;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, ReplicaStore, SharedKeys};

@@ -21,7 +21,7 @@ use crate::cluster::options::BrokerKind;
 use crate::cluster::outbox::Outbox;
 use crate::cluster::subject::Subjects;
 use crate::cluster::times::{NODE_TIMEOUT, RETURN_TIME};
-use crate::problem::{Problem, code};
+use crate::model::problem::{Problem, code};
 use crate::topics::shared_keys::{Claim, KeyWriteOutcome, PendingKeyWrite, SharedKeys as _};
 
 use self::durable::SimDisk;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sinews_server::{KeyCondition, KeySnapshot, KeyWrite, KeyWritten, Position};
 
-use crate::problem::{Problem, problem};
+use crate::model::problem::{Problem, problem};
 use crate::topics::shared_keys::Claim;
 
 /// Highest epoch, so that JSON represents it exactly.

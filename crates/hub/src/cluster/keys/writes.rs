@@ -13,9 +13,9 @@ use super::shared::{SubmittedWrite, broker_away, is_storable};
 use super::transfer::{KeySender, KeyTarget};
 use super::wire::{WriteResult, decode_result, decode_write, encode_result, encode_write};
 use super::write_order::{RetriedWrites, SentWrites};
-use crate::brief::brief;
 use crate::cluster::message::{MessageKind, NodeId};
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 

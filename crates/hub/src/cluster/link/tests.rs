@@ -11,9 +11,9 @@ use super::super::options::ClusterOptions;
 use super::super::outbox::Audience;
 use super::super::times::NODE_TIMEOUT;
 use super::*;
-use crate::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
-use crate::hosts::HostRules;
-use crate::namespaces::order::PatternSwitch;
+use crate::access::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
+use crate::access::hosts::HostRules;
+use crate::access::namespaces::order::PatternSwitch;
 use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::wire::ContentKind;
 

@@ -14,7 +14,7 @@ use sinews_server::{
 
 use super::cursor::{Cursor, UNKNOWN, parse_position};
 use super::request::RequestedTopic;
-use crate::json::present;
+use crate::model::json::present;
 
 /// Server-Sent Events of one topic: a publication is the data of an event, its position the id.
 pub(super) static PAYLOAD_EVENTS: BodyFormat =

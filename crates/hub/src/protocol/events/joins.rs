@@ -3,8 +3,8 @@
 use sinews_server::Request;
 
 use super::request::TOPICS_MAX;
-use crate::brief::{brief, brief_error};
 use crate::model;
+use crate::model::brief::{brief, brief_error};
 use crate::protocol::json::members::MemberFields;
 
 /// A topic to join.

@@ -10,7 +10,7 @@ use super::cursor::parse_position;
 use super::format::{KEY_ELEMENTS, KEY_EVENTS, LINES};
 use super::request::{self, RequestedFormat, RequestedTopic};
 use super::{EventReader, FollowedResource, LongPoll, RequestedSubscriptions, TopicsReader};
-use crate::auth::Denied;
+use crate::access::auth::Denied;
 use crate::http::{failure, topic_of};
 use crate::model;
 

@@ -7,8 +7,8 @@ use sinews_server::{ReplayFrom, Request, TopicName};
 
 use super::cursor::{Cursor, UNKNOWN};
 use super::joins::{self, RequestedJoin};
-use crate::brief::brief;
 use crate::model;
+use crate::model::brief::brief;
 use crate::protocol::json::members::PresenceDetail;
 use crate::query::LAST_EVENT_ID;
 

@@ -8,7 +8,7 @@ use sinews_server::{Answer, Request, StreamingResponse};
 
 use super::format::LINES;
 use super::{EventReader, FollowedResource, RequestedSubscriptions, TopicsReader, request};
-use crate::auth::{Action, Denied};
+use crate::access::auth::{Action, Denied};
 use crate::http::{failure, stream_name_of};
 use crate::protocol::json::JsonClient;
 use crate::streams::errors::STREAMS_DISABLED;

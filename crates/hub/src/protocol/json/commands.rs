@@ -5,11 +5,11 @@ use sinews_server::Context;
 
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
-use crate::auth::RightsChange;
+use crate::access::auth::RightsChange;
 use crate::closing::close;
 use crate::connections::{ConnectionCommand, ConnectionPath, RegisteredConnection};
+use crate::model::problem::{Problem, code, problem};
 use crate::policy::log_changed_rights;
-use crate::problem::{Problem, code, problem};
 
 impl JsonClient {
     /// Registers the open connection at a path.

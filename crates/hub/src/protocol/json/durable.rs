@@ -10,7 +10,7 @@ use super::members::PresenceDetail;
 use super::reply::send_with_members;
 use super::{JsonClient, OpReply, send_json};
 use crate::model;
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::service::StreamService;
 use crate::topics::TopicForm;

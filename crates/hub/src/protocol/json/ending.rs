@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use sinews_server::Context;
 
 use super::{JsonClient, OpReply};
-use crate::auth::Action;
-use crate::brief::brief;
-use crate::problem::{Problem, code, problem};
+use crate::access::auth::Action;
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::follow::DurableSubscription;
 use crate::topics::TopicForm;
 

@@ -5,9 +5,9 @@ use sinews_server::{Context, InvalidTopic, ReplayFrom, Subscribed};
 
 use super::members::subscription_problem;
 use super::{JsonClient, OpReply};
-use crate::auth::Action;
+use crate::access::auth::Action;
 use crate::model;
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::topic_history::{HistoryItem, history_page};
 use crate::topics::TopicForm;
 

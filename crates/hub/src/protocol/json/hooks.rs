@@ -17,18 +17,18 @@ use sinews_server::{
 use super::keys::{KeyOp, KeyRequest};
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
-use crate::auth::{Action, Rights};
-use crate::brief::brief;
+use crate::access::auth::{Action, Rights};
+use crate::access::namespaces::TopicHook;
 use crate::closing::{EXPIRED, FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::hooks::UNANSWERED;
 use crate::hooks::{CallData, HookCall, HookClient, HookDetail, HookReply, PendingReply};
 use crate::keys::KeyStore;
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
-use crate::namespaces::TopicHook;
 use crate::outgoing::options::HookFailure;
 use crate::policy::{AccessPolicy, RejectedClaims};
-use crate::problem::{Problem, code, problem};
-use crate::request_hooks::{accepted_write, replaced};
+use crate::session::request_hooks::{accepted_write, replaced};
 
 /// Limit of the lines about invalid topics of an application.
 static TOPIC_LINES: LogLimit = LogLimit::new();

@@ -14,10 +14,10 @@ use sinews_stream as stream;
 use super::keys::{KeyOp, KeyRequest};
 use super::members::{MemberFields, PresenceDetail};
 use super::streams::{self, RecordInput};
-use crate::brief::{brief, brief_error};
-use crate::json::{borrowed, check_depth, present};
 use crate::model::MessageContent;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::{brief, brief_error};
+use crate::model::json::{borrowed, check_depth, present};
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
 use crate::topics::keys::with_condition;
 

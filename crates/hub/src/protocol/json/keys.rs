@@ -8,12 +8,12 @@ use std::task::{self, Poll};
 use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
-use crate::auth::{Action, Rights};
-use crate::brief::brief;
+use crate::access::auth::{Action, Rights};
+use crate::access::namespaces::ConnectionRates;
 use crate::keys::KeyStore;
 use crate::model;
-use crate::namespaces::ConnectionRates;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::store::SharedOpening;
 use crate::topics::keys::{key_problem, value_len};
 use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite};

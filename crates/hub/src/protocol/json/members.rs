@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sinews_server::{Context, InvalidTopic, Member, PresenceError, Topics};
 
-use crate::auth::{Action, Rights};
-use crate::brief::brief;
+use crate::access::auth::{Action, Rights};
 use crate::model;
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::topics;
 
 /// The presence of a topic, as far as its subscription requests it.

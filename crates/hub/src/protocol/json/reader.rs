@@ -11,7 +11,7 @@ use super::keys::{KeyOp, KeyRequest};
 use super::members::{self, MemberFields, PresenceDetail};
 use super::{JsonClient, OpReply, send_json};
 use crate::connections::{ConnectionPath, RegisteredConnection};
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 impl JsonClient {
     /// Registers the connection of a long poll.

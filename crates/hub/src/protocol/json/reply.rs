@@ -6,7 +6,7 @@ use sinews_server::Context;
 
 use super::JsonClient;
 use crate::model::presence::with_members;
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 
 /// The answer to a request.
 pub(super) enum OpReply {

@@ -14,11 +14,11 @@ use sinews_server::{Context, ReplayFrom, Sent};
 use sinews_stream::record::{self, RecordBuilder, RecordError, Records, ValueKind};
 use sinews_stream::{Appended, ReadResult};
 
-use crate::auth::{Action, Rights};
-use crate::brief::brief;
-use crate::json::{borrowed, check_depth, present};
+use crate::access::auth::{Action, Rights};
+use crate::model::brief::brief;
+use crate::model::json::{borrowed, check_depth, present};
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{MessageContent, is_pattern};
-use crate::problem::{Problem, code, problem};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::FetchedRecords;

@@ -48,7 +48,7 @@ impl ApiError {
 
 /// An answer with a value.
 fn success(value: &Value) -> Response {
-    Response::json(crate::json::encode(value))
+    Response::json(crate::model::json::encode(value))
 }
 
 /// An answer without a value.

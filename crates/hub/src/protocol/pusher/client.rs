@@ -22,10 +22,10 @@ use crate::apps::encode::{self, CLIENT_EVENT, error, socket_id_text};
 use crate::apps::live::{LiveApp, LiveApps};
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::AppKey;
-use crate::brief::brief;
 use crate::closing::close;
 use crate::connections::ConnectionCommand;
-use crate::json::read_object;
+use crate::model::brief::brief;
+use crate::model::json::read_object;
 use crate::topics::HubTopics;
 
 /// The handler of one client.
@@ -322,7 +322,7 @@ impl Handler for PusherClient {
                 | ConnectionCommand::ReportRejected(_)
                 | ConnectionCommand::Refresh(_) => {}
                 ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
-                    use crate::problem;
+                    use crate::model::problem;
                     let text = "a connection of an app subscribes by itself";
                     // The caller may have gone.
                     let _ = reply.send(Err(problem::problem(problem::code::NOT_SUBSCRIBED, text)));

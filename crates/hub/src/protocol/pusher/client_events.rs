@@ -11,9 +11,9 @@ use crate::apps::channel::{ChannelAccess, ChannelKind, presence_of, topic_of};
 use crate::apps::encode::{client_event, error, socket_id_text};
 use crate::apps::live::LiveApp;
 use crate::apps::metrics::PusherRejection;
-use crate::events::{EventDetail, WebhookEventKind};
-use crate::json::{TOO_DEEP, exceeds_depth_in_text};
 use crate::model::MessageContent;
+use crate::model::events::{EventDetail, WebhookEventKind};
+use crate::model::json::{TOO_DEEP, exceeds_depth_in_text};
 use crate::model::user_id::{has_number_id, may_be_number, user_id_json};
 
 /// The rate of one connection: the due time of its next event, in nanoseconds.

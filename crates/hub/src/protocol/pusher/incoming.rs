@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::json::{present, read_object};
+use crate::model::json::{present, read_object};
 use crate::model::user_id::UserId;
 
 /// A message of a client.

@@ -18,7 +18,7 @@ use crate::apps::encode::{self, socket_id_text};
 use crate::apps::live::{LiveApp, nanoseconds};
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::verifies_auth;
-use crate::json::{TOO_DEEP, exceeds_depth};
+use crate::model::json::{TOO_DEEP, exceeds_depth};
 use crate::topics::TopicForm;
 
 /// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.

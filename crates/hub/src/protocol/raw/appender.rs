@@ -6,10 +6,10 @@ use bytes::Bytes;
 use sinews_server::{CloseCode, Context, Sent};
 use sinews_stream::{Appended, ReadResult};
 
-use crate::auth::{Action, Rights};
+use crate::access::auth::{Action, Rights};
 use crate::closing::close;
+use crate::model::problem::{Problem, code};
 use crate::model::{self, MessageContent};
-use crate::problem::{Problem, code};
 use crate::streams::connection::ConnectionStreams;
 use crate::streams::discovery::PatternInterest;
 use crate::streams::fetch::FetchedRecords;

@@ -8,15 +8,15 @@ use hyper::header::{HeaderName, HeaderValue};
 use sinews_server::{CloseCode, Context, Request};
 
 use super::TopicClient;
-use crate::auth::Action;
+use crate::access::auth::Action;
+use crate::access::namespaces::TopicHook;
 use crate::closing::{FORBIDDEN, close};
 use crate::hooks::UNANSWERED;
 use crate::hooks::{HookDetail, HookReply, PendingReply};
 use crate::model::{HookKind, MessageContent};
-use crate::namespaces::TopicHook;
 use crate::outgoing::options::HookFailure;
 use crate::policy::AccessPolicy;
-use crate::request_hooks::replaced;
+use crate::session::request_hooks::replaced;
 
 /// Hooks of one connection.
 #[derive(Default)]

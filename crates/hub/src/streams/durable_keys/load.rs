@@ -10,7 +10,7 @@ use sinews_stream::Partition;
 use sinews_stream::record::{Record, ValueKind};
 
 use super::record::{Mark, StoredValue, decode, time_left};
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::records_from::read_all;
 use crate::streams::request::now;
 

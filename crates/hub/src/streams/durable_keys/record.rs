@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use sinews_server::LoggedChange;
 use sinews_stream::record::{RecordBuilder, RecordError, Records, ValueKind};
 
-use crate::json::present;
+use crate::model::json::present;
 use crate::streams::request::now;
 
 /// A value as stored.

@@ -7,8 +7,8 @@ use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 use super::super::block_on::block_on;
 use super::super::options::CreationRules;
 use super::*;
+use crate::access::auth::Rights;
 use crate::api::streams::append_to_topic;
-use crate::auth::Rights;
 use crate::model::MessageContent;
 
 /// Deletes a stream, and perhaps creates it again, while a client waits for its relay.

@@ -6,7 +6,7 @@ use sinews_server::{KeySnapshot, KeyedSnapshot};
 use sinews_stream::Partition;
 
 use super::record::{self, ReplicaRecord, StoredClaim};
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 use crate::streams::durable_keys::time_left;
 use crate::streams::records_from::read_all;
 

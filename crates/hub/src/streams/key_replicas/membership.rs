@@ -5,7 +5,7 @@ use sinews_stream::record::{RecordBuilder, RecordError, ValueKind};
 use sinews_stream::{Partition, StreamConfig, Streams};
 
 use super::{REPLICAS_NAME, append, open_or_create};
-use crate::problem::Problem;
+use crate::model::problem::Problem;
 use crate::streams::records_from::read_all;
 use crate::streams::request::now;
 use crate::topics::key_faults::StorageError;

@@ -12,7 +12,7 @@ use sinews_stream::{Fsync, StreamsConfig};
 use tempfile::TempDir;
 
 use super::*;
-use crate::problem::{code, problem};
+use crate::model::problem::{code, problem};
 use crate::topics::shared_keys::{KeyWriteOutcome, LoadingKeys};
 
 /// The owners of all topics: this claim.

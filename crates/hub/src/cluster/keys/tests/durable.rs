@@ -8,9 +8,9 @@ use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
 use tempfile::TempDir;
 
 use super::*;
+use crate::access::namespaces::order::PatternSwitch;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::keys::wire::KeyDecoder;
-use crate::namespaces::order::PatternSwitch;
 use crate::streams::key_replicas::KeyReplicas;
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
 

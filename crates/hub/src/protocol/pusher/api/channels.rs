@@ -13,7 +13,7 @@ use crate::apps::channel::{
     ChannelKind, PusherTopic, channel_of_topic, check_channel, dotless, presence_of, presence_prefix,
 };
 use crate::apps::live::LiveApp;
-use crate::json_list::{JsonPages, PAGE_ITEMS, PageItems, PagedList};
+use crate::model::json_list::{JsonPages, PAGE_ITEMS, PageItems, PagedList};
 
 /// Checks that a channel has the attributes.
 pub(super) fn check_info(app: &LiveApp, channel: &str, info: ChannelInfo) -> Result<(), ApiError> {

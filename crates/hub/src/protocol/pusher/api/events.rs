@@ -13,17 +13,17 @@ use sinews_stream::Durability;
 
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, accepted, success};
+use crate::access::auth::{Action, Rights};
 use crate::apps::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
 };
 use crate::apps::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
 use crate::apps::live::{EventTarget, LiveApp};
-use crate::auth::{Action, Rights};
-use crate::brief::brief_error;
 use crate::http::error_response;
-use crate::json::{TOO_DEEP, borrowed, exceeds_depth_in_text, read_object};
 use crate::model::MessageContent;
-use crate::problem::Problem;
+use crate::model::brief::brief_error;
+use crate::model::json::{TOO_DEEP, borrowed, exceeds_depth_in_text, read_object};
+use crate::model::problem::Problem;
 use crate::streams::service::StreamService;
 
 /// An event of a request.

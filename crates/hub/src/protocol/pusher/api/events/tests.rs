@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 
 use super::*;
-use crate::problem::code;
+use crate::model::problem::code;
 use crate::streams::options::CreationRules;
 
 #[test]

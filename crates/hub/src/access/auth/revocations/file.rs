@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use futures_channel::oneshot;
 use ring::digest::{SHA256, digest};
 
-use super::{REVOCATIONS_MAX, Revocation, Revocations};
+use crate::access::auth::revocations::{REVOCATIONS_MAX, Revocation, Revocations};
 
 /// Name of the file in the directory of the streams.
 const NAME: &str = "revocations";
@@ -258,8 +258,8 @@ fn write_anew(path: &Path, all: &[Revocation]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RevokedTokens, now};
     use super::*;
+    use crate::access::auth::revocations::{RevokedTokens, now};
 
     fn open(directory: &Path, has_predecessor: bool) -> Arc<Revocations> {
         let revocations = Arc::new(Revocations::default());

@@ -1,4 +1,4 @@
-//! The services of a hub that its options enable.
+//! What a hub stores and shares in, if its options enable it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::streams::service::StreamService;
 
 /// The durable streams of a hub, and its connection with other nodes, if its options enable them.
 #[derive(Clone)]
-pub(crate) struct HubServices {
+pub(crate) struct Backends {
     pub(crate) store: Option<Arc<StreamService>>,
     pub(crate) cluster: Option<Arc<Cluster>>,
 }

@@ -112,7 +112,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::auth::crypto;
+    use crate::access::auth::crypto;
 
     const KEYS: [(&str, &[Algorithm]); 4] = [
         ("rsa", &RSA),

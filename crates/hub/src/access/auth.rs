@@ -45,7 +45,7 @@ pub(crate) use self::revocations::{
 use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
 pub(crate) use self::rights_change::RightsChange;
-use crate::brief::{brief, brief_error};
+use crate::model::brief::{brief, brief_error};
 use crate::model::{check_pattern, check_subscription, parse_patterns};
 
 /// Claims of a token that this server uses, besides the registered claims that the check covers. A claim that is `null` is
@@ -492,7 +492,7 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
 ///
 /// # Errors
 /// That of a credential; `differ` if two credentials differ. The second one would not be checked.
-pub(super) fn same_credential<'a, E>(
+pub(crate) fn same_credential<'a, E>(
     mut all: impl Iterator<Item = Result<&'a str, E>>,
     differ: impl FnOnce() -> E,
 ) -> Result<Option<&'a str>, E> {
@@ -506,7 +506,7 @@ pub(super) fn same_credential<'a, E>(
 }
 
 /// The credential of a header `Authorization` with the scheme `Bearer`.
-pub(super) fn bearer_of(value: &[u8]) -> Option<&str> {
+pub(crate) fn bearer_of(value: &[u8]) -> Option<&str> {
     let (scheme, token) = std::str::from_utf8(value).ok()?.trim().split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }

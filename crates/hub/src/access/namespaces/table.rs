@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use sinews_server::{KeyWrite, PresenceInterval, TopicName, TopicPattern, Topics};
 
-use super::order::overlap;
-use super::rates::{RateKind, RateScope, User, UserRates};
-use super::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
-use crate::brief::brief;
+use crate::access::namespaces::order::overlap;
+use crate::access::namespaces::rates::{RateKind, RateScope, User, UserRates};
+use crate::access::namespaces::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
 use crate::model::HookKind;
+use crate::model::brief::brief;
+use crate::model::problem::{Problem, code, problem};
 use crate::outgoing::options::{HookFailure, HookOptions, HookTarget};
-use crate::problem::{Problem, code, problem};
 
 /// The options of one topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

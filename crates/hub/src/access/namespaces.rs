@@ -70,7 +70,7 @@ pub enum TopicAccess {
     /// has granted claims with a `sub` or an `exp`.
     Authenticated,
     /// Clients whose token or claims grant the right, and the public topics of
-    /// [`AuthOptions`](crate::auth::AuthOptions). Without keys for tokens and without a hook of connections, every client.
+    /// [`AuthOptions`](crate::access::auth::AuthOptions). Without keys for tokens and without a hook of connections, every client.
     #[default]
     Token,
     /// No client.

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use self::file::RevocationFile;
 pub(crate) use self::file::RevocationStored;
-use super::rights::{Denied, Rights};
-use crate::stable_hash::{fnv, mix};
+use crate::access::auth::rights::{Denied, Rights};
+use crate::model::stable_hash::{fnv, mix};
 
 /// Maximum number of revocations in effect.
 const REVOCATIONS_MAX: usize = 65_536;

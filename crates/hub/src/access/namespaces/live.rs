@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::NamespaceTable;
+use crate::access::namespaces::NamespaceTable;
 
 /// The table in force. All rights share it, so that open connections follow a reload.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl LiveNamespaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespaces::{Namespace, Namespaces};
+    use crate::access::namespaces::{Namespace, Namespaces};
     use crate::outgoing::options::HookOptions;
 
     #[test]

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use sinews_server::Request;
 
-use crate::brief::brief;
+use crate::model::brief::brief;
 
 /// The accepted names of this server in the `Host` header.
 #[derive(Clone, Debug, PartialEq, Eq)]

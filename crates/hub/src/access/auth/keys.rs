@@ -8,10 +8,10 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::crypto;
-use super::jwks_options::JwksOptions;
-use super::pem::{self, RSA};
-use crate::brief::describe_json_error;
+use crate::access::auth::crypto;
+use crate::access::auth::jwks_options::JwksOptions;
+use crate::access::auth::pem::{self, RSA};
+use crate::model::brief::describe_json_error;
 
 /// A key and its algorithms.
 #[derive(Clone)]

@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::claimed_names::ClaimedNames;
-use super::fault::TokenFault;
-use super::jwks_options::{JwksOptions, JwksUrl};
-use super::keys::{KeySet, VerifyingKey, public_key_set};
-use crate::brief::brief;
+use crate::access::auth::claimed_names::ClaimedNames;
+use crate::access::auth::fault::TokenFault;
+use crate::access::auth::jwks_options::{JwksOptions, JwksUrl};
+use crate::access::auth::keys::{KeySet, VerifyingKey, public_key_set};
+use crate::model::brief::brief;
 use crate::outgoing::http::{HookTransport, tls_connector};
 use crate::outgoing::options::HookUrl;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::json::TOO_DEEP;
+use crate::model::json::TOO_DEEP;
 
 /// Maximum number of input bytes that an error repeats.
 pub(crate) const ECHO_MAX: usize = 64;

@@ -12,18 +12,18 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sinews_server::{KeyWrite, LogLimit, Request, Response};
 
-use crate::auth::{Denied, Rights};
+use crate::access::auth::{Denied, Rights};
+use crate::access::namespaces::TopicHook;
 use crate::closing::EXPIRED;
 use crate::hooks::UNANSWERED;
 use crate::hooks::calls::{CallData, HookCall};
 use crate::hooks::detail::HookDetail;
 use crate::hooks::messages::{HookRejection, HookReply};
 use crate::http::failure;
+use crate::model::problem::{Problem, code, problem};
 use crate::model::{HookKind, MessageContent};
-use crate::namespaces::TopicHook;
 use crate::outgoing::options::HookFailure;
 use crate::policy::{LivePolicy, RejectedClaims, log_claims};
-use crate::problem::{Problem, code, problem};
 use crate::topics::keys::value_len;
 use crate::uncached::UNCACHED;
 

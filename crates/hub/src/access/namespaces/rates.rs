@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::PublishRate;
+use crate::access::namespaces::PublishRate;
 use crate::model::network_of;
 
 /// Index of the namespace that sets a rate.

@@ -7,13 +7,13 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry;
 use sinews_server::{Metrics, Response, Router};
 
+use crate::access::auth::IssuerMetrics;
 use crate::admission::RejectionMetrics;
 use crate::apps::metrics::PusherMetrics;
-use crate::auth::IssuerMetrics;
 use crate::cluster::metrics::ClusterMetrics;
-use crate::health::BrokerMetrics;
+use crate::hub::health::BrokerMetrics;
 use crate::policy::LivePolicy;
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::streams::report::StreamMetrics;
 
 const DROPPED_LOG_LINES_HELP: &str = "Lines of the log that were dropped, since its reader stalled";
@@ -21,11 +21,11 @@ const DROPPED_LOG_LINES_HELP: &str = "Lines of the log that were dropped, since 
 /// Serves `/metrics`: metrics of the server and of streams.
 pub(crate) fn add_to(
     router: Router,
-    services: &HubServices,
+    services: &Backends,
     live: &LivePolicy,
     dropped_log_lines: Option<fn() -> u64>,
 ) -> Router {
-    let (monitor, HubServices { store, cluster }, live) = (router.monitor(), services.clone(), live.clone());
+    let (monitor, Backends { store, cluster }, live) = (router.monitor(), services.clone(), live.clone());
     router.get("/metrics", move |request| {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(monitor.metrics()));

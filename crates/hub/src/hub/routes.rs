@@ -7,13 +7,14 @@ use sinews_server::{
     ServerOptions, WebSocketRoute,
 };
 
+use crate::access::auth::Denied;
 use crate::admission::HandshakeRejection;
 use crate::api::keys::TopicKeys;
 use crate::api::topics::TopicPublishing;
-use crate::auth::Denied;
 use crate::dashboard::DashboardClient;
-use crate::health::Readiness;
 use crate::http::{failure, stream_name_of};
+use crate::hub::health::Readiness;
+use crate::hub::{health, metrics};
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
 use crate::protocol::binary::{self, BinaryClient};
@@ -23,11 +24,11 @@ use crate::protocol::events::keys::KeysFormat;
 use crate::protocol::json::streams::JsonStreams;
 use crate::protocol::json::{self, JsonClient};
 use crate::protocol::raw::{self, TopicClient};
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::streams::errors::STREAMS_DISABLED;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
-use crate::{api, cors, health, metrics, pages, query};
+use crate::{api, cors, pages, query};
 
 /// Adds the routes to a router.
 pub(crate) fn add_to(
@@ -35,7 +36,7 @@ pub(crate) fn add_to(
     options: &RouteOptions,
     live: &LivePolicy,
     hub: &Arc<HubTopics>,
-    services: &HubServices,
+    services: &Backends,
 ) -> Router {
     let store = services.store.as_ref();
     let (echo_live, topics_live, ws_live) = (live.clone(), live.clone(), live.clone());

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::jwks::IssuerKeys;
+use crate::access::auth::jwks::IssuerKeys;
 
 /// The metrics of the keys of issuers, for `/metrics`. The labels are the issuers of the options.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sinews_server::{Monitor, Response, Router};
 
-use crate::services::HubServices;
+use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
 use crate::uncached::UNCACHED;
 
@@ -17,12 +17,12 @@ use crate::uncached::UNCACHED;
 #[derive(Clone)]
 pub(crate) struct Readiness {
     monitor: Monitor,
-    services: HubServices,
+    services: Backends,
 }
 
 impl Readiness {
     /// The readiness of the server with the routes of this router.
-    pub(crate) fn new(router: &Router, services: &HubServices) -> Self {
+    pub(crate) fn new(router: &Router, services: &Backends) -> Self {
         Self { monitor: router.monitor(), services: services.clone() }
     }
 

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sinews_server::{KeyWrite, Refusal, Response, TopicPattern};
 
-use super::fault::TokenFault;
-use super::key_pattern::KeyPattern;
-use crate::brief::{ECHO_MAX, brief};
-use crate::model::{Creator, HookKind};
-use crate::namespaces::{
+use crate::access::auth::fault::TokenFault;
+use crate::access::auth::key_pattern::KeyPattern;
+use crate::access::namespaces::{
     AmbiguousHook, ConnectionRates, LiveNamespaces, NamespaceTable, TopicAccess, TopicHook,
 };
-use crate::problem::{Problem, code, problem};
+use crate::model::brief::{ECHO_MAX, brief};
+use crate::model::problem::{Problem, code, problem};
+use crate::model::{Creator, HookKind};
 use crate::uncached::UNCACHED;
 
 /// The rights of one connection or request.

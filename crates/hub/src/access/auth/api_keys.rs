@@ -8,11 +8,11 @@ use ring::{digest, hmac};
 use serde_json::json;
 use sinews_server::{Request, TopicPattern};
 
-use super::keys::read_text;
-use super::{bearer_of, same_credential};
-use crate::brief::brief;
+use crate::access::auth::keys::read_text;
+use crate::access::auth::{bearer_of, same_credential};
+use crate::model::brief::brief;
 use crate::model::check_pattern;
-use crate::problem::{Problem, problem};
+use crate::model::problem::{Problem, problem};
 
 /// Limit of keys: each request is compared with all of them.
 const KEYS_MAX: usize = 64;

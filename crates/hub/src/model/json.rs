@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Error;
 use serde_json::value::RawValue;
 
-use crate::problem::{Problem, code, problem};
+use crate::model::problem::{Problem, code, problem};
 
 /// Reads an object. A derived `Deserialize` alone would also accept a list of the fields in their order.
 ///

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::keys::TokenKeys;
+use crate::access::auth::keys::TokenKeys;
 
 /// Tolerance for clocks that differ between the issuer of tokens and this server.
 const LEEWAY: Duration = Duration::from_secs(30);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::auth::Rights;
+use crate::access::auth::Rights;
 use crate::connections::RegisteredConnection;
-use crate::events::{EventDetail, WebhookEventKind};
 use crate::model::MessageContent;
+use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::topics::HubTopics;
 
 /// Reports a client's publication, if anything wants to know it.

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::brief::brief;
+use crate::model::brief::brief;
 
 /// Accepted names that an error repeats.
 const SHOWN_MAX: usize = 4;
