@@ -19,7 +19,6 @@ use crate::count::Count;
 use crate::gates;
 use crate::process;
 use crate::rotation::{self, Due, Passes};
-use crate::server;
 use crate::times::{self, Spent};
 
 /// When a step runs.
@@ -111,7 +110,7 @@ const STEPS: [Step; 29] = [
         &["dev/tasks/dist.py", "deploy/sinews.service"]),
     // Short, and the same in every run.
     step("soak", Lane::LongWaits, Run::OnBackend(&["soak", "--seconds", "20", "--seed", "1"]),
-        &["dev/soak", "dev/xtask/src/soak.rs"]),
+        &["dev/soak", "dev/tasks/soak.py"]),
     step("reconnects", Lane::LongWaits, Run::Own(gates::reconnects), &["crates/hub/tests/loopback/pusher"]),
     step("browser", Lane::LongWaits, Run::OnBackend(&["browser"]), &["dev/browser", "dev/tasks/browser.py", "web"]),
     step("deploy", Lane::Long, Run::Task(&["deploy"]), &["deploy", "Dockerfile", "dev/tasks/deploy.py"]),
@@ -304,7 +303,7 @@ fn carry_out(step: &Step, schedule: Schedule<'_>) -> (Row, String) {
 }
 
 fn on_tests_build(arguments: &[&str], log: &Path, choice: Choice) -> Outcome {
-    let binary = server::build_debug()?;
+    let binary = binaries::build_debug()?;
     let uring = choice != Choice::Poll && Choice::Uring.permitted(&binary)?.refused.is_empty();
     let backend = if uring { Choice::Uring } else { Choice::Poll };
     let binary = binary.to_string_lossy();
