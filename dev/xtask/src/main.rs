@@ -98,6 +98,9 @@ enum Task {
     /// Instructions of the server for each message, delivery and request: growth by more than 3 % fails
     #[command(disable_help_flag = true)]
     Instructions(script::Options),
+    /// Other compilers and targets, the audit of dependencies, the sanitizer: steps of `test`
+    #[command(hide = true, disable_help_flag = true)]
+    Gates(script::Options),
     /// Programs or examples, compiled as for the tests: for the scripts of `dev/tasks`
     #[command(hide = true)]
     Build {
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Task::Compare(_) => script::run("compare", &[]),
         Task::Figures(_) => script::run("figures", &[]),
         Task::Instructions(_) => script::run("instructions", &[]),
+        Task::Gates(_) => script::run("gates", &[]),
         Task::Build { bin, example } => binaries::build_tested(&bin, &example).map(|()| Count::PASSED),
         Task::Syscalls(_) => script::run("soak", &["--syscalls"]),
     };
