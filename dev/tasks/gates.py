@@ -78,7 +78,7 @@ def sanitizer():
         except common.Fault as error:
             fault, output = error, error.output
         passed, failed, ignored = common.tests_in(output)
-        # A process that ends early leaves no result of its tests, and a run without tests has not passed.
+        # A program that ends early leaves no result of its tests, and a run without tests has not passed.
         if failed or fault or not passed:
             print(f"FAIL {fault or f'sanitizer{tests}: no test has run'}", flush=True)
             failed = failed or 1
@@ -92,7 +92,7 @@ SOUND = "exit 0"
 ADVISORY = "case \"$*\" in *advisories) echo 'error: fault'; exit 1;; esac"
 OFFLINE = 'case "$*" in *fetch*) exit 1;; esac'
 TESTED = "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'"
-OVERFLOW = f"case \"$*\" in *--lib*) {TESTED};; *) echo 'fault: heap-use-after-free'; exit 1;; esac"
+OVERFLOW = f"case \"$*\" in *--lib*) {TESTED};; *) {TESTED}; echo 'fault: heap-use-after-free'; exit 1;; esac"
 NO_CARGO = None
 # Passed and skipped checks with a stand-in, `None` if the gate must fail.
 CASES = [
