@@ -28,14 +28,14 @@ def several(known):
     return parse
 
 
-def options_of(arguments):
+def parse_options(arguments):
     loads = "".join(f"\n  {name:<16}{load.about}" for name, load in LOADS.items())
     parser = argparse.ArgumentParser(
         prog="cargo xtask compare", description=__doc__, epilog=f"loads:{loads}", allow_abbrev=False,
         usage="%(prog)s [options] [-- OPTIONS OF BENCH]", formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--load", type=several(LOADS), action="extend", default=[], help="loads to measure [default: those without TLS]")
+    add("--load", type=several(LOADS), action="extend", default=[], help="loads to measure [default: the loads without TLS]")
     add("--only", type=several(NAMES), action="extend", default=[], help="servers to measure beside the first, such as "
         "axum,hyper [default: all but the plain echoes and nginx]; --list prints their names")
     add("--base", choices=NAMES, metavar="NAME", help="server that the others are compared with [default: the first of the load]")
@@ -65,7 +65,7 @@ def options_of(arguments):
 
 def chosen(load, options, base):
     """The chosen servers, the base first. Without one it is the first server of the load."""
-    servers = [one for one in CONTENDERS if contenders.is_in(load, one)]
+    servers = [one for one in CONTENDERS if contenders.takes(load, one)]
     first = next((one for one in servers if one.name == base), servers[0])
 
     def is_wanted(one):
@@ -111,7 +111,7 @@ def run(options):
     loads = options.load or (list(LOADS) if options.list else PLAIN)
     if options.list:
         for load in loads:
-            print(f"{load}: {', '.join(one.name for one in CONTENDERS if contenders.is_in(load, one))}")
+            print(f"{load}: {', '.join(one.name for one in CONTENDERS if contenders.takes(load, one))}")
         return common.add([1])
     bench = "serve-http3" if set(loads) & set(contenders.HTTP3_LOADS) else "serve"
     servers = {load: chosen(load, options, options.base) for load in loads}
@@ -130,17 +130,17 @@ def check_choices():
     """Each load has our server first, and each server a command with its port."""
     for load in LOADS:
         for arguments in ([], ["--fastest"], ["--only", "axum"]):
-            servers = chosen(load, options_of(arguments), None)
+            servers = chosen(load, parse_options(arguments), None)
             assert servers[0].name.startswith("sinews") or load == "deliveries", load
             assert ("axum" in [one.name for one in servers]) == (load in PLAIN), load
             assert "--fastest" in arguments or not any(one.listed == "fastest" for one in servers), load
-    assert len(chosen("http", options_of(["--only", "hyper"]), None)) == 2
-    names = [one.name for one in chosen("echo", options_of([]), "plain-mio")]
+    assert len(chosen("http", parse_options(["--only", "hyper"]), None)) == 2
+    names = [one.name for one in chosen("echo", parse_options([]), "plain-mio")]
     assert names[:2] == ["plain-mio", "sinews"] and PLAIN_NAME not in names, names
-    assert [one.name for one in chosen("echo", options_of(["--only", "axum"]), "plain-mio")] == ["plain-mio", "axum"]
-    assert "plain-mio" not in [one.name for one in chosen("echo", options_of([]), None)]
+    assert [one.name for one in chosen("echo", parse_options(["--only", "axum"]), "plain-mio")] == ["plain-mio", "axum"]
+    assert "plain-mio" not in [one.name for one in chosen("echo", parse_options([]), None)]
     assert len(set(NAMES)) == len(NAMES)
-    options = options_of(["--python-packages", "a b", "--load", "echo,text", "--load", "http", "--rate", "9", "--", "-c", "5"])
+    options = parse_options(["--python-packages", "a b", "--load", "echo,text", "--load", "http", "--rate", "9", "--", "-c", "5"])
     assert (options.load, options.bench) == (["echo", "text", "http"], ["-c", "5"])
     for one in CONTENDERS:
         command = contenders.command(one, 4711, options)
@@ -156,7 +156,7 @@ def check_choices():
 check_choices()
 if __name__ == "__main__":
     try:
-        run(options_of(sys.argv[1:]))
+        run(parse_options(sys.argv[1:]))
     except (common.Fault, OSError) as fault:
         common.count("failed", f"FAIL {fault}")
     common.finish()

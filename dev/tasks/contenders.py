@@ -193,7 +193,7 @@ http {
 """
 
 
-def is_in(load, one):
+def takes(load, one):
     """Whether a server takes the load."""
     return load in SERVES.get(one.serves, [one.serves])
 

@@ -53,7 +53,7 @@ def measure(load, settings, programs):
     given = ["--json", "--rounds", str(settings.rounds), "--duration", settings.duration, "--warm-up", settings.warm_up]
 
     def by_name(*further):
-        figures = compare.figures(load, compare.options_of([*given, *further]), programs)
+        figures = compare.figures(load, compare.parse_options([*given, *further]), programs)
         return {server["name"]: server for server in figures}
 
     at_rate = by_name("--rate", str(LOADS[load].rate)) if LOADS[load].rate else {}
