@@ -378,8 +378,9 @@ fn what_failed(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let checks = lines.iter().filter(|line| line.trim_start().starts_with("FAIL "));
     let checks: Vec<_> = checks.take(process::TAIL_LINES).copied().collect();
-    let has_output = |line: &&str| line.starts_with("FAIL ") || line.starts_with("---- ") && line.ends_with(" ----");
-    if checks.len() > 1 || !checks.iter().all(|line| has_output(line)) {
+    let has_output =
+        |line: &&str| line.starts_with("FAIL ") || line.starts_with("---- ") && line.ends_with(" ----");
+    if checks.len() > 1 || !checks.iter().all(has_output) {
         return checks;
     }
     let first = lines.iter().position(has_output);
