@@ -37,7 +37,7 @@ def show(command):
 
 
 def run(options):
-    task = ["load", "--seconds", options.seconds or options.minutes * 60, "--seed", options.seed]
+    task = ["load", "--seconds", options.minutes * 60 if options.seconds is None else options.seconds, "--seed", options.seed]
     if options.syscalls:
         common.need("strace", "apt-get install strace")
         task = ["syscalls"]
