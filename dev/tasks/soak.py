@@ -18,6 +18,11 @@ def build(program, *arguments):
     return common.TARGET / PROFILE / program
 
 
+def binary(options):
+    """The given program, or `sinews` for checks of speed and memory."""
+    return options.binary.resolve(strict=True) if options.binary else build("sinews", "--features", "sinews-cli/http3")
+
+
 def counts_in(line):
     """The counts in the last line of a program, `None` in other lines."""
     found = re.search(r"(\d+) passed, (\d+) failed(?:, (\d+) skipped)?", line)
@@ -37,15 +42,11 @@ def show(command):
 
 
 def run(options):
-    task = ["load", "--seconds", options.minutes * 60 if options.seconds is None else options.seconds, "--seed", options.seed]
-    if options.syscalls:
-        common.need("strace", "apt-get install strace")
-        task = ["syscalls"]
-    binary = options.binary.resolve(strict=True) if options.binary else build("sinews", "--features", "sinews-cli/http3")
-    program = build("sinews-soak", "--package", "sinews-soak")
-    for backend in servers.backends(options, binary):
-        logs = common.TARGET / "xtask/soak"
-        tools.attempt(backend, show, [program, task[0], binary, "--backend", backend, *task[1:], "--logs", logs])
+    seconds = options.minutes * 60 if options.seconds is None else options.seconds
+    program, server = build("sinews-soak", "--package", "sinews-soak"), binary(options)
+    for backend in servers.backends(options, server):
+        command = [program, server, "--backend", backend, "--seconds", seconds, "--seed", options.seed]
+        tools.attempt(backend, show, [*command, "--logs", common.TARGET / "xtask/soak"])
 
 
 def main():
@@ -55,12 +56,11 @@ def main():
     duration.add_argument("--minutes", type=int, default=10, metavar="N", help="minutes of load on each backend [default: 10]")
     duration.add_argument("--seconds", type=int, metavar="N", help="seconds of load on each backend")
     parser.add_argument("--seed", type=int, default=int(time.time()), metavar="N", help="seed of all randomness [default: the clock]")
-    parser.add_argument("--syscalls", action="store_true", help="count the server's system calls for each message instead, with "
-                        "strace; as `cargo xtask syscalls` does")
     tools.attempt("soak", run, parser.parse_args())
     common.finish()
 
 
 assert counts_in("7 passed, 1 failed") == [7, 1, 0] and counts_in("all 7 passed") is None
 assert counts_in("poll: 7 passed, 1 failed, 2 skipped") == [7, 1, 2]
-main()
+if __name__ == "__main__":
+    main()

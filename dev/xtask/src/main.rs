@@ -143,7 +143,7 @@ fn main() -> ExitCode {
         Task::Instructions(_) => script::run("instructions", &[]),
         Task::Gates(_) => script::run("gates", &[]),
         Task::Build { bin, example } => binaries::build_tested(&bin, &example).map(|()| Count::PASSED),
-        Task::Syscalls(_) => script::run("soak", &["--syscalls"]),
+        Task::Syscalls(_) => script::run("syscalls", &[]),
     };
     let count = outcome.unwrap_or_else(|why| {
         println!("failed: {why}");
