@@ -86,8 +86,8 @@ def calls_in(log):
     return collections.Counter(name for name, result in calls if not result.startswith("?") and "EINTR" not in result)
 
 
-def judge(case, backend, calls):
-    """Prints the calls of each message, and counts whether they are few."""
+def judged(case, backend, calls):
+    """The calls of each message as a line, behind the kind of its count: whether they are few."""
     messages = case.connections * case.burst * case.rounds
     wait, receive, send = (sum(calls[name] for name in names) / messages for names in (WAITS, RECEIVES, SENDS))
     total = sum(calls.values()) / messages
@@ -95,7 +95,7 @@ def judge(case, backend, calls):
     name, found, bar = ("all", total, case.bar) if backend == "uring" else ("send", send, 1.05 / case.burst)
     numbers = " ".join(f"{number:>8.3f}" for number in (wait, receive, send, total - wait - receive - send, total))
     line = f"  {case.name:<30} {numbers}  {f'{name} at most {bar:.3f}':<20}"
-    common.count("passed" if found <= bar else "failed", f"{line} {'ok' if found <= bar else 'FAILED'}")
+    return ("passed", f"{line} ok") if found <= bar else ("failed", f"{line} FAILED")
 
 
 def measure(binary, backend):
@@ -108,9 +108,12 @@ def measure(binary, backend):
             # The first message includes one-time calls.
             exchange(streams, case.burst)
             log = common.log(f"syscalls-{backend}").with_suffix(".strace")
-            judge(case, backend, trace(server.program.pid, log, lambda: [
-                exchange(streams, case.burst) for _ in range(case.rounds)
-            ]))
+
+            def work():
+                for _ in range(case.rounds):
+                    exchange(streams, case.burst)
+
+            common.count(*judged(case, backend, trace(server.program.pid, log, work)))
 
 
 def check_counts():
@@ -127,6 +130,15 @@ def check_counts():
 4711  +++ exited with 0 +++
 """
     assert calls_in(log) == {"futex": 1, "epoll_wait": 1, "recvfrom": 2, "io_uring_enter": 1}, calls_in(log)
+    for backend, name, few, expected in (
+        ("uring", "io_uring_enter", 525, "0.021    0.000    0.000    0.000    0.021  all at most 0.021"),
+        ("poll", "sendto", 525, "0.000    0.000    0.021    0.000    0.021  send at most 0.021"),
+    ):
+        kind, line = judged(CASES[2], backend, collections.Counter({name: few}))
+        assert kind == "passed" and line.split(maxsplit=5)[5].startswith(expected), line
+        assert judged(CASES[2], backend, collections.Counter({name: few + 1}))[0] == "failed"
+    assert judged(CASES[2], "uring", collections.Counter(futex=526))[0] == "failed"
+    assert judged(CASES[2], "poll", collections.Counter(futex=526))[0] == "passed"
 
 
 def run(options):

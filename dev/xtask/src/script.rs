@@ -74,7 +74,7 @@ mod tests {
     /// Each script begins with made-up faults, which its checks must find. Other scripts run as steps.
     #[test]
     fn scripts_without_a_step_pass_their_own_checks() {
-        for name in ["compare", "figures"] {
+        for name in ["compare", "figures", "syscalls"] {
             let outcome = call(name, &["--help".into()]);
             assert!(outcome.is_ok(), "{name}: {outcome:?}");
         }
