@@ -2,13 +2,12 @@
 //!
 //! ```text
 //! cargo xtask soak [--minutes 10] [--backend poll|uring|both] [--seed N]
-//! cargo xtask syscalls [--backend poll|uring|both]
 //! ```
 //!
-//! The first command starts `sinews serve`. Processes of `sinews bench` load it, and are paused and killed meanwhile
+//! The command starts `sinews serve`. Processes of `sinews bench` load it, and are paused and killed meanwhile
 //! (`bench.rs`); clients of `scenarios.rs` misbehave in further ways. Each compares every answer. The program monitors the
 //! resources of the server, and finally requires that all are released. Then it repeats this over HTTP/3, and with a server that
-//! has too few descriptors. The second command counts the system calls of a message under three simple loads.
+//! has too few descriptors.
 //!
 //! Prints one line for each check and a sum at the end; the exit code is 1 if a check failed.
 #![forbid(unsafe_code)]
@@ -19,7 +18,6 @@ mod exhaustion;
 mod load;
 mod scenarios;
 mod server;
-mod syscalls;
 mod verdict;
 
 use std::error::Error;
@@ -28,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser, Subcommand};
+use clap::Parser;
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Rng};
 
@@ -46,21 +44,7 @@ type Fault = Box<dyn Error + Send + Sync>;
     name = "sinews-soak",
     about = "Long load on `sinews serve`, with checks of its results and resources"
 )]
-struct Arguments {
-    #[command(subcommand)]
-    task: Task,
-}
-
-#[derive(Subcommand)]
-enum Task {
-    /// Run all scenarios in parallel for some time
-    Load(LoadOptions),
-    /// Count the system calls of a message
-    Syscalls(Target),
-}
-
-#[derive(Args)]
-struct Target {
+struct Options {
     /// Path of the `sinews` program
     binary: PathBuf,
     /// Backend of the server
@@ -69,12 +53,6 @@ struct Target {
     /// Directory for the logs of the servers
     #[arg(long, value_name = "DIRECTORY", default_value = "target/soak")]
     logs: PathBuf,
-}
-
-#[derive(Args)]
-struct LoadOptions {
-    #[command(flatten)]
-    target: Target,
     /// Seconds of load, without setup and final checks
     #[arg(long, value_name = "N", default_value_t = 20)]
     seconds: u64,
@@ -83,39 +61,35 @@ struct LoadOptions {
     seed: u64,
 }
 
-impl Target {
-    fn setup(&self, name: &str, threads: u32, descriptors: Option<u32>) -> Setup<'_> {
+impl Options {
+    fn setup(&self, name: &str, descriptors: Option<u32>) -> Setup<'_> {
         let log = self.logs.join(format!("{}-{name}.log", self.backend));
-        Setup { binary: &self.binary, backend: &self.backend, threads, descriptors, log, tls: None }
+        Setup { binary: &self.binary, backend: &self.backend, descriptors, log, tls: None }
     }
 }
 
 fn main() -> ExitCode {
     let mut verdict = Verdict::default();
-    let outcome = match Arguments::parse().task {
-        Task::Load(options) => load_and_exhaust(&options, &mut verdict),
-        Task::Syscalls(target) => syscalls::run(&target.setup("syscalls", 1, None), &mut verdict),
-    };
-    if let Err(fault) = outcome {
+    if let Err(fault) = load_and_exhaust(&Options::parse(), &mut verdict) {
         verdict.result::<Fault>("everything could be tried", &Err(fault));
     }
     if verdict.end() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn load_and_exhaust(options: &LoadOptions, verdict: &mut Verdict) -> Result<(), Fault> {
-    let LoadOptions { target, seconds, seed } = options;
+fn load_and_exhaust(options: &Options, verdict: &mut Verdict) -> Result<(), Fault> {
+    let Options { seconds, seed, .. } = options;
     let limit = sinews_engine::raise_descriptor_limit()?;
-    println!("soak: backend {}, {seconds} s, seed {seed}, {limit} descriptors", target.backend);
+    println!("soak: backend {}, {seconds} s, seed {seed}, {limit} descriptors", options.backend);
     let mut rng = Rng::new(*seed);
     let time = Duration::from_secs(*seconds);
     let plain = Plan { loads: &LOADS, one: &ONE, storm: Some(storm_size(limit)), time };
-    soak(&target.setup("load", THREADS, None), &plain, &mut rng, verdict)?;
+    soak(&options.setup("load", None), &plain, &mut rng, verdict)?;
     println!("  HTTP/3:");
-    let mut setup = target.setup("http3", THREADS, None);
-    setup.tls = Some(certificate(&target.logs)?);
+    let mut setup = options.setup("http3", None);
+    setup.tls = Some(certificate(&options.logs)?);
     let http3 = Plan { loads: &HTTP3_LOADS, one: &ONE_HTTP3, storm: None, time: time / HTTP3_PART };
     soak(&setup, &http3, &mut rng, verdict)?;
-    exhaustion::run(&target.setup("exhaustion", THREADS, Some(exhaustion::DESCRIPTORS)), verdict)
+    exhaustion::run(&options.setup("exhaustion", Some(exhaustion::DESCRIPTORS)), verdict)
 }
 
 /// Half of the descriptors: the server's limit is the same, and both ends hold other connections, too.
@@ -264,8 +238,6 @@ fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
 
 /// The load over HTTP/3 takes this part of the time of all scenarios.
 const HTTP3_PART: u32 = 4;
-/// Two, so that messages pass between threads.
-const THREADS: u32 = 2;
 /// Enough connections for a storm on any server; takes a second.
 const STORM_MAX: usize = 4000;
 /// The part of the load for the warm-up. It is long enough for the allocator to reach its plateau in every

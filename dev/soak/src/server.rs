@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 
 use crate::Fault;
 
+/// Two, so that messages pass between threads.
+const THREADS: &str = "2";
+
 /// Start options.
 pub(crate) struct Setup<'a> {
     pub(crate) binary: &'a Path,
     /// Value of `--backend`.
     pub(crate) backend: &'a str,
-    pub(crate) threads: u32,
     /// Limit of its descriptors; `None` keeps the limit of this process.
     pub(crate) descriptors: Option<u32>,
     /// File of its log.
@@ -43,7 +45,7 @@ impl Server {
         }
         let mut child = command(setup)
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--backend", setup.backend])
-            .args(["--threads", &setup.threads.to_string(), "--http-http2-clear-text"])
+            .args(["--threads", THREADS, "--http-http2-clear-text"])
             .args(http3_options(setup))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,12 +1,18 @@
 //! The backends of the server, which must all pass every check; and their availability on this machine.
 
 use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use crate::count::Count;
 use crate::process;
-use crate::server::Server;
+
+/// Time limit for a server that starts. It needs milliseconds; a loaded machine more, and may stall.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// The end of the text that a server prints once its backend works.
+const READY: &str = "Ctrl-C stops.";
 
 /// The event backend of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +46,6 @@ pub(crate) struct Permitted {
     pub(crate) refused: Vec<String>,
 }
 
-impl Permitted {
-    /// Prints the skipped backends to the standard output.
-    pub(crate) fn print_skipped(&self) -> Count {
-        self.refused.iter().map(Count::skip).sum()
-    }
-}
-
 impl Choice {
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -66,14 +65,34 @@ impl Choice {
         };
         let mut permitted = Permitted::default();
         for backend in chosen {
-            let log = process::log(&format!("backend-{}", backend.name()));
-            match Server::start(binary, &["--backend", backend.name()], &log) {
-                Ok(_) => permitted.backends.push(*backend),
+            match start(binary, *backend) {
+                Ok(()) => permitted.backends.push(*backend),
                 Err(fault) => permitted.refused.push(refused_in(&fault, *backend).ok_or(fault)?),
             }
         }
         Ok(permitted)
     }
+}
+
+/// Starts the server, and stops it once its backend works.
+fn start(binary: &Path, backend: Backend) -> Result<(), String> {
+    let log = process::log(&format!("backend-{}", backend.name()));
+    let mut command = Command::new(binary);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--backend", backend.name()]);
+    let mut server = process::spawn(&mut command, &log)?;
+    let deadline = Instant::now() + START_LIMIT;
+    let fault = loop {
+        match server.try_wait().ok().flatten() {
+            Some(status) => break Some(format!("the server ended: {status}")),
+            None if process::read(&log).contains(READY) => break None,
+            None if Instant::now() >= deadline => break Some("the server is not ready".to_owned()),
+            None => thread::sleep(process::POLL_EVERY),
+        }
+    };
+    // Both fail only if the process has already exited.
+    let _ = server.kill();
+    let _ = server.wait();
+    fault.map_or(Ok(()), |why| Err(format!("{why}\n{}", process::tail(&log, process::TAIL_LINES))))
 }
 
 /// Extracts the program's reason: its error begins with the option.
@@ -94,8 +113,7 @@ mod tests {
         assert_eq!(why.as_deref(), Some("backend uring: not permitted (EPERM)"));
         assert_eq!(refused_in(fault, Backend::Poll), None);
         assert_eq!(refused_in("the server ended: signal: 6 (SIGABRT)", Backend::Uring), None);
-        assert!(Choice::Both.permitted(Path::new("/bin/false")).is_err());
-        let permitted = Permitted { backends: Vec::new(), refused: vec!["why".to_owned()] };
-        assert_eq!(permitted.print_skipped(), Count::SKIPPED);
+        let why = Choice::Both.permitted(Path::new("/bin/false")).expect_err("it ends at once");
+        assert!(why.starts_with("the server ended: exit status: 1"), "{why}");
     }
 }

@@ -52,6 +52,8 @@ const SLOWEST: usize = 10;
 
 /// The test binaries, once this process has compiled them.
 static BUILT: OnceLock<Result<Vec<Binary>, String>> = OnceLock::new();
+/// Features of the program under checks, beyond its defaults.
+pub(crate) const CHECKED_FEATURES: &str = "sinews-cli/http3";
 /// Tells the tasks that this process starts that the debug programs belong to the present sources.
 pub(crate) const BUILT_VARIABLE: &str = "XTASK_BUILT";
 
@@ -132,10 +134,31 @@ fn run_jobs(jobs: Vec<Job>, logs: &Path) -> Vec<Ran> {
 
 /// Cargo's arguments for the one debug build of the workspace, whose features are those of all packages together.
 pub(crate) fn selection() -> Result<Vec<String>, String> {
-    let features = format!("{},{}", crate::features::of_workspace()?, crate::server::CHECKED_FEATURES);
+    let features = format!("{},{}", crate::features::of_workspace()?, CHECKED_FEATURES);
     let selected = ["--workspace", "--exclude", "sinews-fuzz", "--exclude", "sinews-benches", "--features"];
     let selected = selected.map(str::to_owned);
     Ok(selected.into_iter().chain([features]).collect())
+}
+
+/// The debug build of `sinews`, built now: for checks of correctness, with overflow checks.
+pub(crate) fn build_debug() -> Result<PathBuf, String> {
+    build_tested(&["sinews".to_owned()], &[])?;
+    Ok(process::target().join("debug/sinews"))
+}
+
+/// Builds the debug builds of programs and examples. The Rust tests use the same builds, so that a later test run compiles nothing
+/// for them.
+pub(crate) fn build_tested(programs: &[String], examples: &[String]) -> Result<(), String> {
+    let is_there = |program: &String| process::target().join("debug").join(program).is_file();
+    if are_built() && examples.is_empty() && programs.iter().all(is_there) {
+        return Ok(());
+    }
+    let mut build = process::linting_cargo()?;
+    build.arg("build").args(selection()?);
+    build.args(programs.iter().flat_map(|name| ["--bin", name]));
+    build.args(examples.iter().flat_map(|name| ["--example", name]));
+    let name = [programs, examples].concat().join("-");
+    process::succeed(&mut build, &format!("build of {name}"), &process::log(&format!("build-{name}")))
 }
 
 fn build(log: &Path) -> Result<Vec<Binary>, String> {

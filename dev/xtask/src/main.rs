@@ -8,17 +8,13 @@
 mod api;
 mod backend;
 mod binaries;
-mod compare;
 mod count;
 mod features;
-mod figures;
 mod gates;
 mod process;
 mod quick;
 mod rotation;
 mod script;
-mod server;
-mod soak;
 mod steps;
 mod tidy;
 mod times;
@@ -91,14 +87,20 @@ enum Task {
     /// The public API of the library, compared with its recorded list
     Api(api::Options),
     /// All client behavior against the server, at once and for long, without leaks or wrong results
-    Soak(soak::Options),
+    #[command(disable_help_flag = true)]
+    Soak(script::Options),
     /// Servers of other projects beside ours, measured in turns, with differences beyond noise
-    Compare(compare::Options),
+    #[command(disable_help_flag = true)]
+    Compare(script::Options),
     /// The figures of the documents, measured at this commit and written into them
-    Figures(figures::Options),
+    #[command(disable_help_flag = true)]
+    Figures(script::Options),
     /// Instructions of the server for each message, delivery and request: growth by more than 3 % fails
     #[command(disable_help_flag = true)]
     Instructions(script::Options),
+    /// Other compilers and targets, the audit of dependencies, the sanitizer: steps of `test`
+    #[command(hide = true, disable_help_flag = true)]
+    Gates(script::Options),
     /// Programs or examples, compiled as for the tests: for the scripts of `dev/tasks`
     #[command(hide = true)]
     Build {
@@ -108,7 +110,8 @@ enum Task {
         example: Vec<String>,
     },
     /// System calls of the server for each message, where strace can count them
-    Syscalls(soak::SyscallOptions),
+    #[command(disable_help_flag = true)]
+    Syscalls(script::Options),
 }
 
 fn main() -> ExitCode {
@@ -124,22 +127,23 @@ fn main() -> ExitCode {
         }
         Task::Duplicates => tidy::print_duplicates(),
         Task::Cycles { name } => tidy::print_cycles(&name),
-        Task::Conformance(options) => script::run("conformance", &options),
-        Task::Interop(options) => script::run("interop", &options),
-        Task::Browser(options) => script::run("browser", &options),
-        Task::Brokers(options) => script::run("brokers", &options),
-        Task::Deploy(options) => script::run("deploy", &options),
-        Task::Examples(options) => script::run("examples", &options),
-        Task::Dist(options) => script::run("dist", &options),
-        Task::Features(options) => script::features(&options),
+        Task::Conformance(_) => script::run("conformance", &[]),
+        Task::Interop(_) => script::run("interop", &[]),
+        Task::Browser(_) => script::run("browser", &[]),
+        Task::Brokers(_) => script::run("brokers", &[]),
+        Task::Deploy(_) => script::run("deploy", &[]),
+        Task::Examples(_) => script::run("examples", &[]),
+        Task::Dist(_) => script::run("dist", &[]),
+        Task::Features(_) => script::features(),
         Task::Floors => script::floors(),
         Task::Api(options) => api::run(&options),
-        Task::Soak(options) => soak::run(&options),
-        Task::Compare(options) => compare::run(&options),
-        Task::Figures(options) => figures::run(&options),
-        Task::Instructions(options) => script::run("instructions", &options),
-        Task::Build { bin, example } => server::build_tested(&bin, &example).map(|()| Count::PASSED),
-        Task::Syscalls(options) => soak::syscalls(&options),
+        Task::Soak(_) => script::run("soak", &[]),
+        Task::Compare(_) => script::run("compare", &[]),
+        Task::Figures(_) => script::run("figures", &[]),
+        Task::Instructions(_) => script::run("instructions", &[]),
+        Task::Gates(_) => script::run("gates", &[]),
+        Task::Build { bin, example } => binaries::build_tested(&bin, &example).map(|()| Count::PASSED),
+        Task::Syscalls(_) => script::run("syscalls", &[]),
     };
     let count = outcome.unwrap_or_else(|why| {
         println!("failed: {why}");

@@ -16,7 +16,7 @@ use crate::times::{self, Spent};
 
 /// Poll interval for a running program. Short compared with any program's run time, long compared with the
 /// cost of a poll.
-const POLL_EVERY: Duration = Duration::from_millis(10);
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(10);
 /// Time limit of any one command. The longest, the programs of other projects on both backends, need nine minutes on two
 /// cores beside other steps; a hanging command is killed at this limit.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(40 * 60);

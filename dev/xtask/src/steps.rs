@@ -19,7 +19,6 @@ use crate::count::Count;
 use crate::gates;
 use crate::process;
 use crate::rotation::{self, Due, Passes};
-use crate::server;
 use crate::times::{self, Spent};
 
 /// When a step runs.
@@ -84,7 +83,7 @@ const STEPS: [Step; 29] = [
     step("pages", Lane::Test, Run::OnTestsBuild(&["browser", "--only", "chat"]), &[]),
     step("no_std", Lane::Long, Run::Own(gates::no_std), &["dev/bare", "crates/proto/Cargo.toml"]),
     step(binaries::SECOND, Lane::Long, Run::Own(binaries::run_second), &["crates/engine", "dev/xtask/src/binaries.rs"]),
-    step("deny", Lane::Long, Run::Own(gates::deny), &["deny.toml", "Cargo.lock", "dev/xtask/src/gates.rs"]),
+    step("deny", Lane::Long, Run::Task(&["gates", "deny"]), &["deny.toml", "Cargo.lock", "dev/tasks/gates.py"]),
     step("build", Lane::Long, Run::Own(gates::build), &["Cargo.toml", "crates/cli/Cargo.toml"]),
     step("conformance", Lane::LongWaits, Run::Own(conformance),
         &["dev/autobahn", "dev/conformance", "dev/tasks/conformance.py"]),
@@ -92,11 +91,11 @@ const STEPS: [Step; 29] = [
     step("interop", Lane::LongWaits, Run::OnBackend(&["interop"]),
         &["dev/interop", "dev/tasks/interop.py", "dev/tasks/library.py", "clients"]),
     step("doc", Lane::Long, Run::Own(gates::doc), &["crates/sinews/src/lib.rs", "crates/sinews/src/guide"]),
-    step("msrv", Lane::Long, Run::Own(gates::oldest_compiler), &["Cargo.toml", "Cargo.lock", "dev/xtask/src/gates.rs"]),
-    step("targets", Lane::Long, Run::Own(gates::targets), &["Cargo.toml", "Cargo.lock", "dev/xtask/src/gates.rs"]),
+    step("msrv", Lane::Long, Run::Task(&["gates", "msrv"]), &["Cargo.toml", "Cargo.lock", "dev/tasks/gates.py"]),
+    step("targets", Lane::Long, Run::Task(&["gates", "targets"]), &["Cargo.toml", "Cargo.lock", "dev/tasks/gates.py"]),
     step("api", Lane::Long, Run::Task(&["api"]), &["crates/sinews/api", "dev/xtask/src/api.rs"]),
-    step("sanitizer", Lane::Long, Run::Own(gates::sanitizer),
-        &["crates/simd", "crates/engine/src/ring", "dev/xtask/src/gates.rs"]),
+    step("sanitizer", Lane::Long, Run::Task(&["gates", "sanitizer"]),
+        &["crates/simd", "crates/engine/src/ring", "dev/tasks/gates.py"]),
     step("fuzz", Lane::Long, Run::Own(gates::fuzz), &["fuzz"]),
     step("features", Lane::Long, Run::Task(&["features"]), &["crates/sinews/Cargo.toml", "dev/tasks/features.py"]),
     step("floors", Lane::Long, Run::Task(&["floors"]),
@@ -111,7 +110,7 @@ const STEPS: [Step; 29] = [
         &["dev/tasks/dist.py", "deploy/sinews.service"]),
     // Short, and the same in every run.
     step("soak", Lane::LongWaits, Run::OnBackend(&["soak", "--seconds", "20", "--seed", "1"]),
-        &["dev/soak", "dev/xtask/src/soak.rs"]),
+        &["dev/soak", "dev/tasks/soak.py"]),
     step("reconnects", Lane::LongWaits, Run::Own(gates::reconnects), &["crates/hub/tests/loopback/pusher"]),
     step("browser", Lane::LongWaits, Run::OnBackend(&["browser"]), &["dev/browser", "dev/tasks/browser.py", "web"]),
     step("deploy", Lane::Long, Run::Task(&["deploy"]), &["deploy", "Dockerfile", "dev/tasks/deploy.py"]),
@@ -304,7 +303,7 @@ fn carry_out(step: &Step, schedule: Schedule<'_>) -> (Row, String) {
 }
 
 fn on_tests_build(arguments: &[&str], log: &Path, choice: Choice) -> Outcome {
-    let binary = server::build_debug()?;
+    let binary = binaries::build_debug()?;
     let uring = choice != Choice::Poll && Choice::Uring.permitted(&binary)?.refused.is_empty();
     let backend = if uring { Choice::Uring } else { Choice::Poll };
     let binary = binary.to_string_lossy();
@@ -374,15 +373,17 @@ pub(crate) fn skip(log: &Path, why: &str) -> Count {
     Count::SKIPPED
 }
 
-/// The output of failed tests; of a log of checks, the failed checks; of another log, its end.
+/// The output of failed tests; of a log of checks, the failed checks, or the output of the only one; of another log, its end.
 fn what_failed(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let checks = lines.iter().filter(|line| line.trim_start().starts_with("FAIL "));
     let checks: Vec<_> = checks.take(process::TAIL_LINES).copied().collect();
-    if !checks.is_empty() {
+    let has_output =
+        |line: &&str| line.starts_with("FAIL ") || line.starts_with("---- ") && line.ends_with(" ----");
+    if checks.len() > 1 || !checks.iter().all(has_output) {
         return checks;
     }
-    let first = lines.iter().position(|line| line.starts_with("---- ") && line.ends_with(" ----"));
+    let first = lines.iter().position(has_output);
     let from = first.unwrap_or_else(|| lines.len().saturating_sub(process::TAIL_LINES));
     lines[from..lines.len().min(from + process::TAIL_LINES)].to_vec()
 }
@@ -450,6 +451,8 @@ mod tests_of_steps {
         assert_eq!(what_failed(&format!("{passed}no link")).last(), Some(&"no link"));
         let log = format!("one: 1 passed, 1 failed\n    FAIL close: 1006\n{passed}");
         assert_eq!(what_failed(&log), ["    FAIL close: 1006"]);
+        assert_eq!(what_failed("ok a\nFAIL b: see its log\nerror: c")[1..], ["error: c"]);
+        assert_eq!(what_failed("FAIL a\nok b\nFAIL c\nerror: d"), ["FAIL a", "FAIL c"]);
         assert!(what_failed("").is_empty());
     }
 

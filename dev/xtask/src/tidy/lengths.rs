@@ -11,6 +11,9 @@ const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: u64 = 600;
 /// Lines of a file of tests, which is read test by test.
 const TEST_FILE_LINES_MAX: u64 = 900;
+/// Lines of a script of [`SCRIPTS`].
+const SCRIPT_LINES_MAX: usize = 300;
+const SCRIPTS: &str = "dev/tasks/";
 
 /// Finds functions over the limit.
 pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
@@ -33,6 +36,15 @@ pub(super) fn files(tree: &Tree) -> Vec<Violation> {
 pub(super) fn test_files(tree: &Tree) -> Vec<Violation> {
     let tests = tree.sources.iter().filter(|source| source.is_test);
     compare_lengths(tree, "lines of tests in", TEST_FILE_LINES_MAX, tests)
+}
+
+/// Finds scripts over the limit.
+pub(super) fn scripts(tree: &Tree) -> Vec<Violation> {
+    let scripts = tree.files.iter().filter(|(path, _)| path.starts_with(SCRIPTS));
+    let lengths = scripts.map(|(path, text)| (path, text.lines().count()));
+    let long = lengths.filter(|(_, length)| *length > SCRIPT_LINES_MAX);
+    long.map(|(path, length)| Violation::new(path, 1, format!("{length} lines, {SCRIPT_LINES_MAX} at most")))
+        .collect()
 }
 
 fn compare_lengths<'a>(
@@ -107,6 +119,13 @@ mod tests {
         let bound = (ratchets::RATCHETS, "lines without tests of a.rs 601\n");
         assert_eq!(files(&tree(&[("a.rs", &long), bound])), []);
         assert_eq!(files(&tree(&[("a.rs", &code), bound]))[0].fix, Some(Fix::Remove));
+    }
+
+    #[test]
+    fn scripts_have_300_lines_at_most() {
+        let text = "a()\n".repeat(301);
+        let tree = tree(&[("dev/tasks/a.py", &text), ("dev/tasks/b.py", &text[4..]), ("dev/c.py", &text)]);
+        assert_eq!(scripts(&tree), [Violation::new("dev/tasks/a.py", 1, "301 lines, 300 at most")]);
     }
 
     #[test]

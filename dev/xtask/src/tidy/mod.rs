@@ -27,11 +27,12 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 20] = [
+const RULES: [(&str, Rule); 21] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
     ("files of tests are short", lengths::test_files),
+    ("scripts are short", lengths::scripts),
     ("layers do not know what is above them", layers::layers),
     ("unsafe code is forbidden except where listed", safety::forbidden),
     ("unsafe blocks say why they are sound", safety::explained),
