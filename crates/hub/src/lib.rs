@@ -36,20 +36,21 @@ mod webhooks;
 mod wire;
 
 pub use self::access::auth;
+pub use self::access::hosts::HostRules;
+pub use self::access::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
+pub use self::apps::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
+pub use self::apps::webhook::PusherWebhook;
 pub use self::cluster::observe::{ClusterNode, observe_nodes};
 pub use self::cluster::options::ClusterOptions;
 pub use self::handover::Handover;
 pub use self::handover::predecessor::{Predecessor, RunningHandover};
 pub use self::hub::{BuildError, Hub, HubBuilder, KeyWriteFailed, RunningHub};
+pub use self::model::check_pattern;
+pub use self::model::events::WebhookEventKind;
+pub use self::outgoing::options::{HookFailure, HookOptions, HookTarget};
 pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
 pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
-pub use crate::access::hosts::HostRules;
-pub use crate::access::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
-pub use crate::apps::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
-pub use crate::apps::webhook::PusherWebhook;
-pub use crate::model::events::WebhookEventKind;
-pub use crate::outgoing::options::{HookFailure, HookOptions, HookTarget};
 
 pub use self::topics::keys::key_value_of_json;
 pub use self::webhooks::WebhookOptions;

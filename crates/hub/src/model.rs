@@ -18,7 +18,7 @@ pub(crate) mod user_id;
 pub(crate) use self::content::{MessageContent, push_json};
 pub(crate) use self::creator::{Creator, network_of};
 pub(crate) use self::hook_kind::HookKind;
-pub(crate) use self::names::check_pattern;
+pub use self::names::check_pattern;
 pub(crate) use self::names::{
     NAME_MAX, PUBLISHES_TO_PATTERN, RESERVED, check_name, check_subscription, is_pattern, is_reserved,
     parse_patterns,

@@ -94,9 +94,8 @@ mod tls;
 mod topics;
 mod worker;
 
-pub use crate::answer::streaming::StreamingResponse;
-pub use crate::metrics::limit::Limit;
 pub use answer::Answer;
+pub use answer::streaming::StreamingResponse;
 pub use appends::{AppendJob, Appender};
 pub use asset::Asset;
 pub use client::TrustedProxies;
@@ -111,6 +110,7 @@ pub use limits::{Limits, WhenFull};
 pub use listen::{Listen, ListenAddress};
 pub use log_limit::LogLimit;
 pub use messages::MessageRoute;
+pub use metrics::limit::Limit;
 pub use metrics::{
     ConnectionEnd, Dropped, Http2Fault, MetricReason, Metrics, ProcessMetrics, ReasonCounts, WebSocketEnd,
 };

@@ -37,7 +37,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The reason why no topic, or no topic but one that is called like the pattern, matches.
-pub(crate) fn check_pattern(pattern: &str) -> Result<(), String> {
+pub fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.len() > NAME_MAX {
         return Err(format!(
             "a topic's name has at most {NAME_MAX} bytes, and the pattern has {}",
