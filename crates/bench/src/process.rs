@@ -21,7 +21,7 @@ pub(crate) struct ProcessUsage {
 }
 
 /// CPU time of the calling thread; `None` without /proc.
-pub(crate) fn of_this_thread() -> Option<CpuTime> {
+pub(crate) fn this_thread() -> Option<CpuTime> {
     busy("/proc/thread-self/schedstat").map(|busy| CpuTime { busy })
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn usage(pids: &[u32], children: bool) -> Result<ProcessUsage, String
     let all = if children { family(pids) } else { pids.iter().copied().collect() };
     let mut sum = ProcessUsage::default();
     for pid in all {
-        match of(pid) {
+        match process_usage(pid) {
             Some(one) => {
                 sum.busy += one.busy;
                 sum.memory += one.memory;
@@ -64,7 +64,7 @@ pub(crate) fn family(pids: &[u32]) -> BTreeSet<u32> {
     all
 }
 
-fn of(pid: u32) -> Option<ProcessUsage> {
+fn process_usage(pid: u32) -> Option<ProcessUsage> {
     let mut sum = ProcessUsage { memory: memory(pid)?, ..ProcessUsage::default() };
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let path = task.ok()?.path().join("schedstat");
@@ -109,7 +109,7 @@ mod tests {
     fn this_process_has_threads_and_memory() {
         let usage = usage(&[std::process::id()], true).unwrap();
         // The accounting of a running thread lags and may still be 0.
-        assert!(usage.memory > 100_000 && usage.threads > 0 && of_this_thread().is_some());
+        assert!(usage.memory > 100_000 && usage.threads > 0 && this_thread().is_some());
         assert!(super::usage(&[u32::MAX], false).is_err());
     }
 }

@@ -56,7 +56,7 @@ struct Nats {
 pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConfigError> {
     address.default_port(PORT);
     let bytes = address.take_number("queue.bytes", QUEUE_BYTES)?;
-    let settings = NatsSettings::of(&mut address)?;
+    let settings = NatsSettings::from_address(&mut address)?;
     let failure_timeout = address.take_failure_timeout()?;
     address.reject_unknown_settings(&SETTINGS)?;
     let status = Arc::new(Status::new(address.to_string(), failure_timeout));

@@ -204,7 +204,7 @@ impl Redis {
                 while low < high {
                     let middle = low + (high - low) / 2;
                     match self.entry(key, middle).await? {
-                        Some(entry) if EntryFields::of_entry(&entry).time() < time => {
+                        Some(entry) if EntryFields::from_entry(&entry).time() < time => {
                             low = offset(&entry.id).unwrap_or(middle) + 1
                         }
                         _ => high = middle,
@@ -266,7 +266,7 @@ impl Redis {
         if let (Some((known, fingerprint)), Some(first)) = (copy.last, entries.first())
             && offset(&first.id) == Some(known)
         {
-            if EntryFields::of_entry(first).fingerprint() != fingerprint {
+            if EntryFields::from_entry(first).fingerprint() != fingerprint {
                 return Err(FollowError::Permanent(followed::another_record(known)));
             }
             entries.remove(0);
@@ -279,7 +279,7 @@ impl Redis {
             let Some(offset) = offset(&entry.id) else {
                 return Err(FollowError::Permanent(unexpected_id(&entry.id)));
             };
-            copy.push(offset, &EntryFields::of_entry(entry)).await?;
+            copy.push(offset, &EntryFields::from_entry(entry)).await?;
         }
         copy.flush().await?;
         Ok(is_end)
@@ -462,7 +462,7 @@ impl BrokerEngine for Redis {
             for entry in &entries {
                 let offset =
                     offset(&entry.id).ok_or_else(|| BrokerError::failed(unexpected_id(&entry.id)))?;
-                batches.push(&EntryFields::of_entry(entry).record(offset));
+                batches.push(&EntryFields::from_entry(entry).record(offset));
             }
             if is_end {
                 break;

@@ -121,8 +121,8 @@ fn delete(args: &DeleteArgs) -> Result<(), String> {
 
 fn copy_all(args: &CopyArgs) -> Result<(), String> {
     sinews_hub::auth::crypto::install();
-    let settings =
-        StoreSettings::of(&args.store)?.ok_or("--store is missing: it names the target of the copy")?;
+    let settings = StoreSettings::from_args(&args.store)?
+        .ok_or("--store is missing: it names the target of the copy")?;
     let from = args.from.display();
     let (streams, losses) = Streams::open(&args.from, StreamsConfig::default())
         .map_err(|error| format!("--from {from}: {error}"))?;

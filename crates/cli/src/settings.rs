@@ -195,7 +195,7 @@ impl ServeSettings {
     pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
         let file = args.config.as_deref().map(|path| ConfigFile::read(path, TABLES));
         let mut settings = Self::merge(&args.flags.0, &file.transpose()?.unwrap_or_default())?;
-        settings.pusher.read_directory(settings.names.of("pusher.apps_directory"))?;
+        settings.pusher.read_directory(settings.names.resolve("pusher.apps_directory"))?;
         settings.origin_policy()?;
         settings.host_policy()?;
         Ok(settings)
@@ -241,7 +241,7 @@ impl ServeSettings {
 
     /// Name under which a setting was given, for errors about its value.
     pub(crate) fn name(&self, key: &'static str) -> &str {
-        self.names.of(key)
+        self.names.resolve(key)
     }
 
     /// Returns the policy for origins.

@@ -393,7 +393,7 @@ impl Io {
         if turns % TURNS_TIMED == TURNS_TIMED - 1 {
             let ended = Instant::now();
             self.stats.turn_timed(ended.saturating_duration_since(self.now));
-            self.turn_ended = Some((ended, cpu::of_this_thread()));
+            self.turn_ended = Some((ended, cpu::this_thread()));
         }
     }
 
@@ -420,7 +420,7 @@ impl Io {
     /// Reads the thread's CPU time, and derives the CPU share of the wait behind a timed turn.
     fn read_cpu(&mut self, ended: Option<(Instant, Option<Duration>)>) {
         self.cpu_read = self.elapsed;
-        let cpu = cpu::of_this_thread();
+        let cpu = cpu::this_thread();
         if let Some(cpu) = cpu {
             self.stats.set_cpu(cpu);
         }

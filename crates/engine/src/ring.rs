@@ -270,7 +270,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         next: Option<Token>,
     ) {
         if let [conn] = io.sends[..]
-            && (token == Token::of(OpKind::Receive, conn) || token == Token::of(OpKind::Large, conn))
+            && (token == Token::new(OpKind::Receive, conn) || token == Token::new(OpKind::Large, conn))
             && next != Some(token)
             && app.pending_sends() == 0
             && io.broadcasts.is_empty()

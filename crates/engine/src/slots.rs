@@ -25,11 +25,11 @@ impl ConnId {
     /// An id that no connection of a loop has: for a part of a connection that the application drives like a connection
     /// of its own, such as a stream. Commands with it are ignored. The slot must be below 2^31.
     #[must_use]
-    pub const fn of_stream(slot: u32, generation: u32) -> Self {
+    pub const fn for_stream(slot: u32, generation: u32) -> Self {
         Self { index: STREAM | slot, generation }
     }
 
-    /// The slot of an id that [`of_stream`](Self::of_stream) made; `None` for a connection.
+    /// The slot of an id that [`for_stream`](Self::for_stream) made; `None` for a connection.
     #[must_use]
     #[inline]
     pub const fn stream_slot(self) -> Option<usize> {
@@ -56,7 +56,7 @@ impl ConnId {
     }
 }
 
-/// Marks the slots of [`ConnId::of_stream`]: a process cannot hold 2^31 descriptors.
+/// Marks the slots of [`ConnId::for_stream`]: a process cannot hold 2^31 descriptors.
 const STREAM: u32 = 1 << 31;
 
 /// State of the receiving side.

@@ -47,7 +47,7 @@ impl<'h> RequestHead<'h> {
         if !fits_method(target, method) {
             return Err(HeadError::Target);
         }
-        let framing = BodyFraming::of_request(parts.version, bytes, lines)?;
+        let framing = BodyFraming::from_request(parts.version, bytes, lines)?;
         Ok(Self::assemble(bytes, parts, lines, (method, target), framing))
     }
 

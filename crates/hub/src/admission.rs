@@ -129,7 +129,7 @@ pub(crate) struct RejectedRequest {
 }
 
 impl RejectedRequest {
-    pub(crate) fn of(request: &Request<'_>) -> Self {
+    pub(crate) fn from_request(request: &Request<'_>) -> Self {
         let origin = request.head().header("origin").next();
         Self {
             client: request.client(),

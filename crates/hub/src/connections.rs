@@ -629,7 +629,7 @@ mod tests {
         let register = |rights: &Rights| {
             registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
         };
-        let (anna, ben) = (Rights::of_subject("anna"), Rights::of_subject("ben"));
+        let (anna, ben) = (Rights::for_subject("anna"), Rights::for_subject("ben"));
         let connections = [register(&anna), register(&Rights::all()), register(&anna), register(&ben)];
         let ids: Vec<String> = connections.iter().map(RegisteredConnection::id).collect();
         let page = |user, after, limit| -> Vec<String> {
@@ -667,7 +667,7 @@ mod tests {
             (subscriber(), Waker::noop().clone()),
         );
         let revocations = Revocations::default();
-        let [first, second] = ["one", "two"].map(|id| Rights::of_token("anna", id, None));
+        let [first, second] = ["one", "two"].map(|id| Rights::for_token("anna", id, None));
         let revocation = |id: &str| Revocation::new(RevokedTokens::WithId(id.into()), f64::MAX);
         // Before the connection has the rights: it does not find them.
         assert_eq!(registry.revoke(&revocations, &[revocation("one")]), 0);
@@ -681,7 +681,7 @@ mod tests {
     #[test]
     fn slowest_connections_are_listed_first() {
         let registry = Arc::new(ConnectionRegistry::default());
-        let (anna, other) = (Rights::of_subject("anna"), Rights::all());
+        let (anna, other) = (Rights::for_subject("anna"), Rights::all());
         let register = |rights: &Rights| {
             registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
         };

@@ -273,8 +273,8 @@ fn snapshot(metrics: &Metrics, usage: f64, begin: Instant) -> Value {
         "received_bytes": metrics.loops.iter().map(|stats| stats.received_bytes).sum::<u64>(),
         "dropped": metrics.dropped.total(),
         // Clients that were closed because they read too slowly, and subscribers of keys that fell behind.
-        "overflowed": metrics.websockets_closed.of(WebSocketEnd::Overflow)
-            + metrics.streaming_responses_closed.of(WebSocketEnd::Overflow),
+        "overflowed": metrics.websockets_closed.get(WebSocketEnd::Overflow)
+            + metrics.streaming_responses_closed.get(WebSocketEnd::Overflow),
         "keyed_lags": metrics.keyed_lags,
         "keyed_topics": metrics.keyed_topics,
         "keys": metrics.keys,

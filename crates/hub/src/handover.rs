@@ -352,7 +352,7 @@ impl HandoverState {
                         continue;
                     }
                     let published = (position, answers, &sender);
-                    let content = MessageContent::of(kind, body);
+                    let content = MessageContent::from_wire(kind, body);
                     self.hub.deliver_from_successor(&mut publisher, &topic, &content, published);
                 }
                 HandoverHead::Revocations => {
@@ -381,7 +381,7 @@ fn write(
     receiver: FrameReceiver,
 ) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
-    let written = HandoverFrame::of_revocations(&revocations)
+    let written = HandoverFrame::from_revocations(&revocations)
         .try_for_each(|frame| frame.write(&mut output))
         .and_then(|()| write_topics((histories, &end), state, &mut output))
         .and_then(|()| receiver.write_all(&mut output));

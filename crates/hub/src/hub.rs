@@ -93,8 +93,12 @@ impl Hub {
     pub fn configure(&self, server: Server) -> Server {
         let server = self.rules.iter().cloned().fold(server, Server::topic_rule);
         let server = server.keyed_topics(keys::encode);
-        let durable_keys =
-            self.services.store.as_ref().map(|store| store.of_keys().keys()).filter(|keys| keys.is_enabled());
+        let durable_keys = self
+            .services
+            .store
+            .as_ref()
+            .map(|store| store.for_keys().keys())
+            .filter(|keys| keys.is_enabled());
         let server = match durable_keys {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
             None => server,
@@ -143,7 +147,7 @@ impl Hub {
             server.stop_handle(),
             on_successor.unwrap_or_else(|| Box::new(|_| {})),
         );
-        let info = info.of(server);
+        let info = info.with_bound(server);
         let cluster_live = live.clone();
         let webhooks = Arc::clone(live.policy().webhooks());
         let revocations = Arc::clone(live.policy().revocations());
@@ -181,7 +185,7 @@ fn start_streams(
     publisher: &Publisher,
 ) -> io::Result<()> {
     store.topics().start(Arc::clone(topics), publisher.clone())?;
-    let of_keys = store.of_keys();
+    let of_keys = store.for_keys();
     of_keys.keys().start(publisher.clone())?;
     if let Some(cluster) = cluster {
         let (replicas, keys) = (of_keys.key_replicas(), cluster.keys());
@@ -280,7 +284,7 @@ impl Drop for RunningHub {
         if let Some(store) = &self.services.store {
             store.close();
             store.topics().finish();
-            store.of_keys().keys().finish();
+            store.for_keys().keys().finish();
         }
         self.revocations.close_file();
     }

@@ -23,7 +23,7 @@ pub(crate) struct KeyStore<'a> {
 
 impl<'a> KeyStore<'a> {
     pub(crate) fn new(hub: &'a HubTopics, streams: Option<&'a Arc<StreamService>>) -> Self {
-        Self { hub, streams: streams.map(StreamService::of_keys) }
+        Self { hub, streams: streams.map(StreamService::for_keys) }
     }
 
     /// The streams, if they store the keys of a topic.

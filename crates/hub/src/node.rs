@@ -31,7 +31,7 @@ impl Default for ServerInfo {
 
 impl ServerInfo {
     /// Completes the facts when the server is bound.
-    pub(crate) fn of(self, server: &BoundServer) -> Self {
+    pub(crate) fn with_bound(self, server: &BoundServer) -> Self {
         let backend = if server.backend() == BackendChoice::Uring { "io_uring" } else { "readiness" };
         Self { threads: server.monitor().metrics().loops.len(), backend, ..self }
     }

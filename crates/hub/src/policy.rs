@@ -233,7 +233,7 @@ impl AccessPolicy {
 
     /// Adds the limits of a topic's namespace to a write of a key.
     pub(crate) fn limit_key(&self, topic: &str, write: KeyWrite) -> KeyWrite {
-        match self.live_namespaces.with(|table| table.of(topic)) {
+        match self.live_namespaces.with(|table| table.options_for(topic)) {
             Some(options) => options.limit_key(write),
             None => write,
         }
@@ -241,7 +241,7 @@ impl AccessPolicy {
 
     /// The interval between the presence updates of a topic.
     pub(crate) fn presence_interval(&self, topic: &str) -> PresenceInterval {
-        self.live_namespaces.with(|table| table.of(topic).presence_interval).unwrap_or_default()
+        self.live_namespaces.with(|table| table.options_for(topic).presence_interval).unwrap_or_default()
     }
 
     /// Makes the namespaces and the apps apply to all connections.
@@ -285,7 +285,7 @@ impl AccessPolicy {
             return Err(RejectedClaims::Expired);
         }
         self.revocations.check(&rights).map_err(RejectedClaims::Revoked)?;
-        Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
+        Ok(rights.for_client(client).under(Arc::clone(&self.live_namespaces)))
     }
 
     /// The rights of an open connection after a change by the backend.
@@ -365,7 +365,7 @@ impl AccessPolicy {
         let host = self.hosts.check(request).err()?;
         let host = host.escape_debug();
         let text = format!("{host} is not a name of this server: see `hosts`");
-        self.rejections.note(RejectionReason::Host, &RejectedRequest::of(request), &text);
+        self.rejections.note(RejectionReason::Host, &RejectedRequest::from_request(request), &text);
         Some(failure(421, &text))
     }
 
@@ -389,7 +389,11 @@ impl AccessPolicy {
         };
         // Other rejections are counted where they are detected.
         if matches!(rejection.reason, RejectionReason::Rights | RejectionReason::Request) {
-            self.rejections().note(rejection.reason, &RejectedRequest::of(request), rejection.text());
+            self.rejections().note(
+                rejection.reason,
+                &RejectedRequest::from_request(request),
+                rejection.text(),
+            );
         }
         if self.closes_browsers() && is_script(request) {
             self.rejections().note_closed();
@@ -406,7 +410,11 @@ impl AccessPolicy {
         self.origin.check(request.head()).map_err(|_| {
             let origin = request.head().header("origin").next().unwrap_or_default();
             let rejection = HandshakeRejection::origin(&String::from_utf8_lossy(origin));
-            self.rejections.note(RejectionReason::Origin, &RejectedRequest::of(request), rejection.text());
+            self.rejections.note(
+                RejectionReason::Origin,
+                &RejectedRequest::from_request(request),
+                rejection.text(),
+            );
             rejection
         })
     }
@@ -422,10 +430,14 @@ impl AccessPolicy {
         };
         let rights = rights.and_then(|rights| {
             self.revocations.check(&rights)?;
-            Ok(rights.of_client(request.client()).under(Arc::clone(&self.live_namespaces)))
+            Ok(rights.for_client(request.client()).under(Arc::clone(&self.live_namespaces)))
         });
         rights.inspect_err(|denied| {
-            self.rejections.note(RejectionReason::Token, &RejectedRequest::of(request), &denied.problem);
+            self.rejections.note(
+                RejectionReason::Token,
+                &RejectedRequest::from_request(request),
+                &denied.problem,
+            );
         })
     }
 
@@ -437,7 +449,11 @@ impl AccessPolicy {
         let keys = self.api_keys.as_ref();
         let rights = keys.map_or_else(|| Err(ApiKeys::disabled()), |keys| keys.rights(request));
         rights.inspect_err(|problem| {
-            self.rejections.note(RejectionReason::Token, &RejectedRequest::of(request), &problem.text);
+            self.rejections.note(
+                RejectionReason::Token,
+                &RejectedRequest::from_request(request),
+                &problem.text,
+            );
         })
     }
 
@@ -457,7 +473,7 @@ impl AccessPolicy {
         };
         let rights = rights.and_then(|rights| {
             self.revocations.check(&rights)?;
-            Ok(rights.of_client(client).under(Arc::clone(&self.live_namespaces)))
+            Ok(rights.for_client(client).under(Arc::clone(&self.live_namespaces)))
         });
         rights.inspect_err(|denied| {
             self.rejections.note(
@@ -574,7 +590,8 @@ mod tests {
             let reader = scope.spawn(|| {
                 let names_hook = || {
                     let namespaces = Arc::clone(&live.policy().live_namespaces);
-                    namespaces.with(|table| table.of("a").hook(HookKind::Publish).is_some()) == Some(true)
+                    namespaces.with(|table| table.options_for("a").hook(HookKind::Publish).is_some())
+                        == Some(true)
                 };
                 // A hook that was looked up before the client was removed is not found again.
                 let mut faults = 0;

@@ -194,7 +194,7 @@ impl HandoverFrame {
     }
 
     /// Revocations in frames of a limited size.
-    pub(crate) fn of_revocations(all: &[Revocation]) -> impl Iterator<Item = Self> {
+    pub(crate) fn from_revocations(all: &[Revocation]) -> impl Iterator<Item = Self> {
         all.chunks(REVOCATIONS_PER_FRAME).map(|part| {
             // Structs of texts and numbers are always encoded.
             let body = Bytes::from(serde_json::to_vec(part).unwrap_or_default());

@@ -66,7 +66,7 @@ pub enum LinkEnd {
 
 #[cfg(feature = "quinn")]
 impl LinkEnd {
-    pub(crate) fn of(error: &ConnectionError) -> Self {
+    pub(crate) fn from_error(error: &ConnectionError) -> Self {
         match error {
             ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) => Self::Peer,
             ConnectionError::LocallyClosed => Self::Local,

@@ -46,7 +46,7 @@ struct ReceivedFrames {
 }
 
 impl ReceivedFrames {
-    fn of(quic: &Connection) -> Self {
+    fn from_connection(quic: &Connection) -> Self {
         let frames = quic.stats().frame_rx;
         Self { stream: frames.stream, datagram: frames.datagram, acks: frames.acks }
     }
@@ -61,7 +61,7 @@ impl Http3Link {
         client: Option<ClientNetwork>,
         now: Instant,
     ) -> Self {
-        let received = ReceivedFrames::of(&quic);
+        let received = ReceivedFrames::from_connection(&quic);
         Self {
             quic,
             http: H3Connection::server(config),
@@ -142,7 +142,7 @@ impl Http3Link {
     /// Handles a datagram. Its events follow by [`drive`](Self::drive).
     pub(crate) fn receive(&mut self, datagram: usize, event: ConnectionEvent) {
         self.quic.handle_event(event);
-        let after = ReceivedFrames::of(&self.quic);
+        let after = ReceivedFrames::from_connection(&self.quic);
         let before = std::mem::replace(&mut self.received, after);
         self.datagram_content = 0;
         // A datagram without content acknowledges, or probes the path.
@@ -185,7 +185,7 @@ impl Http3Link {
                 }
                 QuicEvent::ConnectionLost { reason } => {
                     self.is_ended = true;
-                    app.handle_end(self.key, LinkEnd::of(&reason), &reason.to_string());
+                    app.handle_end(self.key, LinkEnd::from_error(&reason), &reason.to_string());
                     return;
                 }
                 QuicEvent::Stream(StreamEvent::Opened { dir }) => {

@@ -183,10 +183,10 @@ impl QuicEndpoint {
         }
         let mut response = Vec::new();
         let address = incoming.remote_address().ip();
-        let client = incoming.remote_address_validated().then(|| ClientNetwork::of(address));
+        let client = incoming.remote_address_validated().then(|| ClientNetwork::new(address));
         let is_full = self.links.len() >= self.limits.max_connections
             || self.handshakes.total() >= self.limits.max_handshakes
-            || self.handshakes.of(client) >= self.limits.max_handshakes_per_address;
+            || self.handshakes.count(client) >= self.limits.max_handshakes_per_address;
         if self.is_closing || is_full || !app.admits(address) {
             self.refused += u64::from(is_full);
             let transmit = self.quic.refuse(incoming, &mut response);

@@ -19,7 +19,7 @@ pub(crate) enum ClientNetwork {
 }
 
 impl ClientNetwork {
-    pub(crate) fn of(address: IpAddr) -> Self {
+    pub(crate) fn new(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.to_bits()),
             IpAddr::V6(address) => Self::V6((address.to_bits() >> 64) as u64),
@@ -33,7 +33,7 @@ impl Handshakes {
     }
 
     /// Number of handshakes of a client.
-    pub(crate) fn of(&self, client: Option<ClientNetwork>) -> usize {
+    pub(crate) fn count(&self, client: Option<ClientNetwork>) -> usize {
         client.and_then(|client| self.by_client.get(&client)).copied().unwrap_or(0)
     }
 

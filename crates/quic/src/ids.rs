@@ -82,7 +82,7 @@ impl ConnectionRoutes {
     /// Returns the owner of a received datagram by its destination identifier. `None`: the identifier is the client's choice,
     /// so that the worker that received the datagram handles it.
     #[must_use]
-    pub fn of(&self, datagram: &[u8]) -> Option<WorkerRoute> {
+    pub fn route(&self, datagram: &[u8]) -> Option<WorkerRoute> {
         let id = match datagram {
             // A short header (RFC 9000 section 17.3), or a long one with an identifier of our length.
             [first, rest @ ..] if first & 0x80 == 0 => rest.get(..ID_LEN)?,
@@ -175,9 +175,9 @@ mod tests {
         for _ in 0..1000 {
             let id = ids.generate_cid();
             let id: &[u8] = &id;
-            assert_eq!(routes.of(&[&[0x40][..], id, &[0; 20]].concat()), Some(route));
-            assert_eq!(routes.of(&[&[0xe0, 0, 0, 0, 1, 8][..], id, &[0; 20]].concat()), Some(route));
-            assert_eq!(routes.of(&id[..7]), None);
+            assert_eq!(routes.route(&[&[0x40][..], id, &[0; 20]].concat()), Some(route));
+            assert_eq!(routes.route(&[&[0xe0, 0, 0, 0, 1, 8][..], id, &[0; 20]].concat()), Some(route));
+            assert_eq!(routes.route(&id[..7]), None);
             owners.insert([id[5], id[6]]);
         }
         assert!(owners.len() > 900, "{}", owners.len());
@@ -188,10 +188,10 @@ mod tests {
         // The successor reads the identifiers of its predecessor.
         let id = ids.generate_cid();
         let datagram = [&[0x40][..], &id].concat();
-        assert_eq!(ConnectionRoutes::with_key(routes.key()).of(&datagram), Some(route));
-        assert_ne!(ConnectionRoutes::new().of(&datagram), Some(route));
+        assert_eq!(ConnectionRoutes::with_key(routes.key()).route(&datagram), Some(route));
+        assert_ne!(ConnectionRoutes::new().route(&datagram), Some(route));
         // Other lengths are the client's.
-        assert_eq!(routes.of(&[0xc0, 0, 0, 0, 1, 20, 1, 2, 3]), None);
-        assert_eq!(routes.of(&[]), None);
+        assert_eq!(routes.route(&[0xc0, 0, 0, 0, 1, 20, 1, 2, 3]), None);
+        assert_eq!(routes.route(&[]), None);
     }
 }

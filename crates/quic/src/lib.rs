@@ -6,7 +6,7 @@
 //! them ([`QuicEndpoint::client`], [`QuicEndpoint::connect`], [`Exchanges::send_request`]).
 //!
 //! A connection identifier names its worker and the generation of its process, so that a datagram that the kernel gave to
-//! another worker is passed on: [`ConnectionRoutes::of`].
+//! another worker is passed on: [`ConnectionRoutes::route`].
 //!
 //! # Features
 //!

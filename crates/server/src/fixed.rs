@@ -37,7 +37,7 @@ impl FixedResponse {
 
     /// Returns the response, which announces HTTP/3 on a port.
     #[inline]
-    pub(crate) fn of(&self, http3_port: Option<NonZeroU16>) -> &PreparedResponse {
+    pub(crate) fn prepared(&self, http3_port: Option<NonZeroU16>) -> &PreparedResponse {
         let announcing = http3_port.and_then(|port| self.announcing.iter().find(|(known, _)| *known == port));
         announcing.map_or(&self.plain, |(_, prepared)| prepared)
     }

@@ -182,7 +182,7 @@ impl<F> WebSocketUpgrade<F> {
     /// none of them, or if the request is to be rejected.
     #[must_use]
     pub fn selected_protocol(&self) -> Option<&str> {
-        self.settings.subprotocol(&HttpRequestView::of(&self.request))
+        self.settings.subprotocol(&HttpRequestView::new(&self.request))
     }
 
     /// Sets a callback for a failed upgrade: the connection broke before the response was sent, the origin is not
@@ -276,7 +276,7 @@ impl<S: Send + Sync> FromRequestParts<S> for WebSocketUpgrade {
             settings.change(|options| Ok(options.with_origin(OriginPolicy::any())));
             settings
         };
-        any_origin.accept(&HttpRequestView::of(&request), None)?;
+        any_origin.accept(&HttpRequestView::new(&request), None)?;
         let on = parts.extensions.remove::<OnUpgrade>().ok_or(AcceptError::NotUpgradable)?;
         request.extensions_mut().insert(on);
         Ok(Self { request, settings: AcceptSettings::default(), on_failed_upgrade: DefaultOnFailedUpgrade })

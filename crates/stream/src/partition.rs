@@ -254,7 +254,7 @@ impl Partition {
         state.rejection().is_some()
             || batches.into_iter().all(|records| {
                 let before = pending;
-                pending += BatchHeader::of(records, 0, 0).length as usize;
+                pending += BatchHeader::new(records, 0, 0).length as usize;
                 self.core.limits.admits(before, pending)
             })
     }
@@ -504,7 +504,7 @@ impl PartitionCore {
             return Err(AppendError::NoKey);
         }
         let most = state.config.segment_bytes.min(self.limits.max_batch as u64);
-        let header = BatchHeader::of(records, base, appended);
+        let header = BatchHeader::new(records, base, appended);
         if u64::from(header.length) > most || base.checked_add(header.count.into()).is_none() {
             return Err(AppendError::TooLarge { most });
         }

@@ -69,7 +69,7 @@ impl Seal {
     }
 
     #[cfg(test)]
-    pub(crate) fn of(base: u64, key: (u64, u64)) -> Self {
+    pub(crate) fn new(base: u64, key: (u64, u64)) -> Self {
         Self { base, key }
     }
 
@@ -136,7 +136,7 @@ impl SegmentHeader {
 
 impl SegmentLayout {
     /// Framing of a segment created with this head.
-    pub(crate) fn of(head: SegmentHeader) -> Self {
+    pub(crate) fn from_header(head: SegmentHeader) -> Self {
         Self { start: HEAD as u64, head: Some(head) }
     }
 
@@ -160,7 +160,7 @@ impl SegmentLayout {
     }
 
     /// Framing of the segment of this base whose file has this length and begins with `bytes`.
-    pub(crate) fn of_file(bytes: &[u8], length: u64, base: u64) -> Self {
+    pub(crate) fn from_file(bytes: &[u8], length: u64, base: u64) -> Self {
         let layout = Self::decode(bytes, base);
         let is_whole = bytes.len() as u64 == length;
         if layout.head.is_none() && is_whole && is_unfinished(bytes, base) {
@@ -229,7 +229,7 @@ mod tests {
 
     fn head() -> SegmentHeader {
         SegmentHeader {
-            seal: Seal::of(7, (0x0706_0504_0302_0100, 99)),
+            seal: Seal::new(7, (0x0706_0504_0302_0100, 99)),
             created: 5,
             synced: true,
             replaces: false,
@@ -254,12 +254,12 @@ mod tests {
     #[test]
     fn key_survives_flipped_byte_in_head() {
         let good = head().encode();
-        assert!(SegmentLayout::decode(&good, 7) == SegmentLayout::of(head()));
+        assert!(SegmentLayout::decode(&good, 7) == SegmentLayout::from_header(head()));
         for at in 0..HEAD {
             for flip in [1, 0x80, 0xff] {
                 let mut bad = good;
                 bad[at] ^= flip;
-                assert!(SegmentLayout::decode(&bad, 7) == SegmentLayout::of(head()), "{at}");
+                assert!(SegmentLayout::decode(&bad, 7) == SegmentLayout::from_header(head()), "{at}");
             }
         }
         // The head is invalid for another segment.

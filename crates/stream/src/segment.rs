@@ -33,12 +33,12 @@ impl SegmentName {
     }
 
     /// The segment with this file name.
-    pub(crate) fn of_log(name: &str) -> Option<Self> {
+    pub(crate) fn from_log_name(name: &str) -> Option<Self> {
         Self::parse(name.strip_suffix(LOG)?)
     }
 
     /// The segment with an index of this file name.
-    pub(crate) fn of_index(name: &str) -> Option<Self> {
+    pub(crate) fn from_index_name(name: &str) -> Option<Self> {
         Self::parse(name.strip_suffix(INDEX)?)
     }
 
@@ -120,7 +120,7 @@ impl Segment {
 
     /// Whether a file is the unfinished output of a compaction.
     pub(crate) fn is_unfinished_output(name: &str) -> bool {
-        name.strip_suffix(UNFINISHED).is_some_and(|name| SegmentName::of_log(name).is_some())
+        name.strip_suffix(UNFINISHED).is_some_and(|name| SegmentName::from_log_name(name).is_some())
     }
 
     /// Path of the file while compaction writes it.
@@ -158,7 +158,7 @@ impl Segment {
             return Err(error);
         }
         let mut cached = self.cached();
-        (cached.file, cached.layout) = (Some(file.clone()), Some(SegmentLayout::of(*head)));
+        (cached.file, cached.layout) = (Some(file.clone()), Some(SegmentLayout::from_header(*head)));
         Ok(file)
     }
 
@@ -166,7 +166,7 @@ impl Segment {
     pub(crate) fn replace_header(&self, disk: &dyn Disk, head: &SegmentHeader) -> io::Result<()> {
         self.remove_index(disk)?;
         self.write_header(&*self.file(disk)?, head)?;
-        self.cached().layout = Some(SegmentLayout::of(*head));
+        self.cached().layout = Some(SegmentLayout::from_header(*head));
         Ok(())
     }
 
@@ -197,7 +197,7 @@ impl Segment {
         }
         let length = file.bytes()?;
         let bytes = file.read_shared(0..length.min(HEAD as u64))?;
-        let layout = SegmentLayout::of_file(&bytes, length, self.base);
+        let layout = SegmentLayout::from_file(&bytes, length, self.base);
         self.cached().layout = Some(layout);
         Ok(layout)
     }

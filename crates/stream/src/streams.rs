@@ -318,7 +318,7 @@ impl Streams {
             let SlotState::Open(stream) = &slot.state else { return Some(slot.closed_info(name)) };
             (slot.times(), stream.clone())
         };
-        Some(info.of(&open))
+        Some(info.info(&open))
     }
 
     /// Metadata of all streams, by name. Opens none.

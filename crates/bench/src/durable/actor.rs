@@ -102,12 +102,12 @@ pub(super) fn run(
             .map(|mut connection| {
                 scope.spawn(move || {
                     start.wait();
-                    let before = process::of_this_thread();
+                    let before = process::this_thread();
                     let latency = match phase {
                         DurablePhase::Producing => produce(work, &mut connection, interrupt),
                         DurablePhase::Consuming => consume(work, &mut connection, interrupt),
                     }?;
-                    let after = process::of_this_thread();
+                    let after = process::this_thread();
                     let busy = after.zip(before).map(|(after, before)| after.busy - before.busy);
                     Ok((latency, busy.unwrap_or_default()))
                 })

@@ -36,7 +36,7 @@ impl DurableRound {
         self.all.push((phase, transport, PhaseResult { outcome, server }));
     }
 
-    fn of(&self, phase: DurablePhase, transport: StreamTransport) -> Option<&PhaseResult> {
+    fn result(&self, phase: DurablePhase, transport: StreamTransport) -> Option<&PhaseResult> {
         let found = self.all.iter().find(|(one, other, _)| *one == phase && *other == transport);
         found.map(|(_, _, measured)| measured)
     }
@@ -45,7 +45,8 @@ impl DurableRound {
 /// Progress line of a round.
 pub(super) fn line(round: &DurableRound) -> String {
     let ratio = |phase| {
-        let mean = |transport| round.of(phase, transport).map_or(f64::NAN, |one| one.outcome.latency.mean());
+        let mean =
+            |transport| round.result(phase, transport).map_or(f64::NAN, |one| one.outcome.latency.mean());
         mean(StreamTransport::WebSocket) / mean(StreamTransport::Tcp)
     };
     let [producing, consuming] = DurablePhase::BOTH.map(ratio);
@@ -109,7 +110,7 @@ impl DurableReport {
         phase: DurablePhase,
         transport: StreamTransport,
     ) -> impl Iterator<Item = &PhaseResult> {
-        self.rounds.iter().filter_map(move |round| round.of(phase, transport))
+        self.rounds.iter().filter_map(move |round| round.result(phase, transport))
     }
 
     /// Latencies of all batches of all rounds.

@@ -11,7 +11,7 @@ pub(super) struct LinearFit {
 
 impl LinearFit {
     /// Fits a line by least squares. A single measurement gives the line through zero.
-    pub(super) fn of(measured: impl Iterator<Item = (f64, f64)> + Clone) -> Self {
+    pub(super) fn through(measured: impl Iterator<Item = (f64, f64)> + Clone) -> Self {
         let count = measured.clone().count() as f64;
         let mean = |sum: f64| if count > 0.0 { sum / count } else { 0.0 };
         let (x, y) =
@@ -39,15 +39,15 @@ mod tests {
 
     #[test]
     fn line_is_fitted_by_least_squares() {
-        let exact = LinearFit::of([(10.0, 1_050.0), (20.0, 2_050.0), (30.0, 3_050.0)].into_iter());
+        let exact = LinearFit::through([(10.0, 1_050.0), (20.0, 2_050.0), (30.0, 3_050.0)].into_iter());
         assert_eq!(exact, LinearFit { slope: 100.0, intercept: 50.0 });
         assert_eq!(exact.at(1_000), 100_050.0);
-        let off = LinearFit::of([(0.0, 0.0), (1.0, 2.0), (2.0, 1.0)].into_iter());
+        let off = LinearFit::through([(0.0, 0.0), (1.0, 2.0), (2.0, 1.0)].into_iter());
         assert_eq!(off, LinearFit { slope: 0.5, intercept: 0.5 });
     }
 
     #[test]
     fn single_measurement_gives_line_through_zero() {
-        assert_eq!(LinearFit::of([(10.0, 50.0)].into_iter()), LinearFit { slope: 5.0, intercept: 0.0 });
+        assert_eq!(LinearFit::through([(10.0, 50.0)].into_iter()), LinearFit { slope: 5.0, intercept: 0.0 });
     }
 }

@@ -83,7 +83,7 @@ impl IdleReport {
     fn fit(&self, column: &MemoryColumn) -> LinearFit {
         let measured =
             self.steps.iter().map(|step| (step.connections as f64, (column.of)(&step.memory) as f64));
-        LinearFit::of(measured)
+        LinearFit::through(measured)
     }
 
     pub(super) fn table(&self) -> String {

@@ -179,7 +179,7 @@ impl LoadApp {
             options = options.with_local((plan.sources[self.next_source % plan.sources.len()], 0).into());
         }
         let traffic = self.traffic(ordinal, waiting);
-        let Some((target, protocol)) = LoadProtocol::of(&plan, &traffic) else { return };
+        let Some((target, protocol)) = LoadProtocol::from_plan(&plan, &traffic) else { return };
         let tls = plan.tls.as_ref().map(|config| TlsLayer::new(config, &target.name));
         let tls = match tls.transpose() {
             Ok(tls) => tls.map(Box::new),
@@ -335,7 +335,7 @@ impl LoadApp {
         if let Some(window) = self.thread_state.window() {
             for (edge, used) in [Some(window.from), window.until].into_iter().zip(&mut self.used) {
                 if used.is_none() && edge.is_some_and(|edge| now >= edge) {
-                    *used = process::of_this_thread();
+                    *used = process::this_thread();
                 }
             }
         }

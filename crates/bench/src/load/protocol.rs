@@ -30,7 +30,10 @@ pub(super) enum LoadProtocol {
 
 impl LoadProtocol {
     /// Target and protocol of a connection with these sockets.
-    pub(super) fn of<'p>(plan: &'p LoadPlan, traffic: &[SocketTraffic]) -> Option<(&'p LoadTarget, Self)> {
+    pub(super) fn from_plan<'p>(
+        plan: &'p LoadPlan,
+        traffic: &[SocketTraffic],
+    ) -> Option<(&'p LoadTarget, Self)> {
         let endpoint = |traffic: &SocketTraffic| match traffic.role {
             ConnectionRole::Echo => plan.endpoint(false, 0),
             ConnectionRole::Publisher(topic) => plan.endpoint(true, topic),

@@ -92,7 +92,7 @@ impl LoadEndpoints {
             self.slots - 1
         });
         self.generation = self.generation.wrapping_add(1);
-        let id = ConnId::of_stream(slot, self.generation);
+        let id = ConnId::for_stream(slot, self.generation);
         self.ids.insert((endpoint, key), id);
         id
     }

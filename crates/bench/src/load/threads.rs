@@ -51,7 +51,7 @@ impl LoadThreads {
                 let used = match load.used {
                     [Some(from), Some(until)] => Some(until.busy.saturating_sub(from.busy)),
                     [Some(from), None] => {
-                        process::of_this_thread().map(|now| now.busy.saturating_sub(from.busy))
+                        process::this_thread().map(|now| now.busy.saturating_sub(from.busy))
                     }
                     _ => None,
                 };

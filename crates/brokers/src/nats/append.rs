@@ -413,7 +413,8 @@ mod tests {
         });
         let mut address = BrokerUrl::parse(&url, &BTreeMap::new()).expect("a URL");
         let status = Arc::new(Status::new(url, Duration::ZERO));
-        let streams = JetStreams::new(NatsSettings::of(&mut address).expect("settings"), Arc::clone(&status));
+        let streams =
+            JetStreams::new(NatsSettings::from_address(&mut address).expect("settings"), Arc::clone(&status));
         let mut records = RecordBuilder::new();
         records.push(0, b"", b"a", ValueKind::Bytes).expect("small");
         let (append, mut pending) = QueuedAppend::without_queue(records.finish().expect("a record"), status);

@@ -43,7 +43,7 @@ pub(super) struct NatsSettings {
 }
 
 impl NatsSettings {
-    pub(super) fn of(address: &mut BrokerUrl) -> Result<Self, BrokerConfigError> {
+    pub(super) fn from_address(address: &mut BrokerUrl) -> Result<Self, BrokerConfigError> {
         let has_tls = address.scheme == "nats+tls";
         let mut servers = Vec::new();
         for host in &address.hosts {
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn names_of_first_partitions_are_decoded() {
         let mut url = BrokerUrl::parse("nats://one:1?prefix=a.", &BTreeMap::new()).unwrap();
-        let settings = NatsSettings::of(&mut url).unwrap();
+        let settings = NatsSettings::from_address(&mut url).unwrap();
         for stream in ["chat.room", "ä_b-0", "x", "50%"] {
             assert_eq!(settings.stream_of(&settings.name(stream, 0)).as_deref(), Some(stream));
             assert_eq!(settings.stream_of(&settings.name(stream, 1)), None);

@@ -308,7 +308,7 @@ mod tests {
         });
         let mut address = BrokerUrl::parse(&url, &BTreeMap::new()).expect("a URL");
         let status = Arc::new(Status::new(url, Duration::ZERO));
-        let streams = JetStreams::new(NatsSettings::of(&mut address).expect("settings"), status);
+        let streams = JetStreams::new(NatsSettings::from_address(&mut address).expect("settings"), status);
         simulated::start();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {

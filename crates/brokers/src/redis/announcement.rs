@@ -130,7 +130,7 @@ pub(super) struct EntryFields<'a> {
 }
 
 impl<'a> EntryFields<'a> {
-    pub(super) fn of_entry(entry: &'a StreamId) -> Self {
+    pub(super) fn from_entry(entry: &'a StreamId) -> Self {
         let mut fields = Self::default();
         for (name, value) in &entry.map {
             if let Value::BulkString(bytes) = value {
@@ -141,7 +141,7 @@ impl<'a> EntryFields<'a> {
     }
 
     /// The fields of a record, with its time as text.
-    pub(super) fn of_record(record: &Record<'a>, time: &'a [u8]) -> Self {
+    pub(super) fn from_record(record: &Record<'a>, time: &'a [u8]) -> Self {
         let kind: &[u8] = match record.kind {
             ValueKind::Text => b"text",
             ValueKind::Json => b"json",

@@ -115,7 +115,7 @@ impl<'a> AppendScript<'a> {
             };
             call.arg(ONCE_WINDOW.as_millis() as u64).arg(self.maxlen).arg(announcement::SIZE_MAX);
             for record in append.records.iter().flatten() {
-                EntryFields::of_record(&record, record.timestamp.to_string().as_bytes()).write(&mut call);
+                EntryFields::from_record(&record, record.timestamp.to_string().as_bytes()).write(&mut call);
             }
             pipeline.add_command(call);
         }

@@ -70,7 +70,7 @@ pub(crate) fn keys(tables: &Tables) -> impl Iterator<Item = &'static SettingKey>
 
 impl SettingKey {
     /// A key of this type, for the macro [`settings!`](super::schema::settings), which adds the rest.
-    pub(crate) const fn of<T: SettingValue>() -> Self {
+    pub(crate) const fn for_type<T: SettingValue>() -> Self {
         Self {
             name: "",
             help: &[],

@@ -78,7 +78,7 @@ fn default<S: Scalar>(key: &SettingKey) -> Option<Vec<S>> {
 pub(crate) struct SettingNames(HashMap<&'static str, String>);
 
 impl SettingNames {
-    pub(crate) fn of<'a>(&'a self, key: &'a str) -> &'a str {
+    pub(crate) fn resolve<'a>(&'a self, key: &'a str) -> &'a str {
         self.0.get(key).map_or(key, |name| name)
     }
 }

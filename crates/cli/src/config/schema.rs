@@ -60,7 +60,7 @@ macro_rules! settings {
                         name: concat!($table, $dot, stringify!($key)),
                         help: &[$($help),+],
                         $($field: $value,)*
-                        ..$crate::config::key::SettingKey::of::<$kind>()
+                        ..$crate::config::key::SettingKey::for_type::<$kind>()
                     }
                     .checked(),
                 )*],

@@ -191,7 +191,7 @@ impl Conversation {
     /// Compares with the recorded answers, if --check is set.
     fn compare(&mut self, message: &Message) -> Result<(), RunEnd> {
         let Some(expected) = &mut self.rules.expected else { return Ok(()) };
-        let entry = RecordEntry::of(Direction::In, message);
+        let entry = RecordEntry::new(Direction::In, message);
         let number = *self.received.borrow();
         let description = match expected.pop_front() {
             Some(wanted)

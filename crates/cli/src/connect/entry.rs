@@ -81,7 +81,7 @@ pub(crate) enum EntryKind {
 
 impl RecordEntry {
     /// A message in transit, without times.
-    pub(crate) fn of(direction: Direction, message: &Message) -> Self {
+    pub(crate) fn new(direction: Direction, message: &Message) -> Self {
         let mut entry = Self { direction, ..Self::default() };
         let payload = match message {
             Message::Text(text) => {
@@ -191,7 +191,7 @@ mod tests {
             Message::Close(None),
             Message::Close(Some(CloseFrame::new(code, "why"))),
         ] {
-            let line = serde_json::to_string(&RecordEntry::of(Direction::Out, &sent)).unwrap();
+            let line = serde_json::to_string(&RecordEntry::new(Direction::Out, &sent)).unwrap();
             let entry: RecordEntry = serde_json::from_str(&line).unwrap();
             assert_eq!(entry.direction, Direction::Out);
             assert_eq!(message(entry.command().unwrap()), Ok(sent), "{line}");

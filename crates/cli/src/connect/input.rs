@@ -32,7 +32,7 @@ pub(crate) enum InputEvent {
 pub(crate) fn start(args: &ConnectArgs) -> Result<mpsc::Receiver<InputEvent>, RunEnd> {
     let (sender, input) = mpsc::channel(WAITING_MAX);
     let reader = InputReader {
-        framing: PipeFraming::of(args),
+        framing: PipeFraming::from_args(args),
         format: match (args.input.commands, args.input.binary) {
             (true, _) => InputFormat::Commands { inspecting: args.inspect.inspect },
             (_, true) => InputFormat::Binary,

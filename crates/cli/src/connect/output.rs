@@ -43,7 +43,7 @@ pub(crate) enum PipeFraming {
 }
 
 impl PipeFraming {
-    pub(crate) fn of(args: &ConnectArgs) -> Self {
+    pub(crate) fn from_args(args: &ConnectArgs) -> Self {
         match &args.input.delimiter {
             _ if args.input.length_prefixed => Self::LengthPrefixed,
             Some(delimiter) => Self::Delimited(delimiter.0.clone()),
@@ -63,7 +63,7 @@ impl Output {
         let format = match printer {
             _ if args.output.jsonl => OutputFormat::Json,
             Some(printer) => OutputFormat::Console(printer),
-            None => OutputFormat::Pipe(PipeFraming::of(args)),
+            None => OutputFormat::Pipe(PipeFraming::from_args(args)),
         };
         let show =
             args.output.show.unwrap_or(if in_console { BinaryFormat::Dump } else { BinaryFormat::Raw });
@@ -86,7 +86,7 @@ impl Output {
         message: &Message,
         rtt_ms: Option<f64>,
     ) -> Result<(), RunEnd> {
-        let mut entry = RecordEntry::of(Direction::In, message);
+        let mut entry = RecordEntry::new(Direction::In, message);
         entry.rtt_ms = rtt_ms;
         entry.peer = self.many.then_some(peer);
         self.note(entry)?;
@@ -110,7 +110,7 @@ impl Output {
     /// Reports a sent message.
     pub(crate) fn sent(&mut self, peer: u32, message: &Message) -> Result<(), RunEnd> {
         let peer = self.many.then_some(peer);
-        self.note(RecordEntry { peer, ..RecordEntry::of(Direction::Out, message) })
+        self.note(RecordEntry { peer, ..RecordEntry::new(Direction::Out, message) })
     }
 
     /// Reports the end of a connection.

@@ -207,7 +207,8 @@ impl SettingGroup for AuthSettings {
             Ok([source]) => source,
             Err(none) if none.is_empty() => KeySource::None,
             Err(several) => {
-                let names: Vec<&str> = several.iter().map(|source| resolver.names.of(source.key())).collect();
+                let names: Vec<&str> =
+                    several.iter().map(|source| resolver.names.resolve(source.key())).collect();
                 return Err(format!("{}: only one of these may be set", names.join(", ")));
             }
         };

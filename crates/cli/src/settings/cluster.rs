@@ -42,16 +42,16 @@ impl ClusterSettings {
         let Some(Redacted(url)) = &self.url else {
             let alone = [(PASSWORD_FILE, self.password_file.is_some()), (NAME, self.node_name.is_some())];
             return match alone.iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => Err(format!("{}: needs cluster.url (--cluster)", names.of(key))),
+                Some((key, _)) => Err(format!("{}: needs cluster.url (--cluster)", names.resolve(key))),
                 None => Ok(None),
             };
         };
-        let describe = |key: &'static str| move |error: String| format!("{}: {error}", names.of(key));
+        let describe = |key: &'static str| move |error: String| format!("{}: {error}", names.resolve(key));
         let mut options = ClusterOptions::parse(url).map_err(describe(URL))?;
         if let Some(path) = &self.password_file {
             let text = fs::read_to_string(path);
-            let text =
-                text.map_err(|error| format!("{}: {}: {error}", names.of(PASSWORD_FILE), path.display()))?;
+            let text = text
+                .map_err(|error| format!("{}: {}: {error}", names.resolve(PASSWORD_FILE), path.display()))?;
             options = options.with_password(text.strip_suffix('\n').unwrap_or(&text).trim_end_matches('\r'));
         }
         if let Some(name) = &self.node_name {

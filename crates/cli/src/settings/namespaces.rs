@@ -228,7 +228,7 @@ impl ServeSettings {
         for table in &self.namespaces.0 {
             let NamespaceSection { pattern, keys, names } = table;
             let fault = |key: &str, fault: &str| {
-                let name = names.of(key).replace("namespace.*", &format!("namespace.{pattern:?}"));
+                let name = names.resolve(key).replace("namespace.*", &format!("namespace.{pattern:?}"));
                 Err(format!("{name}: {fault}"))
             };
             let has_history = keys.history.is_some_and(|messages| messages > 0);

@@ -99,13 +99,13 @@ impl SettingGroup for Option<StoreSettings> {
                 (PASSWORD_FILE, keys.store_password_file.is_some()),
             ];
             return match alone.iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => Err(format!("{}: needs streams.store (--store)", names.of(key))),
+                Some((key, _)) => Err(format!("{}: needs streams.store (--store)", names.resolve(key))),
                 None => Ok(None),
             };
         };
         let password = match (keys.store_password.clone(), keys.store_password_file.clone()) {
             (Some(_), Some(_)) => {
-                let given = [names.of(PASSWORD), names.of(PASSWORD_FILE)].join(", ");
+                let given = [names.resolve(PASSWORD), names.resolve(PASSWORD_FILE)].join(", ");
                 return Err(format!("{given}: only one of these may be set"));
             }
             (Some(Redacted(given)), None) => Some(PasswordSource::Value(given)),
@@ -114,7 +114,7 @@ impl SettingGroup for Option<StoreSettings> {
         let mut settings = BTreeMap::new();
         for Redacted(setting) in keys.store_settings.iter().flatten() {
             let Some((key, value)) = setting.split_once('=') else {
-                let name = names.of(SETTINGS);
+                let name = names.resolve(SETTINGS);
                 return Err(format!("{name}: expected a name and a value, such as linger.ms=5"));
             };
             settings.insert(key.trim().to_owned(), value.trim().to_owned());
@@ -133,7 +133,7 @@ impl SettingGroup for Option<StoreSettings> {
 
 impl StoreSettings {
     /// Returns the settings of a command without a configuration file.
-    pub(crate) fn of(args: &StoreArgs) -> Result<Option<Self>, String> {
+    pub(crate) fn from_args(args: &StoreArgs) -> Result<Option<Self>, String> {
         Option::resolve(&mut SettingResolver::new(&args.0, &ConfigFile::default()))
     }
 
@@ -144,7 +144,7 @@ impl StoreSettings {
             settings.entry("partitions".to_owned()).or_insert_with(|| partitions.to_string());
         }
         sinews_brokers::connect(&self.url_with_password()?, &settings).map_err(|error| {
-            let name = self.names.of(URL);
+            let name = self.names.resolve(URL);
             match error {
                 BrokerConfigError::NotBuilt { feature } => format!(
                     "{name}: {error}: build it with `cargo install --path crates/cli --features {feature}`"
@@ -156,7 +156,7 @@ impl StoreSettings {
 
     fn url_with_password(&self) -> Result<String, String> {
         let is_file = matches!(self.password, Some(PasswordSource::File(_)));
-        let name = self.names.of(if is_file { PASSWORD_FILE } else { PASSWORD });
+        let name = self.names.resolve(if is_file { PASSWORD_FILE } else { PASSWORD });
         let password = match &self.password {
             None => return Ok(self.url.clone()),
             Some(PasswordSource::Value(password)) => password.clone(),
@@ -174,7 +174,7 @@ impl StoreSettings {
         match hosts.rsplit_once('@') {
             None => Ok(whole("", scheme, rest)),
             Some((user, _)) if user.contains(':') => {
-                Err(format!("{name}: {} already has a password", self.names.of(URL)))
+                Err(format!("{name}: {} already has a password", self.names.resolve(URL)))
             }
             Some((user, hosts)) => Ok(whole(user, scheme, &format!("{hosts}{query}"))),
         }

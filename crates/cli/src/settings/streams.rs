@@ -104,23 +104,27 @@ impl StreamSettings {
         let needs_one = [&[(LISTEN, self.listen.is_empty())][..], &needs_one].concat();
         let has_none = self.directory.is_none() && self.store.is_none();
         if let (true, Some((name, _))) = (has_none, needs_one.iter().find(|(_, empty)| !empty)) {
-            let name = names.of(name);
+            let name = names.resolve(name);
             return Err(format!(
                 "{name}: needs streams.directory (--streams-directory) or streams.store (--store)"
             ));
         }
         for (name, patterns) in patterns {
             for pattern in patterns {
-                let fault =
-                    |error| format!("{}: {pattern:?} is not a valid topic pattern: {error}", names.of(name));
+                let fault = |error| {
+                    format!("{}: {pattern:?} is not a valid topic pattern: {error}", names.resolve(name))
+                };
                 check_pattern(pattern).map_err(fault)?;
             }
             if name == COMPACT && !patterns.is_empty() && self.store.is_some() {
-                return Err(format!("{}: needs streams.directory without streams.store", names.of(name)));
+                return Err(format!(
+                    "{}: needs streams.directory without streams.store",
+                    names.resolve(name)
+                ));
             }
             if name == KEYED_TOPICS && !patterns.is_empty() && self.directory.is_none() {
                 let text = "needs streams.directory (--streams-directory): a broker stores no keys";
-                return Err(format!("{}: {text}", names.of(name)));
+                return Err(format!("{}: {text}", names.resolve(name)));
             }
         }
         Ok(())

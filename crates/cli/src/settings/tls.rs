@@ -48,9 +48,9 @@ impl SettingGroup for TlsSettings {
         if certificate.len() != key.len() {
             return Err(format!(
                 "{} names {} files and {} names {}: each certificate needs its key, in the same order",
-                resolver.names.of(CERTIFICATE),
+                resolver.names.resolve(CERTIFICATE),
                 certificate.len(),
-                resolver.names.of(KEY),
+                resolver.names.resolve(KEY),
                 key.len()
             ));
         }
@@ -74,13 +74,13 @@ impl TlsSettings {
             return Ok(None);
         }
         let read = |name: &str, path: &Path| {
-            fs::read(path).map_err(|error| format!("{}: {}: {error}", names.of(name), path.display()))
+            fs::read(path).map_err(|error| format!("{}: {}: {error}", names.resolve(name), path.display()))
         };
         let mut certificates = Certificates::new();
         for (certificate, key) in &self.pairs {
             let pem = (read(CERTIFICATE, certificate)?, read(KEY, key)?);
             certificates = certificates.with_pem(&pem.0, &pem.1).map_err(|error| {
-                let (of_certificate, of_key) = (names.of(CERTIFICATE), names.of(KEY));
+                let (of_certificate, of_key) = (names.resolve(CERTIFICATE), names.resolve(KEY));
                 let (certificate, key) = (certificate.display(), key.display());
                 format!("{of_certificate} {certificate}, {of_key} {key}: {error}")
             })?;

@@ -150,7 +150,7 @@ impl WebhookSection {
         let keys = &self.keys;
         let table = format!("webhook.{:?}", self.name);
         let fault = |key: &str, fault: String| {
-            format!("{}: {fault}", self.names.of(key).replace("webhook.*", &table))
+            format!("{}: {fault}", self.names.resolve(key).replace("webhook.*", &table))
         };
         let missing = |key: &str| Err(format!("{}: {table}: {key} is missing", self.location));
         let read = |key, path: &PathBuf| {

@@ -28,10 +28,10 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
             };
             if let Some(kind) = receive {
                 link.receive = ReceiveProgress::Cancelled;
-                self.kernel.cancel(Token::of(kind, conn));
+                self.kernel.cancel(Token::new(kind, conn));
             }
             if link.send == SendProgress::Waiting {
-                self.kernel.cancel(Token::of(OpKind::Send, conn));
+                self.kernel.cancel(Token::new(OpKind::Send, conn));
             }
             self.close_step(conn);
         }
@@ -48,7 +48,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         }
         if link.close == CloseProgress::Wanted {
             link.close = CloseProgress::InFlight;
-            self.kernel.close(Token::of(OpKind::Close, conn), link.file);
+            self.kernel.close(Token::new(OpKind::Close, conn), link.file);
         }
     }
 

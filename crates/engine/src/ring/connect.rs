@@ -45,7 +45,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         // SAFETY: it lies in a box that `outgoing` holds. It is touched again only in `installed`, which is
         // reached by this operation's completion. If the backend is dropped before, `Drop` waits for the
         // kernel or leaks the box.
-        unsafe { self.kernel.install(Token::of(OpKind::Install, connect.conn), &mut outgoing) };
+        unsafe { self.kernel.install(Token::new(OpKind::Install, connect.conn), &mut outgoing) };
         self.outgoing.insert(connect.conn.index(), outgoing);
         Ok(())
     }
@@ -69,7 +69,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         }
         link.receive = ReceiveProgress::Connecting;
         // SAFETY: as in `connect_listed`; the completion reaches `connected`.
-        unsafe { self.kernel.connect(Token::of(OpKind::Connect, conn), link.file, &outgoing) };
+        unsafe { self.kernel.connect(Token::new(OpKind::Connect, conn), link.file, &outgoing) };
         self.outgoing.insert(conn.index(), outgoing);
     }
 

@@ -28,7 +28,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         // `received_large`, which is reached by this operation's completion, or when the connection is
         // closed, which comes after that. If the backend is dropped before, `Drop` waits for the kernel or
         // leaks the box.
-        unsafe { self.kernel.receive_large(Token::of(OpKind::Large, conn), link.file, large_box) };
+        unsafe { self.kernel.receive_large(Token::new(OpKind::Large, conn), link.file, large_box) };
         true
     }
 

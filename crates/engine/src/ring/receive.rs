@@ -134,7 +134,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         }
         if ended {
             link.receive = ReceiveProgress::Watching;
-            self.kernel.watch(Token::of(OpKind::Watch, conn), link.file);
+            self.kernel.watch(Token::new(OpKind::Watch, conn), link.file);
         } else if link.bulk && self.arm_large(app, io, conn) {
             // It is in flight.
         } else if io.receives(conn)
@@ -143,7 +143,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
             link.large = None;
             link.receive = ReceiveProgress::Armed;
             let (file, multishot) = (link.file, !link.bulk);
-            self.kernel.receive(Token::of(OpKind::Receive, conn), file, multishot);
+            self.kernel.receive(Token::new(OpKind::Receive, conn), file, multishot);
         }
     }
 

@@ -98,7 +98,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
             return OfferResult::Empty;
         }
         let (token, wait) =
-            (Token::of(kind, conn), if kind == OpKind::Fire { SendMode::DontWait } else { SendMode::Wait });
+            (Token::new(kind, conn), if kind == OpKind::Fire { SendMode::DontWait } else { SendMode::Wait });
         // SAFETY: the chain lies in a box of its own, which `link.chain` holds. It is touched again only in
         // `advance` and `return_chain`, which are reached by a completion of this operation, by
         // `finish_fired` after the kernel has taken it in silence, or by `closed`, which comes after that.
@@ -121,7 +121,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
     /// Offers the sends of a batch to the kernel, which reports only those that it does not take completely.
     pub(super) fn offer_shared(&mut self) {
         let (bytes, sends) = self.shared.batch();
-        let sends = sends.map(|send| (Token::of(OpKind::Share, send.conn), send.file));
+        let sends = sends.map(|send| (Token::new(OpKind::Share, send.conn), send.file));
         // SAFETY: `shared` holds the bytes until `finish_shared` finds that the kernel has taken all
         // sends, or until `Drop`, which waits for the kernel or leaks them.
         unsafe { self.kernel.send_shared(sends, bytes) };
@@ -233,7 +233,7 @@ impl<C: SendChain, K: RingKernel> Ring<C, K> {
         if let Some(link) = self.link(io, conn) {
             link.shutdown = ShutdownProgress::InFlight;
             let file = link.file;
-            self.kernel.shutdown(Token::of(OpKind::Shutdown, conn), file);
+            self.kernel.shutdown(Token::new(OpKind::Shutdown, conn), file);
         }
     }
 

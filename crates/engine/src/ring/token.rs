@@ -55,7 +55,7 @@ impl Token {
         Self((kind as u64) << 56 | number as u64)
     }
 
-    pub(super) fn of(kind: OpKind, conn: ConnId) -> Self {
+    pub(super) fn new(kind: OpKind, conn: ConnId) -> Self {
         let generation = u64::from(conn.generation() & GENERATION);
         Self((kind as u64) << 56 | generation << 32 | conn.index() as u64)
     }
@@ -116,7 +116,7 @@ mod tests {
         for kind in
             [OpKind::Install, OpKind::Connect, OpKind::Receive, OpKind::Send, OpKind::Shutdown, OpKind::Close]
         {
-            let token = Token::from_bits(Token::of(kind, first).bits());
+            let token = Token::from_bits(Token::new(kind, first).bits());
             assert_eq!((token.kind(), token.index()), (Some(kind), first.index()));
             assert!(token.is_of(first) && !token.is_of(second) && !token.is_of(neighbour));
         }

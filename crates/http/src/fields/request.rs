@@ -30,7 +30,7 @@ pub(crate) struct RequestShape {
 
 impl RequestShape {
     /// Checks the fields of a request. `extended` permits extended CONNECT, which our settings announce.
-    pub(crate) fn of(fields: &FieldBuffer, extended: bool) -> Result<Self, Malformed> {
+    pub(crate) fn from_fields(fields: &FieldBuffer, extended: bool) -> Result<Self, Malformed> {
         let mut shape = Self { fields: fields.len(), ..Self::default() };
         for (index, (name, value)) in fields.iter().enumerate() {
             if !name.starts_with(b":") {

@@ -14,7 +14,7 @@ pub(crate) struct ResponseShape {
 
 impl ResponseShape {
     /// Checks the fields of a response.
-    pub(crate) fn of(fields: &FieldBuffer) -> Result<Self, Malformed> {
+    pub(crate) fn from_fields(fields: &FieldBuffer) -> Result<Self, Malformed> {
         let mut fields = fields.iter();
         let status = match fields.next() {
             Some((b":status", digits)) if digits.len() == 3 => decimal(digits),

@@ -17,7 +17,7 @@ pub(crate) struct BodyFraming {
 
 impl BodyFraming {
     /// One pass over the headers; most are skipped by the length of their name.
-    pub(crate) fn of_request(
+    pub(crate) fn from_request(
         version: Version,
         bytes: &[u8],
         lines: &[HeaderLine],

@@ -106,7 +106,7 @@ impl H2Connection {
             self.open(id, ends, None, false);
             return Ok(Some(Notice::HeadTooLarge { stream: StreamId::new(id), ends }));
         }
-        let shape = RequestShape::of(fields, self.config.extended_connect).and_then(|shape| {
+        let shape = RequestShape::from_fields(fields, self.config.extended_connect).and_then(|shape| {
             let lacks_content = ends && shape.content_length.is_some_and(|length| length > 0);
             if lacks_content { Err(Malformed("Content-Length without content")) } else { Ok(shape) }
         });

@@ -25,7 +25,7 @@ impl H2Connection {
     /// The settings of the server; `None` until they arrive. A server announces here whether it accepts extended CONNECT.
     #[must_use]
     pub const fn server_settings(&self) -> Option<ServerSettings> {
-        if self.settings_received { Some(self.peer.of_server()) } else { None }
+        if self.settings_received { Some(self.peer.as_server()) } else { None }
     }
 
     /// Appends the head of a request, and returns its stream. `ends`: it has no content. Names are converted to lower case.
@@ -40,7 +40,7 @@ impl H2Connection {
         ends: bool,
         out: &mut Vec<u8>,
     ) -> Result<StreamId, SendMisuse> {
-        let peer = self.peer.of_server();
+        let peer = self.peer.as_server();
         let id = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
         let is_permitted = self.is_client
             && self.failed.is_none()
@@ -85,7 +85,7 @@ impl H2Connection {
         fields: &FieldBuffer,
         now: Duration,
     ) -> Received<'static> {
-        let shape = ResponseShape::of(fields);
+        let shape = ResponseShape::from_fields(fields);
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         // RFC 9110 section 9.3.6: Content-Length of an accepted CONNECT is ignored.
         let is_tunnel = |shape: ResponseShape| stream.is_tunnel && (200..300).contains(&shape.status);

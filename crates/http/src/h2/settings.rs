@@ -54,7 +54,7 @@ impl PeerLimits {
         }
     }
 
-    pub(super) const fn of_server(&self) -> ServerSettings {
+    pub(super) const fn as_server(&self) -> ServerSettings {
         ServerSettings { max_streams: self.max_streams, extended_connect: self.connect_protocol }
     }
 

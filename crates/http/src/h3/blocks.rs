@@ -70,7 +70,7 @@ impl H3Connection {
             stream.awaits = MessagePart::Content;
             return Ok(Some(H3Notice::HeadTooLarge { stream: id }));
         }
-        let shape = RequestShape::of(fields, self.config.extended_connect).map_err(malformed)?;
+        let shape = RequestShape::from_fields(fields, self.config.extended_connect).map_err(malformed)?;
         let is_session = self.config.webtransport() && shape.has_protocol(fields, b"webtransport");
         if is_session && self.settings.is_none() {
             return self.hold_request(id, section);
@@ -112,7 +112,7 @@ impl H3Connection {
         if fields.is_too_large() {
             return Err((H3Code::H3_EXCESSIVE_LOAD, "head exceeds SETTINGS_MAX_FIELD_SECTION_SIZE"));
         }
-        let shape = ResponseShape::of(fields).map_err(malformed)?;
+        let shape = ResponseShape::from_fields(fields).map_err(malformed)?;
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
         if !shape.is_interim() {
             stream.awaits = MessagePart::Content;

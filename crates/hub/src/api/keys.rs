@@ -134,7 +134,7 @@ fn write(
     };
     let rights = policy.rights(request)?;
     let has_hook = rights.topic_hook(HookKind::Publish, &topic).is_some();
-    let hooks = RequestHooks::of(&api.live, request).filter(|hooks| has_hook || hooks.has_connect());
+    let hooks = RequestHooks::for_request(&api.live, request).filter(|hooks| has_hook || hooks.has_connect());
     if hooks.is_none() {
         rights.may_write_key(&topic, &key)?;
     }

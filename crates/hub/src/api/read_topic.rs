@@ -21,7 +21,7 @@ pub(super) fn read_topic(
         Ok::<_, RequestRejection>(check(rights, topic)?)
     };
     let has_hook = || !matches!(rights.subscribe_hook(&topic), Ok(None));
-    let hooks = RequestHooks::of(live, request).filter(|hooks| hooks.has_connect() || has_hook());
+    let hooks = RequestHooks::for_request(live, request).filter(|hooks| hooks.has_connect() || has_hook());
     let Some(hooks) = hooks else {
         let answer = check(&rights, &topic).map(|()| read(&topic));
         return Ok(answer.unwrap_or_else(|rejection| rejection.response()).into());

@@ -25,7 +25,7 @@ pub(crate) fn call(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, D
         Ok(call) => call,
         Err(problem) => return Ok(RequestRejection::Problem(problem).response().into()),
     };
-    let Some(hooks) = RequestHooks::of(live, request) else {
+    let Some(hooks) = RequestHooks::for_request(live, request) else {
         // Without hooks, the call is rejected.
         let call = HookCall { method: &method, topic: topic.as_deref() };
         let result = call.hook(None, &rights, None);

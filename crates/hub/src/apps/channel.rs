@@ -44,7 +44,7 @@ pub(crate) struct ChannelKind {
 }
 
 impl ChannelKind {
-    pub(crate) fn of(channel: &str) -> Self {
+    pub(crate) fn from_name(channel: &str) -> Self {
         use ChannelAccess::{Encrypted, Presence, Private, Public};
         // The longest first.
         let prefixes = [
@@ -173,7 +173,7 @@ mod tests {
             ("presence-cache-a", Presence, true),
             ("Presence-a", Public, false),
         ] {
-            assert_eq!(ChannelKind::of(channel), ChannelKind { access, is_cache }, "{channel}");
+            assert_eq!(ChannelKind::from_name(channel), ChannelKind { access, is_cache }, "{channel}");
         }
     }
 

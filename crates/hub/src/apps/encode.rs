@@ -123,13 +123,13 @@ impl<'a> ChannelPublication<'a> {
     }
 
     /// An event of an app's server: its data is the JSON of a string, as received.
-    pub(crate) fn of_server(name: &'a str, data: &'a str, socket_id: Option<&str>) -> Self {
+    pub(crate) fn from_server(name: &'a str, data: &'a str, socket_id: Option<&str>) -> Self {
         let socket_id = socket_id.and_then(parse_socket_id);
         Self::OfServer(EventParts { socket_id, ..EventParts::new(name, data) }, OnceCell::new())
     }
 
     /// The same for a user: the channel of the event is that of the user.
-    pub(crate) fn of_server_for_user(
+    pub(crate) fn from_server_for_user(
         (name, data, socket_id): (&'a str, &'a str, Option<&str>),
         user: &'a str,
     ) -> Self {
@@ -153,7 +153,7 @@ impl<'a> ChannelPublication<'a> {
     /// Encodes the event for a channel. [`USER_CHANNEL`] is that of the user in the event.
     pub(crate) fn encode(&self, channel: &str) -> EncodedEvent {
         let event = match self {
-            Self::Content(content, event) => event.get_or_init(|| EventParts::of(content)),
+            Self::Content(content, event) => event.get_or_init(|| EventParts::from_content(content)),
             Self::OfServer(event, _) => event,
         };
         let of_user = event.user.as_ref().filter(|_| channel == USER_CHANNEL).map(|user| user_channel(user));
@@ -169,7 +169,7 @@ impl<'a> ChannelPublication<'a> {
 impl<'a> EventParts<'a> {
     /// Parses a publication. Publications of other protocols are events if they are objects with an `event`, and
     /// otherwise events with the name `message`.
-    fn of(content: &'a MessageContent) -> Self {
+    fn from_content(content: &'a MessageContent) -> Self {
         let (bytes, is_trusted) = match content {
             MessageContent::Event(bytes) => (bytes, true),
             MessageContent::Json(bytes) => (bytes, false),
@@ -313,7 +313,7 @@ pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMes
             });
             transitions.collect()
         }
-        PusherTopic::Channel { channel, .. } if !ChannelKind::of(&channel).is_presence() => {
+        PusherTopic::Channel { channel, .. } if !ChannelKind::from_name(&channel).is_presence() => {
             let data = json!({ "subscription_count": update.count().connections });
             vec![text(nested("pusher_internal:subscription_count", Some(&channel), &data))]
         }
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn pusher_8_1_data_is_passed_on_byte_for_byte() {
-        let published = ChannelPublication::of_server("e", r#""{\"a\": 1}\u00fc""#, Some("1.2"));
+        let published = ChannelPublication::from_server("e", r#""{\"a\": 1}\u00fc""#, Some("1.2"));
         // Also at another node, which receives the content.
         for event in [published.encode("private-a"), encode("private-a", published.content())] {
             assert_eq!(text(&event), r#"{"event":"e","channel":"private-a","data":"{\"a\": 1}\u00fc"}"#);
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn event_of_a_user_names_its_channel_and_other_channels_stay() {
-        let published = ChannelPublication::of_server_for_user(("e", "\"1\"", None), "u\"1");
+        let published = ChannelPublication::from_server_for_user(("e", "\"1\"", None), "u\"1");
         for (channel, expected) in [(USER_CHANNEL, r##""#server-to-user-u\"1""##), ("a", "\"a\"")] {
             let expected = format!(r#"{{"event":"e","channel":{expected},"data":"1"}}"#);
             for event in [published.encode(channel), encode(channel, published.content())] {

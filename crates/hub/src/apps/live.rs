@@ -328,7 +328,7 @@ pub(crate) struct EventTarget<'a> {
 impl<'a> EventTarget<'a> {
     /// The channel of an app, whose name was checked.
     pub(crate) fn new(app: Arc<LiveApp>, channel: Cow<'a, str>) -> Self {
-        let is_cache = ChannelKind::of(&channel).is_cache && app.options.features.cache_channels;
+        let is_cache = ChannelKind::from_name(&channel).is_cache && app.options.features.cache_channels;
         Self { app, channel, is_cache }
     }
 

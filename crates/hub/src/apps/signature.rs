@@ -34,7 +34,7 @@ impl AppKey {
 
     /// Whether a signature is that of a text.
     pub(crate) fn verifies(&self, text: &[u8], signature: &str) -> bool {
-        let (Some(secret), Some(signature)) = (&self.secret, of_hex::<SIGNATURE_LEN>(signature)) else {
+        let (Some(secret), Some(signature)) = (&self.secret, from_hex::<SIGNATURE_LEN>(signature)) else {
             return false;
         };
         hmac::verify(secret, text, &signature).is_ok()
@@ -55,7 +55,7 @@ impl AppKey {
 
     /// Whether this key has sealed the event of the topic.
     pub(crate) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
-        let (Some(key), Some(seal)) = (&self.events, of_hex::<SIGNATURE_LEN>(seal)) else { return false };
+        let (Some(key), Some(seal)) = (&self.events, from_hex::<SIGNATURE_LEN>(seal)) else { return false };
         hmac::verify(key, &sealed_text(topic, event), &seal).is_ok()
     }
 }
@@ -69,7 +69,7 @@ fn sealed_text(topic: &str, event: &[u8]) -> Vec<u8> {
 const SIGNATURE_LEN: usize = 32;
 
 /// Bytes of lower-case hexadecimal digits. The digits of a signature cannot be predicted, so no digit is a branch.
-fn of_hex<const LEN: usize>(text: &str) -> Option<[u8; LEN]> {
+fn from_hex<const LEN: usize>(text: &str) -> Option<[u8; LEN]> {
     if text.len() != 2 * LEN {
         return None;
     }
@@ -167,7 +167,7 @@ impl<'a> SignedRequest<'a> {
         find: impl Fn(&str) -> Option<&'k AppKey>,
         now: u64,
     ) -> Result<(), String> {
-        let is_signed = match SortedQuery::of(self.query) {
+        let is_signed = match SortedQuery::from_query(self.query) {
             Some(query) => {
                 let (key, signature) = self.check(&query.credentials, find, now)?;
                 self.is_signed(key, &query.signed, signature)
@@ -209,7 +209,7 @@ impl<'a> SignedRequest<'a> {
             ));
         }
         match credentials.body_md5 {
-            Some(digest) if of_hex(digest) != Some(md5::compute(self.body).0) => {
+            Some(digest) if from_hex(digest) != Some(md5::compute(self.body).0) => {
                 return Err("body_md5 is not the MD5 of the body".to_owned());
             }
             None if !self.body.is_empty() => return Err("the query has no body_md5".to_owned()),
@@ -284,7 +284,7 @@ struct SortedQuery<'a> {
 
 impl<'a> SortedQuery<'a> {
     /// `None` for another query.
-    fn of(query: &'a str) -> Option<Self> {
+    fn from_query(query: &'a str) -> Option<Self> {
         let (mut credentials, mut signed) = (RequestCredentials::default(), [query, ""]);
         let (mut previous, mut begin) = ("", 0);
         for count in 0.. {
@@ -475,7 +475,7 @@ mod tests {
         ];
         for query in in_order {
             let request = SignedRequest { method: "GET", path: "/", query, body: b"", prefix: "" };
-            let (sorted, fields) = (SortedQuery::of(query).unwrap(), request.fields(false).unwrap());
+            let (sorted, fields) = (SortedQuery::from_query(query).unwrap(), request.fields(false).unwrap());
             assert_eq!(sorted.signed.concat(), fields.signed().concat(), "{query}");
             let (sorted, fields) = (sorted.credentials, fields.credentials());
             assert_eq!(format!("{sorted:?}"), format!("{fields:?}"), "{query}");
@@ -502,7 +502,7 @@ mod tests {
             &long,
         ];
         for query in others {
-            assert!(SortedQuery::of(query).is_none(), "{query}");
+            assert!(SortedQuery::from_query(query).is_none(), "{query}");
         }
     }
 
@@ -511,15 +511,15 @@ mod tests {
         for byte in (0..=u8::MAX).filter(u8::is_ascii) {
             let digit = "0123456789abcdef".find(char::from(byte));
             let [first, second] = [[byte, b'0'], [b'0', byte]].map(|text| {
-                std::str::from_utf8(&text).ok().and_then(of_hex::<1>).map(|[value]| usize::from(value))
+                std::str::from_utf8(&text).ok().and_then(from_hex::<1>).map(|[value]| usize::from(value))
             });
             assert_eq!((first, second), (digit.map(|digit| digit << 4), digit), "{byte}");
         }
-        assert_eq!(of_hex::<1>("\u{e9}"), None);
+        assert_eq!(from_hex::<1>("\u{e9}"), None);
         let digits: Vec<String> = (0..=u8::MAX).map(|byte| to_hex(&[byte])).collect();
-        assert!(digits.iter().zip(0..=u8::MAX).all(|(text, byte)| of_hex(text) == Some([byte])));
+        assert!(digits.iter().zip(0..=u8::MAX).all(|(text, byte)| from_hex(text) == Some([byte])));
         assert_eq!(
-            (of_hex::<2>("00ff"), of_hex::<2>("00f"), of_hex::<2>("00fff")),
+            (from_hex::<2>("00ff"), from_hex::<2>("00f"), from_hex::<2>("00fff")),
             (Some([0, 255]), None, None)
         );
     }

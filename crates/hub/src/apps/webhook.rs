@@ -238,7 +238,7 @@ impl PusherWebhook {
         }
         let suffixes = self.suffixes.iter().map(|suffix| dotless(suffix).into_owned()).collect();
         let filter =
-            EventFilter::of_channels(&events, (prefixes, suffixes), presence_of(app, PRESENCE_PREFIX));
+            EventFilter::for_channels(&events, (prefixes, suffixes), presence_of(app, PRESENCE_PREFIX));
         let name = format!("pusher:{app}:{number}");
         let limits = (self.has_batches, self.grace);
         let target = || {
@@ -338,7 +338,7 @@ mod tests {
         let topic: Arc<str> = presence_of("1", "presence-a.b").into();
         let sent = |data, user| EventDetail::ClientMessage {
             topic: topic.clone(),
-            content: client_event("client-e", data, user).of_event(),
+            content: client_event("client-e", data, user).as_event(),
             user: None,
             connection: Some("1.2".to_owned()),
         };

@@ -70,7 +70,7 @@ impl Interest {
         for (name, known) in &mut state.names {
             // The rights may have changed.
             known.is_rejected = false;
-            let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
+            let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
             self.outbox.subscribe((&subject, is_pattern), known.id);
         }
         self.outbox.open(max_payload);
@@ -128,7 +128,7 @@ impl Interest {
 
     fn subscribe(&self, name: &str, id: u64) {
         if self.outbox.is_open() {
-            let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
+            let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
             self.outbox.subscribe((&subject, is_pattern), id);
         }
     }
@@ -145,7 +145,7 @@ impl Interest {
         state.by_id.remove(&id);
         self.rejected.fetch_sub(usize::from(is_rejected), Ordering::AcqRel);
         if self.outbox.is_open() {
-            let (subject, is_pattern) = self.outbox.subjects.of_subscription(name);
+            let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
             self.outbox.unsubscribe((&subject, is_pattern), id);
         }
     }

@@ -81,7 +81,7 @@ pub(super) enum MessageKind {
 }
 
 impl MessageKind {
-    fn of(byte: u8) -> Option<Self> {
+    fn from_byte(byte: u8) -> Option<Self> {
         let kinds = [
             Self::Publications,
             Self::Heartbeat,
@@ -128,7 +128,7 @@ impl NodeMessageHead {
         let (start, number) = rest.split_first_chunk::<8>()?;
         let node = NodeId { id: u128::from_le_bytes(*id), start: u64::from_le_bytes(*start) };
         let number = u64::from_le_bytes(*number.first_chunk()?);
-        let kind = MessageKind::of(*kind).filter(|_| *version == VERSION)?;
+        let kind = MessageKind::from_byte(*kind).filter(|_| *version == VERSION)?;
         Some((Self { kind, node, number }, body))
     }
 }
@@ -219,7 +219,7 @@ pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublicatio
             return None;
         }
         if may_deliver {
-            let content = MessageContent::of(kind, Bytes::copy_from_slice(payload));
+            let content = MessageContent::from_wire(kind, Bytes::copy_from_slice(payload));
             publications.push(NodePublication { index, content, exclude });
         }
     }

@@ -34,7 +34,7 @@ struct KeyMetrics {
 }
 
 impl KeyMetrics {
-    fn of(counters: &KeyCounters) -> Self {
+    fn new(counters: &KeyCounters) -> Self {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
             owned: read(&counters.owned),
@@ -71,7 +71,7 @@ impl KeyMetrics {
 }
 
 impl ClusterMetrics {
-    pub(crate) fn of(cluster: &Cluster) -> Self {
+    pub(crate) fn new(cluster: &Cluster) -> Self {
         let counters = cluster.counters();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
@@ -87,7 +87,7 @@ impl ClusterMetrics {
                 ("queue_full", read(&counters.dropped_full)),
                 ("too_large", read(&counters.dropped_large)),
             ],
-            keys: KeyMetrics::of(&cluster.keys().counters),
+            keys: KeyMetrics::new(&cluster.keys().counters),
         }
     }
 }

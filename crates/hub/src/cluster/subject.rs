@@ -43,7 +43,7 @@ impl Subjects {
     ///
     /// `*` of Redis matches dots, too, so a node may receive topics that its pattern does not match. It delivers by the
     /// pattern.
-    pub(super) fn of_subscription(&self, name: &str) -> (String, bool) {
+    pub(super) fn for_subscription(&self, name: &str) -> (String, bool) {
         let mut subject = format!("{}.t", self.prefix);
         let mut is_pattern = false;
         for token in name.split('.') {
@@ -85,13 +85,13 @@ mod tests {
         let topic = |name| {
             let mut subject = String::new();
             nats.write_topic(&mut subject, name);
-            assert_eq!(nats.of_subscription(name), (subject.clone(), false));
+            assert_eq!(nats.for_subscription(name), (subject.clone(), false));
             subject
         };
         assert_eq!(topic("a.B-1_"), "p.t.a.B-1_");
         assert_eq!(topic("a*.>b c.ü=?[\\"), "p.t.a=2A.=3Eb=20c.=C3=BC=3D=3F=5B=5C");
-        assert_eq!(nats.of_subscription("a.*.>"), ("p.t.a.*.>".to_owned(), true));
-        assert_eq!(redis.of_subscription("a.*.>"), ("p.t.a.*.*".to_owned(), true));
-        assert_eq!(redis.of_subscription(">"), ("p.t.*".to_owned(), true));
+        assert_eq!(nats.for_subscription("a.*.>"), ("p.t.a.*.>".to_owned(), true));
+        assert_eq!(redis.for_subscription("a.*.>"), ("p.t.a.*.*".to_owned(), true));
+        assert_eq!(redis.for_subscription(">"), ("p.t.*".to_owned(), true));
     }
 }

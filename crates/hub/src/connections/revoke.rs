@@ -41,7 +41,7 @@ impl ConnectionRegistry {
                     with_id.insert(&**id, revocation);
                     continue;
                 }
-                tokens @ RevokedTokens::OfUser(_) => ConnectionSelector::of(tokens),
+                tokens @ RevokedTokens::OfUser(_) => ConnectionSelector::from_tokens(tokens),
             };
             count +=
                 self.close_if(&selector, (TOKEN_EXPIRED, REVOKED), |rights| revocation.applies_to(rights));
@@ -81,10 +81,10 @@ mod tests {
         let connections: Vec<_> = (0..CONNECTIONS)
             .map(|at| {
                 let rights = match at % 4 {
-                    0 => Rights::of_subject("anna"),
+                    0 => Rights::for_subject("anna"),
                     // Issued before and after the revocations.
                     kind => {
-                        Rights::of_token("anna", &format!("{at}"), Some(if kind == 1 { 1.0 } else { 4e9 }))
+                        Rights::for_token("anna", &format!("{at}"), Some(if kind == 1 { 1.0 } else { 4e9 }))
                     }
                 };
                 registry.register(

@@ -19,7 +19,7 @@ pub(crate) enum ConnectionSelector {
 
 impl ConnectionSelector {
     /// The connections of revoked tokens.
-    pub(crate) fn of(tokens: &RevokedTokens) -> Self {
+    pub(crate) fn from_tokens(tokens: &RevokedTokens) -> Self {
         match tokens {
             RevokedTokens::OfUser(user) => Self::User(user.to_string()),
             RevokedTokens::WithId(id) => Self::Token(id.to_string()),

@@ -262,7 +262,7 @@ fn handle_frames(
     let end = loop {
         match HandoverFrame::read(&mut input) {
             Ok(HandoverFrame { head: HandoverHead::Publish { topic, kind, kept, sender }, body }) => {
-                let content = MessageContent::of(kind, body);
+                let content = MessageContent::from_wire(kind, body);
                 hub.publish_for_predecessor(&mut publisher, &topic, &content, (kept, &sender));
             }
             Ok(HandoverFrame { head: HandoverHead::Revocations, body }) => {

@@ -53,7 +53,7 @@ impl HookReply {
         let reject = fields.get("reject").map(|reject| reject.get());
         if let Some(reject) = reject.filter(|reject| !matches!(*reject, "null" | "false")) {
             let reject = serde_json::from_str(reject).map_err(fault)?;
-            let rejection = Some(HookRejection::of(kind, &reject));
+            let rejection = Some(HookRejection::from_json(kind, &reject));
             return Ok(Self { rejection, ..Self::default() });
         }
         let reply: Self = serde_json::from_slice(body).map_err(fault)?;
@@ -81,7 +81,7 @@ impl HookReply {
 }
 
 impl HookRejection {
-    fn of(kind: HookKind, reject: &Value) -> Self {
+    fn from_json(kind: HookKind, reject: &Value) -> Self {
         let codes = match kind {
             HookKind::Connect | HookKind::Refresh => 4000..=4999,
             _ => 400..=499,

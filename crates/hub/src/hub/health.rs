@@ -92,7 +92,7 @@ pub(crate) struct BrokerMetrics {
 
 impl BrokerMetrics {
     /// `None` without a broker.
-    pub(crate) fn of(store: &StreamService) -> Option<Self> {
+    pub(crate) fn for_store(store: &StreamService) -> Option<Self> {
         let (health, rejected) = store.broker()?;
         Some(Self { ready: health.ready, waiting: health.waiting, rejected })
     }

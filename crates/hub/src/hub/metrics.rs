@@ -45,16 +45,16 @@ pub(crate) fn add_to(
         }
         registry.register_collector(Box::new(PusherMetrics(Arc::clone(live.policy().live_apps()))));
         if let Some(store) = &store {
-            registry.register_collector(Box::new(StreamMetrics::of(store)));
-            if let Some(keys) = store.of_keys().key_storage_metrics() {
+            registry.register_collector(Box::new(StreamMetrics::new(store)));
+            if let Some(keys) = store.for_keys().key_storage_metrics() {
                 registry.register_collector(Box::new(keys));
             }
-            if let Some(broker) = BrokerMetrics::of(store) {
+            if let Some(broker) = BrokerMetrics::for_store(store) {
                 registry.register_collector(Box::new(broker));
             }
         }
         if let Some(cluster) = &cluster {
-            registry.register_collector(Box::new(ClusterMetrics::of(cluster)));
+            registry.register_collector(Box::new(ClusterMetrics::new(cluster)));
         }
         let mut body = String::new();
         // Writing to a string never fails.

@@ -179,7 +179,7 @@ fn add_keys(
     };
     let page = answer(api::keys::list);
     router
-        .get("/topics/{name}/keys", move |request| match KeysFormat::of(request) {
+        .get("/topics/{name}/keys", move |request| match KeysFormat::from_request(request) {
             Some(format) => readers.answer(|reader| reader.answer_keys(request, format)),
             None => page(request),
         })

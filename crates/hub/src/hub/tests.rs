@@ -44,7 +44,7 @@ impl TestClient {
         Self(socket)
     }
 
-    fn of_app(address: SocketAddr) -> Self {
+    fn for_app(address: SocketAddr) -> Self {
         let mut client = Self::connect(address, "/app/key?protocol=7");
         assert_eq!(client.receive()["event"], "pusher:connection_established");
         client
@@ -171,13 +171,13 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
         topics.publish(&mut publisher.clone(), "kept.cache-a", &event, true);
     };
     // With a subscriber, publications are sent to the worker.
-    let mut early = TestClient::of_app(address);
+    let mut early = TestClient::for_app(address);
     early.send("pusher:subscribe", &json!({ "channel": "cache-a" }));
     let sockets = [(); 2].map(|()| TestClient::connect(address, "/busy"));
     let mut busy = BusyWorker { sockets, is_busy, release };
     let mut last = 0;
     for recover in [false, true, false, true] {
-        let mut late = TestClient::of_app(address);
+        let mut late = TestClient::for_app(address);
         let request = json!({ "channel": "cache-a", "recover": recover });
         let both = || (0..2).for_each(|at| publish(last + 1 + at));
         busy.publish_during_subscription(&mut late, &request, both);
@@ -227,11 +227,11 @@ fn subscribe_during_a_handover(
     topics.begin_handover(sender, publisher);
     let event = |number: u32| MessageContent::Event(format!("{{\"event\":\"e\",\"data\":{number}}}").into());
     topics.publish(&mut publisher.clone(), "kept.cache-a", &event(last + 1), true);
-    let mut recovering = TestClient::of_app(address);
+    let mut recovering = TestClient::for_app(address);
     recovering.send("pusher:subscribe", &json!({ "channel": "cache-a", "recover": true }));
     let ack = recovering.receive();
     let (epoch, sequence) = ack["position"].as_str().expect("a position").split_once('-').unwrap();
-    let mut plain = TestClient::of_app(address);
+    let mut plain = TestClient::for_app(address);
     plain.send("pusher:subscribe", &json!({ "channel": "cache-a" }));
     assert_eq!(plain.events_through(last + 1), [last + 1]);
     let mut position = Position { epoch: epoch.parse().unwrap(), sequence: sequence.parse().unwrap() };

@@ -40,7 +40,7 @@ impl MessageContent {
     }
 
     /// The content of an event.
-    pub(crate) fn of_event(&self) -> EventContent {
+    pub(crate) fn as_event(&self) -> EventContent {
         match self.clone() {
             Self::Text(bytes) => EventContent::Text(bytes),
             Self::Json(bytes) | Self::Event(bytes) => EventContent::Json(bytes),

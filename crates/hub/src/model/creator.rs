@@ -30,7 +30,7 @@ impl Creator {
         NonZeroU64::new(mix(hash ^ kind)).or(Some(NonZeroU64::MIN))
     }
 
-    pub(crate) fn of_address(address: IpAddr) -> Self {
+    pub(crate) fn from_address(address: IpAddr) -> Self {
         Self::Address(network_of(address))
     }
 }

@@ -102,7 +102,7 @@ impl TopicsReader<'_> {
         make: impl FnOnce(JsonClient, Vec<String>) -> Result<StreamingResponse, Problem> + 'static,
     ) -> Result<Answer, Denied> {
         let has_hook = |topic: &String| !matches!(rights.subscribe_hook(topic), Ok(None));
-        let hooks = RequestHooks::of(self.live, request)
+        let hooks = RequestHooks::for_request(self.live, request)
             .filter(|hooks| hooks.has_connect() || topics.iter().any(has_hook));
         let may = |rights: &Rights, topics: &[String]| {
             topics.iter().try_for_each(|topic| rights.may(Action::Subscribe, topic))

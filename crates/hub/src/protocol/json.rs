@@ -100,7 +100,7 @@ impl JsonClient {
         let policy = live.policy();
         let datagram_topics = datagram_topics(request)?;
         let client = Self::with_rights(policy.rights(request)?, live, hub, max_message, streams);
-        Ok(Self { hooks: ConnectionHooks::of(request, &policy), datagram_topics, ..client })
+        Ok(Self { hooks: ConnectionHooks::for_connection(request, &policy), datagram_topics, ..client })
     }
 
     /// Creates the handler of a client whose rights are known.

@@ -89,7 +89,7 @@ impl TopicClient {
         if policy.hooks().is_none_or(|hooks| hooks.options().connect.is_none()) {
             rights.may(Action::Subscribe, &topic)?;
         }
-        let hooks = RawHooks::of(request, &policy);
+        let hooks = RawHooks::for_connection(request, &policy);
         let stream = store.map(TopicAppender::new);
         Ok(Self {
             topic,

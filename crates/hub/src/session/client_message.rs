@@ -20,7 +20,7 @@ pub(crate) fn report(
     };
     events.emit(EventDetail::ClientMessage {
         topic: topic.into(),
-        content: content.of_event(),
+        content: content.as_event(),
         user: rights.subject().map(Arc::from),
         connection: connection.map(RegisteredConnection::id),
     });

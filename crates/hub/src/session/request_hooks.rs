@@ -87,7 +87,7 @@ pub(crate) struct MemberAnswer {
 
 impl RequestHooks {
     /// The hooks of a request; `None` without any.
-    pub(crate) fn of(live: &LivePolicy, request: &Request<'_>) -> Option<Self> {
+    pub(crate) fn for_request(live: &LivePolicy, request: &Request<'_>) -> Option<Self> {
         let headers = live.policy().hooks()?.headers_of(request);
         Some(Self { live: live.clone(), headers })
     }

@@ -349,7 +349,7 @@ impl KeyLog for DurableKeys {
         // Locked first, so that the queue has the order of the log.
         let mut queue = stored.lock();
         let pending = stored.partition.append(records).map_err(|error| {
-            self.rejected.count(FaultCause::of_append(&error));
+            self.rejected.count(FaultCause::from_append(&error));
             KeyError::Log(match error {
                 AppendError::Busy => KeyLogError::Busy,
                 AppendError::NoSpace => KeyLogError::NoSpace,
@@ -389,7 +389,7 @@ impl StoredTopic {
             let Poll::Ready(stored) = first.pending.poll(Durability::Disk, &mut cx) else { return };
             let (ticket, result) = (first.ticket, Arc::clone(&first.result));
             let stored = stored.map(drop).map_err(|error| {
-                rejected.count(FaultCause::of_append(&error));
+                rejected.count(FaultCause::from_append(&error));
                 Problem::from(error)
             });
             if let Err(problem) = &stored {

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     fn client(last: u8) -> Creator {
-        Creator::of_address(IpAddr::from([10, 0, 0, last]))
+        Creator::from_address(IpAddr::from([10, 0, 0, last]))
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_are_one_client() {
-        let of = |text: &str| Creator::of_address(text.parse().unwrap());
+        let of = |text: &str| Creator::from_address(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:10.0.0.1"), client(1));

@@ -43,7 +43,7 @@ struct StreamTotals {
 }
 
 impl StreamTotals {
-    fn of(stream: &Stream) -> Self {
+    fn new(stream: &Stream) -> Self {
         let mut sum = Self::default();
         for partition in partitions(stream) {
             let one = partition.statistics();
@@ -89,7 +89,7 @@ fn lags(stream: &Stream) -> Vec<(String, u64)> {
 pub(crate) fn snapshot(store: &StreamService) -> Value {
     let open = store.open().into_iter().take(OPEN_STREAMS_MAX);
     let mut all: Vec<(Stream, StreamTotals)> =
-        open.map(|stream| (StreamTotals::of(&stream), stream)).map(|(sum, it)| (it, sum)).collect();
+        open.map(|stream| (StreamTotals::new(&stream), stream)).map(|(sum, it)| (it, sum)).collect();
     all.sort_by_key(|(_, sum)| {
         let traffic = sum.statistics.written + sum.statistics.read_bytes;
         (sum.failure.is_none(), std::cmp::Reverse(traffic))
@@ -211,7 +211,7 @@ impl PartitionMetrics {
 }
 
 impl StreamMetrics {
-    pub(crate) fn of(store: &StreamService) -> Self {
+    pub(crate) fn new(store: &StreamService) -> Self {
         let all = store.open();
         let closed = store.list_closed(CLOSED_STREAMS_MAX);
         let closed = closed.iter().flat_map(|info| {

@@ -57,7 +57,7 @@ pub(crate) struct StreamService {
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
     /// The streams of durable keys beside those of a broker, which stores no keys.
-    of_keys: OnceLock<Arc<Self>>,
+    for_keys: OnceLock<Arc<Self>>,
     /// A temporary directory, removed on shutdown.
     temporary_directory: Mutex<Option<TemporaryDirectory>>,
     closed: AtomicBool,
@@ -100,7 +100,7 @@ impl StreamService {
             replicas,
             rejected_writes: rejected,
             store,
-            of_keys: OnceLock::new(),
+            for_keys: OnceLock::new(),
             temporary_directory: Mutex::new(None),
             closed: AtomicBool::new(false),
         })
@@ -108,12 +108,12 @@ impl StreamService {
 
     /// Stores durable keys in the streams of another service, which this one closes. Called once.
     pub(super) fn set_keys(&self, keys: Arc<Self>) {
-        let _ = self.of_keys.set(keys);
+        let _ = self.for_keys.set(keys);
     }
 
     /// The service whose streams have the durable keys.
-    pub(crate) fn of_keys(self: &Arc<Self>) -> &Arc<Self> {
-        self.of_keys.get().unwrap_or(self)
+    pub(crate) fn for_keys(self: &Arc<Self>) -> &Arc<Self> {
+        self.for_keys.get().unwrap_or(self)
     }
 
     /// Takes ownership of a directory that is removed on close.
@@ -220,7 +220,7 @@ impl StreamService {
             Ok(Some(stream)) => self.keys.open(topic, &stream),
             Ok(None) => Err(not_open(topic)),
             Err(error) => {
-                self.rejected_writes.count(FaultCause::of_stream(&error));
+                self.rejected_writes.count(FaultCause::from_stream(&error));
                 Err(unusable(topic, &error))
             }
         };
@@ -329,8 +329,8 @@ impl StreamService {
 
     /// Why no stream accepts appends, if the directory has failed.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
-        let of_keys = || self.of_keys.get().and_then(|keys| keys.failure());
-        self.streams.get().and_then(Streams::failure).or_else(of_keys)
+        let for_keys = || self.for_keys.get().and_then(|keys| keys.failure());
+        self.streams.get().and_then(Streams::failure).or_else(for_keys)
     }
 
     pub(crate) fn limits(&self) -> &RecordLimits {
@@ -347,7 +347,7 @@ impl StreamService {
     pub(crate) fn close(&self) {
         // Before waiting tasks are woken.
         self.closed.store(true, Ordering::Release);
-        if let Some(keys) = self.of_keys.get() {
+        if let Some(keys) = self.for_keys.get() {
             keys.close();
         }
         self.store.close();
@@ -386,7 +386,7 @@ impl StreamService {
     /// The streams that cannot be opened, and the reasons.
     pub(crate) fn damaged(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let mut damaged = self.streams.get().map(Streams::list_damaged).unwrap_or_default();
-        damaged.extend(self.of_keys.get().into_iter().flat_map(|keys| keys.damaged()));
+        damaged.extend(self.for_keys.get().into_iter().flat_map(|keys| keys.damaged()));
         damaged
     }
 
@@ -394,7 +394,7 @@ impl StreamService {
     pub(crate) fn failed(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let all = self.open();
         let failed = all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?)));
-        failed.chain(self.of_keys.get().into_iter().flat_map(|keys| keys.failed())).collect()
+        failed.chain(self.for_keys.get().into_iter().flat_map(|keys| keys.failed())).collect()
     }
 
     /// Returns a stream to publish to.

@@ -242,7 +242,7 @@ impl PartitionSource {
         waker: &Waker,
     ) -> Poll<Result<Option<ReadResult>, ReadFailure>> {
         let Poll::Ready(found) = self.partition.poll_read(from, most, waker) else { return Poll::Pending };
-        let Some(older) = &mut self.older else { return Poll::Ready(of_log(found, from)) };
+        let Some(older) = &mut self.older else { return Poll::Ready(from_log(found, from)) };
         let ends = self.partition.offsets();
         // An empty log stands at 0, although it will start elsewhere.
         let log_start = if ends.readable == 0 { older.log_start() } else { ends.earliest };
@@ -253,7 +253,7 @@ impl PartitionSource {
             }
             // This node has not read that far yet.
             Ok(_) | Err(ReadError::Ahead { .. }) => Poll::Ready(Ok(None)),
-            Err(error) => Poll::Ready(of_log(Err(error), from)),
+            Err(error) => Poll::Ready(from_log(Err(error), from)),
         }
     }
 
@@ -273,7 +273,7 @@ impl PartitionSource {
 }
 
 /// Converts a result of the log for a reader.
-fn of_log(found: Result<ReadResult, ReadError>, from: u64) -> Result<Option<ReadResult>, ReadFailure> {
+fn from_log(found: Result<ReadResult, ReadError>, from: u64) -> Result<Option<ReadResult>, ReadFailure> {
     match found {
         Ok(read) => Ok((!read.batches.is_empty()).then_some(read)),
         Err(ReadError::Gone { earliest: to } | ReadError::Damaged { resume: to, .. }) if to > from => {

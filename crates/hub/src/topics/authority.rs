@@ -133,7 +133,7 @@ impl PublicationSource {
     }
 
     /// The source of a publication of another process.
-    fn of(origin: PublicationOrigin, sender: &HandoverSender) -> Self {
+    fn new(origin: PublicationOrigin, sender: &HandoverSender) -> Self {
         let socket = sender.socket.as_deref().and_then(parse_socket_id);
         Self { origin, socket, exclude: sender.exclude.as_deref().and_then(ConnectionId::parse) }
     }
@@ -149,7 +149,7 @@ impl MessageContent {
         }
     }
 
-    pub(crate) fn of(kind: ContentKind, body: bytes::Bytes) -> Self {
+    pub(crate) fn from_wire(kind: ContentKind, body: bytes::Bytes) -> Self {
         match kind {
             ContentKind::Text => Self::Text(body),
             ContentKind::Json => Self::Json(body),
@@ -245,7 +245,7 @@ impl HubTopics {
     /// Passes revocations of this process to the other processes of a handover.
     pub(crate) fn share_revocations(&self, all: &[Revocation]) {
         let authority = self.read_authority();
-        for frame in HandoverFrame::of_revocations(all) {
+        for frame in HandoverFrame::from_revocations(all) {
             if let Some(predecessor) = &authority.predecessor {
                 predecessor.send_or_cut(frame.clone());
             }
@@ -271,7 +271,7 @@ impl HubTopics {
             if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
         let publication = ChannelPublication::new(content);
         let authority = self.read_authority();
-        let source = PublicationSource::of(origin, sender);
+        let source = PublicationSource::new(origin, sender);
         self.publish_framed(&authority, out, topic, &publication, source);
         drop(authority);
         let except = self.subscriber(source.exclude);
@@ -341,7 +341,7 @@ impl HubTopics {
         let event_channel = self.channel(topic);
         let authority = self.read_authority();
         let Some(successor) = &authority.successor else { return };
-        let mut source = PublicationSource::of(PublicationOrigin::Successor, sender);
+        let mut source = PublicationSource::new(PublicationOrigin::Successor, sender);
         if answers && let Some((from, ..)) = successor.lock().as_mut().and_then(VecDeque::pop_front) {
             source = from;
         }
@@ -481,7 +481,7 @@ mod tests {
         fn publish_forwarded(&self, receiver: &FrameReceiver) {
             while let Some(HandoverFrame { head, body }) = receiver.take() {
                 let HandoverHead::Publish { topic, kind, kept, sender } = head else { panic!("{head:?}") };
-                let (content, source) = (MessageContent::of(kind, body), (kept, &sender));
+                let (content, source) = (MessageContent::from_wire(kind, body), (kept, &sender));
                 self.hub.publish_for_predecessor(&mut self.publisher.clone(), &topic, &content, source);
             }
         }
@@ -493,7 +493,7 @@ mod tests {
                     panic!("{head:?}")
                 };
                 let published = (position.map(Into::into), answers, &sender);
-                let content = MessageContent::of(kind, body);
+                let content = MessageContent::from_wire(kind, body);
                 self.hub.deliver_from_successor(&mut self.publisher.clone(), &topic, &content, published);
             }
         }
@@ -592,7 +592,7 @@ mod tests {
         let mut excluded = Vec::new();
         while let Some(frame) = to_second.take() {
             let HandoverHead::Publish { topic, kind, kept, sender } = frame.head else { panic!() };
-            let content = MessageContent::of(kind, frame.body);
+            let content = MessageContent::from_wire(kind, frame.body);
             let out = &mut second.publisher.clone();
             second.hub.publish_for_predecessor(out, &topic, &content, (kept, &sender));
             excluded.push(sender.exclude);

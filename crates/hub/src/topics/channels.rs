@@ -30,10 +30,10 @@ const TOPIC_LOCKS: usize = 16;
 
 impl TopicLocks {
     pub(super) fn lock(&self, topic: &str) -> MutexGuard<'_, ()> {
-        self.of(topic).lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock_for(topic).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, topic: &str) -> &Mutex<()> {
+    fn lock_for(&self, topic: &str) -> &Mutex<()> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(topic);
         &self.0[hash as usize % TOPIC_LOCKS]
     }
@@ -291,7 +291,7 @@ mod tests {
 
     impl OtherNode {
         fn receive(&self, topic: &str) {
-            let is_locked = self.hub.upgrade().unwrap().cache_channels.of(topic).try_lock().is_err();
+            let is_locked = self.hub.upgrade().unwrap().cache_channels.lock_for(topic).try_lock().is_err();
             self.received.lock().unwrap().push((topic.to_owned(), is_locked));
         }
     }
@@ -347,7 +347,7 @@ mod tests {
         }
         let received = node.received.lock().unwrap();
         assert_eq!(*received, [(TOPIC.to_owned(), true), ("kept.a".to_owned(), false)]);
-        assert!(hub.cache_channels.of(TOPIC).try_lock().is_ok());
+        assert!(hub.cache_channels.lock_for(TOPIC).try_lock().is_ok());
     }
 
     /// The answer to a node follows the event.

@@ -64,7 +64,7 @@ pub(crate) struct KeyStorageMetrics {
 }
 
 impl FaultCause {
-    pub(crate) fn of_append(error: &AppendError) -> Self {
+    pub(crate) fn from_append(error: &AppendError) -> Self {
         match error {
             AppendError::NoSpace => Self::NoSpace,
             AppendError::TooLarge { .. } => Self::Limit,
@@ -73,16 +73,16 @@ impl FaultCause {
         }
     }
 
-    pub(crate) fn of_stream(error: &StreamError) -> Self {
+    pub(crate) fn from_stream(error: &StreamError) -> Self {
         match error {
             StreamError::TooMany { .. } | StreamError::Name => Self::Limit,
             StreamError::Damaged(_) | StreamError::Partitions { .. } => Self::Unreadable,
-            StreamError::Io(error) => Self::of_io(error),
+            StreamError::Io(error) => Self::from_io(error),
             _ => Self::Failed,
         }
     }
 
-    fn of_io(error: &io::Error) -> Self {
+    fn from_io(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
             _ => Self::Failed,
@@ -102,13 +102,13 @@ impl RejectedWrites {
 
 impl From<AppendError> for StorageError {
     fn from(error: AppendError) -> Self {
-        Self { cause: FaultCause::of_append(&error), text: error.to_string() }
+        Self { cause: FaultCause::from_append(&error), text: error.to_string() }
     }
 }
 
 impl From<StreamError> for StorageError {
     fn from(error: StreamError) -> Self {
-        Self { cause: FaultCause::of_stream(&error), text: error.to_string() }
+        Self { cause: FaultCause::from_stream(&error), text: error.to_string() }
     }
 }
 
@@ -117,7 +117,7 @@ impl From<CreateError> for StorageError {
         let cause = match &error {
             CreateError::TooMany | CreateError::Name => FaultCause::Limit,
             CreateError::Damaged(_) | CreateError::Partitions { .. } => FaultCause::Unreadable,
-            CreateError::Io(error) => FaultCause::of_io(error),
+            CreateError::Io(error) => FaultCause::from_io(error),
             _ => FaultCause::Failed,
         };
         Self { cause, text: error.to_string() }

@@ -33,7 +33,7 @@ impl EventFilter {
 
     /// Events of these kinds, of topics whose names begin with one of the prefixes, and end with one of the suffixes, if there
     /// are any. The numbers of subscribers of topics that begin with `uncounted` are no events.
-    pub(crate) fn of_channels(
+    pub(crate) fn for_channels(
         kinds: &[WebhookEventKind],
         (prefixes, suffixes): (Vec<String>, Vec<String>),
         uncounted: String,
@@ -103,7 +103,7 @@ mod tests {
         let kinds = [WebhookEventKind::TopicVacated, WebhookEventKind::SubscriptionCount];
         let prefixes = vec!["$pusher.1.c.".to_owned()];
         let filter =
-            EventFilter::of_channels(&kinds, (prefixes, Vec::new()), "$pusher.1.c.presence-".to_owned());
+            EventFilter::for_channels(&kinds, (prefixes, Vec::new()), "$pusher.1.c.presence-".to_owned());
         for (topic, is_wanted) in [("$pusher.1.c.a", true), ("$pusher.11.c.a", false), ("a", false)] {
             assert_eq!(filter.matches(&vacated(topic)), is_wanted, "{topic}");
         }

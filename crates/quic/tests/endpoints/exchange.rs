@@ -155,7 +155,11 @@ impl Pair {
                 self.received += datagram.len();
                 let from = self.address;
                 if datagram[0] & 0x80 == 0 {
-                    assert_eq!(self.routes.of(&datagram), Some(ROUTE), "a short header leads to its worker");
+                    assert_eq!(
+                        self.routes.route(&datagram),
+                        Some(ROUTE),
+                        "a short header leads to its worker"
+                    );
                 }
                 let datagram = BytesMut::from(&datagram[..]);
                 self.server.receive(datagram, from, None, 0, &mut self.app, self.now);

@@ -153,7 +153,7 @@ fn finish(
             exchange.complete(&mut response, services);
             send(sent, number, &response, is_head);
         }
-        Outcome::Fixed(fixed) => send(sent, number, fixed.of(services.http3_port).response(), is_head),
+        Outcome::Fixed(fixed) => send(sent, number, fixed.prepared(services.http3_port).response(), is_head),
         Outcome::Streaming(_) => unreachable!("no route of these tests streams"),
         Outcome::Pending(answer) => drop(pending.insert(number, answer)),
     }
@@ -269,7 +269,7 @@ fn fixed_responses_that_announce_http3_remain_encoded() {
         let Outcome::Fixed(fixed) = exchange.respond(framing.conn, &mut framing.services) else {
             panic!("the response is fixed");
         };
-        let fixed = fixed.of(port);
+        let fixed = fixed.prepared(port);
         assert_eq!(fixed.response().header("Alt-Svc").collect::<Vec<_>>(), announced);
         assert!(fixed.encoded().is_some());
         let mut response = Response::text("other");

@@ -188,7 +188,7 @@ impl FileStore {
 
     fn variant(&self, tree: &Tree<'_>, path: &str, coding: &str) -> io::Result<Variant> {
         let file = tree.open_file(path)?;
-        let stamp = Stamp::of(file.metadata()?)?;
+        let stamp = Stamp::from_metadata(file.metadata()?)?;
         let content = if stamp.len <= self.limits.file as u64 {
             let mut bytes = Vec::with_capacity(stamp.len as usize);
             file.take(stamp.len).read_to_end(&mut bytes)?;
@@ -289,7 +289,7 @@ impl FileContent {
 }
 
 impl Stamp {
-    fn of(metadata: std::fs::Metadata) -> io::Result<Self> {
+    fn from_metadata(metadata: std::fs::Metadata) -> io::Result<Self> {
         if !metadata.is_file() {
             return Err(io::ErrorKind::NotFound.into());
         }

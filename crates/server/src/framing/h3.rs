@@ -204,14 +204,14 @@ impl H3Streams<'_, '_> {
             Event::Request { stream, head } => self.receive_request(stream, &head, false, shared),
             Event::HeadTooLarge { stream } => self.reject_head(stream, false, shared),
             Event::Data { stream, data } => {
-                if let Some(socket) = self.conn.sockets.of(stream) {
+                if let Some(socket) = self.conn.sockets.get(stream) {
                     self.conn.note_input(stream);
                     return Some(SocketInput::Data { socket, data, ends: false });
                 }
                 self.receive_data(stream, data, false, shared);
             }
             Event::End { stream } => {
-                if let Some(socket) = self.conn.sockets.of(stream) {
+                if let Some(socket) = self.conn.sockets.get(stream) {
                     return Some(SocketInput::Data { socket, data: &[], ends: true });
                 }
                 self.receive_data(stream, &[], true, shared);
@@ -223,7 +223,7 @@ impl H3Streams<'_, '_> {
                 }
                 self.remove_reset(stream, shared);
                 // A violation on the stream of its request ends a session, too.
-                let sockets = match self.conn.sockets.of(stream) {
+                let sockets = match self.conn.sockets.get(stream) {
                     Some(socket) => vec![socket],
                     None => self.conn.closed_session(stream),
                 };

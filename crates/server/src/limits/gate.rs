@@ -44,7 +44,7 @@ enum ClientKey {
 }
 
 impl ClientKey {
-    fn of(address: IpAddr) -> Self {
+    fn new(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.to_bits()),
             IpAddr::V6(address) => Self::V6((address.to_bits() >> 64) as u64),
@@ -92,7 +92,7 @@ impl Gate {
     fn admit_client(&self, address: IpAddr) -> Result<(), Limit> {
         let Some(max) = self.connection_limit(address) else { return Ok(()) };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = clients.entry(ClientKey::of(address)).or_default();
+        let count = clients.entry(ClientKey::new(address)).or_default();
         if *count >= max {
             return Err(Limit::Address);
         }
@@ -107,7 +107,7 @@ impl Gate {
         }
         let Some(max) = self.connection_limit(address) else { return Ok(()) };
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = clients.get(&ClientKey::of(address)).copied().unwrap_or(0);
+        let open = clients.get(&ClientKey::new(address)).copied().unwrap_or(0);
         if open < max { Ok(()) } else { Err(Limit::Address) }
     }
 
@@ -124,7 +124,7 @@ impl Gate {
             return;
         }
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut client) = clients.entry(ClientKey::of(address)) {
+        if let Entry::Occupied(mut client) = clients.entry(ClientKey::new(address)) {
             *client.get_mut() -= 1;
             if *client.get() == 0 {
                 client.remove();

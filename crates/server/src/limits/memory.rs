@@ -104,16 +104,16 @@ mod tests {
                       31 23 0:27 / /sys/fs/cgroup/cpu rw shared:5 - cgroup cgroup rw,cpu,cpuacct\n\
                       32 23 0:28 /docker/abc /sys/fs/cgroup/memory rw shared:6 - cgroup cgroup rw,memory\n";
 
-    fn of(files: &[(&str, &str)]) -> Option<(u64, &'static str)> {
+    fn from_files(files: &[(&str, &str)]) -> Option<(u64, &'static str)> {
         find(&|path| files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned()))
     }
 
     #[test]
     fn memory_of_the_machine_counts_without_a_group() {
-        assert_eq!(of(&[("/proc/meminfo", MEMINFO)]), Some((16 * GIB, "the machine")));
-        assert_eq!(of(&[]), None);
+        assert_eq!(from_files(&[("/proc/meminfo", MEMINFO)]), Some((16 * GIB, "the machine")));
+        assert_eq!(from_files(&[]), None);
         for broken in ["", "MemTotal: x kB", "MemTotal: 5", "MemTotal: 99999999999999999999 kB"] {
-            assert_eq!(of(&[("/proc/meminfo", broken)]), None);
+            assert_eq!(from_files(&[("/proc/meminfo", broken)]), None);
         }
         assert!(available().is_some_and(|(bytes, _)| bytes > 1 << 20));
     }
@@ -122,7 +122,7 @@ mod tests {
     fn smallest_limit_of_a_version_2_group_and_its_parents_counts() {
         let group = ("/proc/self/cgroup", "0::/system.slice/sinews.service\n");
         let base = [("/proc/meminfo", MEMINFO), group, ("/proc/self/mountinfo", V2)];
-        let with = |more: &[(&'static str, &'static str)]| of(&[&base[..], more].concat());
+        let with = |more: &[(&'static str, &'static str)]| from_files(&[&base[..], more].concat());
         let own = "/sys/fs/cgroup/system.slice/sinews.service/memory.max";
         let high = "/sys/fs/cgroup/system.slice/sinews.service/memory.high";
         let parent = "/sys/fs/cgroup/system.slice/memory.max";
@@ -134,7 +134,7 @@ mod tests {
         // A container has a root of its own.
         let root = ("/sys/fs/cgroup/memory.max", "1073741824");
         let contained = [base[0], ("/proc/self/cgroup", "0::/\n"), base[2], root];
-        assert_eq!(of(&contained), Some((GIB, "the control group")));
+        assert_eq!(from_files(&contained), Some((GIB, "the control group")));
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         let base = [("/proc/meminfo", MEMINFO), ("/proc/self/cgroup", groups), ("/proc/self/mountinfo", V1)];
         let own = "/sys/fs/cgroup/memory/inner/memory.limit_in_bytes";
         let root = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
-        let with = |more: &[(&'static str, &'static str)]| of(&[&base[..], more].concat());
+        let with = |more: &[(&'static str, &'static str)]| from_files(&[&base[..], more].concat());
         assert_eq!(with(&[(own, "9223372036854771712\n")]), Some((16 * GIB, "the machine")));
         assert_eq!(with(&[(own, "9223372036854771712\n"), (root, "536870912\n")]).unwrap().0, GIB / 2);
         assert_eq!(with(&[(own, "268435456\n"), (root, "536870912\n")]).unwrap().0, GIB / 4);

@@ -308,7 +308,7 @@ mod tests {
         threads[1].handshake_rejected(403);
         let mut metrics = Metrics::default();
         threads.iter().for_each(|counters| counters.add_to(&mut metrics));
-        assert_eq!((metrics.accepted, metrics.closed.of(ConnectionEnd::Reset)), (3, 2));
+        assert_eq!((metrics.accepted, metrics.closed.get(ConnectionEnd::Reset)), (3, 2));
         assert_eq!(metrics.connections(), 1);
         assert_eq!((metrics.messages_received, metrics.message_bytes_received), (2, 20));
         assert_eq!(metrics.responses, [2, 4, 0, 2, 2]);

@@ -29,7 +29,7 @@ pub struct ReasonCounts<R> {
 impl<R: MetricReason> ReasonCounts<R> {
     /// Returns the count of this reason.
     #[must_use]
-    pub fn of(&self, reason: R) -> u64 {
+    pub fn get(&self, reason: R) -> u64 {
         self.counts[reason.index()]
     }
 
@@ -226,7 +226,7 @@ mod tests {
             tally.add(*reason, index as u64 + 1);
         }
         assert!(tally.iter().map(|(_, count)| count).eq(1..=R::ALL.len() as u64));
-        assert_eq!(tally.of(R::ALL[0]), 1);
+        assert_eq!(tally.get(R::ALL[0]), 1);
         assert_eq!(tally.total(), (1..=R::ALL.len() as u64).sum::<u64>());
     }
 

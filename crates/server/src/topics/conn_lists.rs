@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn lists_belong_to_one_connection_of_a_slot() {
         let mut lists = ConnLists::<[i32; 1]>::default();
-        let [first, second] = [1, 2].map(|generation| ConnId::of_stream(3, generation));
+        let [first, second] = [1, 2].map(|generation| ConnId::for_stream(3, generation));
         lists.push(first, 1);
         *lists.find_or_push(first, |item| *item == 1, || 0) += 1;
         lists.find_or_push(first, |item| *item == 1, || 5);
@@ -113,12 +113,12 @@ mod tests {
         assert_eq!((&lists.remove(first)[..], &lists.remove(first)[..]), (&[7][..], &[][..]));
         lists.push(second, 8);
         assert_eq!((lists.get(first), lists.get(second)), (&[][..], &[8][..]));
-        assert!(lists.get(ConnId::of_stream(900, 1)).is_empty());
+        assert!(lists.get(ConnId::for_stream(900, 1)).is_empty());
     }
 
     #[test]
     fn short_lists_have_no_spare_capacity() {
-        let (mut lists, conn) = (ConnLists::<[usize; 2]>::default(), ConnId::of_stream(0, 0));
+        let (mut lists, conn) = (ConnLists::<[usize; 2]>::default(), ConnId::for_stream(0, 0));
         for number in 0..SHORT {
             lists.push(conn, number);
             assert_eq!(lists.get_mut(conn).unwrap().capacity(), (number + 1).max(2));

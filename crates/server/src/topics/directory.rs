@@ -136,7 +136,7 @@ impl Directory {
     /// Creates an entry that is not listed.
     pub(super) fn new_entry(&self, name: &str) -> Arc<TopicEntry> {
         let policy = if name::is_pattern(name) { None } else { self.rules.history(name) };
-        let history = policy.map(|policy| TopicHistory::new(*policy, self.epochs.of(name)));
+        let history = policy.map(|policy| TopicHistory::new(*policy, self.epochs.epoch(name)));
         Arc::new(TopicEntry::new(name, self.shards, history))
     }
 
@@ -174,7 +174,7 @@ impl Directory {
 
     /// Returns the patterns of all threads that match a topic.
     pub(super) fn matching(&self, name: &str) -> Box<[Arc<TopicEntry>]> {
-        if name::of_presence_topic(name).is_some() {
+        if name::watched_topic(name).is_some() {
             return Box::default();
         }
         let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +217,7 @@ impl Directory {
         self.observer.unsubscribed(&entry.name);
         let had_messages = entry.history().map_or(Some(false), |history| {
             let mut ring = history.lock();
-            ring.end(self.epochs.of(&entry.name), self.history_store.position_ttl)
+            ring.end(self.epochs.epoch(&entry.name), self.history_store.position_ttl)
                 .then(|| ring.had_messages())
         });
         if let Some(had_messages) = had_messages {

@@ -206,7 +206,7 @@ pub(crate) fn presence_topic(name: &str) -> String {
 }
 
 /// Returns the topic whose presence updates are published to an internal topic.
-pub(crate) fn of_presence_topic(name: &str) -> Option<&str> {
+pub(crate) fn watched_topic(name: &str) -> Option<&str> {
     name.strip_prefix(PRESENCE_PREFIX)
 }
 

@@ -148,7 +148,7 @@ impl Publisher {
         if let Some(known) = table.find(topic) {
             let epoch_name = epoch_name(topic);
             notifier.epochs.advance(&epoch_name);
-            let epoch = notifier.epochs.of(&epoch_name);
+            let epoch = notifier.epochs.epoch(&epoch_name);
             table.change_shared(topic, notifier, |state| state.disown(epoch));
             table.release(&known, notifier.epochs);
         }

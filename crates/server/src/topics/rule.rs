@@ -172,8 +172,8 @@ impl TopicRules {
     }
 
     /// Returns the rule of a topic whose setting applies: the first match that has the setting, or does not inherit it.
-    fn of(&self, name: &str, has_setting: impl Fn(&TopicRule) -> bool) -> RuleId {
-        if name::of_presence_topic(name).is_some() {
+    fn rule_for(&self, name: &str, has_setting: impl Fn(&TopicRule) -> bool) -> RuleId {
+        if name::watched_topic(name).is_some() {
             // An update must not replace another, and a watcher lists the members in place of a history.
             return RuleId::NONE;
         }
@@ -184,13 +184,13 @@ impl TopicRules {
 
     /// Returns the rule of a topic, if it has a policy for slow subscribers.
     pub(crate) fn slow(&self, name: &str) -> RuleId {
-        let rule = self.of(name, |rule| rule.slow.is_some());
+        let rule = self.rule_for(name, |rule| rule.slow.is_some());
         if self.limits(rule).is_some() { rule } else { RuleId::NONE }
     }
 
     /// Returns the history policy of a topic.
     pub(crate) fn history(&self, name: &str) -> Option<&HistoryPolicy> {
-        let rule = self.of(name, |rule| rule.history.is_some() || rule.has_no_history);
+        let rule = self.rule_for(name, |rule| rule.history.is_some() || rule.has_no_history);
         self.0.get(usize::from(rule.0).checked_sub(1)?)?.history.as_ref()
     }
 
@@ -217,7 +217,7 @@ mod tests {
             TopicRules::new(vec![slow("a.b"), TopicRule::new("a.c"), slow("a.*"), slow("b.>"), slow("b.c")]);
         for (name, rule) in [("a.b", 1), ("a.c", 2), ("a.d", 3), ("a", 0), ("b.c", 4), ("b", 0), ("a.b.c", 0)]
         {
-            assert_eq!(rules.of(name, |_| false), RuleId(rule), "{name}");
+            assert_eq!(rules.rule_for(name, |_| false), RuleId(rule), "{name}");
         }
         assert_eq!(rules.slow("a.c"), RuleId::NONE, "the rule has no policy for slow subscribers");
         assert_eq!(rules.slow("a.b"), RuleId(1));

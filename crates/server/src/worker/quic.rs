@@ -138,7 +138,7 @@ impl Http3Conns {
             self.slots.len() as u32 - 1
         });
         self.generation = self.generation.wrapping_add(1);
-        let id = ConnId::of_stream(CONNECTIONS | slot, self.generation);
+        let id = ConnId::for_stream(CONNECTIONS | slot, self.generation);
         let http3 = make(id);
         self.by_key.insert((http3.listener, http3.key), id);
         let (memory, protocol) = (ConnMemory::default(), ConnProtocol::Http3(Box::new(http3)));
@@ -167,7 +167,7 @@ impl Http3Conns {
 
     /// Returns a connection by the index of its id.
     pub(super) fn at(&self, index: usize) -> Option<&ClientConn> {
-        let slot = index.checked_sub(ConnId::of_stream(CONNECTIONS, 0).index())?;
+        let slot = index.checked_sub(ConnId::for_stream(CONNECTIONS, 0).index())?;
         self.slots.get(slot)?.as_ref()
     }
 

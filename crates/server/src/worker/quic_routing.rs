@@ -148,7 +148,7 @@ impl QuicRouting {
     }
 
     fn find(&self, datagram: &[u8]) -> Found {
-        let Some(route) = self.routes.of(datagram) else { return Found::Unknown };
+        let Some(route) = self.routes.route(datagram) else { return Found::Unknown };
         let newer = route.generation().wrapping_sub(self.generation);
         match newer {
             0 if usize::from(route.worker()) < self.mailed.len() => Found::Worker(route.worker().into()),

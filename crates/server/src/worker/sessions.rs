@@ -17,7 +17,7 @@ impl StreamSockets {
     pub(super) fn fill_datagrams(&mut self, streams: &mut H3Streams<'_, '_>, shared: &mut WorkerShared) {
         for at in 0..streams.conn.sessions.len() {
             let MessageStream { session, stream, .. } = streams.conn.sessions[at];
-            let socket = streams.conn.sockets.of(stream);
+            let socket = streams.conn.sockets.get(stream);
             let Some(found) = socket.and_then(|socket| self.conn_mut(socket)) else { continue };
             let ConnProtocol::WebSocket(websocket) = &mut found.protocol else { continue };
             let FilledSession { has_oversized, is_blocked } =

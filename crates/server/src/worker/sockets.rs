@@ -1,6 +1,6 @@
 //! Sockets on streams of HTTP/2 and HTTP/3: WebSockets and bodies of streaming responses, many on one connection.
 //!
-//! A socket has an id like a connection ([`ConnId::of_stream`]): topics, presence, wakers and limits know no
+//! A socket has an id like a connection ([`ConnId::for_stream`]): topics, presence, wakers and limits know no
 //! difference. The loop ignores such ids: sends, timers and the end of a socket go through its connection.
 //!
 //! ```text
@@ -79,7 +79,7 @@ impl StreamSockets {
             self.slots.len() as u32 - 1
         });
         self.generation = self.generation.wrapping_add(1);
-        let id = ConnId::of_stream(slot, self.generation);
+        let id = ConnId::for_stream(slot, self.generation);
         let (memory, protocol) = (ConnMemory::default(), ConnProtocol::WebSocket(websocket));
         let conn = ClientConn { id, memory, reads_paused: false, protocol, tls: None };
         self.slots[slot as usize] = Some(StreamSocket {
@@ -130,7 +130,7 @@ impl StreamSockets {
 
     /// Returns a socket by the index of its id.
     pub(super) fn at(&self, index: usize) -> Option<&ClientConn> {
-        let slot = index.checked_sub(ConnId::of_stream(0, 0).index())?;
+        let slot = index.checked_sub(ConnId::for_stream(0, 0).index())?;
         self.slots.get(slot)?.as_ref().map(|found| &found.conn)
     }
 

@@ -108,7 +108,7 @@ impl Http2Server {
     fn failed(&self, fault: Http2Fault) -> u64 {
         let deadline = std::time::Instant::now() + PATIENCE;
         loop {
-            let count = self.monitor.metrics().http2_failed.of(fault);
+            let count = self.monitor.metrics().http2_failed.get(fault);
             if count > 0 || std::time::Instant::now() > deadline {
                 return count;
             }
@@ -362,7 +362,7 @@ fn malformed_requests_never_reach_a_route() {
         assert_eq!((reset.stream, reset.payload), (stream, vec![0, 0, 0, 1]), "{field:?}");
     }
     let metrics = server.monitor.metrics();
-    assert_eq!(metrics.http2_reset.of(Http2Fault::Protocol), fields.len() as u64);
+    assert_eq!(metrics.http2_reset.get(Http2Fault::Protocol), fields.len() as u64);
     assert_eq!(metrics.responses, [0; 5]);
 }
 
@@ -442,7 +442,7 @@ fn silent_connections_with_streams_are_pinged_and_then_ended() {
     frames.extend(std::iter::from_fn(|| idle.read()));
     assert!(frames.iter().any(|frame| frame.kind == GOAWAY), "{frames:?}");
     assert!(!frames.iter().any(|frame| frame.kind == PING), "{frames:?}");
-    assert_eq!(server.monitor.metrics().http2_failed.of(Http2Fault::PingTimeout), 1);
+    assert_eq!(server.monitor.metrics().http2_failed.get(Http2Fault::PingTimeout), 1);
 }
 
 #[test]

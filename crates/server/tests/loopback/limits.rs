@@ -38,7 +38,7 @@ fn connections_beyond_the_limit_get_503_until_others_close() {
     for _ in 0..5 {
         refused(&server, 503);
     }
-    assert_eq!(monitor.metrics().limited.of(Limit::Connections), 5);
+    assert_eq!(monitor.metrics().limited.get(Limit::Connections), 5);
     for peer in &mut open {
         peer.send(&Frame::text("still here")).expect(&Reply::text("still here"));
     }
@@ -84,7 +84,7 @@ fn clients_beyond_the_limit_of_connections_are_closed_with_the_code_of_their_rou
     let mut client = server.connect();
     assert_eq!(client.send("not HTTP\r\n\r\n").answer().status, 503);
     open.sync();
-    assert_eq!(monitor.metrics().limited.of(Limit::Connections), 6);
+    assert_eq!(monitor.metrics().limited.get(Limit::Connections), 6);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn connections_per_address_are_limited() {
     let (server, monitor) = server(Limits::default().with_max_connections_per_address(2), 1);
     let open = [server.websocket("/echo"), server.websocket("/echo")];
     refused(&server, 429);
-    assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
+    assert_eq!(monitor.metrics().limited.get(Limit::Address), 1);
     drop(open);
     wait_for(&monitor, |metrics| metrics.connections() == 0);
     server.websocket("/echo").sync();
@@ -125,7 +125,7 @@ fn silent_rejected_connection_is_closed() {
     // A limited number gets an answer; further connections close at once, and these soon.
     silent.iter_mut().for_each(crate::support::Client::assert_end);
     wait_for(&monitor, |metrics| metrics.connections() == 1);
-    assert_eq!(monitor.metrics().limited.of(Limit::Connections), 300);
+    assert_eq!(monitor.metrics().limited.get(Limit::Connections), 300);
     only.sync();
 }
 
@@ -146,7 +146,7 @@ fn burst_of_handshakes_is_admitted_gradually() {
     let metrics = monitor.metrics();
     assert_eq!(metrics.handshakes, open.len() as u64);
     assert_eq!(metrics.handshakes_rejected, [(503, refused)]);
-    assert_eq!(metrics.limited.of(Limit::Handshakes), refused);
+    assert_eq!(metrics.limited.get(Limit::Handshakes), refused);
     assert_eq!(server.connect().send(get("/")).answer().status, 200, "plain requests are no handshakes");
 }
 
@@ -163,7 +163,7 @@ fn websocket_above_the_message_rate_is_closed_and_its_messages_discarded() {
     peer.send(&Frame::close(1008, ""));
     assert_eq!(peer.next(), None);
     let metrics = monitor.metrics();
-    assert_eq!(metrics.limited.of(Limit::Messages), 1);
+    assert_eq!(metrics.limited.get(Limit::Messages), 1);
     let mut others = server.websocket("/echo");
     for _ in 0..100 {
         others.send(&Frame::text("x")).expect(&Reply::text("x"));
@@ -204,7 +204,7 @@ fn new_connections_are_rejected_while_memory_is_full() {
     refused(&server, 503);
     assert_eq!(kept.send(handshake("/echo", "")).last_status(), 503);
     assert!(monitor.ready().is_err_and(|why| why.to_string().contains("memory")));
-    assert!(monitor.metrics().limited.of(Limit::Memory) >= 2);
+    assert!(monitor.metrics().limited.get(Limit::Memory) >= 2);
     for _ in 0..40 {
         assert!(matches!(peer.next(), Some(Reply::Message(..))), "open connections stay");
     }
@@ -220,7 +220,7 @@ fn connection_with_the_largest_queue_is_closed_if_configured() {
     let mut slow = server.websocket("/flood");
     slow.send(&Frame::text("go"));
     assert_eq!(events.closed().status(), 1006);
-    assert_eq!(monitor.metrics().limited.of(Limit::Memory), 1);
+    assert_eq!(monitor.metrics().limited.get(Limit::Memory), 1);
     small.send(&Frame::text("small")).expect(&Reply::text("small"));
     wait_for(&monitor, |metrics| metrics.queued_bytes == 0 && metrics.connections() == 1);
 }
@@ -250,7 +250,7 @@ fn largest_connection_is_closed_when_memory_is_full() {
             peer.expect(&Reply::Message(sinews_server::Kind::Binary, vec![1; *size]));
         }
         let metrics = monitor.metrics();
-        assert_eq!((metrics.limited.of(Limit::Memory), metrics.max_memory_bytes), (1, Some(12 << 20)));
+        assert_eq!((metrics.limited.get(Limit::Memory), metrics.max_memory_bytes), (1, Some(12 << 20)));
     }
 }
 
@@ -331,9 +331,9 @@ fn closed_connections_are_counted_no_more() {
     let mut publisher = server.websocket("/publish");
     publisher.send(&Frame::binary(vec![1; 8 * MESSAGE]));
     publisher.expect(&Reply::text("done"));
-    wait_for(&monitor, |metrics| metrics.limited.of(Limit::Memory) > 0);
+    wait_for(&monitor, |metrics| metrics.limited.get(Limit::Memory) > 0);
     publisher.sync();
-    let closed = monitor.metrics().limited.of(Limit::Memory);
+    let closed = monitor.metrics().limited.get(Limit::Memory);
     assert!((1..=4).contains(&closed), "{closed} of {} closed", peers.len());
     drop(ballast);
 }

@@ -65,9 +65,9 @@ fn connections_and_handshakes_are_counted_by_their_end() {
     third.reset();
     let metrics = wait_for(&monitor, |metrics| metrics.websockets() == 0);
     for end in [WebSocketEnd::Client, WebSocketEnd::Fault, WebSocketEnd::Lost] {
-        assert_eq!(metrics.websockets_closed.of(end), 1, "{metrics:?}");
+        assert_eq!(metrics.websockets_closed.get(end), 1, "{metrics:?}");
     }
-    let metrics = wait_for(&monitor, |metrics| metrics.closed.of(ConnectionEnd::Reset) == 1);
+    let metrics = wait_for(&monitor, |metrics| metrics.closed.get(ConnectionEnd::Reset) == 1);
     assert_eq!(metrics.connections(), metrics.accepted - metrics.closed.total());
     drop(server);
     assert_eq!(monitor.metrics().connections(), 0, "they can be read when the server has ended");
@@ -114,7 +114,7 @@ fn queued_bytes_are_counted_while_queued() {
     peer.send(&Frame::text("go"));
     // The thread of the server changes one counter after the other.
     let metrics = wait_for(&monitor, |metrics| {
-        metrics.messages_sent >= 20 && metrics.messages_sent + metrics.dropped.of(Dropped::Newest) == 40
+        metrics.messages_sent >= 20 && metrics.messages_sent + metrics.dropped.get(Dropped::Newest) == 40
     });
     assert!(metrics.queued_bytes > 10 * MESSAGE as u64, "{metrics:?}");
     for _ in 0..metrics.messages_sent {

@@ -66,7 +66,7 @@ fn connections_count_for_the_client_in_the_proxy_header() {
     assert_eq!(server.connect().send(LINE.to_owned() + &get("/")).last_status(), 429);
     let other = LINE.replace("192.0.2.7", "192.0.2.8");
     assert_eq!(server.connect().send(other + &get("/")).answer().status, 200);
-    assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
+    assert_eq!(monitor.metrics().limited.get(Limit::Address), 1);
 }
 
 #[test]

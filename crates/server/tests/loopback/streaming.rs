@@ -205,7 +205,7 @@ fn connection_takes_the_next_request_after_the_body() {
     assert_eq!(world.publish("t", "nobody"), "0");
     let metrics = world.monitor.metrics();
     assert_eq!((metrics.streaming_responses, metrics.open_streaming_responses()), (3, 0));
-    assert_eq!(metrics.streaming_responses_closed.of(WebSocketEnd::Server), 3);
+    assert_eq!(metrics.streaming_responses_closed.get(WebSocketEnd::Server), 3);
     assert_eq!((metrics.handshakes, metrics.websockets()), (0, 0));
 }
 

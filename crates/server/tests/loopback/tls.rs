@@ -156,7 +156,7 @@ fn http_and_websockets_work_over_tls() {
     }
     let metrics = monitor.metrics();
     assert_eq!((metrics.tls_handshakes, metrics.tls_failures), (4, 0));
-    assert_eq!(metrics.websockets_closed.of(WebSocketEnd::Client), 2);
+    assert_eq!(metrics.websockets_closed.get(WebSocketEnd::Client), 2);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn broken_record_ends_a_websocket() {
     assert!(error.to_string().contains("BadRecordMac"), "{error}");
     drop(peer);
     let deadline = Instant::now() + PATIENCE;
-    while monitor.metrics().websockets_closed.of(WebSocketEnd::Lost) == 0 {
+    while monitor.metrics().websockets_closed.get(WebSocketEnd::Lost) == 0 {
         assert!(Instant::now() < deadline);
         std::thread::park_timeout(Duration::from_millis(2));
     }
@@ -332,7 +332,7 @@ fn proxy_header_comes_before_the_tls_handshake() {
     let mut second = connect();
     second.send(get("/"));
     assert!(second.head().starts_with("HTTP/1.1 429 "), "the limit is that of the client's address");
-    assert_eq!(monitor.metrics().limited.of(Limit::Address), 1);
+    assert_eq!(monitor.metrics().limited.get(Limit::Address), 1);
     // Its socket is closed when the client has ended its side, too.
     drop(second);
     let deadline = Instant::now() + PATIENCE;
@@ -369,7 +369,7 @@ fn clients_beyond_the_limit_of_connections_get_an_answer_over_tls() {
     open.send(Frame::text("still here").encode(Role::Client));
     open.expect(&Reply::text("still here"));
     let metrics = monitor.metrics();
-    assert_eq!((metrics.limited.of(Limit::Connections), metrics.tls_handshakes), (6, 7));
+    assert_eq!((metrics.limited.get(Limit::Connections), metrics.tls_handshakes), (6, 7));
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn tls_handshakes_with_rejected_clients_have_a_rate() {
     let most = 50 + begin.elapsed().as_millis() as u64 / 20 + 1;
     assert!((50..=most).contains(&answered), "{answered} of at most {most}");
     let metrics = monitor.metrics();
-    assert_eq!((metrics.limited.of(Limit::Connections), metrics.tls_handshakes), (150, 1 + answered));
+    assert_eq!((metrics.limited.get(Limit::Connections), metrics.tls_handshakes), (150, 1 + answered));
     // A client without a handshake is closed in time.
     for _ in 0..2 {
         let mut silent = TcpStream::connect(server.address).unwrap();

@@ -61,7 +61,8 @@ impl Proxy {
             "socks5h" => ProxyKind::Socks5h,
             _ => return Err(ProxyError::Scheme),
         };
-        let UrlAuthority { host, port, credentials } = UrlAuthority::of(&uri).map_err(ProxyError::Url)?;
+        let UrlAuthority { host, port, credentials } =
+            UrlAuthority::from_uri(&uri).map_err(ProxyError::Url)?;
         let default = if kind == ProxyKind::Http { 80 } else { 1080 };
         Ok(Self { kind, host, port: port.unwrap_or(default), credentials })
     }

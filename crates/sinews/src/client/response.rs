@@ -30,7 +30,7 @@ impl Response {
     }
 
     #[cfg(feature = "http2-client")]
-    pub(crate) fn of_http2(head: http::response::Parts) -> Self {
+    pub(crate) fn from_http2(head: http::response::Parts) -> Self {
         let http::response::Parts { status, headers, .. } = head;
         Self { status, headers, subprotocol: None, body: Vec::new(), is_http2: true }
     }
@@ -39,11 +39,11 @@ impl Response {
         self.is_http2
     }
 
-    pub(crate) fn of_head(head: &ResponseHead<'_>) -> Self {
+    pub(crate) fn from_head(head: &ResponseHead<'_>) -> Self {
         Self::new(head.status(), head.headers())
     }
 
-    pub(crate) fn of_rejection(rejection: &Rejection) -> Self {
+    pub(crate) fn from_rejection(rejection: &Rejection) -> Self {
         Self::new(rejection.status(), rejection.headers())
     }
 

@@ -32,7 +32,7 @@ impl ConnectTarget {
             Some(scheme) if is_any(scheme, ["wss", "https"]) => true,
             _ => return Err(UrlError::Scheme),
         };
-        let UrlAuthority { host, port, credentials } = UrlAuthority::of(&uri)?;
+        let UrlAuthority { host, port, credentials } = UrlAuthority::from_uri(&uri)?;
         let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {
             path if path.starts_with('/') => path.to_owned(),
             path => format!("/{path}"),
@@ -71,7 +71,7 @@ pub(crate) struct UrlAuthority {
 }
 
 impl UrlAuthority {
-    pub(crate) fn of(uri: &Uri) -> Result<Self, UrlError> {
+    pub(crate) fn from_uri(uri: &Uri) -> Result<Self, UrlError> {
         let authority = uri.authority().ok_or(UrlError::Host)?;
         let (userinfo, address) = match authority.as_str().rsplit_once('@') {
             Some((userinfo, address)) => (Some(userinfo), address),

@@ -75,7 +75,7 @@ impl Exchange for Tunnel {
                 200..=299 => return Ok(ExchangeStep::Done { output: (), consumed }),
                 _ => {
                     self.rejection =
-                        Some(RejectionBody::new(Response::of_head(&head), consumed, self.body_max));
+                        Some(RejectionBody::new(Response::from_head(&head), consumed, self.body_max));
                     return self.rest(received);
                 }
             }

@@ -62,7 +62,7 @@ impl Exchange for HandshakeExchange {
             }
             Err(ClientError::Status(rejection)) => {
                 let start = received.len() - rejection.body_start().len();
-                let response = Response::of_rejection(&rejection);
+                let response = Response::from_rejection(&rejection);
                 self.rejection = Some(RejectionBody::new(response, start, self.body_max));
                 self.rest(received)
             }
@@ -80,7 +80,7 @@ fn upgraded(established: &Established, heads: &[u8], limits: &HeadLimits) -> Han
     let mut slots = HeaderSlots::new();
     let head = ResponseHead::parse(last_head(heads, limits), limits, &mut slots);
     let head = head.expect("the handshake has parsed the same bytes with the same limits");
-    let response = Response::of_head(&head).with_subprotocol(established.subprotocol());
+    let response = Response::from_head(&head).with_subprotocol(established.subprotocol());
     HandshakeResult { negotiated: established.negotiated(), response }
 }
 

@@ -79,7 +79,7 @@ impl Http2Connection {
     /// Opens a WebSocket when awaited: at this path, which begins with `/` and may have a query. It begins with the
     /// settings of the connection for the handshake; further headers and subprotocols are added to those.
     pub fn open(&self, path: impl Into<String>) -> Connect<Http2Open> {
-        Connect::of_connection(self.clone(), path.into())
+        Connect::from_connection(self.clone(), path.into())
     }
 
     /// Whether each further [`open`](Self::open) fails: the connection is lost, or the server has announced its end

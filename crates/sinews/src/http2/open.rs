@@ -38,7 +38,7 @@ impl fmt::Debug for Http2Open {
 }
 
 impl Connect<Http2Open> {
-    pub(super) fn of_connection(connection: Http2Connection, path: String) -> Self {
+    pub(super) fn from_connection(connection: Http2Connection, path: String) -> Self {
         Self {
             settings: ConnectSettings { url: path, ..connection.shared.settings.clone() },
             #[cfg(feature = "url-connect")]
@@ -159,7 +159,7 @@ impl OpenExchange<'_> {
         match request.read_response(head.status.as_u16(), fields) {
             Ok(_) if body.is_end_stream() => Err(ConnectError::Handshake(ClientError::Content)),
             Ok(established) => {
-                let response = Response::of_http2(head).with_subprotocol(established.subprotocol());
+                let response = Response::from_http2(head).with_subprotocol(established.subprotocol());
                 let (stream, config) =
                     (Http2Stream::new(send, body, connection.driver.clone()), self.settings.config.clone());
                 let ws = WebSocket::from_negotiated(stream, established.negotiated(), config, &[]);
@@ -167,7 +167,7 @@ impl OpenExchange<'_> {
             }
             Err(ClientError::Status(_)) => {
                 let body = self.body(body).await;
-                Err(ConnectError::Rejected(Box::new(Response::of_http2(head).with_body(body))))
+                Err(ConnectError::Rejected(Box::new(Response::from_http2(head).with_body(body))))
             }
             Err(error) => Err(ConnectError::Handshake(error)),
         }

@@ -190,7 +190,7 @@ pub(crate) fn start<B, R: Default>(
     settings: &AcceptSettings,
     request: &mut Request<B>,
 ) -> Result<(Response<R>, UpgradeFut), AcceptError> {
-    let accepted = settings.accept(&HttpRequestView::of(request), None)?;
+    let accepted = settings.accept(&HttpRequestView::new(request), None)?;
     let on = request.extensions_mut().remove::<OnUpgrade>().ok_or(AcceptError::NotUpgradable)?;
     let upgrading = UpgradeFut {
         on,

@@ -16,7 +16,7 @@ pub(crate) struct HttpRequestView<'a> {
 }
 
 impl<'a> HttpRequestView<'a> {
-    pub(crate) fn of<B>(request: &'a Request<B>) -> Self {
+    pub(crate) fn new<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
             uri: request.uri(),

@@ -18,7 +18,7 @@ impl Link {
     /// Splits off the sending half: its link, and the send in flight, of which part may have left. `None` if this is
     /// a half already.
     pub(crate) fn split(&mut self) -> Option<(Self, Option<Box<Chain>>, Arc<Pair>)> {
-        let mut write = Self::of(self.session.split_data(self.now)?, &[], self.now);
+        let mut write = Self::from_session(self.session.split_data(self.now)?, &[], self.now);
         let pair = Arc::new(Pair::default());
         if !write.session.is_open() {
             // Our Close has left, or is queued.

@@ -113,10 +113,10 @@ impl ConnectionInfo {
 impl Link {
     /// A connection after a handshake, with the bytes received behind the handshake.
     pub(crate) fn new(negotiated: Negotiated, config: Arc<Config>, received: &[u8], now: Time) -> Self {
-        Self::of(Session::new(negotiated, config, now), received, now)
+        Self::from_session(Session::new(negotiated, config, now), received, now)
     }
 
-    pub(super) fn of(session: Session, received: &[u8], now: Time) -> Self {
+    pub(super) fn from_session(session: Session, received: &[u8], now: Time) -> Self {
         let fills_early = session.config().max_outbound() <= session.config().high_water();
         Self {
             session,

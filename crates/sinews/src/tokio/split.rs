@@ -104,7 +104,7 @@ impl<T: Split> ReadHalf<T> {
         let stream = T::reunite(reader, writer);
         let mut driver = TokioDriver::new(stream, whole);
         driver.unflushed = unflushed;
-        Ok(WebSocket::of(driver))
+        Ok(WebSocket::from_driver(driver))
     }
 }
 

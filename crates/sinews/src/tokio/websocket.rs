@@ -45,10 +45,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// handshake.
     pub fn from_negotiated(stream: S, negotiated: Negotiated, config: Arc<Config>, received: &[u8]) -> Self {
         let link = Link::new(negotiated, config, received, driver::now());
-        Self::of(TokioDriver::new(stream, link))
+        Self::from_driver(TokioDriver::new(stream, link))
     }
 
-    pub(super) fn of(driver: TokioDriver<S>) -> Self {
+    pub(super) fn from_driver(driver: TokioDriver<S>) -> Self {
         Self { driver, filling: BufferFill::default() }
     }
 

@@ -264,7 +264,7 @@ struct ChunkHeader {
 }
 
 impl ChunkHeader {
-    fn of(tag: Tag, body: &[u8]) -> Self {
+    fn from_tag(tag: Tag, body: &[u8]) -> Self {
         Self { tag, body: body.len(), crc: crc32c::crc32c(body) }
     }
 
@@ -396,7 +396,7 @@ fn encode<'a>(tag: Tag, entries: impl Iterator<Item = (&'a str, u32, u64)>) -> V
     let mut body = Vec::new();
     let mut finish = |body: &mut Vec<u8>| {
         if !body.is_empty() {
-            let head = ChunkHeader::of(tag, body).encode();
+            let head = ChunkHeader::from_tag(tag, body).encode();
             chunks.push(Bytes::from([&head[..], &head, body, body, &head].concat()));
             body.clear();
         }

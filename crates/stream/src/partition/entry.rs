@@ -46,7 +46,7 @@ pub(super) struct KnownExtent {
 }
 
 impl KnownExtent {
-    pub(super) fn of(entry: &SegmentEntry) -> Self {
+    pub(super) fn new(entry: &SegmentEntry) -> Self {
         Self { summary: entry.summary, is_intact: entry.is_intact() }
     }
 }

@@ -151,13 +151,13 @@ mod tests {
     fn queued_batches_are_written_in_order_and_unchanged() {
         let mut queue = WriteQueue::default();
         let mut file = Vec::new();
-        let key = Seal::of(0, (1, 2));
+        let key = Seal::new(0, (1, 2));
         let sizes = [1, 100, COPIED_MAX * 2, 5, COPIED_MAX * 3, COPIED_MAX * 3, 7, 8];
         for (base, size) in sizes.into_iter().enumerate() {
             let mut builder = RecordBuilder::new();
             builder.push(0, b"", &vec![base as u8; size], ValueKind::Bytes).unwrap();
             let records = builder.finish().unwrap();
-            let header = BatchHeader::of(&records, base as u64, 0);
+            let header = BatchHeader::new(&records, base as u64, 0);
             file.extend_from_slice(&header.sealed(&key, 1000 + file.len() as u64).encode());
             file.extend_from_slice(records.bytes());
             queue.push(header, &records, Pending::channel(1).0);

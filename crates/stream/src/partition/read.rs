@@ -108,7 +108,7 @@ impl PartitionCore {
             segment: entry.segment.clone(),
             open,
             bytes: entry.summary.bytes,
-            known: KnownExtent::of(entry),
+            known: KnownExtent::new(entry),
             damaged: entry.damaged.clone(),
             resume: entry.summary.end,
         })
@@ -144,7 +144,7 @@ impl PartitionCore {
         let position = || state.recent.position(from).unwrap_or_else(|| state.index.position(from));
         let open = is_last.then(|| (state.file.clone(), position()));
         let (segment, damaged, known) =
-            (entry.segment.clone(), entry.damaged.clone(), KnownExtent::of(entry));
+            (entry.segment.clone(), entry.damaged.clone(), KnownExtent::new(entry));
         Ok(Some(SegmentView { segment, open, bytes: known.summary.bytes, known, damaged, resume }))
     }
 

@@ -107,7 +107,8 @@ fn replacement_offset(disk: &dyn Disk, segment: &Segment) -> Option<u64> {
 /// written to another one, and its unfinished output.
 fn list_segments(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<SegmentName>> {
     let files = disk.list(dir)?;
-    let mut names: Vec<SegmentName> = files.iter().filter_map(|file| SegmentName::of_log(file)).collect();
+    let mut names: Vec<SegmentName> =
+        files.iter().filter_map(|file| SegmentName::from_log_name(file)).collect();
     let compacted: Vec<SegmentName> = names.iter().filter(|name| name.compacted.is_some()).copied().collect();
     let is_replaced = |name: &SegmentName| compacted.iter().any(|by| by.replaces(name));
     let replaced: Vec<SegmentName> = names.iter().filter(|name| is_replaced(name)).copied().collect();
@@ -120,7 +121,7 @@ fn list_segments(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<SegmentName
     names.sort_unstable();
     for file in &files {
         let is_left = |name: SegmentName| names.binary_search(&name).is_err() && !replaced.contains(&name);
-        if SegmentName::of_index(file).is_some_and(is_left) || Segment::is_unfinished_output(file) {
+        if SegmentName::from_index_name(file).is_some_and(is_left) || Segment::is_unfinished_output(file) {
             disk.remove(&dir.join(file))?;
         }
     }
@@ -353,8 +354,8 @@ mod tests {
     #[test]
     fn only_the_last_write_of_a_synced_segment_may_be_unsynced() {
         let layout = |synced| {
-            SegmentLayout::of(SegmentHeader {
-                seal: Seal::of(0, (3, 4)),
+            SegmentLayout::from_header(SegmentHeader {
+                seal: Seal::new(0, (3, 4)),
                 created: 0,
                 synced,
                 replaces: false,

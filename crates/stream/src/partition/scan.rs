@@ -127,8 +127,8 @@ mod tests {
     use crate::seal::{HEAD, Seal, SegmentHeader};
 
     fn layout() -> SegmentLayout {
-        SegmentLayout::of(SegmentHeader {
-            seal: Seal::of(0, (3, 4)),
+        SegmentLayout::from_header(SegmentHeader {
+            seal: Seal::new(0, (3, 4)),
             created: 0,
             synced: true,
             replaces: false,
@@ -148,7 +148,7 @@ mod tests {
         let seal = *layout().seal().unwrap();
         for (base, value) in values.iter().enumerate() {
             let records = one_record(value);
-            let header = BatchHeader::of(&records, base as u64, 0).sealed(&seal, file.len() as u64);
+            let header = BatchHeader::new(&records, base as u64, 0).sealed(&seal, file.len() as u64);
             file.extend_from_slice(&header.encode());
             file.extend_from_slice(records.bytes());
         }
@@ -223,7 +223,10 @@ mod tests {
         // The same batch at another position, and under another key.
         let moved = [&file[..HEAD], &[0; 7], &file[HEAD..]].concat();
         assert!(matches!(scan(&moved).0[..], [ScanItem::Damage(_)]));
-        let other = SegmentLayout::of(SegmentHeader { seal: Seal::of(0, (3, 5)), ..layout().head.unwrap() });
+        let other = SegmentLayout::from_header(SegmentHeader {
+            seal: Seal::new(0, (3, 5)),
+            ..layout().head.unwrap()
+        });
         let parts: Vec<ScanItem> = SegmentScan::new(&file, other, 0, None).collect();
         assert!(matches!(parts[..], [ScanItem::Damage(_)]));
     }

@@ -25,7 +25,7 @@ pub struct BatchHeader {
 
 impl BatchHeader {
     /// Creates the header of a batch in the log: the tag is computed when the position is known.
-    pub(crate) fn of(records: &Records, base: u64, appended: u64) -> Self {
+    pub(crate) fn new(records: &Records, base: u64, appended: u64) -> Self {
         // `RecordLimits` keep records with a header below 4 GiB.
         let length = (BATCH_HEADER + records.bytes().len()) as u32;
         Self { base, appended, count: records.count(), length, tag: Some(0) }

@@ -13,7 +13,7 @@ fn records(values: &[&[u8]]) -> Records {
 }
 
 fn batch(base: u64, appended: u64, records: &Records) -> Vec<u8> {
-    [&BatchHeader::of(records, base, appended).encode()[..], records.bytes()].concat()
+    [&BatchHeader::new(records, base, appended).encode()[..], records.bytes()].concat()
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn remove_unfinished(disk: &dyn Disk, path: &Path) -> io::Result<()> {
         return Ok(());
     }
     for partition in disk.list(path)?.iter().map(|name| path.join(name)).filter(|path| disk.is_dir(path)) {
-        for name in disk.list(&partition)?.iter().filter_map(|name| SegmentName::of_log(name)) {
+        for name in disk.list(&partition)?.iter().filter_map(|name| SegmentName::from_log_name(name)) {
             if !Segment::named(&partition, name).is_empty(disk)? {
                 let what = format!("{} has records but no file `{}`", path.display(), meta::NAME);
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));

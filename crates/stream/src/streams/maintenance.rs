@@ -161,7 +161,7 @@ fn matches_catalog(disk: &dyn Disk, path: &Path, metadata: &StreamMetadata) -> b
         let dir = path.join(number.to_string());
         let names = disk.list(&dir).unwrap_or_default();
         let mut segments: Vec<SegmentName> =
-            names.iter().filter_map(|name| SegmentName::of_log(name)).collect();
+            names.iter().filter_map(|name| SegmentName::from_log_name(name)).collect();
         segments.sort_unstable();
         let is_file = |name: &SegmentName| !disk.is_dir(Segment::named(&dir, *name).path());
         let length =
@@ -187,7 +187,7 @@ pub(super) fn find_renamed_segment(
     extents.iter().enumerate().filter(|(_, extent)| extent.last_bytes > 0).find_map(|(number, extent)| {
         let dir = path.join(number.to_string());
         let names: Vec<SegmentName> =
-            disk.list(&dir).ok()?.iter().filter_map(|name| SegmentName::of_log(name)).collect();
+            disk.list(&dir).ok()?.iter().filter_map(|name| SegmentName::from_log_name(name)).collect();
         let segment = |name: SegmentName| Segment::named(&dir, name).path().to_owned();
         let has_length = |name: &SegmentName| {
             disk.open(&segment(*name))

@@ -148,7 +148,7 @@ impl Inner {
             let names = disk.list(file)?;
             let wrong = names
                 .iter()
-                .find(|name| SegmentName::of_log(name).is_some() && disk.is_dir(&file.join(name)));
+                .find(|name| SegmentName::from_log_name(name).is_some() && disk.is_dir(&file.join(name)));
             let wrong = wrong.ok_or_else(|| StreamError::Damaged(reason.into()))?;
             return set_aside(disk, &file.join(wrong), "is a directory", done);
         }

@@ -32,7 +32,7 @@ pub(super) struct SlotTimes {
 }
 
 impl SlotTimes {
-    pub(super) fn of(self, stream: &Stream) -> StreamInfo {
+    pub(super) fn info(self, stream: &Stream) -> StreamInfo {
         let mut info = stream.info(&self.config);
         info.last_append = info.last_append.max(self.last_append);
         info.last_read = info.last_read.max(self.last_read);

@@ -453,7 +453,7 @@ fn earlier_format_is_read_and_rewritten() {
         builder.push(1, b"group", &value, ValueKind::Bytes).unwrap();
     }
     let records = builder.finish().unwrap();
-    let header = BatchHeader::of(&records, 0, 1).encode();
+    let header = BatchHeader::new(&records, 0, 1).encode();
     let batch = [&header[..], records.bytes()].concat();
     let disk = one.disk.after(CrashKind::Kill);
     disk.open(Path::new(FILE)).unwrap().append(&[IoSlice::new(&batch)]).unwrap();

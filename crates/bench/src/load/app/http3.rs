@@ -112,7 +112,7 @@ impl LoadApp {
     pub(super) fn open_http3(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Nanos>) {
         let plan = self.thread_state.plan.clone();
         let traffic = self.traffic(ordinal, waiting);
-        let Some((target, protocol)) = LoadProtocol::of(&plan, &traffic) else { return };
+        let Some((target, protocol)) = LoadProtocol::from_plan(&plan, &traffic) else { return };
         let (Some(quic), Remote::Tcp(remote)) = (&mut self.quic, &target.remote) else { return };
         let endpoint = quic.next_endpoint();
         let now = self.thread_state.now;

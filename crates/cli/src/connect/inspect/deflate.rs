@@ -31,7 +31,7 @@ pub(crate) struct DirectionParams {
 }
 
 impl DirectionParams {
-    pub(crate) fn of(params: &OfferParams, from_client: bool) -> Self {
+    pub(crate) fn new(params: &OfferParams, from_client: bool) -> Self {
         let (no_context_takeover, bits) = match from_client {
             true => (params.client_no_context_takeover, params.client_bits()),
             false => (params.server_no_context_takeover, params.server_bits()),

@@ -75,7 +75,7 @@ impl FrameParser {
     ) -> Self {
         Self {
             from_client,
-            inflater: deflate.map(|params| CheckedInflater::new(DirectionParams::of(params, from_client))),
+            inflater: deflate.map(|params| CheckedInflater::new(DirectionParams::new(params, from_client))),
             excerpt,
             max_message,
             buffer: Vec::new(),
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn compressed_messages_are_checked() {
         let params = OfferParams::default();
-        let agreed = DirectionParams::of(&params, false);
+        let agreed = DirectionParams::new(&params, false);
         let mut parser = FrameParser::new(false, Some(&params), 64, 1 << 20);
         let mut deflater = MessageDeflater::new(agreed).unwrap();
         let frame = |first: u8, payload: &[u8]| [&[first, payload.len() as u8], payload].concat();

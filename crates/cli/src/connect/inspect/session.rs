@@ -88,7 +88,7 @@ impl<'a> Inspection<'a> {
             deflater: answer
                 .deflate
                 .as_ref()
-                .and_then(|params| MessageDeflater::new(DirectionParams::of(params, true))),
+                .and_then(|params| MessageDeflater::new(DirectionParams::new(params, true))),
             reactions: ReactionChecker::default(),
             violations: answer.violations,
             frames: [0; 2],

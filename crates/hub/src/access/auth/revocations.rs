@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn tokens_are_revoked_by_user_and_by_id() {
         let revocations = Revocations::default();
-        let of = |user: &str, id: &str, issued| Rights::of_token(user, id, issued);
+        let of = |user: &str, id: &str, issued| Rights::for_token(user, id, issued);
         let is_revoked = |rights: &Rights| revocations.check(rights).is_err();
         let old = Some(now() - 10.0);
         assert!(!is_revoked(&of("anna", "1", old)));

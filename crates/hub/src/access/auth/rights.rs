@@ -85,7 +85,7 @@ impl Rights {
     }
 
     /// The same rights for a client at this address.
-    pub(crate) fn of_client(self, address: IpAddr) -> Self {
+    pub(crate) fn for_client(self, address: IpAddr) -> Self {
         Self { address: Some(address), ..self }
     }
 
@@ -108,7 +108,7 @@ impl Rights {
         if let Some(app) = grant.and_then(|grant| grant.app.clone()) {
             return Creator::App(app);
         }
-        self.address.map_or(Creator::Server, Creator::of_address)
+        self.address.map_or(Creator::Server, Creator::from_address)
     }
 
     /// The id of the token (`jti`).
@@ -127,18 +127,18 @@ impl Rights {
     }
 
     /// No rights, for a connection that a subject identifies.
-    pub(crate) fn of_subject(subject: &str) -> Self {
+    pub(crate) fn for_subject(subject: &str) -> Self {
         Self::granted(Arc::new(Grant { subject: Some(subject.into()), ..Grant::default() }))
     }
 
     /// The right of an app's server to publish to all topics: its channels are checked before.
-    pub(crate) fn of_app(id: &str) -> Self {
+    pub(crate) fn for_app(id: &str) -> Self {
         let publish = TopicPattern::parse(">").into_iter().collect();
         Self::granted(Arc::new(Grant { app: Some(id.into()), publish, ..Grant::default() }))
     }
 
     #[cfg(test)]
-    pub(crate) fn of_token(subject: &str, id: &str, issued_at: Option<f64>) -> Self {
+    pub(crate) fn for_token(subject: &str, id: &str, issued_at: Option<f64>) -> Self {
         let (subject, token_id) = (Some(subject.into()), Some(id.into()));
         Self::granted(Arc::new(Grant { subject, token_id, issued_at, ..Grant::default() }))
     }
@@ -166,7 +166,7 @@ impl Rights {
         let requested = RequestedRight::Topic(action, topic);
         let check = |access| self.check(access, requested, || self.may_by_token(action, topic));
         let checked = match action {
-            Action::Publish => self.in_namespace(|table| check(table.of(topic).publish)),
+            Action::Publish => self.in_namespace(|table| check(table.options_for(topic).publish)),
             Action::Subscribe => {
                 self.in_namespace(|table| table.subscribe_access(topic).into_iter().try_for_each(check))
             }
@@ -212,7 +212,7 @@ impl Rights {
             }
             Err(requested.denied(grant.is_authenticated()))
         };
-        match self.in_namespace(|table| table.of(topic).write_keys) {
+        match self.in_namespace(|table| table.options_for(topic).write_keys) {
             Some(access) => self.check(access, requested, by_token),
             None => by_token(),
         }
@@ -220,7 +220,7 @@ impl Rights {
 
     /// The hook of a topic, if its namespace has one.
     pub(crate) fn topic_hook(&self, kind: HookKind, topic: &str) -> Option<Arc<TopicHook>> {
-        self.in_namespace(|table| table.of(topic).hook(kind).cloned())?
+        self.in_namespace(|table| table.options_for(topic).hook(kind).cloned())?
     }
 
     /// The hook of subscriptions to a topic or pattern.
@@ -325,7 +325,7 @@ impl Rights {
     /// # Errors
     /// The topic's namespace limits their size or rate.
     pub(crate) fn check_without_limits(&self, topic: &str) -> Result<(), Problem> {
-        if !self.in_namespace(|table| table.of(topic).has_limits()).unwrap_or(false) {
+        if !self.in_namespace(|table| table.options_for(topic).has_limits()).unwrap_or(false) {
             return Ok(());
         }
         let topic = brief(topic);
@@ -340,7 +340,7 @@ impl Rights {
     /// # Errors
     /// It exceeds the limit of the topic's namespace.
     pub(crate) fn check_size(&self, topic: &str, bytes: usize) -> Result<(), Problem> {
-        self.in_namespace(|table| table.of(topic).check_size(topic, bytes)).unwrap_or(Ok(()))
+        self.in_namespace(|table| table.options_for(topic).check_size(topic, bytes)).unwrap_or(Ok(()))
     }
 
     /// Checks that clients may use the keys of a topic. Returns the shortest interval between updates of keys.
@@ -348,7 +348,7 @@ impl Rights {
     /// # Errors
     /// The topic's namespace has no keys.
     pub(crate) fn check_keyed(&self, topic: &str) -> Result<Option<Duration>, Problem> {
-        let Some(options) = self.in_namespace(|table| table.of(topic)) else { return Ok(None) };
+        let Some(options) = self.in_namespace(|table| table.options_for(topic)) else { return Ok(None) };
         if options.has_no_keys {
             return Err(problem(code::TOPIC, format!("topic {} has no keys for clients", brief(topic))));
         }
@@ -361,7 +361,7 @@ impl Rights {
             Some(client) => write.with_client(client),
             None => write,
         };
-        match self.in_namespace(|table| table.of(topic)) {
+        match self.in_namespace(|table| table.options_for(topic)) {
             Some(options) => options.limit_key(write),
             None => write,
         }
@@ -372,7 +372,7 @@ impl Rights {
     /// # Errors
     /// The topic's namespace has no presence.
     pub(crate) fn check_presence(&self, topic: &str) -> Result<(), Problem> {
-        if self.in_namespace(|table| table.of(topic).has_no_presence) == Some(true) {
+        if self.in_namespace(|table| table.options_for(topic).has_no_presence) == Some(true) {
             return Err(problem(code::TOPIC, format!("topic {} has no presence for clients", brief(topic))));
         }
         Ok(())

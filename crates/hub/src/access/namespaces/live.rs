@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn rights_follow_the_table_in_force() {
         let live = LiveNamespaces::default();
-        let has_keys = || live.with(|table| !table.of("a").has_no_keys);
+        let has_keys = || live.with(|table| !table.options_for("a").has_no_keys);
         assert_eq!(has_keys(), None);
         for keyed in [true, false, true] {
             let namespaces = Namespaces::new([Namespace::new("a").with_keyed(keyed)]).unwrap();

@@ -130,7 +130,7 @@ impl NamespaceTable {
     }
 
     /// The options of a topic, resolved once on each thread.
-    pub(crate) fn of(&self, topic: &str) -> Arc<TopicOptions> {
+    pub(crate) fn options_for(&self, topic: &str) -> Arc<TopicOptions> {
         RESOLVED.with_borrow_mut(|(id, resolved)| {
             if *id != self.id {
                 (*id, *resolved) = (self.id, HashMap::new());
@@ -192,7 +192,7 @@ impl NamespaceTable {
     pub(crate) fn subscribe_access(&self, topic: &str) -> Vec<TopicAccess> {
         let Ok(requested) = TopicPattern::parse(topic) else { return vec![TopicAccess::Token] };
         if !requested.has_wildcard() {
-            return vec![self.of(topic).subscribe];
+            return vec![self.options_for(topic).subscribe];
         }
         let mut rules = Vec::new();
         for (pattern, namespace) in &self.list {
@@ -216,7 +216,7 @@ impl NamespaceTable {
     pub(crate) fn subscribe_hook(&self, topic: &str) -> Result<Option<Arc<TopicHook>>, AmbiguousHook> {
         let Ok(requested) = TopicPattern::parse(topic) else { return Ok(None) };
         if !requested.has_wildcard() {
-            return Ok(self.of(topic).subscribe_hook.clone());
+            return Ok(self.options_for(topic).subscribe_hook.clone());
         }
         let covering = || self.list.iter().filter(|(pattern, _)| pattern.covers(&requested));
         let governing = covering().find_map(|(_, namespace)| namespace.subscribe_hook.as_ref());
@@ -260,7 +260,7 @@ impl NamespaceTable {
         client: (Option<&str>, Option<IpAddr>),
         rates: &mut ConnectionRates,
     ) -> Result<(), Problem> {
-        let options = self.of(topic);
+        let options = self.options_for(topic);
         options.check_size(topic, bytes)?;
         if options.connection_rate.is_none() && options.user_rate.is_none() {
             return Ok(());
@@ -276,7 +276,7 @@ impl NamespaceTable {
             return exceeded("publishes_per_second", rate);
         }
         if let Some((scope, rate)) = options.user_rate
-            && !self.users.take((RateKind::Publish, scope), User::of(client), rate, now)
+            && !self.users.take((RateKind::Publish, scope), User::new(client), rate, now)
         {
             return exceeded("user_publishes_per_second", rate);
         }
@@ -297,7 +297,7 @@ impl NamespaceTable {
                 overlap(pattern.as_str(), topic).then_some((at as RateScope, rate))
             })
         };
-        let limit = if is_name { self.of(topic).subscribe_rate } else { of_pattern() };
+        let limit = if is_name { self.options_for(topic).subscribe_rate } else { of_pattern() };
         self.take(RateKind::Subscribe, limit, rates).map_err(|rate| {
             exceeded(&format!("subscriptions to {} exceed subscribes_per_second", brief(topic)), rate)
         })
@@ -315,13 +315,13 @@ impl NamespaceTable {
         rates: Option<&mut ConnectionRates>,
     ) -> Result<(), Problem> {
         let now = self.users.now();
-        let take_user = |kind, rate| self.users.take(kind, User::of(client), rate, now);
+        let take_user = |kind, rate| self.users.take(kind, User::new(client), rate, now);
         let take = |kind, rate| match rates {
             Some(rates) => rates.take(self.id, kind, rate, now),
             None => take_user(kind, rate),
         };
         if let Some(topic) = topic
-            && let Some((scope, rate)) = self.of(topic).call_rate
+            && let Some((scope, rate)) = self.options_for(topic).call_rate
         {
             return match take((RateKind::Call, scope), rate) {
                 true => Ok(()),
@@ -383,13 +383,16 @@ mod tests {
             Namespace::new("a.>").with_publish(TopicAccess::Anonymous).with_keyed(false),
             Namespace::new("a.b").with_max_message(20),
         ]);
-        let options = table.of("a.b");
+        let options = table.options_for("a.b");
         assert_eq!((options.publish, options.max_message), (TopicAccess::Anonymous, Some(20)));
         assert!(options.has_no_keys && !options.has_no_presence);
-        assert_eq!((table.of("a.c").max_message, table.of("c").publish), (Some(10), TopicAccess::Nobody));
-        assert!(Arc::ptr_eq(&options, &table.of("a.b")), "a topic is resolved once");
+        assert_eq!(
+            (table.options_for("a.c").max_message, table.options_for("c").publish),
+            (Some(10), TopicAccess::Nobody)
+        );
+        assert!(Arc::ptr_eq(&options, &table.options_for("a.b")), "a topic is resolved once");
         let other = self::table(vec![Namespace::new("x")]);
-        assert_eq!(*other.of("a.b"), TopicOptions::default(), "tables share no options");
+        assert_eq!(*other.options_for("a.b"), TopicOptions::default(), "tables share no options");
     }
 
     #[test]
@@ -467,7 +470,8 @@ mod tests {
         ];
         let hooks = HookOptions::new().with_publish("http://all");
         let table = NamespaceTable::new(&Namespaces::new(namespaces).unwrap(), &hooks).unwrap();
-        let publish = |topic: &str| table.of(topic).hook(HookKind::Publish).map(|hook| hook.url.clone());
+        let publish =
+            |topic: &str| table.options_for(topic).hook(HookKind::Publish).map(|hook| hook.url.clone());
         assert_eq!((publish("a.x").as_deref(), publish("b.x")), (Some("http://all"), None));
         let subscribe = |topic: &str| table.subscribe_hook(topic).map(|hook| hook.map(|hook| hook.failure));
         for (topic, hook) in [
@@ -491,7 +495,7 @@ mod tests {
     fn resolved_topics_of_a_thread_are_bounded() {
         let table = table(vec![Namespace::new(">").with_keyed(false)]);
         for number in 0..2 * RESOLVED_MAX {
-            assert!(table.of(&number.to_string()).has_no_keys);
+            assert!(table.options_for(&number.to_string()).has_no_keys);
         }
         assert!(RESOLVED.with_borrow(|(_, resolved)| resolved.len()) <= RESOLVED_MAX);
     }

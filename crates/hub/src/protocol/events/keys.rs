@@ -21,7 +21,7 @@ pub(crate) struct KeysFormat(RequestedFormat);
 impl KeysFormat {
     /// The format that the client prefers; `None` for a page of the keys as one JSON object. A request for JSON with a
     /// position or a time to wait is a long poll.
-    pub(crate) fn of(request: &Request<'_>) -> Option<Self> {
+    pub(crate) fn from_request(request: &Request<'_>) -> Option<Self> {
         let accept = request.head().header("accept").filter_map(|value| std::str::from_utf8(value).ok());
         let format = request::negotiate_keys(accept)?;
         let is_poll = || ["wait", "from"].into_iter().any(|name| request.query(name).is_some());

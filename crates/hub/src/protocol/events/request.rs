@@ -144,7 +144,7 @@ impl Resume {
     fn read(request: &Request<'_>, topics: usize) -> Result<Self, String> {
         // A browser repeats the query when it connects again, and adds the header.
         match (last_event_id(request), request.query_values("after").next()) {
-            (Some(id), _) => Ok(Self::of_event_id(&id, topics)),
+            (Some(id), _) => Ok(Self::from_event_id(&id, topics)),
             (None, Some(after)) => Cursor::parse(&after, topics).map(Self::At).ok_or_else(|| {
                 format!(
                     "query parameter `after` must have a position such as 8100236-44 for each topic, \
@@ -156,7 +156,7 @@ impl Resume {
         }
     }
 
-    fn of_event_id(id: &[u8], topics: usize) -> Self {
+    fn from_event_id(id: &[u8], topics: usize) -> Self {
         let cursor = std::str::from_utf8(id).ok().and_then(|id| Cursor::parse(id.trim(), topics));
         cursor.map_or(Self::Unknown, Self::At)
     }

@@ -77,13 +77,13 @@ const EXTENSION: Duration = Duration::from_secs(30);
 
 impl ConnectionHooks {
     /// Keeps the headers of the handshake; `None` without hooks.
-    pub(super) fn of(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
+    pub(super) fn for_connection(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
         let hooks = policy.hooks()?;
         Some(Box::new(Self { headers: hooks.headers_of(request), ..Self::default() }))
     }
 
     /// The state of a response whose request the application has accepted.
-    pub(super) fn of_request(
+    pub(super) fn for_request(
         headers: Vec<(HeaderName, HeaderValue)>,
         grants_rights: bool,
         (info, topic_infos): (Option<Value>, BTreeMap<String, Value>),

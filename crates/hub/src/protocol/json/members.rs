@@ -36,7 +36,7 @@ impl MemberFields {
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn of_user(rights: &Rights) -> Result<Self, Problem> {
+    pub(super) fn for_user(rights: &Rights) -> Result<Self, Problem> {
         match rights.subject() {
             Some(subject) => Ok(Self { id: subject.to_owned(), info: None }),
             None => Err(problem(

@@ -85,7 +85,7 @@ impl JsonClient {
         is_granted: bool,
         infos: (Option<Value>, BTreeMap<String, Value>),
     ) -> Self {
-        self.hooks = Some(ConnectionHooks::of_request(headers, is_granted, infos));
+        self.hooks = Some(ConnectionHooks::for_request(headers, is_granted, infos));
         self
     }
 
@@ -106,7 +106,7 @@ impl JsonClient {
         topic: &str,
         member: Option<&MemberFields>,
     ) -> Result<(), Problem> {
-        let member = member.cloned().map_or_else(|| MemberFields::of_user(&self.rights), Ok)?;
+        let member = member.cloned().map_or_else(|| MemberFields::for_user(&self.rights), Ok)?;
         members::checked(topic, self.named(topic, member), &self.rights).map(drop)
     }
 
@@ -121,7 +121,7 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
         // The application has accepted the request.
-        let member = member.map_or_else(|| MemberFields::of_user(&self.rights), Ok);
+        let member = member.map_or_else(|| MemberFields::for_user(&self.rights), Ok);
         let joined = member.and_then(|member| self.join(topic, member, cx));
         let reply = OpReply::Message(json!({ "op": "joined", "topic": topic }));
         self.acknowledge(joined.map(|()| reply), json!({ "topic": topic }), cx)

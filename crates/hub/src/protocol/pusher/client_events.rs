@@ -68,7 +68,7 @@ impl PusherClient {
         let own_topic = presence_of(&app.options.id, channel);
         let detail = |topic: &str, connection| EventDetail::ClientMessage {
             topic: topic.into(),
-            content: content.of_event(),
+            content: content.as_event(),
             user: user_id.map(Arc::from),
             connection,
         };
@@ -108,7 +108,7 @@ impl PusherClient {
         let channel = channel.ok_or("a client event needs a channel")?;
         let known = connection.subscribed(channel, cx);
         let (_, user_id) = known.ok_or("a client event needs a subscription to its channel")?;
-        if ChannelKind::of(channel).access == ChannelAccess::Public {
+        if ChannelKind::from_name(channel).access == ChannelAccess::Public {
             return Err("client events are for private and presence channels".to_owned());
         }
         let rate = &mut connection.rare.get_or_insert_default().client_events;

@@ -124,7 +124,7 @@ impl PusherClient {
         let is_too_long = channel.len() > limits.channel_name;
         check_channel(channel, limits.channel_name)
             .map_err(|text| SubscriptionError::name(text, is_too_long))?;
-        let kind = ChannelKind::of(channel);
+        let kind = ChannelKind::from_name(channel);
         check_features(&connection.app.options.features, kind)?;
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = match kind.access {
@@ -210,7 +210,7 @@ impl PusherClient {
         let answered = match recovery {
             Ok(recovery) => {
                 self.hub().retry_rejected(&topic_of(connection.app.options.topic_space(), channel));
-                let last = match ChannelKind::of(channel).is_cache {
+                let last = match ChannelKind::from_name(channel).is_cache {
                     true => connection.app.cached(channel).into(),
                     false => LastEvent::Unneeded,
                 };
@@ -246,7 +246,8 @@ impl PusherClient {
         (recovers, recovery, last): (bool, ChannelRecovery, LastEvent),
         cx: &mut Context<'_>,
     ) -> Result<(), SubscriptionError> {
-        let (kind, presence) = (ChannelKind::of(channel), presence_of(&connection.app.options.id, channel));
+        let (kind, presence) =
+            (ChannelKind::from_name(channel), presence_of(&connection.app.options.id, channel));
         let members = match kind.is_presence() {
             true => Some(cx.watch_members(&presence).map_err(limit_of)?.1),
             false => None,

@@ -83,7 +83,7 @@ impl PusherClient {
         // As a member, since messages of members have versions: a watcher misses none and receives none twice.
         cx.join(&topic, Member::new(&*user.member.id))
             .map_err(|_| "the server has no memory for more users")?;
-        let rights = Rights::of_subject(&subject(&app.id, &user.member.id)).of_client(cx.peer().ip());
+        let rights = Rights::for_subject(&subject(&app.id, &user.member.id)).for_client(cx.peer().ip());
         let registered =
             self.hub().connections().register(ConnectionPath::App, &rights, (cx.subscriber_id(), cx.waker()));
         let most = app.limits.watchlist;

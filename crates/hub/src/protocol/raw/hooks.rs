@@ -46,7 +46,7 @@ const WAITING_MAX: usize = 2;
 
 impl RawHooks {
     /// The hooks of a handshake; `None` without any.
-    pub(super) fn of(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
+    pub(super) fn for_connection(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
         let headers = policy.hooks()?.headers_of(request);
         Some(Box::new(Self { headers, ..Self::default() }))
     }

@@ -88,7 +88,7 @@ impl Loading {
         let Ok(key) = std::str::from_utf8(record.key) else { return Ok(()) };
         let is_removal = record.kind == ValueKind::Tombstone;
         let stored = if is_removal { None } else { decode(record.value) };
-        match Mark::of(record.value) {
+        match Mark::from_bytes(record.value) {
             Some(Mark { once, is_removal: true }) => {
                 // The tombstone is the next record, with the sequence of the change.
                 self.note_recent((key, &once), version + 1, appended);

@@ -58,7 +58,7 @@ pub(super) struct Mark {
 
 impl Mark {
     /// The mark of a record's value, if it has one.
-    pub(super) fn of(value: &[u8]) -> Option<Self> {
+    pub(super) fn from_bytes(value: &[u8]) -> Option<Self> {
         let ValueEnvelope { once, removed, .. } = serde_json::from_slice(value).ok()?;
         Some(Self { once: once?.into_owned(), is_removal: removed })
     }
@@ -171,11 +171,17 @@ mod tests {
         for name in ["a", "\"\\\n", "ä"] {
             let set = encode(&LoggedChange::set("a", &value).with_idempotency_key(Some(name))).unwrap();
             let record = set.iter().next().unwrap().unwrap();
-            assert_eq!(Mark::of(record.value), Some(Mark { once: name.to_owned(), is_removal: false }));
+            assert_eq!(
+                Mark::from_bytes(record.value),
+                Some(Mark { once: name.to_owned(), is_removal: false })
+            );
             assert_eq!(decode(record.value).unwrap().value, value);
             let removal = encode(&LoggedChange::removal("a").with_idempotency_key(Some(name))).unwrap();
             let records: Vec<_> = removal.iter().map(Result::unwrap).collect();
-            assert_eq!(Mark::of(records[0].value), Some(Mark { once: name.to_owned(), is_removal: true }));
+            assert_eq!(
+                Mark::from_bytes(records[0].value),
+                Some(Mark { once: name.to_owned(), is_removal: true })
+            );
             assert_eq!((records[1].kind, records.len()), (ValueKind::Tombstone, 2));
         }
         // A value that a client has written is no mark.
@@ -183,7 +189,7 @@ mod tests {
             let value = Bytes::from(value);
             let records = encode(&LoggedChange::set("a", &value)).unwrap();
             let record = records.iter().next().unwrap().unwrap();
-            assert_eq!(Mark::of(record.value), None);
+            assert_eq!(Mark::from_bytes(record.value), None);
             assert_eq!(decode(record.value).unwrap().value, value);
         }
     }

@@ -99,7 +99,7 @@ impl Drop for Node {
     }
 }
 
-fn of(key: &str, sequence: u64) -> (String, u64) {
+fn entry(key: &str, sequence: u64) -> (String, u64) {
     (key.to_owned(), sequence)
 }
 
@@ -110,11 +110,11 @@ fn publications_of_another_node_are_read_from_the_broker() {
     assert_eq!(two.read(), []);
     assert_eq!((one.publish(Some("a")), one.publish(None), one.publish(Some("b"))), (1, 2, 3));
     assert!(two.store.must_read_keys("t"), "other nodes publish, too");
-    assert_eq!(two.read(), [of("a", 1), of("b", 3)]);
+    assert_eq!(two.read(), [entry("a", 1), entry("b", 3)]);
     assert_eq!((two.read(), one.publish(Some("c"))), (Vec::new(), 4));
-    assert_eq!(two.read(), [of("c", 4)]);
+    assert_eq!(two.read(), [entry("c", 4)]);
     // A node that starts later.
-    assert_eq!(Node::new(Some(&broker)).read(), [of("a", 1), of("b", 3), of("c", 4)]);
+    assert_eq!(Node::new(Some(&broker)).read(), [entry("a", 1), entry("b", 3), entry("c", 4)]);
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn only_the_last_records_are_read() {
     let plain = (Vec::new(), b"x".to_vec(), 0);
     broker.0.lock().unwrap().extend(std::iter::repeat_n(plain, RECORDS_MAX as usize - 2));
     one.publish(Some("last"));
-    assert_eq!(Node::new(Some(&broker)).read(), [of("last", RECORDS_MAX), of("first", 1)]);
+    assert_eq!(Node::new(Some(&broker)).read(), [entry("last", RECORDS_MAX), entry("first", 1)]);
     one.publish(None);
-    assert_eq!(Node::new(Some(&broker)).read(), [of("last", RECORDS_MAX)]);
+    assert_eq!(Node::new(Some(&broker)).read(), [entry("last", RECORDS_MAX)]);
 }
 
 #[test]
@@ -135,6 +135,6 @@ fn log_of_one_node_is_read_once() {
     let node = Node::new(None);
     assert!(node.store.must_read_keys("t"));
     assert_eq!(node.publish(Some("a")), 1);
-    assert_eq!(node.read(), [of("a", 1)]);
+    assert_eq!(node.read(), [entry("a", 1)]);
     assert!(!node.store.must_read_keys("t"));
 }

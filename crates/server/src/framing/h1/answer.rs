@@ -152,7 +152,7 @@ impl H1Conn {
     ) {
         let WorkerShared { resources, services, .. } = &mut *shared;
         let closes = self.closing || context.closes || services.is_stopping();
-        let fixed = fixed.of(services.http3_port);
+        let fixed = fixed.prepared(services.http3_port);
         match fixed.encoded() {
             Some(encoded) if !closes && context.version == Version::Http11 => {
                 (self.started, self.last_progress) = (None, services.now);

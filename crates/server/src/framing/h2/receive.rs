@@ -89,7 +89,7 @@ impl H2Conn {
                     shared.services.counters.http2_reset.add(code.into());
                 }
                 self.remove_reset(stream, shared);
-                return self.sockets.of(stream).map(SocketEvent::Reset);
+                return self.sockets.get(stream).map(SocketEvent::Reset);
             }
             Event::GoAway { .. } => self.ended = true,
             Event::WindowOpened { stream } => self.sockets.unblock(stream),

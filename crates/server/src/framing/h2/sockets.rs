@@ -72,6 +72,6 @@ impl H2Conn {
         range: Range<usize>,
         ends: bool,
     ) -> Option<SocketEvent> {
-        Some(SocketEvent::Data { socket: self.sockets.of(stream)?, range, ends })
+        Some(SocketEvent::Data { socket: self.sockets.get(stream)?, range, ends })
     }
 }

@@ -85,7 +85,7 @@ impl H3Conn {
     /// Returns the socket of the datagrams of a session: that of its first stream.
     pub(crate) fn socket_of_session(&self, session: QuicStreamId) -> Option<ConnId> {
         let first = self.streams_of(session).min_by_key(|found| (found.is_replaced, found.stream))?;
-        self.sockets.of(first.stream)
+        self.sockets.get(first.stream)
     }
 
     /// Returns the sockets of a session that the client has closed.
@@ -93,7 +93,7 @@ impl H3Conn {
         let streams = self.sessions.iter_mut().filter(|found| found.session == session);
         let sockets = streams.map(|found| {
             found.is_closed = true;
-            self.sockets.of(found.stream)
+            self.sockets.get(found.stream)
         });
         sockets.flatten().collect()
     }
@@ -121,7 +121,7 @@ impl H3Conn {
             if let Some(found) = self.sessions.iter_mut().find(is_unused)
                 && !std::mem::replace(&mut found.is_replaced, true)
             {
-                replaced.extend(self.sockets.of(found.stream));
+                replaced.extend(self.sockets.get(found.stream));
             }
         }
         replaced

@@ -225,7 +225,7 @@ pub(crate) trait RequestStreams: Sized {
         match exchange.respond(conn, &mut shared.services) {
             Outcome::Ready(response) => self.answer(stream, exchange, response, shared),
             Outcome::Fixed(fixed) => {
-                let response = fixed.of(shared.services.http3_port).response();
+                let response = fixed.prepared(shared.services.http3_port).response();
                 self.write_answer(stream, response.clone(), shared);
             }
             Outcome::Pending(pending) => {

@@ -53,7 +53,7 @@ impl<I: Copy + Ord> SocketTable<I> {
     }
 
     /// Returns the socket of a stream.
-    pub(crate) fn of(&self, stream: I) -> Option<ConnId> {
+    pub(crate) fn get(&self, stream: I) -> Option<ConnId> {
         Some(self.sockets[self.position(stream)?].socket)
     }
 

@@ -28,7 +28,7 @@ impl Epochs {
     }
 
     /// Returns the epoch of a new topic. Below 2^53, so that JSON represents it exactly.
-    pub(crate) fn of(&self, name: &str) -> u64 {
+    pub(crate) fn epoch(&self, name: &str) -> u64 {
         let hash = self.hash(name);
         let run = self.runs[slot(hash)].load(Ordering::Relaxed);
         mix(hash ^ mix(u64::from(run) + 1)) >> 11
@@ -100,11 +100,11 @@ mod tests {
     #[test]
     fn epoch_changes_when_a_topic_is_created_anew_and_with_the_server() {
         let (one, other) = (Epochs::new(), Epochs::new());
-        let mut seen = HashSet::from([one.of("a"), one.of("b"), other.of("a")]);
-        assert!(seen.len() == 3 && one.of("a") == one.of("a"));
+        let mut seen = HashSet::from([one.epoch("a"), one.epoch("b"), other.epoch("a")]);
+        assert!(seen.len() == 3 && one.epoch("a") == one.epoch("a"));
         for _ in 0..1_000 {
             one.advance("a");
-            assert!(seen.insert(one.of("a")) && one.of("a") < 1 << 53);
+            assert!(seen.insert(one.epoch("a")) && one.epoch("a") < 1 << 53);
         }
     }
 
@@ -116,11 +116,11 @@ mod tests {
         other.advance("kept.1");
         let exported = one.export();
         for broken in [&exported[..7], &exported[..exported.len() - 1], &[0xff; 16]] {
-            let before = other.of("kept.0");
-            assert!(!other.restore(broken) && other.of("kept.0") == before);
+            let before = other.epoch("kept.0");
+            assert!(!other.restore(broken) && other.epoch("kept.0") == before);
         }
         let other = Epochs::new();
         assert!(other.restore(&exported) && other.export() == exported);
-        assert!(names.iter().all(|name| one.of(name) == other.of(name)));
+        assert!(names.iter().all(|name| one.epoch(name) == other.epoch(name)));
     }
 }

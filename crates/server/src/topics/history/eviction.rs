@@ -47,7 +47,7 @@ enum Class {
 }
 
 impl Class {
-    fn of(entry: &TopicEntry) -> Self {
+    fn new(entry: &TopicEntry) -> Self {
         if entry.has_no_subscribers() { Self::Unsubscribed } else { Self::Subscribed }
     }
 }
@@ -58,7 +58,7 @@ const NONE: usize = EvictionSlot::NONE;
 impl EvictionQueue {
     /// Moves a topic to the end of its class. Returns whether it is new.
     pub(crate) fn touch(&mut self, entry: &Arc<TopicEntry>, slot: &EvictionSlot) -> bool {
-        let (at, class) = (slot.0.load(Ordering::Relaxed), Class::of(entry));
+        let (at, class) = (slot.0.load(Ordering::Relaxed), Class::new(entry));
         if at == NONE {
             let queued = EvictionEntry { entry: Arc::clone(entry), class, before: NONE, after: NONE };
             let at = self.topics.insert(queued);
@@ -89,7 +89,7 @@ impl EvictionQueue {
         loop {
             let first = self.lists[Class::Unsubscribed as usize].first;
             let Some(queued) = self.topics.get(first) else { break };
-            if Class::of(&queued.entry) == Class::Unsubscribed {
+            if Class::new(&queued.entry) == Class::Unsubscribed {
                 return Some(Arc::clone(&queued.entry));
             }
             self.unlink(first);

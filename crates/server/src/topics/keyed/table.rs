@@ -155,7 +155,7 @@ impl KeyedTable {
         }
         let home = topics.by_name.len() % self.threads.max(1);
         let log = self.log.as_ref().filter(|log| log.0.stores(name));
-        let epoch = log.and_then(|log| log.0.epoch(name)).unwrap_or_else(|| epochs.of(&epoch_name(name)));
+        let epoch = log.and_then(|log| log.0.epoch(name)).unwrap_or_else(|| epochs.epoch(&epoch_name(name)));
         let topic = Arc::new(KeyedTopic::new(name, epoch, (self.threads, home), &self.snapshots));
         topic.lock().freeze(topics.frozen);
         if self.replication.is_some() {
@@ -364,7 +364,7 @@ impl KeyedTable {
             KeyPage { position: state.position(), keys, more }
         };
         self.read(name, notifier, read).unwrap_or_else(|| {
-            let position = Position { epoch: notifier.epochs.of(&epoch_name(name)), sequence: 0 };
+            let position = Position { epoch: notifier.epochs.epoch(&epoch_name(name)), sequence: 0 };
             KeyPage { position, keys: Vec::new(), more: false }
         })
     }

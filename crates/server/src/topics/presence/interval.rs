@@ -46,7 +46,7 @@ impl PresenceInterval {
 
     /// Returns the interval of a topic with this number of watchers.
     #[must_use]
-    pub fn of(self, watchers: usize) -> Duration {
+    pub fn for_watchers(self, watchers: usize) -> Duration {
         let watchers = u32::try_from(watchers).unwrap_or(u32::MAX);
         PER_WATCHER.saturating_mul(watchers).clamp(self.min, self.max)
     }
@@ -69,7 +69,7 @@ impl PresenceIntervals {
         Self(Box::new(of))
     }
 
-    pub(super) fn of(&self, topic: &str) -> PresenceInterval {
+    pub(super) fn for_topic(&self, topic: &str) -> PresenceInterval {
         (self.0)(topic)
     }
 }
@@ -95,12 +95,15 @@ mod tests {
         let millis = Duration::from_millis;
         let default = PresenceInterval::default();
         assert_eq!(
-            [0, 100, 101, 9_999].map(|watchers| default.of(watchers)),
+            [0, 100, 101, 9_999].map(|watchers| default.for_watchers(watchers)),
             [100, 100, 101, 5_000].map(millis)
         );
-        assert_eq!(default.of(usize::MAX), millis(5_000));
+        assert_eq!(default.for_watchers(usize::MAX), millis(5_000));
         let fixed = PresenceInterval::new(millis(300), millis(0));
-        assert_eq!([0, 1_000].map(|watchers| fixed.of(watchers)), [millis(300); 2]);
-        assert_eq!(PresenceInterval::new(Duration::MAX, Duration::MAX).of(1), PresenceInterval::MAX);
+        assert_eq!([0, 1_000].map(|watchers| fixed.for_watchers(watchers)), [millis(300); 2]);
+        assert_eq!(
+            PresenceInterval::new(Duration::MAX, Duration::MAX).for_watchers(1),
+            PresenceInterval::MAX
+        );
     }
 }

@@ -246,7 +246,7 @@ impl PresenceTable {
 
     pub(super) fn take_update(&self, topic: &str, now: Instant) -> Option<PresenceUpdate> {
         // The application's code runs without the lock.
-        let interval = self.intervals.of(topic);
+        let interval = self.intervals.for_topic(topic);
         let mut state = self.lock();
         let paused = state.paused;
         let name = state.topics.get_key_value(topic)?.0.clone();

@@ -20,7 +20,7 @@ impl TopicMembers {
         (now, interval): (Instant, PresenceInterval),
     ) -> Option<PresenceUpdate> {
         let count = self.count();
-        let interval = interval.of(self.changes()?.watchers);
+        let interval = interval.for_watchers(self.changes()?.watchers);
         let mut taken = self.changes_mut()?.take((count.version, count.connections), (now, interval));
         let mut update = PresenceUpdate {
             topic,

@@ -101,14 +101,14 @@ impl DroppedMessages {
     #[must_use]
     pub fn topic(&self) -> Option<&str> {
         let topic = self.topic.as_deref()?;
-        Some(name::of_presence_topic(topic).unwrap_or(topic))
+        Some(name::watched_topic(topic).unwrap_or(topic))
     }
 
     /// Returns whether the messages are presence updates of the topic
     /// ([`Context::watch_presence`](crate::Context::watch_presence)).
     #[must_use]
     pub fn is_presence(&self) -> bool {
-        self.topic.as_deref().and_then(name::of_presence_topic).is_some()
+        self.topic.as_deref().and_then(name::watched_topic).is_some()
     }
 
     /// Returns the reason.

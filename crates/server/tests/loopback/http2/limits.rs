@@ -106,7 +106,7 @@ fn answers_to_closed_windows_count_as_memory() {
         neighbor.get(stream, "/shared");
         while neighbor.until(HEADERS).stream != stream {}
     }
-    assert_eq!(monitor.metrics().limited.of(Limit::Memory), 0);
+    assert_eq!(monitor.metrics().limited.get(Limit::Memory), 0);
     let mut client = connect();
     for stream in (1..20).step_by(2) {
         client.get(stream, "/made");
@@ -130,7 +130,7 @@ fn answers_to_closed_windows_count_as_memory() {
         client.client.try_send(request);
     }
     while client.read().is_some() {}
-    assert_eq!(monitor.metrics().limited.of(Limit::Memory), 1);
+    assert_eq!(monitor.metrics().limited.get(Limit::Memory), 1);
     neighbor.get(201, "/shared");
     while neighbor.until(HEADERS).stream != 201 {}
 }
@@ -179,7 +179,7 @@ fn limit_of_memory_applies_within_a_turn() {
         client.client.try_send([request(1), request(3)].concat());
     }
     release.send(()).unwrap();
-    let closed = || monitor.get().unwrap().metrics().limited.of(Limit::Memory);
+    let closed = || monitor.get().unwrap().metrics().limited.get(Limit::Memory);
     let deadline = std::time::Instant::now() + PATIENCE;
     while closed() < CLIENTS as u64 - 4 {
         assert!(std::time::Instant::now() < deadline, "{} connections are closed", closed());

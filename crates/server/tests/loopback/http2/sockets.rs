@@ -646,7 +646,7 @@ fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
     let message = WsFrame::text("go").encode(Role::Client);
     stream.write_all(&frame(DATA, 0, 1, &message)).unwrap();
     assert!(read_slowly(&mut stream, Duration::from_secs(5)), "{:?}", monitor.metrics().http2_failed);
-    assert_eq!(monitor.metrics().http2_failed.of(Http2Fault::PingTimeout), 0);
+    assert_eq!(monitor.metrics().http2_failed.get(Http2Fault::PingTimeout), 0);
     drop(stream);
     running.stop.stop();
 }

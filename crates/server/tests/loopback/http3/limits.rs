@@ -91,11 +91,11 @@ fn answers_to_closed_windows_count_as_memory() {
     };
     ask(&mut client, 10);
     client.run("queued answers", |_| server.monitor.metrics().queued_bytes >= 10 * ANSWER as u64);
-    assert_eq!(server.monitor.metrics().limited.of(Limit::Memory), 0);
+    assert_eq!(server.monitor.metrics().limited.get(Limit::Memory), 0);
     ask(&mut client, 30);
     client.run("the end of the connection", |quic| quic.lost.is_some());
     assert!(client.quic.lost.as_ref().unwrap().contains("memory"), "{:?}", client.quic.lost);
-    assert_eq!(server.monitor.metrics().limited.of(Limit::Memory), 1);
+    assert_eq!(server.monitor.metrics().limited.get(Limit::Memory), 1);
     assert_eq!(other.get("/fixed").0, 200);
 }
 

@@ -612,7 +612,7 @@ fn newest_publication_of_each_topic_leaves_when_the_network_is_free_again() {
     // The thread of the server changes one counter after the other.
     session.client.run("all publications", |_| {
         let metrics = server.monitor.metrics();
-        metrics.webtransport_datagrams_sent + metrics.dropped.of(Dropped::Conflated) == u64::from(rounds) * 2
+        metrics.webtransport_datagrams_sent + metrics.dropped.get(Dropped::Conflated) == u64::from(rounds) * 2
     });
     assert_eq!(server.monitor.metrics().webtransport_oversized, 0);
 }

@@ -17,7 +17,7 @@ use crate::model::json_list::{JsonPages, PAGE_ITEMS, PageItems, PagedList};
 
 /// Checks that a channel has the attributes.
 pub(super) fn check_info(app: &LiveApp, channel: &str, info: ChannelInfo) -> Result<(), ApiError> {
-    let kind = ChannelKind::of(channel);
+    let kind = ChannelKind::from_name(channel);
     if info.user_count && !kind.is_presence() {
         return Err(ApiError::bad("info: user_count is an attribute of presence channels"));
     }
@@ -104,7 +104,7 @@ impl JsonPages for OccupiedChannels {
                 ListedAttribute::Users => {
                     write!(item, "{}:{{\"user_count\":{}}}", json!(channel), count.members)
                 }
-                ListedAttribute::Subscriptions if !ChannelKind::of(&channel).is_presence() => {
+                ListedAttribute::Subscriptions if !ChannelKind::from_name(&channel).is_presence() => {
                     write!(item, "{}:{{\"subscription_count\":{}}}", json!(channel), count.connections)
                 }
                 _ => write!(item, "{}:{{}}", json!(channel)),
@@ -144,7 +144,7 @@ pub(super) fn get(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>
 /// `GET /apps/{id}/channels/{name}/users`.
 pub(super) fn users(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
     let channel = channel_of(app, request)?;
-    if !ChannelKind::of(&channel).is_presence() {
+    if !ChannelKind::from_name(&channel).is_presence() {
         return Err(ApiError::bad("only presence channels have users"));
     }
     // As at Soketi.

@@ -174,7 +174,7 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     for channel in &channels {
         check_target(channel, limits.channel_name)?;
     }
-    let is_encrypted = |channel: &&str| ChannelKind::of(channel).access == ChannelAccess::Encrypted;
+    let is_encrypted = |channel: &&str| ChannelKind::from_name(channel).access == ChannelAccess::Encrypted;
     if channels.len() > 1 && channels.iter().any(is_encrypted) {
         return Err(ApiError::bad("an event for an encrypted channel has no other channel"));
     }
@@ -240,10 +240,10 @@ fn publish(
     let mut waiting = WaitingEvents::default();
     for checked @ CheckedEvent { event, .. } in checked {
         let socket_id = event.socket_id.as_deref();
-        let of_channels = ChannelPublication::of_server(&event.name, event.data.get(), socket_id);
+        let of_channels = ChannelPublication::from_server(&event.name, event.data.get(), socket_id);
         for (topic, recipients) in topics_of(app, checked) {
             let of_user = recipients.user().map(|user| {
-                ChannelPublication::of_server_for_user((&event.name, event.data.get(), socket_id), user)
+                ChannelPublication::from_server_for_user((&event.name, event.data.get(), socket_id), user)
             });
             let published = of_user.as_ref().unwrap_or(&of_channels);
             match (waits, waits && is_durable(&topic)) {
@@ -273,7 +273,7 @@ enum EventRecipients<'a> {
 }
 
 impl<'a> EventRecipients<'a> {
-    fn of(channel: &'a str) -> Self {
+    fn for_channel(channel: &'a str) -> Self {
         channel.strip_prefix(USER_CHANNEL).map_or(Self::Channel(channel), Self::User)
     }
 
@@ -306,7 +306,7 @@ fn topics_of<'a>(
     event: &'a CheckedEvent<'_>,
 ) -> impl Iterator<Item = (String, EventRecipients<'a>)> {
     event.channels.iter().map(|channel| {
-        let recipients = EventRecipients::of(channel);
+        let recipients = EventRecipients::for_channel(channel);
         (recipients.topic(app), recipients)
     })
 }
@@ -321,7 +321,7 @@ fn answer(
     let WaitingEvents { stored, others } = waiting;
     match &context.services.store {
         Some(store) if !stored.is_empty() => {
-            let stored = store_events(Arc::clone(store), stored, Rights::of_app(&app.options.id));
+            let stored = store_events(Arc::clone(store), stored, Rights::for_app(&app.options.id));
             let (services, mut publisher) = (Arc::clone(&context.services), request.publisher());
             Answer::later(async move {
                 if let Err(problem) = stored.await {

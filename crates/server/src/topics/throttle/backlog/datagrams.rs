@@ -56,7 +56,7 @@ impl DatagramQueue {
         max_bytes: usize,
         counters: &mut TopicCounters,
     ) -> bool {
-        let is_presence = name::of_presence_topic(topic).is_some();
+        let is_presence = name::watched_topic(topic).is_some();
         if is_presence || !self.topics.iter().any(|known| name::matches(known, topic)) {
             return false;
         }

@@ -27,12 +27,12 @@ fn events_of_a_request_are_appended_if_the_queues_have_space_for_all() {
             let data = format!("\"{}\"", "x".repeat(*size));
             (
                 topic.to_string(),
-                ChannelPublication::of_server("e", &data, None).content().clone(),
+                ChannelPublication::from_server("e", &data, None).content().clone(),
                 String::new(),
             )
         };
         let events = events.iter().map(event).collect();
-        let stored = pin!(store_events(Arc::clone(&store), events, Rights::of_app("3")));
+        let stored = pin!(store_events(Arc::clone(&store), events, Rights::for_app("3")));
         stored.poll(&mut Context::from_waker(Waker::noop()))
     };
     assert!(send(&[("a", 10), ("b", 10)]).is_pending(), "the log writes on demand");
