@@ -1,11 +1,8 @@
 //! Counts the server's system calls for each message with strace.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
 use sinews_proto::Role;
 use sinews_strace::{Calls, Strace};
-use sinews_testkit::{Frame, Rng};
+use sinews_testkit::{Frame, Reply, Rng};
 
 use crate::Fault;
 use crate::client::Client;
@@ -38,12 +35,17 @@ pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault>
     println!("  {:<30} {:>8} {:>8} {:>8} {:>8} {:>8}", "", "wait", "receive", "send", "other", "all");
     for case in &CASES {
         let server = Server::start(setup)?;
-        let mut load = Load::connect(&server, case)?;
+        let message = Rng::new(1).bytes(64);
+        let mut clients = Vec::new();
+        for _ in 0..case.connections {
+            clients.push(Client::open(server.address(), None)?);
+        }
+        let mut round = || round(&mut clients, &message, case.burst);
         // The first message includes one-time calls.
-        load.round()?;
+        round()?;
         let calls = match Strace::attach(server.id(), &setup.log.with_extension("strace")) {
             Ok(strace) => {
-                (0..case.rounds).try_for_each(|_| load.round())?;
+                (0..case.rounds).try_for_each(|_| round())?;
                 strace.detach()?
             }
             Err(why) => {
@@ -80,41 +82,12 @@ const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring
 const RECEIVES: [&str; 4] = ["read", "readv", "recvfrom", "recvmsg"];
 const SENDS: [&str; 4] = ["write", "writev", "sendto", "sendmsg"];
 
-/// Clients on one thread: all write, then all read.
-struct Load {
-    streams: Vec<TcpStream>,
-    request: Vec<u8>,
-    answer: Vec<u8>,
-    buffer: Vec<u8>,
-}
-
-impl Load {
-    fn connect(server: &Server, case: &Case) -> Result<Self, Fault> {
-        let mut rng = Rng::new(1);
-        let mut streams = Vec::new();
-        for _ in 0..case.connections {
-            streams.push(Client::open(server.address, "/echo", &mut rng)?.stream().try_clone()?);
-        }
-        let frame = Frame::binary(rng.bytes(64));
-        let answer = frame.encode(Role::Server).repeat(case.burst);
-        Ok(Self {
-            streams,
-            request: frame.encode(Role::Client).repeat(case.burst),
-            buffer: vec![0; answer.len()],
-            answer,
-        })
+/// Sends a burst on all connections, and then reads the answers.
+fn round(clients: &mut [Client], message: &[u8], burst: usize) -> Result<(), Fault> {
+    let request = Frame::binary(message).encode(Role::Client).repeat(burst);
+    clients.iter_mut().try_for_each(|client| client.send_bytes(&request))?;
+    for client in clients {
+        (0..burst).try_for_each(|_| client.expect(Reply::binary(message)))?;
     }
-
-    fn round(&mut self) -> Result<(), Fault> {
-        for stream in &mut self.streams {
-            stream.write_all(&self.request)?;
-        }
-        for stream in &mut self.streams {
-            stream.read_exact(&mut self.buffer)?;
-            if self.buffer != self.answer {
-                return Err("an echo differs from the sent bytes".into());
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
