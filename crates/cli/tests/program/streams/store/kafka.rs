@@ -2,6 +2,7 @@
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
+use sinews_testkit::assert_fields;
 
 use super::super::{ANY, Binary, records};
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
 use super::super::super::topics::publish;
 use super::super::patterns;
