@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use sinews_testkit::Rng;
+use sinews_testkit::{Rng, process};
 
 use crate::Fault;
 use crate::scenarios::World;
@@ -133,9 +133,9 @@ impl BenchLoad {
             ProcessFault::None => {}
             ProcessFault::Pause => {
                 thread::sleep(part);
-                process.signal("-STOP")?;
+                process.signal("STOP");
                 thread::sleep(PAUSE);
-                process.signal("-CONT")?;
+                process.signal("CONT");
             }
             ProcessFault::Kill => {
                 thread::sleep(part);
@@ -154,11 +154,9 @@ impl BenchLoad {
 pub(crate) struct BenchProcess(Option<Child>);
 
 impl BenchProcess {
-    fn signal(&self, signal: &str) -> Result<(), Fault> {
-        let Some(child) = &self.0 else { return Ok(()) };
+    fn signal(&self, signal: &str) {
         // It may have ended already.
-        Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status()?;
-        Ok(())
+        let _ = self.0.as_ref().is_some_and(|child| process::signal(child.id(), signal));
     }
 
     pub(crate) fn kill(&mut self) {

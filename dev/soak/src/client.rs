@@ -1,35 +1,27 @@
 //! A blocking client with strict checks of all received bytes, and many ways to disconnect.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use sinews_proto::handshake::{ClientHandshake, ClientRequest, ClientStep};
-use sinews_proto::{Kind, Role};
-use sinews_testkit::{Frame, Reader, Reply, Rng};
+pub(crate) use sinews_testkit::TIMEOUT as PATIENCE;
+use sinews_testkit::{Frame, RawSocket, Reply, Rng};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::Fault;
 
-/// Longer than any answer takes on a busy machine; reached only when data is lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Path of all connections.
+pub(crate) const ECHO_PATH: &str = "/echo";
 
-/// Opens a connection with a time limit on every read and write.
-pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, Fault> {
-    patient(TcpStream::connect_timeout(&address, PATIENCE)?)
-}
-
-/// Opens a connection with a small receive buffer.
-pub(crate) fn connect_narrow(address: SocketAddr) -> Result<TcpStream, Fault> {
+/// Opens a connection with a time limit on every read and write, and with this receive buffer if there is one.
+pub(crate) fn connect(address: SocketAddr, receive_bytes: Option<usize>) -> Result<TcpStream, Fault> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // Set before the connect, which negotiates the window.
-    socket.set_recv_buffer_size(NARROW_BYTES)?;
+    if let Some(bytes) = receive_bytes {
+        // Set before the connect, which negotiates the window.
+        socket.set_recv_buffer_size(bytes)?;
+    }
     socket.connect_timeout(&address.into(), PATIENCE)?;
-    patient(socket.into())
-}
-
-fn patient(stream: TcpStream) -> Result<TcpStream, Fault> {
+    let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
@@ -41,24 +33,8 @@ pub(crate) fn reset(stream: &TcpStream) -> Result<(), Fault> {
     Ok(SockRef::from(stream).set_linger(Some(Duration::ZERO))?)
 }
 
-/// Returns the client's side of a handshake, and its request bytes.
-pub(crate) fn handshake(path: &str, rng: &mut Rng) -> Result<(ClientHandshake, Vec<u8>), Fault> {
-    let request = ClientRequest::new("localhost", path)?;
-    let mut key = [0; 16];
-    key.copy_from_slice(&rng.bytes(16));
-    let handshake = request.start(key);
-    let mut bytes = Vec::new();
-    handshake.write_request(&mut bytes);
-    Ok((handshake, bytes))
-}
-
 /// A WebSocket client, which validates all received bytes against the protocol.
-pub(crate) struct Client {
-    stream: TcpStream,
-    reader: Reader,
-    replies: VecDeque<Reply>,
-    chunk: Box<[u8]>,
-}
+pub(crate) struct Client(RawSocket<TcpStream>);
 
 /// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
@@ -82,76 +58,66 @@ impl Leave {
 }
 
 impl Client {
-    pub(crate) fn open(address: SocketAddr, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
-        Self::upgrade(connect(address)?, path, rng)
-    }
-
-    pub(crate) fn upgrade(mut stream: TcpStream, path: &str, rng: &mut Rng) -> Result<Self, Fault> {
-        let (mut handshake, request) = handshake(path, rng)?;
-        stream.write_all(&request)?;
-        let mut chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
-        let mut answer = Vec::new();
-        let done = loop {
-            match stream.read(&mut chunk)? {
-                0 => return Err("the connection ended during the handshake".into()),
-                count => answer.extend_from_slice(&chunk[..count]),
-            }
-            if let ClientStep::Done(done) = handshake.read_response(&answer)? {
-                break done;
-            }
-        };
-        let mut reader = Reader::new(Role::Server, None);
-        let replies = reader.read(&answer[done.consumed()..])?.into();
-        Ok(Self { stream, reader, replies, chunk })
+    /// Opens a WebSocket to the echo path, with this receive buffer if there is one.
+    pub(crate) fn open(address: SocketAddr, receive_bytes: Option<usize>) -> Result<Self, Fault> {
+        let stream = connect(address, receive_bytes)?;
+        Ok(Self(RawSocket::open(stream, ECHO_PATH, "localhost", "")??))
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+        &self.0.stream
     }
 
     pub(crate) fn send(&mut self, frame: &Frame) -> Result<(), Fault> {
-        self.send_bytes(&frame.encode(Role::Client))
+        Ok(self.0.send(frame)?)
     }
 
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        Ok(self.stream.write_all(bytes)?)
+        Ok(self.0.stream.write_all(bytes)?)
     }
 
     /// Returns the next frame of the server, or `None` at the end of the stream. Pings are answered.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Fault> {
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            while let Some(reply) = self.replies.pop_front() {
-                match reply {
-                    Reply::Ping(payload) => self.send(&Frame::pong(payload))?,
-                    reply => return Ok(Some(reply)),
-                }
-            }
-            // Pings could otherwise hide a lost answer.
-            if Instant::now() >= deadline {
-                return Err(format!("no answer within {} s", PATIENCE.as_secs()).into());
-            }
-            match self.stream.read(&mut self.chunk) {
-                Ok(0) => return Ok(None),
-                Ok(count) => self.replies.extend(self.reader.read(&self.chunk[..count])?),
+        // Pings could otherwise hide a lost answer.
+        while Instant::now() < deadline {
+            match self.0.receive() {
+                Ok(Some(Reply::Ping(payload))) => self.send(&Frame::pong(payload))?,
                 // The read has the same limit, so the deadline has passed.
                 Err(error) if is_timeout(&error) => {}
-                Err(error) => return Err(error.into()),
+                reply => return Ok(reply?),
             }
+        }
+        Err(format!("no answer within {} s", PATIENCE.as_secs()).into())
+    }
+
+    /// Expects a frame or the end.
+    fn expect_that(&mut self, what: &str, is_so: impl Fn(Option<&Reply>) -> bool) -> Result<(), Fault> {
+        let reply = self.next()?;
+        if is_so(reply.as_ref()) {
+            Ok(())
+        } else {
+            Err(format!("{} in place of {what}", brief(&reply)).into())
         }
     }
 
-    pub(crate) fn expect(&mut self, expected: &Reply) -> Result<(), Fault> {
-        match self.next()? {
-            Some(reply) if reply == *expected => Ok(()),
-            other => Err(format!("{} in place of {}", brief(other.as_ref()), brief(Some(expected))).into()),
-        }
+    pub(crate) fn expect(&mut self, expected: Reply) -> Result<(), Fault> {
+        let expected = Some(expected);
+        self.expect_that(&brief(&expected), |reply| reply == expected.as_ref())
+    }
+
+    pub(crate) fn expect_close(&mut self, code: u16) -> Result<(), Fault> {
+        self.expect_that("a Close", |reply| reply.is_some_and(|reply| reply.close_code() == Some(code)))
+    }
+
+    pub(crate) fn expect_end(&mut self) -> Result<(), Fault> {
+        self.expect_that("the end", |reply| reply.is_none())
     }
 
     /// Sends a ping: its pong proves that the server has handled all earlier bytes.
     pub(crate) fn sync(&mut self) -> Result<(), Fault> {
         self.send(&Frame::ping("sync"))?;
-        self.expect(&Reply::Pong(b"sync".to_vec()))
+        self.expect(Reply::Pong(b"sync".to_vec()))
     }
 
     /// Disconnects, after all messages are complete.
@@ -159,44 +125,35 @@ impl Client {
         match how {
             Leave::Close => {
                 self.send(&Frame::close(1000, "done"))?;
-                match self.next()? {
-                    Some(Reply::Close(Some(1000), _)) => self.expect_end(),
-                    other => Err(format!("{} in place of a Close", brief(other.as_ref())).into()),
-                }
+                self.expect_close(1000)?;
+                self.expect_end()
             }
             Leave::HalfClose => {
-                self.stream.shutdown(Shutdown::Write)?;
+                self.stream().shutdown(Shutdown::Write)?;
                 match self.next()? {
                     None => Ok(()),
                     Some(Reply::Close(..)) => self.expect_end(),
-                    other => Err(format!("{} behind our end", brief(other.as_ref())).into()),
+                    other => Err(format!("{} behind our end", brief(&other)).into()),
                 }
             }
             Leave::Drop => Ok(()),
-            Leave::Reset => reset(&self.stream),
-        }
-    }
-
-    pub(crate) fn expect_end(&mut self) -> Result<(), Fault> {
-        match self.next()? {
-            None => Ok(()),
-            other => Err(format!("{} in place of the end", brief(other.as_ref())).into()),
+            Leave::Reset => reset(self.stream()),
         }
     }
 
     /// Sends until the server takes no more for a while, as it must while we do not read. Returns the number
     /// of bytes that the server and the kernel took.
     pub(crate) fn send_until_stalled(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
-        self.stream.set_write_timeout(Some(STALL))?;
+        self.stream().set_write_timeout(Some(STALL))?;
         let mut sent = 0;
         while sent < bytes.len() {
-            match self.stream.write(&bytes[sent..]) {
+            match self.0.stream.write(&bytes[sent..]) {
                 Ok(count) => sent += count,
                 Err(error) if is_timeout(&error) => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        self.stream.set_write_timeout(Some(PATIENCE))?;
+        self.stream().set_write_timeout(Some(PATIENCE))?;
         Ok(sent)
     }
 }
@@ -205,15 +162,8 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-pub(crate) fn data(kind: Kind, payload: impl AsRef<[u8]>) -> Frame {
-    match kind {
-        Kind::Text => Frame::text(payload),
-        Kind::Binary => Frame::binary(payload),
-    }
-}
-
 /// Describes a reply briefly: messages may be large.
-pub(crate) fn brief(reply: Option<&Reply>) -> String {
+fn brief(reply: &Option<Reply>) -> String {
     match reply {
         None => "the end".to_owned(),
         Some(Reply::Message(kind, payload)) => {
@@ -224,8 +174,5 @@ pub(crate) fn brief(reply: Option<&Reply>) -> String {
     }
 }
 
-/// The kernel's minimum is used.
-const NARROW_BYTES: usize = 2048;
-const CHUNK_BYTES: usize = 64 << 10;
 /// Time without progress that counts as a stall. It is not a check: the scenario merely continues.
 const STALL: Duration = Duration::from_millis(200);

@@ -15,14 +15,14 @@ pub(crate) fn run(setup: &Setup<'_>, verdict: &mut Verdict) -> Result<(), Fault>
     let mut answered = Ok(());
     for _ in 0..ROUNDS {
         let clients = CLIENTS.to_string();
-        let mut crowd = CROWD.start(setup.binary, server.address, &["-c", &clients, "-d", "600s"])?;
+        let mut crowd = CROWD.start(setup.binary, server.address(), &["-c", &clients, "-d", "600s"])?;
         let least = DESCRIPTORS as usize / 2;
         let full = server.sample_until(|sample| sample.descriptors >= before.descriptors + least)?;
         most = most.max(full.descriptors - before.descriptors);
         // The kernel has accepted them behind the crowd.
-        let waiting = ECHO.start(setup.binary, server.address, &["-c", "32", "-n", "32"])?;
+        let waiting = ECHO.start(setup.binary, server.address(), &["-c", "32", "-n", "32"])?;
         crowd.kill();
-        let new = ONE.start(setup.binary, server.address, &[])?;
+        let new = ONE.start(setup.binary, server.address(), &[])?;
         answered = answered.and_then(|()| waiting.result().and_then(|_| new.result()).map(|_| ()));
     }
     let some = DESCRIPTORS as usize / 4..CLIENTS;

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use sinews_proto::Role;
-use sinews_testkit::{Frame, Rng};
+use sinews_testkit::{Frame, Rng, TestCertificate};
 
 use crate::bench::{BenchLoad, HTTP3_LOADS, LOADS, ONE, ONE_HTTP3, STORM};
 use crate::client::{Client, Leave, PATIENCE};
@@ -100,10 +100,10 @@ fn storm_size(limit: u64) -> usize {
 /// Makes the files of a certificate and of its key.
 fn certificate(directory: &Path) -> Result<(PathBuf, PathBuf), Fault> {
     fs::create_dir_all(directory)?;
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let made = TestCertificate::new();
     let [certificate, key] = ["http3-certificate.pem", "http3-key.pem"].map(|name| directory.join(name));
-    fs::write(&certificate, made.cert.pem())?;
-    fs::write(&key, made.signing_key.serialize_pem())?;
+    fs::write(&certificate, made.pem())?;
+    fs::write(&key, made.key_pem())?;
     Ok((certificate, key))
 }
 
@@ -122,12 +122,12 @@ fn soak(setup: &Setup<'_>, plan: &Plan<'_>, rng: &mut Rng, verdict: &mut Verdict
     let Plan { loads, one, storm, time } = *plan;
     let server = Server::start(setup)?;
     let world = World {
-        address: server.address,
+        address: server.address(),
         binary: setup.binary.to_owned(),
         is_plain: setup.tls.is_none(),
         tally: Tally::default(),
     };
-    let fresh = || one.start(setup.binary, server.address, &[])?.result().map(|_| ());
+    let fresh = || one.start(setup.binary, server.address(), &[])?.result().map(|_| ());
     // The first answer proves that all threads run; then its connection has to close.
     let before = server.sample()?.descriptors;
     fresh()?;
@@ -136,13 +136,13 @@ fn soak(setup: &Setup<'_>, plan: &Plan<'_>, rng: &mut Rng, verdict: &mut Verdict
     let warm_up = load::run(&world, &server, loads, rng.next_u64(), time / WARM_UP_PART)?;
     let (mut faults, mut after_storm, mut loads_run) = (warm_up.faults, Duration::ZERO, 0);
     if let Some(connections) = storm {
-        end_at_once(&world, &server, connections, rng)?;
+        end_at_once(&world, &server, connections)?;
     }
     let mut base = server.sample_at_rest(start)?;
     let end = loop {
         let report = load::run(&world, &server, loads, rng.next_u64(), time)?;
         if let Some(connections) = storm {
-            after_storm = after_storm.max(end_at_once(&world, &server, connections, rng)?);
+            after_storm = after_storm.max(end_at_once(&world, &server, connections)?);
         }
         println!("  {}\n  {}; at most {}", report.runs.join(", "), world.tally, report.peak);
         faults.extend(report.faults);
@@ -179,7 +179,7 @@ fn soak(setup: &Setup<'_>, plan: &Plan<'_>, rng: &mut Rng, verdict: &mut Verdict
 
 /// Opens connections, ends all of them in the middle of their messages, and connects once more. Returns the time to the
 /// answer on that connection.
-fn end_at_once(world: &World, server: &Server, connections: usize, rng: &mut Rng) -> Result<Duration, Fault> {
+fn end_at_once(world: &World, server: &Server, connections: usize) -> Result<Duration, Fault> {
     let held = server.sample()?.descriptors + connections * 9 / 10;
     let more = ["-c", &connections.to_string(), "-d", "600s", "--warm-up", "0s"];
     let mut storm = STORM.start(&world.binary, world.address, &more)?;
@@ -190,7 +190,7 @@ fn end_at_once(world: &World, server: &Server, connections: usize, rng: &mut Rng
     }
     world.tally.add(connections as u64, 0);
     let started = Instant::now();
-    let mut client = Client::open(world.address, "/echo", rng)?;
+    let mut client = Client::open(world.address, None)?;
     client.sync()?;
     let answered = started.elapsed();
     client.leave(Leave::Close)?;
@@ -216,7 +216,7 @@ fn given_back(start: Sample, base: Sample, end: Sample, verdict: &mut Verdict) {
 fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let mut clients = Vec::new();
     for _ in 0..STOPPED_CLIENTS {
-        let mut client = Client::open(world.address, "/echo", rng)?;
+        let mut client = Client::open(world.address, None)?;
         client.sync()?;
         if rng.below(4) == 0 {
             client.send_bytes(&Frame::text("half a message").fin(false).encode(Role::Client))?;
@@ -225,10 +225,7 @@ fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     }
     server.ask_to_end()?;
     for mut client in clients {
-        match client.next()? {
-            Some(reply) if reply.close_code() == Some(1001) => {}
-            other => return Err(format!("{} in place of a Close", client::brief(other.as_ref())).into()),
-        }
+        client.expect_close(1001)?;
         client.send(&Frame::close(1001, ""))?;
         client.expect_end()?;
         client.leave(Leave::Drop)?;

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::Instant;
 
 use sinews_proto::{Kind, Role};
-use sinews_testkit::{Frame, Reply, Rng};
+use sinews_testkit::{Frame, Reply, Rng, handshake};
 use socket2::SockRef;
 
 use crate::Fault;
-use crate::client::{self, Client, Leave, PATIENCE, data};
+use crate::client::{self, Client, ECHO_PATH, Leave, PATIENCE};
 
 /// State that scenarios share.
 pub(crate) struct World {
@@ -55,14 +55,14 @@ pub(crate) const SCENARIOS: [Scenario; 3] =
     [("fragments", fragments), ("cut off", cut_off), ("slow reader", slow_reader)];
 
 impl World {
-    /// Opens a WebSocket to the echo path.
-    fn open(&self, rng: &mut Rng) -> Result<Client, Fault> {
+    /// Opens a WebSocket, with this receive buffer if there is one.
+    fn open(&self, receive_bytes: Option<usize>) -> Result<Client, Fault> {
         self.tally.add(1, 0);
-        Client::open(self.address, "/echo", rng)
+        Client::open(self.address, receive_bytes)
     }
 
     fn expect(&self, client: &mut Client, kind: Kind, payload: Vec<u8>) -> Result<(), Fault> {
-        client.expect(&Reply::Message(kind, payload))?;
+        client.expect(Reply::Message(kind, payload))?;
         self.tally.add(0, 1);
         Ok(())
     }
@@ -97,7 +97,7 @@ const LARGE_MIN: usize = 256 << 10;
 
 /// Sends messages in fragments with pings between them, in chunks that ignore the frame boundaries.
 fn fragments(world: &World, rng: &mut Rng) -> Result<(), Fault> {
-    let mut client = world.open(rng)?;
+    let mut client = world.open(None)?;
     for _ in 0..=rng.below(4) {
         let size = below_mostly(2000, rng);
         let (kind, payload) = message(rng, size);
@@ -109,7 +109,7 @@ fn fragments(world: &World, rng: &mut Rng) -> Result<(), Fault> {
             rest = later;
         }
         for ping in pings {
-            client.expect(&Reply::Pong(ping))?;
+            client.expect(Reply::Pong(ping))?;
         }
         world.expect(&mut client, kind, payload)?;
     }
@@ -126,7 +126,11 @@ fn fragmented(kind: Kind, payload: &[u8], rng: &mut Rng) -> (Vec<u8>, Vec<Vec<u8
     let mut start = 0;
     for (index, end) in cuts.iter().enumerate() {
         let piece = &payload[start..*end];
-        let frame = if index == 0 { data(kind, piece) } else { Frame::continuation(piece) };
+        let frame = match kind {
+            _ if index > 0 => Frame::continuation(piece),
+            Kind::Text => Frame::text(piece),
+            Kind::Binary => Frame::binary(piece),
+        };
         bytes.extend(frame.fin(index == count).key(rng.key()).encode(Role::Client));
         if index < count && rng.below(4) == 0 {
             let size = rng.below(126);
@@ -143,12 +147,12 @@ fn fragmented(kind: Kind, payload: &[u8], rng: &mut Rng) -> (Vec<u8>, Vec<Vec<u8
 fn cut_off(world: &World, rng: &mut Rng) -> Result<(), Fault> {
     if rng.below(2) == 0 {
         world.tally.add(1, 0);
-        let mut stream = client::connect(world.address)?;
-        let (_, request) = client::handshake("/echo", rng)?;
-        stream.write_all(&request[..rng.below(request.len() + 1)])?;
+        let mut stream = client::connect(world.address, None)?;
+        let request = handshake(ECHO_PATH, "localhost", "");
+        stream.write_all(&request.as_bytes()[..rng.below(request.len() + 1)])?;
         return leave_raw(&stream, rng);
     }
-    let mut client = world.open(rng)?;
+    let mut client = world.open(None)?;
     let size = below_mostly(500, rng);
     let (kind, payload) = message(rng, size);
     let (bytes, _) = fragmented(kind, &payload, rng);
@@ -167,9 +171,7 @@ fn leave_raw(stream: &TcpStream, rng: &mut Rng) -> Result<(), Fault> {
 
 /// Sends without reading until the server stops taking bytes, then reads all echoes, or disconnects.
 fn slow_reader(world: &World, rng: &mut Rng) -> Result<(), Fault> {
-    world.tally.add(1, 0);
-    let stream = client::connect_narrow(world.address)?;
-    let mut client = Client::upgrade(stream, "/echo", rng)?;
+    let mut client = world.open(Some(NARROW_BYTES))?;
     let size = 1 + rng.below(16_000);
     let messages: Vec<Vec<u8>> = (0..SLOW_BYTES / (size + 8)).map(|_| rng.bytes(size)).collect();
     let mut bytes = Vec::new();
@@ -204,8 +206,7 @@ fn slow_reader(world: &World, rng: &mut Rng) -> Result<(), Fault> {
 /// A client that never reads again. Its output stalls, and the server drops it after its write timeout of 30
 /// s. It is not a regular scenario, since that takes long.
 pub(crate) fn deserter(world: &World, rng: &mut Rng) -> Result<(), Fault> {
-    world.tally.add(1, 0);
-    let mut client = Client::upgrade(client::connect_narrow(world.address)?, "/echo", rng)?;
+    let mut client = world.open(Some(NARROW_BYTES))?;
     let message = Frame::binary(rng.bytes(16_000)).key(rng.key()).encode(Role::Client);
     let bytes = message.repeat(SLOW_BYTES / message.len());
     let (mut sent, deadline) = (0, Instant::now() + 2 * PATIENCE);
@@ -222,3 +223,5 @@ pub(crate) fn deserter(world: &World, rng: &mut Rng) -> Result<(), Fault> {
 /// More than the buffers between two sockets of a loopback (6 to 32 MiB where they may grow; ours do not, and
 /// the server's do not while it does not read) and the 64 KiB of answers at which the server pauses.
 const SLOW_BYTES: usize = 16 << 20;
+/// The kernel's minimum is used.
+const NARROW_BYTES: usize = 2048;

@@ -4,10 +4,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::fs;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+
+use crate::until_some;
 
 /// The system's allocator, with counts. A test binary declares it with `#[global_allocator]`.
 #[derive(Clone, Copy, Debug)]
@@ -48,17 +49,10 @@ pub fn live_bytes() -> isize {
 /// # Panics
 /// Some other thread has worked for a minute.
 pub fn idle_live_bytes() -> isize {
-    let begin = Instant::now();
-    loop {
-        if others_sleep() {
-            let live = live_bytes();
-            if others_sleep() {
-                return live;
-            }
-        }
-        assert!(begin.elapsed() < Duration::from_secs(60), "no moment in which all other threads sleep");
-        thread::park_timeout(Duration::from_millis(1));
-    }
+    until_some("a moment in which all other threads sleep", || {
+        let live = others_sleep().then(live_bytes);
+        live.filter(|_| others_sleep())
+    })
 }
 
 /// Whether all other threads of this process sleep.

@@ -2,13 +2,10 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Longer than any broker takes to start.
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::until;
 
 /// A real broker that ends with this value.
 #[derive(Debug)]
@@ -43,11 +40,7 @@ impl RealBroker {
             return None;
         };
         let broker = Self { child, url: format!("{scheme}://sinews:secret@127.0.0.1:{port}"), _files: files };
-        let begin = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begin.elapsed() < TIMEOUT, "{program} does not listen");
-            thread::park_timeout(Duration::from_millis(5));
-        }
+        until(format_args!("{program} listens"), || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Some(broker)
     }
 }

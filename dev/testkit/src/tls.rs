@@ -92,9 +92,15 @@ pub fn server_config(certificate: CertificateDer<'static>, key: PrivateKeyDer<'s
 /// The bytes are no certificate.
 #[must_use]
 pub fn trusting(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConfig {
+    trusting_roots(roots(certificates))
+}
+
+/// Returns settings of a client with these roots.
+#[must_use]
+pub fn trusting_roots(roots: RootCertStore) -> ClientConfig {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let config = config.with_safe_default_protocol_versions().expect("versions");
-    config.with_root_certificates(roots(certificates)).with_no_client_auth()
+    config.with_root_certificates(roots).with_no_client_auth()
 }
 
 fn roots(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {

@@ -27,6 +27,13 @@ impl Cluster {
         Self { mock: MockCluster::new(brokers).expect("loopback has ports") }
     }
 
+    /// One broker with a topic.
+    fn with_topic(name: &str, partitions: i32) -> Self {
+        let cluster = Self::new(1);
+        cluster.topic(name, partitions);
+        cluster
+    }
+
     fn connect(&self, settings: &str) -> Arc<dyn Broker> {
         let hosts = self.mock.bootstrap_servers();
         // Shorter backoffs than the defaults, so that tests do not wait.
@@ -42,8 +49,7 @@ impl Cluster {
 
 #[test]
 fn records_are_delivered_unchanged_with_kafka_offsets() {
-    let cluster = Cluster::new(1);
-    cluster.topic("orders", 2);
+    let cluster = Cluster::with_topic("orders", 2);
     let (broker, node) = (cluster.connect(""), Node::new());
     let partition = node.partition("orders", 1);
     broker.follow("orders", 1, StartPosition::Earliest, partition.clone());
@@ -69,8 +75,7 @@ fn records_are_delivered_unchanged_with_kafka_offsets() {
 
 #[test]
 fn two_nodes_see_the_same_records_and_a_restarted_node_resumes() {
-    let cluster = Cluster::new(1);
-    cluster.topic("news", 1);
+    let cluster = Cluster::with_topic("news", 1);
     let (one, two) = (Node::new(), Node::new());
     let partitions = [one.partition("news", 0), two.partition("news", 0)];
     let first = cluster.connect("");
@@ -95,8 +100,7 @@ fn two_nodes_see_the_same_records_and_a_restarted_node_resumes() {
 
 #[test]
 fn following_from_the_end_or_a_time_delivers_later_records() {
-    let cluster = Cluster::new(1);
-    cluster.topic("late", 1);
+    let cluster = Cluster::with_topic("late", 1);
     let broker = cluster.connect("");
     publish_acked(&*broker, "late", 0, &["a", "b"]);
     let node = Node::new();
@@ -130,8 +134,7 @@ fn broker_errors_are_retried_and_records_are_stored_once() {
         RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION as NOT_LEADER,
         RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT as TIMED_OUT,
     };
-    let cluster = Cluster::new(1);
-    cluster.topic("hard", 1);
+    let cluster = Cluster::with_topic("hard", 1);
     let (broker, node) = (cluster.connect(""), Node::new());
     let partition = node.partition("hard", 0);
     broker.follow("hard", 0, StartPosition::Earliest, partition.clone());
@@ -149,8 +152,7 @@ fn broker_errors_are_retried_and_records_are_stored_once() {
 #[test]
 fn publisher_gets_no_offset_that_the_broker_did_not_report() {
     let duplicate = RDKafkaRespErr::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
-    let cluster = Cluster::new(1);
-    cluster.topic("twice", 1);
+    let cluster = Cluster::with_topic("twice", 1);
     let broker = cluster.connect("linger.ms=500");
     assert_eq!(publish_acked(&*broker, "twice", 0, &["before"; 10]), 0);
     // The answer of a broker that already has the records, from before a lost connection. This broker has other records
@@ -192,8 +194,7 @@ fn moved_partition_leader_is_followed() {
 
 #[test]
 fn queue_is_bounded_while_the_broker_is_down_and_delivered_afterwards() {
-    let cluster = Cluster::new(1);
-    cluster.topic("down", 1);
+    let cluster = Cluster::with_topic("down", 1);
     let (broker, node) = (cluster.connect("queue.buffering.max.messages=100"), Node::new());
     let partition = node.partition("down", 0);
     broker.follow("down", 0, StartPosition::Earliest, partition.clone());
@@ -227,8 +228,7 @@ fn queue_is_bounded_while_the_broker_is_down_and_delivered_afterwards() {
 
 #[test]
 fn append_larger_than_the_queue_is_accepted_as_a_whole() {
-    let cluster = Cluster::new(1);
-    cluster.topic("wide", 1);
+    let cluster = Cluster::with_topic("wide", 1);
     let (broker, node) = (cluster.connect("queue.buffering.max.messages=10"), Node::new());
     let partition = node.partition("wide", 0);
     broker.follow("wide", 0, StartPosition::Earliest, partition.clone());
@@ -243,8 +243,7 @@ fn append_larger_than_the_queue_is_accepted_as_a_whole() {
 
 #[test]
 fn append_with_an_oversized_record_is_rejected_as_a_whole() {
-    let cluster = Cluster::new(1);
-    cluster.topic("small", 1);
+    let cluster = Cluster::with_topic("small", 1);
     let broker = cluster.connect("message.max.bytes=2000");
     let large = "x".repeat(2000);
     let error = broker.publish("small", 0, records(&["fits", &large])).expect_err("it is larger");
@@ -259,8 +258,7 @@ fn append_with_an_oversized_record_is_rejected_as_a_whole() {
 
 #[test]
 fn old_records_are_fetched_and_removed_records_are_reported_as_gone() {
-    let cluster = Cluster::new(1);
-    cluster.topic("old", 1);
+    let cluster = Cluster::with_topic("old", 1);
     let broker = cluster.connect("");
     assert_eq!(broker.partitions("old").block(), Ok(1));
     let kilobyte = "x".repeat(1000);
@@ -290,8 +288,7 @@ fn old_records_are_fetched_and_removed_records_are_reported_as_gone() {
 
 #[test]
 fn committed_offsets_are_visible_on_another_connection() {
-    let cluster = Cluster::new(1);
-    cluster.topic("work", 2);
+    let cluster = Cluster::with_topic("work", 2);
     let one = cluster.connect("");
     publish_acked(&*one, "work", 0, &["a", "b", "c"]);
     assert_eq!(one.committed("work", 0, "readers").block(), Ok(None));
@@ -308,8 +305,7 @@ fn committed_offsets_are_visible_on_another_connection() {
 
 #[test]
 fn groups_in_turn_do_not_replace_the_clients_of_groups_in_use() {
-    let cluster = Cluster::new(1);
-    cluster.topic("many", 1);
+    let cluster = Cluster::with_topic("many", 1);
     let broker = cluster.connect("");
     publish_acked(&*broker, "many", 0, &["a"]);
     let commit = |number: u32| broker.commit("many", 0, &format!("g{number}"), 1).block();
@@ -326,8 +322,7 @@ fn groups_in_turn_do_not_replace_the_clients_of_groups_in_use() {
 
 #[test]
 fn tombstone_is_a_message_without_a_value() {
-    let cluster = Cluster::new(1);
-    cluster.topic("removed", 1);
+    let cluster = Cluster::with_topic("removed", 1);
     let broker = cluster.connect("");
     let mut builder = RecordBuilder::new();
     builder.push(1_700_000_000_125_000, b"ann", b"", ValueKind::Tombstone).expect("small");
@@ -346,8 +341,7 @@ fn rejection_of_one_topic_does_not_change_readiness() {
         RD_KAFKA_RESP_ERR_POLICY_VIOLATION as POLICY_VIOLATION,
         RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED as TOPIC_DENIED,
     };
-    let cluster = Cluster::new(1);
-    cluster.topic("one", 1);
+    let cluster = Cluster::with_topic("one", 1);
     let broker = cluster.connect("failure.timeout.ms=0");
     until("it is ready", || broker.health().ready);
     for error in [INVALID_TIMESTAMP, POLICY_VIOLATION, TOPIC_DENIED] {
@@ -406,8 +400,7 @@ fn each_rejected_request_ends_its_operations_and_no_other() {
 
 #[test]
 fn permanently_failed_producer_is_replaced() {
-    let cluster = Cluster::new(1);
-    cluster.topic("again", 1);
+    let cluster = Cluster::with_topic("again", 1);
     let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
     cluster.mock.request_errors(RDKafkaApiKey::InitProducerId, &[denied]);
     let broker = cluster.connect("");
@@ -420,8 +413,7 @@ fn permanently_failed_producer_is_replaced() {
 
 #[test]
 fn close_waits_for_pending_appends_and_fails_the_rest() {
-    let cluster = Cluster::new(1);
-    cluster.topic("end", 1);
+    let cluster = Cluster::with_topic("end", 1);
     let broker = cluster.connect("linger.ms=50");
     let mut pending = publish(&*broker, "end", 0, &["a", "b"]);
     broker.close(LIMIT);

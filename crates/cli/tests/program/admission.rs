@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use serde_json::{Value, json};
 use sinews_proto::Role;
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields, exchange};
 
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
@@ -15,11 +15,7 @@ use crate::support::{Running, Socket, fails, program, status};
 
 /// The answer to a request with this exact head and body.
 fn raw(server: &Running, request: &str) -> String {
-    let mut stream = server.connect();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    exchange(server.connect(), request).unwrap()
 }
 
 fn from_host(server: &Running, method: &str, path: &str, host: &str) -> String {
@@ -46,8 +42,7 @@ fn log_of(server: Running) -> String {
 
 #[test]
 fn access_log_has_no_token() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&["--access-log", "--auth-secret-file", &secret]);
     let made = token(&secret, &["--subscribe", "a"]);
     assert!(server.try_websocket(&format!("/ws?_x=1&token={made}&_y=2"), "").is_ok());
@@ -64,8 +59,7 @@ fn access_log_has_no_token() {
 
 #[test]
 fn jwt_with_critical_extensions_is_rejected() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&["--auth-secret-file", &secret]);
     let claims = json!({"exp": 4_000_000_000_u64, "publish": "a"});
     let with = |header: Value| signed(&header, &claims, SECRET.as_bytes());
@@ -141,9 +135,8 @@ fn raw_upgrade(server: &Running, lines: &str) -> String {
 
 #[test]
 fn names_with_an_empty_token_are_rejected() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
-    let server = Running::serve(&["--streams", &directory.path("streams")]);
+    let secret = crate::auth::keys("secret");
+    let server = Running::serve(&["--streams", "$DIR/streams"]);
     for name in ["a.", ".a", "a..b", ".", ".."] {
         for path in [format!("/topics/{name}"), format!("/streams/{name}")] {
             // Clients resolve path segments of dots only.
@@ -180,9 +173,8 @@ fn names_with_an_empty_token_are_rejected() {
 /// Errors repeat at most 64 bytes of any input.
 #[test]
 fn errors_echo_at_most_64_bytes_of_input() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
-    let server = Running::serve(&["--auth-secret-file", &secret, "--streams", &directory.path("streams")]);
+    let secret = crate::auth::keys("secret");
+    let server = Running::serve(&["--auth-secret-file", &secret, "--streams", "$DIR/streams"]);
     let made = token(&secret, &["--subscribe", "b", "--publish", "b"]);
     let mut socket = server.websocket(&format!("/ws?token={made}"));
     socket.receive_message();
@@ -248,8 +240,7 @@ fn errors_echo_at_most_64_bytes_of_input() {
 
 #[test]
 fn rejected_browser_is_closed_with_the_reason() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&["--auth-secret-file", &secret]);
     let host = format!("localhost:{}", server.address.port());
     let page = format!("Origin: http://{host}\r\n");
@@ -345,16 +336,9 @@ fn posted_json_is_published_as_json() {
 
 #[test]
 fn token_op_renews_and_reevaluates_rights() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
-    let server = Running::serve(&[
-        "--auth-secret-file",
-        &secret,
-        "--auth-leeway",
-        "0s",
-        "--streams",
-        &directory.path("streams"),
-    ]);
+    let secret = crate::auth::keys("secret");
+    let server =
+        Running::serve(&["--auth-secret-file", &secret, "--auth-leeway", "0s", "--streams", "$DIR/streams"]);
     let wide = token(&secret, &["--subscribe", "a", "--subscribe", "s.>", "--publish", ">"]);
     let mut socket = server.websocket(&format!("/ws?token={wide}"));
     let welcome = socket.receive_message();
@@ -368,13 +352,13 @@ fn token_op_renews_and_reevaluates_rights() {
     let renew =
         |socket: &mut Socket, token: &str| socket.request(&json!({"op": "token", "id": 9, "token": token}));
     let forged = renew(&mut socket, &format!("{wide}x"));
-    assert_eq!((&forged["op"], &forged["code"]), (&json!("error"), &json!(401)), "{forged}");
+    assert_fields(&forged, json!({"op": "error", "code": 401}));
     let kept = socket.request(&json!({"op": "presence", "id": 2, "topic": "a"}));
     assert_eq!(kept["subscribers"], 1, "a rejected token changes nothing");
 
     let narrow = token(&secret, &["--subscribe", "a", "--expires", "2h"]);
     let ack = renew(&mut socket, &narrow);
-    assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(9)), "{ack}");
+    assert_fields(&ack, json!({"op": "ack", "id": 9}));
     assert!(ack["expires_in"].as_u64().is_some_and(|left| (7_100..=7_200).contains(&left)), "{ack}");
     let mut ended = [socket.receive_message(), socket.receive_message()];
     ended.sort_by_key(|error| error["topic"].is_null());
@@ -391,8 +375,7 @@ fn token_op_renews_and_reevaluates_rights() {
 
 #[test]
 fn renewed_token_sets_when_the_connection_ends() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-leeway", "0s"]);
     let long = token(&secret, &["--subscribe", "a"]);
     let short = || token(&secret, &["--subscribe", "a", "--expires", "3s"]);

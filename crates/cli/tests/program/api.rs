@@ -7,14 +7,13 @@ mod refresh;
 mod revocations;
 mod schema;
 
-use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use sinews_testkit::{BodyReader, Reply};
+use sinews_testkit::{Reply, assert_fields};
 
 use crate::config::Directory;
-use crate::protocol::Client;
+use crate::protocol::{Client, connected};
 use crate::support::{PROGRAM, Running, until};
 
 pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef-admin";
@@ -54,8 +53,7 @@ pub(crate) fn serve(arguments: &[&str]) -> Running {
 
 #[test]
 fn messages_are_published_alone_in_batches_and_to_many_topics() {
-    let server = serve(&[]);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&[]));
     for topic in ["chat.a", "chat.b", "news"] {
         client.subscribe_with(topic, &json!({}));
     }
@@ -75,23 +73,14 @@ fn messages_are_published_alone_in_batches_and_to_many_topics() {
     ]});
     let results = call(&server, "POST /batch", &batch);
     assert_eq!(results["results"][0], json!({"topic": "news", "subscribers": 1}));
-    assert_eq!(
-        (&results["results"][1]["topic"], &results["results"][1]["code"]),
-        (&json!("chat.*"), &json!(422))
-    );
+    assert_fields(&results["results"][1], json!({"topic": "chat.*", "code": 422}));
     assert_eq!(results["results"][2], json!({"topic": "nobody", "subscribers": 0}));
-    assert_eq!(
-        (client.receive_message()["data"].clone(), client.receive_message()["data"].clone()),
-        (json!(1), json!(4))
-    );
+    assert_eq!([(); 2].map(|()| client.receive_message()["data"].clone()), [1, 4]);
 
     let results = call(&server, "POST /broadcast", &json!({"topics": ["chat.a", "news"], "data": "both"}));
     let expected = json!([{"topic": "chat.a", "subscribers": 1}, {"topic": "news", "subscribers": 1}]);
     assert_eq!(results["results"], expected);
-    assert_eq!(
-        (client.receive_message()["topic"].clone(), client.receive_message()["topic"].clone()),
-        (json!("chat.a"), json!("news"))
-    );
+    assert_eq!([(); 2].map(|()| client.receive_message()["topic"].clone()), ["chat.a", "news"]);
 
     let results = call(&server, "POST /broadcast", &json!({"pattern": "chat.*", "data": "all"}));
     let topics: Vec<_> = results["results"]
@@ -101,10 +90,7 @@ fn messages_are_published_alone_in_batches_and_to_many_topics() {
         .map(|result| result["topic"].as_str().unwrap())
         .collect();
     assert_eq!(topics, ["chat.a", "chat.b", "chat.c"]);
-    assert_eq!(
-        (client.receive_message()["topic"].clone(), client.receive_message()["topic"].clone()),
-        (json!("chat.a"), json!("chat.b"))
-    );
+    assert_eq!([(); 2].map(|()| client.receive_message()["topic"].clone()), ["chat.a", "chat.b"]);
     assert_eq!(raw.next(), Some(Reply::text("all")));
     assert_eq!(
         call(&server, "POST /broadcast", &json!({"pattern": "none.*", "data": 1})),
@@ -157,10 +143,7 @@ fn publications_exclude_raw_sockets_and_event_streams() {
     assert!(matches!(raw.next(), Some(Reply::Pong(_))));
     let listed = call(&server, "GET /connections", &Value::Null);
     let of_raw = listed["connections"][0]["connection"].as_str().unwrap();
-    let mut stream = server.connect();
-    let lines = "Accept: application/x-ndjson";
-    write!(stream, "GET /topics/live.a HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
-    let mut events = BodyReader::new(stream);
+    let mut events = server.stream("/topics/live.a", "Accept: application/x-ndjson\r\n");
     let mut next = || -> Value { serde_json::from_str(&events.line().unwrap()).unwrap() };
     let (welcome, ack) = (next(), next());
     assert_eq!(ack["op"], "ack");
@@ -174,9 +157,7 @@ fn publications_exclude_raw_sockets_and_event_streams() {
 
 #[test]
 fn exclusions_of_durable_topics_and_invalid_ids_are_rejected() {
-    let directory = Directory::new();
-    let streams = directory.path("streams");
-    let server = serve(&["--streams", &streams, "--streams-topics", "stored.>"]);
+    let server = serve(&["--streams", "$DIR/streams", "--streams-topics", "stored.>"]);
     let (mut client, id) = subscriber(&server, &["live.a", "stored.a"]);
     // Published when the idempotency keys of the durable topic are read.
     let broadcast =
@@ -249,9 +230,7 @@ fn pattern_broadcast_that_matches_too_many_topics_reaches_none() {
 
 #[test]
 fn second_publication_with_an_idempotency_key_is_not_published() {
-    let directory = Directory::new();
-    let streams = directory.path("streams");
-    let server = serve(&["--streams", &streams, "--streams-topics", "stored.>", "--history", "kept=9"]);
+    let server = serve(&["--streams", "$DIR/streams", "--streams-topics", "stored.>", "--history", "kept=9"]);
     let publish = |topic: &str, data: u32, key: &str| {
         call(&server, "POST /publish", &json!({"topic": topic, "data": data, "idempotency_key": key}))
     };
@@ -314,7 +293,7 @@ fn idempotency_keys_of_durable_topics_survive_a_kill() {
     let results = call(&server, "POST /broadcast", &topics)["results"].clone();
     assert_eq!((&results[0]["repeated"], results[1].get("repeated")), (&json!(true), None));
     let repeated = publish(&server, "stored.c", "repeated", "a");
-    assert_eq!((&repeated["seq"], &repeated["repeated"]), (&json!(1), &json!(true)));
+    assert_fields(&repeated, json!({"seq": 1, "repeated": true}));
     // A stream that is created again has no earlier publications.
     call(&server, "DELETE /streams/stored.a", &Value::Null);
     assert_eq!(publish(&server, "stored.a", "one", "a").get("repeated"), None);
@@ -322,9 +301,7 @@ fn idempotency_keys_of_durable_topics_survive_a_kill() {
 
 #[test]
 fn clients_cannot_append_records_with_an_idempotency_key() {
-    let directory = Directory::new();
-    let streams = directory.path("streams");
-    let server = serve(&["--streams", &streams, "--streams-topics", "stored.>"]);
+    let server = serve(&["--streams", "$DIR/streams", "--streams-topics", "stored.>"]);
     let append = |stream: &str, key: &str| {
         let path = format!("POST /streams/{stream}?key={key} HTTP/1.1");
         server.request(&path, "x")[9..12].to_owned()
@@ -336,7 +313,7 @@ fn clients_cannot_append_records_with_an_idempotency_key() {
         "op": "append", "id": 1, "stream": "stored.a", "key": "sinews-idempotency-key:order-7", "data": 1,
     });
     let answer = client.request(record);
-    assert_eq!((&answer["op"], &answer["code"]), (&json!("error"), &json!(422)), "{answer}");
+    assert_fields(&answer, json!({"op": "error", "code": 422}));
     // Other streams have no idempotency keys.
     assert_eq!(append("plain", "sinews-idempotency-key:order-7"), "200");
     let published = call(
@@ -349,9 +326,7 @@ fn clients_cannot_append_records_with_an_idempotency_key() {
 
 #[test]
 fn many_keys_are_written_in_one_request() {
-    let directory = Directory::new();
-    let streams = directory.path("streams");
-    let server = serve(&["--streams", &streams, "--streams-keyed-topics", "stored.>"]);
+    let server = serve(&["--streams", "$DIR/streams", "--streams-keyed-topics", "stored.>"]);
     for topic in ["plain", "stored.a"] {
         let write = |writes: Value| {
             let route = format!("POST /topics/{topic}/keys");
@@ -377,10 +352,7 @@ fn many_keys_are_written_in_one_request() {
         assert_eq!((&results[6]["repeated"], &results[8]["changed"]), (&json!(true), &json!(false)));
         assert_eq!(results[1]["key"], "b");
         let page = call(&server, &format!("GET /topics/{topic}/keys"), &Value::Null);
-        assert_eq!(
-            (&page["keys"], &page["seq"]),
-            (&json!([{"key": "a", "version": 3, "data": 5}]), &json!(4))
-        );
+        assert_fields(&page, json!({"keys": [{"key": "a", "version": 3, "data": 5}], "seq": 4}));
         let many = json!({"writes": vec![json!({"key": "a", "data": 1}); 1_001]}).to_string();
         let route = format!("POST /api/v1/topics/{topic}/keys");
         assert_eq!(call_with(&server, KEY, "", &route, &many).status, 413);
@@ -389,8 +361,7 @@ fn many_keys_are_written_in_one_request() {
 
 #[test]
 fn topics_are_listed_in_pages() {
-    let server = serve(&["--history", "kept.>=5"]);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&["--history", "kept.>=5"]));
     client.subscribe_with("chat.b", &json!({}));
     client.subscribe_with("chat.*", &json!({}));
     let mut raw = server.websocket("/topics/chat.b");
@@ -411,7 +382,7 @@ fn topics_are_listed_in_pages() {
     let nodes = call(&server, "GET /nodes", &Value::Null);
     assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(1), "{nodes}");
     let node = &nodes["nodes"][0];
-    assert_eq!((&node["topics"], &node["users"], &node["self"]), (&json!(3), &json!(0), &json!(true)));
+    assert_fields(node, json!({"topics": 3, "users": 0, "self": true}));
     let ack = client.request(json!({"op": "unsubscribe", "id": 2, "topic": "kept.a"}));
     assert_eq!(ack["op"], "ack");
     assert_eq!(list("?limit=2"), json!({"topics": [of("chat.b", 2), of("kept.a", 0)], "next": "kept.a"}));
@@ -448,8 +419,7 @@ fn topics_are_listed_in_pages() {
 
 #[test]
 fn presence_members_and_keys_are_read_and_written() {
-    let server = serve(&[]);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&[]));
     for id in ["anna", "ben"] {
         let mut other = Client::connect(&server);
         other.request(
@@ -459,7 +429,7 @@ fn presence_members_and_keys_are_read_and_written() {
             other.subscribe_with("room", &json!({}));
         }
         let presence = call(&server, "GET /topics/room/presence", &Value::Null);
-        assert_eq!((&presence["subscribers"], &presence["members"]), (&json!(1), &json!(1)));
+        assert_fields(&presence, json!({"subscribers": 1, "members": 1}));
         let members = call(&server, "GET /topics/room/members", &Value::Null);
         assert_eq!(
             members,
@@ -479,10 +449,7 @@ fn presence_members_and_keys_are_read_and_written() {
     client.request(json!({"op": "subscribe", "id": 2, "topic": "game", "keys": true}));
     assert_eq!(client.receive_message()["part"], 1);
     let written = call(&server, "PUT /topics/game/keys/anna", &json!({"data": {"x": 1}}));
-    assert_eq!(
-        (&written["topic"], &written["key"], &written["seq"]),
-        (&json!("game"), &json!("anna"), &json!(1))
-    );
+    assert_fields(&written, json!({"topic": "game", "key": "anna", "seq": 1}));
     assert_eq!(client.receive_message()["set"][0]["data"], json!({"x": 1}));
     let put =
         |lines: &str| call_with(&server, KEY, lines, "PUT /api/v1/topics/game/keys/anna", "{\"data\":null}");
@@ -575,8 +542,7 @@ fn unknown_paths_and_methods_have_the_form_of_errors() {
 
 #[test]
 fn streams_are_listed_and_deleted() {
-    let directory = Directory::new();
-    let server = serve(&["--streams", &directory.path("streams")]);
+    let server = serve(&["--streams", "$DIR/streams"]);
     server.request("POST /streams/orders HTTP/1.1", "one");
     let listed = call(&server, "GET /streams", &Value::Null);
     assert_eq!(listed["streams"][0]["stream"], "orders");
@@ -596,10 +562,7 @@ fn streams_are_created_and_configured() {
     let server = serve(&options);
     let created = call(&server, "PUT /streams/orders", &json!({"partitions": 3, "retain_bytes": 1_048_576}));
     assert_eq!(created["partitions"].as_array().unwrap().len(), 3);
-    assert_eq!(
-        (&created["retain_bytes"], &created["retain_seconds"], &created["compact"]),
-        (&json!(1_048_576), &Value::Null, &json!(false))
-    );
+    assert_fields(&created, json!({"retain_bytes": 1_048_576, "retain_seconds": null, "compact": false}));
     server.request("POST /streams/orders?partition=2 HTTP/1.1", "one");
     let changed = json!({"partitions": 4, "retain_bytes": null, "retain_seconds": 60});
     let changed = call(&server, "PUT /streams/orders", &changed);
@@ -646,8 +609,7 @@ fn streams_are_created_and_configured() {
 
 #[test]
 fn offsets_of_groups_are_listed_set_and_deleted() {
-    let directory = Directory::new();
-    let server = serve(&["--streams", &directory.path("streams")]);
+    let server = serve(&["--streams", "$DIR/streams"]);
     call(&server, "PUT /streams/orders", &json!({"partitions": 2}));
     for number in 0..5 {
         server.request("POST /streams/orders?partition=1 HTTP/1.1", &number.to_string());
@@ -673,7 +635,7 @@ fn offsets_of_groups_are_listed_set_and_deleted() {
             break message["records"][0].clone();
         }
     };
-    assert_eq!((&record["offset"], &record["data"]), (&json!(2), &json!("2")));
+    assert_fields(&record, json!({"offset": 2, "data": "2"}));
     let put = |path: &str, body: Value| {
         let answer = call_with(&server, KEY, "", &format!("PUT /api/v1/streams/{path}"), &body.to_string());
         (answer.status, answer.body["error"].as_str().unwrap_or_default().to_owned())

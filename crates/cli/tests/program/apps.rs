@@ -7,16 +7,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, until_equal};
 
 use crate::config::Directory;
 use crate::support::{Running, Socket, fails, program};
 
 /// Limit of each wait.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Interval of connections in a wait.
-const INTERVAL: Duration = Duration::from_millis(20);
 
 fn app(id: &str, key: &str) -> String {
     format!("id = \"{id}\"\nkey = \"{key}\"\nsecret = \"hidden\"\n")
@@ -56,15 +53,7 @@ fn connect(server: &Running, key: &str) -> Result<Socket, u16> {
 
 /// Connects until the result is this one.
 fn wait_for(server: &Running, key: &str, expected: Result<(), u16>) {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let result = connect(server, key).map(drop);
-        if result == expected {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{key}: {result:?} instead of {expected:?}");
-        thread::sleep(INTERVAL);
-    }
+    until_equal(key, expected, || connect(server, key).map(drop));
 }
 
 /// Reads the log up to a line with this text.

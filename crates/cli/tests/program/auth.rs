@@ -92,8 +92,7 @@ fn synced(socket: &mut Socket) {
 
 #[test]
 fn connection_closes_when_its_token_expires() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = keys("secret");
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-leeway", "0s"]);
     let long = token(&secret, &["--subscribe", "a"]);
     let mut stays = server.websocket(&format!("/topics/a?token={long}"));
@@ -152,7 +151,7 @@ fn each_algorithm_is_accepted_with_its_key_only() {
 #[test]
 fn token_command_shows_claims_and_verdict() {
     let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = keys("secret");
     let made = token(
         &secret,
         &["--publish", "a.*", "--subject", "me", "--audience", "us", "--issuer", "here", "--expires", "90s"],
@@ -210,8 +209,7 @@ fn token_command_shows_claims_and_verdict() {
 
 #[test]
 fn audience_issuer_and_times_are_checked() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = keys("secret");
     let server = Running::serve(&[
         "--auth-secret-file",
         &secret,
@@ -250,8 +248,7 @@ fn public_listener_without_auth_or_tls_is_warned_of() {
     let open = log(&["--listen", "0.0.0.0:0"]);
     assert!(open.contains("auth.secret_file") && open.contains("sinews token"), "{open}");
     assert!(open.contains("does not use TLS"), "{open}");
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = keys("secret");
     let with_auth = log(&["--listen", "0.0.0.0:0", "--auth-secret-file", &secret]);
     assert!(!with_auth.contains("sinews token") && with_auth.contains("does not use TLS"), "{with_auth}");
     assert!(!log(&["--listen", "127.0.0.1:0"]).contains("WARN"));

@@ -201,9 +201,9 @@ fn file_is_reloaded_on_sighup() {
     directory.write("sinews.toml", &format!("log = \"warn\"\n[auth]\nsecret_file = \"{secret}\"\n"));
     server.signal("HUP");
     // The reload's own log lines are below the new level, so the test observes the policy.
-    while !server.request("POST /topics/a HTTP/1.1", "x").starts_with("HTTP/1.1 401 ") {
-        std::thread::park_timeout(std::time::Duration::from_millis(5));
-    }
+    crate::support::until("clients need a token", || {
+        server.request("POST /topics/a HTTP/1.1", "x").starts_with("HTTP/1.1 401 ")
+    });
     server.signal("TERM");
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut log, &mut rest).unwrap();

@@ -1,10 +1,9 @@
 //! The feed of the dashboard.
 
 use serde_json::{Value, json};
-use sinews_testkit::Reply;
+use sinews_testkit::{Reply, assert_fields};
 
 use crate::auth::{SECRET, token};
-use crate::config::Directory;
 use crate::hooks::{AppAnswer, Application, serve};
 use crate::protocol::Client;
 use crate::support::Socket;
@@ -22,8 +21,7 @@ fn report(viewer: &mut Socket, mut holds: impl FnMut(&Value) -> bool) -> Value {
 
 #[test]
 fn feed_reports_users_topics_keys_hooks_and_webhooks() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let app = Application::start(|request| match &*request.path {
         "/rpc" => AppAnswer::Json(json!({"data": 1})),
         "/events" => AppAnswer::Status(200),
@@ -34,7 +32,7 @@ fn feed_reports_users_topics_keys_hooks_and_webhooks() {
         "[auth]\nsecret_file = {secret:?}\n[hooks]\nrpc = {calls:?}\n[webhook.app]\nurl = {events:?}\n\
          secret = {SECRET:?}\ngrace = \"0s\"\ndelay = \"0s\"\nevents = [\"topic_occupied\"]\n"
     );
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let rights = ["--subscribe", ">", "--publish", ">", "--keys", "players/*"];
     let bearer = |user: &str| {
         let token = token(&secret, &[&["--subject", user], &rights[..]].concat());
@@ -64,18 +62,15 @@ fn feed_reports_users_topics_keys_hooks_and_webhooks() {
     assert_eq!(seen["topics"][0][2], 1, "subscribers of room: {seen}");
     assert_eq!(seen["topics"][1], json!(["quiet", 0, 3, 0]), "a topic without messages");
     assert_eq!(seen["topics"][2], json!(["players", 0, 0, 1]), "a topic that has only keys");
-    assert_eq!((&seen["topic_count"], &seen["subscribed_topics"]), (&json!(3), &json!(2)));
+    assert_fields(&seen, json!({"topic_count": 3, "subscribed_topics": 2}));
     assert_eq!(seen["users"], 2);
-    assert_eq!((&seen["members"], &seen["keyed_topics"], &seen["keys"]), (&json!(1), &json!(1), &json!(1)));
-    assert_eq!(
-        (&seen["overflowed"], &seen["keyed_lags"], &seen["key_changes"]),
-        (&json!(0), &json!(0), &json!(1))
-    );
+    assert_fields(&seen, json!({"members": 1, "keyed_topics": 1, "keys": 1}));
+    assert_fields(&seen, json!({"overflowed": 0, "keyed_lags": 0, "key_changes": 1}));
     let hook = &seen["hooks"]["hooks"][0];
-    assert_eq!((&hook["hook"], &hook["accepted"], &hook["failed"]), (&json!("rpc"), &json!(1), &json!(0)));
+    assert_fields(hook, json!({"hook": "rpc", "accepted": 1, "failed": 0}));
     assert!(hook["timed"] == 1 && hook["us"].as_u64().is_some_and(|micros| micros > 0), "{hook}");
     assert_eq!(seen["hooks"]["hooks"].as_array().unwrap().len(), 1, "only requested hooks");
-    assert_eq!((&seen["hooks"]["open_circuits"], &seen["hooks"]["pending"]), (&json!(0), &json!(0)));
+    assert_fields(&seen["hooks"], json!({"open_circuits": 0, "pending": 0}));
     let webhook =
         json!({"webhook": "app", "delivered": 2, "failed": 0, "dropped": 0, "retries": 0, "queued": 0});
     assert_eq!(seen["webhooks"], json!([webhook]));
@@ -84,16 +79,15 @@ fn feed_reports_users_topics_keys_hooks_and_webhooks() {
     let end = report(&mut viewer, |report| {
         report["users"] == 1 && report["topics"] == json!([["players", 0, 0, 1]])
     });
-    assert_eq!((&end["topic_count"], &end["subscribed_topics"]), (&json!(1), &json!(0)));
+    assert_fields(&end, json!({"topic_count": 1, "subscribed_topics": 0}));
     assert_eq!(end["members"], 0);
 }
 
 #[test]
 fn viewer_of_a_revoked_token_is_closed() {
-    let directory = Directory::new();
-    let (secret, key) = (directory.write("secret", SECRET), "0123456789abcdef0123456789abcdef");
+    let (secret, key) = (crate::auth::keys("secret"), "0123456789abcdef0123456789abcdef");
     let file = format!("[auth]\nsecret_file = {secret:?}\n[api]\nkey = {key:?}\n");
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let tokens =
         ["anna", "ben"].map(|user| token(&secret, &["--subject", user, "--subscribe", "sinews.dashboard"]));
     let open =

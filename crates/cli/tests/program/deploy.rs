@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 use sinews_testkit::{Frame, Reply};
 
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
-use crate::support::{PROGRAM, Running, clean, program, unused_address};
+use crate::support::{PROGRAM, Running, program, program_at, unused_address};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -264,7 +263,7 @@ fn unit_of_systemd_serves_streams_in_its_state_directory() {
     let command = value("ExecStart")
         .replace("/usr/local/bin/sinews", PROGRAM)
         .replace("/etc/sinews/sinews.toml", &file);
-    let mut shell = clean(Command::new("sh"));
+    let mut shell = program_at("sh", None);
     shell.args(["-c", &format!("umask {umask}; exec {command} --listen 127.0.0.1:0")]);
     shell.env("SINEWS_STREAMS_DIRECTORY", documented.replace(&state, &state_here));
     let server = Running::start(&mut shell);
@@ -274,6 +273,8 @@ fn unit_of_systemd_serves_streams_in_its_state_directory() {
 
 #[cfg(feature = "nats")]
 mod nats {
+    use std::process::Command;
+
     use super::*;
     use crate::cluster::real::broker;
     use crate::support::until;

@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_proto::Role;
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields, exchange, process, read_head};
 use tempfile::TempDir;
 
 #[cfg(feature = "kafka")]
 use crate::streams::store::kafka::Cluster;
-use crate::support::{self, PROGRAM, TIMEOUT, clean, program, unused_address};
+use crate::support::{self, PROGRAM, TIMEOUT, program, program_at, until, unused_address};
 
 /// Time in which a keep-alive connection may send one more request.
 const DRAIN_WINDOW: Duration = Duration::from_secs(1);
@@ -87,16 +87,12 @@ impl Service {
         let processes = vec![child.id()];
         let (handed_over, stopped) = Default::default();
         let service = Self { child, directory, address, log, processes, handed_over, stopped };
-        while TcpStream::connect(address).is_err() {
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
+        until("the service listens", || TcpStream::connect(address).is_ok());
         // An answer implies that the signal handlers are installed, too. A test with TLS awaits one itself.
         if more.contains("[tls]") {
             return service;
         }
-        let mut stream = connect(address);
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-        assert!(answer(&mut stream).is_some());
+        assert!(is_healthy(address));
         service
     }
 
@@ -104,8 +100,8 @@ impl Service {
         Self::config(&self.directory, self.address, more);
     }
 
-    fn signal(&self, process: u32, name: &str) {
-        assert!(Command::new("kill").args(["-s", name, &process.to_string()]).status().unwrap().success());
+    fn signal(&self, id: u32, name: &str) {
+        assert!(process::signal(id, name));
     }
 
     fn current(&self) -> u32 {
@@ -175,12 +171,8 @@ impl Drop for Service {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for process in &self.processes[1..] {
-            // A process that has exited needs no signal.
-            let _ = Command::new("kill")
-                .args(["-s", "KILL", &process.to_string()])
-                .stderr(Stdio::null())
-                .status();
+        for id in &self.processes[1..] {
+            process::signal(*id, "KILL");
         }
     }
 }
@@ -192,53 +184,46 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Reads an answer with its body. `None` if the connection ends instead.
-fn answer(stream: &mut impl Read) -> Option<String> {
-    try_answer(stream).expect("the connection is not reset")
-}
-
-/// Reads an answer with its body. `None` if the connection ends instead.
+/// Reads an answer with its body on a connection that stays open. `None` if the connection ends instead.
 ///
 /// # Errors
 /// The connection is reset.
-fn try_answer(stream: &mut impl Read) -> std::io::Result<Option<String>> {
-    let mut bytes = Vec::new();
-    let mut byte = [0];
-    while !bytes.ends_with(b"\r\n\r\n") {
-        if stream.read(&mut byte)? == 0 {
-            assert!(bytes.is_empty(), "incomplete answer");
-            return Ok(None);
-        }
-        bytes.push(byte[0]);
+fn answer(stream: &mut impl Read) -> std::io::Result<Option<String>> {
+    let mut text = read_head(stream)?;
+    if text.is_empty() {
+        return Ok(None);
     }
-    let mut text = String::from_utf8(bytes).unwrap();
-    let len = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Content-Length: "))
-        .map_or(0, |len| len.parse().unwrap());
-    let mut body = vec![0; len];
+    assert!(text.ends_with("\r\n\r\n"), "incomplete answer");
+    let len = text.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    let mut body = vec![0; len.map_or(0, |len| len.parse().unwrap())];
     stream.read_exact(&mut body).unwrap();
     text.push_str(&String::from_utf8(body).unwrap());
     Ok(Some(text))
 }
 
+/// Sends a request on a connection of its own. Returns the answer; it is empty if the connection ends instead.
+fn request(address: SocketAddr, head: &str, body: &str) -> String {
+    request_on(connect(address), head, body)
+}
+
+fn request_on(stream: impl Read + Write, head: &str, body: &str) -> String {
+    let lines = format!("Host: localhost\r\nConnection: close\r\nContent-Length: {}", body.len());
+    exchange(stream, &format!("{head}\r\n{lines}\r\n\r\n{body}")).expect("the connection is not reset")
+}
+
+fn is_healthy(address: SocketAddr) -> bool {
+    request(address, "GET /healthz HTTP/1.1", "").starts_with("HTTP/1.1 200 ")
+}
+
 /// Publishes; retries until the topic's store is ready.
 fn post(address: SocketAddr, topic: &str, body: &str) {
-    loop {
-        let mut stream = connect(address);
-        let len = body.len();
-        write!(
-            stream,
-            "POST /topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
-        )
-        .unwrap();
-        let answer = answer(&mut stream).expect("an answer");
-        if answer.starts_with("HTTP/1.1 200 ") {
-            return;
-        }
-        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: 1"), "{answer}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    until("the topic's store is ready", || {
+        let answer = request(address, &format!("POST /topics/{topic} HTTP/1.1"), body);
+        let is_done = answer.starts_with("HTTP/1.1 200 ");
+        let retries = answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: 1");
+        assert!(is_done || retries, "{answer}");
+        is_done
+    });
 }
 
 /// A WebSocket that the server may close with 1001.
@@ -257,7 +242,7 @@ impl Socket {
 
     /// The next reply; `None` when the server closes with 1001, or has closed.
     fn next(&mut self) -> Option<Reply> {
-        let next = self.0.try_next().expect("the connection is not reset");
+        let next = self.0.receive().expect("the connection is not reset");
         let reply = next.expect("connection ended without a Close");
         match reply.close_code() {
             Some(code) => {
@@ -302,11 +287,7 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
         for _ in 0..2 {
             scope.spawn(move || {
                 loop {
-                    let mut stream = connect(address);
-                    stream
-                        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                        .unwrap();
-                    assert!(answer(&mut stream).expect("an answer").starts_with("HTTP/1.1 200 "));
+                    assert!(is_healthy(address));
                     if !again() {
                         return;
                     }
@@ -317,7 +298,7 @@ fn load(address: SocketAddr, end: &AtomicBool, done: &AtomicUsize) {
                 loop {
                     let sent = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
                     let idle = idle_since.elapsed();
-                    let answer = match sent.and_then(|()| try_answer(&mut stream)) {
+                    let answer = match sent.and_then(|()| answer(&mut stream)) {
                         Ok(Some(answer)) => answer,
                         // The server closes idle connections: this thread did not run for that time.
                         _ if idle >= DRAIN_WINDOW => {
@@ -363,10 +344,8 @@ fn two_restarts_under_load_reject_and_reset_no_connection() {
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| load(address, &end, &done));
         let more = || {
-            let before = done.load(Ordering::Relaxed);
-            while done.load(Ordering::Relaxed) < before + 100 && !loading.is_finished() {
-                std::thread::park_timeout(Duration::from_millis(5));
-            }
+            let enough = done.load(Ordering::Relaxed) + 100;
+            until("more requests", || done.load(Ordering::Relaxed) >= enough || loading.is_finished());
         };
         more();
         for _ in 0..2 {
@@ -480,10 +459,13 @@ fn resume(mut service: Service, topic: &str) {
     let (published, ready) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let subscribers = [(); 3].map(|()| scope.spawn(|| follow(address, topic, 4 * EACH, &ready)));
-        while ready.load(Ordering::SeqCst) < 3 {
-            assert!(!subscribers.iter().any(|subscriber| subscriber.is_finished()));
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
+        let await_count = |counter: &AtomicUsize, count: usize| {
+            until("subscribers and messages", || {
+                assert!(!subscribers.iter().any(|subscriber| subscriber.is_finished()));
+                counter.load(Ordering::SeqCst) >= count
+            });
+        };
+        await_count(&ready, 3);
         let sockets = ["one", "two"].map(|name| {
             scope.spawn({
                 let published = &published;
@@ -500,10 +482,7 @@ fn resume(mut service: Service, topic: &str) {
             })
         });
         for part in [1, 2] {
-            while published.load(Ordering::SeqCst) < part * EACH {
-                assert!(!subscribers.iter().any(|subscriber| subscriber.is_finished()));
-                std::thread::park_timeout(Duration::from_millis(5));
-            }
+            await_count(&published, part * EACH);
             service.restart();
             service.old_one_ends();
         }
@@ -547,9 +526,9 @@ fn position_of_an_empty_topic_survives_a_handover() {
         post(address, "kept.empty", &number.to_string());
     }
     let ack = subscribe(Some(&json!({ "epoch": epoch, "seq": 0 })));
-    assert_eq!((&ack["epoch"], &ack["replayed"], &ack["complete"]), (epoch, &json!(10), &json!(true)));
+    assert_fields(&ack, json!({"epoch": epoch, "replayed": 10, "complete": true}));
     let ack = subscribe(Some(&json!({ "epoch": epoch, "seq": 10 })));
-    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(0), &json!(true)));
+    assert_fields(&ack, json!({"replayed": 0, "complete": true}));
 }
 
 /// Returning subscribers take the places that the new process has taken over.
@@ -639,7 +618,7 @@ fn handover_starts_the_program_at_the_installed_path() {
     let path = installed.file("sinews");
     std::os::unix::fs::symlink(PROGRAM, &path).unwrap();
     let mut service = Service::start_with("program", "", |command, directory| {
-        let mut installed = clean(Command::new(&path));
+        let mut installed = program_at(&path, None);
         installed.args(["serve", "--config"]).arg(directory.file("sinews.toml"));
         *command = installed;
     });
@@ -673,20 +652,11 @@ fn handover_changes_threads_and_addresses_and_retains_a_unix_socket() {
     };
     let at = |path: &PathBuf| format!("unix:{}", path.display());
     let through = |path: &PathBuf| {
-        let mut stream = UnixStream::connect(path).expect("the connection is accepted");
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-        answer(&mut stream).expect("an answer")
+        let stream = UnixStream::connect(path).expect("the connection is accepted");
+        request_on(stream, "GET /healthz HTTP/1.1", "")
     };
-    let get = |address| {
-        // Many, so that each listener of the address accepts some.
-        for _ in 0..40 {
-            let mut stream = connect(address);
-            stream
-                .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                .unwrap();
-            assert!(answer(&mut stream).expect("an answer").starts_with("HTTP/1.1 200 "));
-        }
-    };
+    // Many, so that each listener of the address accepts some.
+    let get = |address| (0..40).for_each(|_| assert!(is_healthy(address)));
     config(&service, 3, &[address.to_string(), at(&path), at(&gone)]);
     service.restart();
     service.old_one_ends();
@@ -742,7 +712,7 @@ fn resuming_subscribers_receive_a_gap_after_the_server_was_killed() {
     assert_ne!(ack["epoch"], position["epoch"]);
     post(service.address, "kept.a", "two");
     let received = socket.receive_message().unwrap();
-    assert_eq!((&received["data"], &received["seq"]), (&json!("two"), &json!(1)));
+    assert_fields(&received, json!({"data": "two", "seq": 1}));
     again.kill().unwrap();
     again.wait().unwrap();
 }
@@ -790,10 +760,7 @@ fn successor_takes_over_streams_and_clients_retry() {
             let mut offsets = BTreeSet::new();
             while !done.load(Ordering::SeqCst) {
                 let body = offsets.len().to_string();
-                let answer = request(address, &format!(
-                    "POST /streams/s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-                    body.len()
-                ));
+                let answer = request(address, "POST /streams/s HTTP/1.1", &body);
                 let (head, request_text) = answer.split_once("\r\n\r\n").expect("an answer");
                 if head.starts_with("HTTP/1.1 503 ") {
                     assert!(head.contains("Retry-After: 1"), "{head}");
@@ -807,33 +774,23 @@ fn successor_takes_over_streams_and_clients_retry() {
             }
             offsets
         });
-        let until = |count: usize| {
-            let started = Instant::now();
-            while acknowledged.load(Ordering::SeqCst) < count && !publisher.is_finished() {
-                assert!(started.elapsed() < TIMEOUT, "no append is acknowledged");
-                std::thread::park_timeout(Duration::from_millis(5));
-            }
+        let more = || {
+            let enough = acknowledged.load(Ordering::SeqCst) + 50;
+            until("acknowledged appends", || {
+                acknowledged.load(Ordering::SeqCst) >= enough || publisher.is_finished()
+            });
         };
         for _ in 0..2 {
-            until(acknowledged.load(Ordering::SeqCst) + 50);
+            more();
             service.restart();
         }
-        until(acknowledged.load(Ordering::SeqCst) + 50);
+        more();
         done.store(true, Ordering::SeqCst);
         publisher.join().unwrap()
     });
-    let all =
-        request(address, "GET /streams/s?max=10000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let all = request(address, "GET /streams/s?max=10000 HTTP/1.1", "");
     let lines = all.split_once("\r\n\r\n").unwrap().1.lines();
     let there: BTreeSet<u64> =
         lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["offset"].as_u64().unwrap()).collect();
     assert!(offsets.is_subset(&there), "{} of {}", there.len(), offsets.len());
-}
-
-fn request(address: SocketAddr, request: &str) -> String {
-    let mut stream = connect(address);
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }

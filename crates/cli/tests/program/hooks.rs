@@ -4,40 +4,27 @@ mod limits;
 mod requests;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Instant;
 
 use ring::hmac;
 use serde_json::{Value, json};
 use sinews_proto::Role;
-use sinews_testkit::{Frame, Reply, TestCertificate};
+pub(crate) use sinews_testkit::HttpRequest as AppRequest;
+use sinews_testkit::{Frame, HttpAnswer, Reply, TestCertificate, assert_fields, serve_http, serve_https};
 
-use crate::auth::{SECRET, token};
+use crate::auth::token;
 use crate::config::Directory;
-use crate::protocol::Client;
+use crate::protocol::{Client, connected};
 use crate::support::{Running, TIMEOUT, program, until, unused_address};
 
-/// A request that the application has received.
-#[derive(Clone, Debug)]
-pub(crate) struct AppRequest {
-    pub(crate) path: String,
-    /// Header lines in lower case.
-    headers: Vec<String>,
-    pub(crate) body: String,
-}
-
-impl AppRequest {
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap()
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-    }
+/// Permits for answers that wait.
+pub(crate) fn permits() -> (Sender<()>, Arc<Mutex<Receiver<()>>>) {
+    let (permit, permits) = channel();
+    (permit, Arc::new(Mutex::new(permits)))
 }
 
 /// What the application does with a request.
@@ -52,8 +39,6 @@ pub(crate) enum AppAnswer {
     Wait(Arc<Mutex<Receiver<()>>>, Value),
 }
 
-type Decide = Arc<dyn Fn(&AppRequest) -> AppAnswer + Send + Sync>;
-
 /// An application with an HTTP server.
 pub(crate) struct Application {
     address: SocketAddr,
@@ -62,7 +47,7 @@ pub(crate) struct Application {
 
 impl Application {
     pub(crate) fn start(decide: impl Fn(&AppRequest) -> AppAnswer + Send + Sync + 'static) -> Self {
-        Self::serve(Arc::new(decide), None)
+        Self::listen(TcpListener::bind("127.0.0.1:0").unwrap(), None, decide)
     }
 
     /// Serves at an address.
@@ -70,31 +55,26 @@ impl Application {
         address: SocketAddr,
         decide: impl Fn(&AppRequest) -> AppAnswer + Send + Sync + 'static,
     ) -> Self {
-        Self::listen(TcpListener::bind(address).unwrap(), Arc::new(decide), None)
+        Self::listen(TcpListener::bind(address).unwrap(), None, decide)
     }
 
-    fn serve(decide: Decide, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
-        Self::listen(TcpListener::bind("127.0.0.1:0").unwrap(), decide, tls)
-    }
-
-    fn listen(listener: TcpListener, decide: Decide, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
+    fn listen(
+        listener: TcpListener,
+        tls: Option<rustls::ServerConfig>,
+        decide: impl Fn(&AppRequest) -> AppAnswer + Send + Sync + 'static,
+    ) -> Self {
         let (sender, requests) = channel();
         let address = listener.local_addr().unwrap();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (decide, sender, tls) = (Arc::clone(&decide), sender.clone(), tls.clone());
-                thread::spawn(move || {
-                    let stream = stream.unwrap();
-                    match tls {
-                        None => converse(stream, &decide, &sender),
-                        Some(config) => {
-                            let tls = rustls::ServerConnection::new(config).unwrap();
-                            converse(rustls::StreamOwned::new(tls, stream), &decide, &sender);
-                        }
-                    }
-                });
-            }
-        });
+        let answer = move |request: AppRequest| {
+            let answer = decide(&request);
+            // The test may have ended.
+            let _ = sender.send(request);
+            answer.into_http()
+        };
+        match tls {
+            None => serve_http(listener, answer),
+            Some(tls) => serve_https(listener, tls, answer),
+        }
         Self { address, requests }
     }
 
@@ -107,68 +87,28 @@ impl Application {
     }
 }
 
-/// Answers the requests of one connection.
-fn converse<S: Read + Write>(stream: S, decide: &Decide, requests: &Sender<AppRequest>) {
-    let mut reader = BufReader::new(stream);
-    while let Some(request) = read_request(&mut reader) {
-        let answer = decide(&request);
-        // The test may have ended.
-        let _ = requests.send(request);
-        let stream = reader.get_mut();
-        let body = match answer {
-            AppAnswer::Json(body) => body,
-            AppAnswer::Wait(permit, body) => {
+impl AppAnswer {
+    fn into_http(self) -> HttpAnswer {
+        let (status, body) = match self {
+            Self::Json(body) => (200, body.to_string()),
+            Self::Wait(permit, body) => {
                 let _ = permit.lock().unwrap().recv();
-                body
+                (200, body.to_string())
             }
-            AppAnswer::Status(status) => {
-                write_once(stream, &format!("HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n{{}}"));
-                continue;
-            }
-            AppAnswer::Half => {
-                return write_once(stream, "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{\"data\"");
-            }
-            AppAnswer::Hangup => return,
+            Self::Status(status) => (status, "{}".to_owned()),
+            Self::Half => return HttpAnswer::End("HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{\"data\""),
+            Self::Hangup => return HttpAnswer::End(""),
         };
-        let body = body.to_string();
-        write_once(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+        HttpAnswer::Response(format!("{status} X"), body)
     }
 }
 
-/// Writes at once: of several writes, the second would wait for the acknowledgement of the first.
-fn write_once(stream: &mut impl Write, answer: &str) {
-    // The server may have gone.
-    let _ = stream.write_all(answer.as_bytes()).and_then(|()| stream.flush());
+pub(crate) fn serve(file: &str) -> Running {
+    Running::configured(file)
 }
 
-fn read_request(reader: &mut impl BufRead) -> Option<AppRequest> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).ok()? == 0 {
-            return None;
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-        lines.push(line.trim().to_owned());
-    }
-    let path = lines.first()?.split(' ').nth(1)?.to_owned();
-    let headers: Vec<String> = lines[1..]
-        .iter()
-        .map(|line| {
-            let (name, value) = line.split_once(": ").unwrap();
-            format!("{}: {value}", name.to_lowercase())
-        })
-        .collect();
-    let length =
-        headers.iter().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some(AppRequest { path, headers, body: String::from_utf8(body).unwrap() })
-}
-
-pub(crate) fn serve(directory: &Directory, file: &str) -> Running {
+/// Starts a server whose configuration file is in a directory that other servers share.
+pub(crate) fn serve_in(directory: &Directory, file: &str) -> Running {
     let file = directory.write("sinews.toml", file);
     Running::start(program().args(["serve", "--listen", "127.0.0.1:0", "--config", &file]))
 }
@@ -197,7 +137,6 @@ fn publish(client: &mut Client, topic: &str, data: &Value) -> Value {
 
 #[test]
 fn application_accepts_connections_and_grants_rights() {
-    let directory = Directory::new();
     let app = Application::start(|request| {
         AppAnswer::Json(match request.header("cookie") {
             Some("session=anna") => json!({
@@ -212,16 +151,13 @@ fn application_accepts_connections_and_grants_rights() {
         })
     });
     let (url, secret) = (app.url("/hooks?a=1"), "0123456789abcdef0123456789abcdef");
-    let server = serve(
-        &directory,
-        &format!(
-            "[hooks]\nconnect = {url:?}\nheaders = [\"Cookie\"]\nsigning_key = {secret:?}\n[namespace.\"chat.>\"]\n"
-        ),
-    );
+    let server = serve(&format!(
+        "[hooks]\nconnect = {url:?}\nheaders = [\"Cookie\"]\nsigning_key = {secret:?}\n[namespace.\"chat.>\"]\n"
+    ));
 
     let mut anna = open(&server, "Cookie: session=anna\r\nX-Other: a\r\n");
     let welcome = anna.receive_message();
-    assert_eq!((&welcome["op"], &welcome["data"]), (&json!("welcome"), &json!({"greeting": "hello"})));
+    assert_fields(&welcome, json!({"op": "welcome", "data": {"greeting": "hello"}}));
     let request = app.request();
     assert_eq!((&*request.path, request.header("x-other")), ("/hooks?a=1", None));
     assert_eq!(
@@ -266,7 +202,7 @@ fn application_accepts_connections_and_grants_rights() {
 }
 
 /// A server whose hooks of `a.>` decide by the topic.
-fn deciding(directory: &Directory) -> (Application, Running) {
+fn deciding() -> (Application, Running) {
     let app = Application::start(|request| {
         let body = request.json();
         AppAnswer::Json(match (body["hook"].as_str().unwrap(), body["topic"].as_str().unwrap()) {
@@ -279,20 +215,16 @@ fn deciding(directory: &Directory) -> (Application, Running) {
         })
     });
     let url = app.url("/");
-    let server = serve(
-        directory,
-        &format!(
-            "[namespace.\"a.>\"]\nsubscribe_hook = {url:?}\npublish_hook = {url:?}\n\
-             [namespace.\"a.free\"]\nsubscribe_hook = \"off\"\npublish_hook = \"off\"\n"
-        ),
-    );
+    let server = serve(&format!(
+        "[namespace.\"a.>\"]\nsubscribe_hook = {url:?}\npublish_hook = {url:?}\n\
+         [namespace.\"a.free\"]\nsubscribe_hook = \"off\"\npublish_hook = \"off\"\n"
+    ));
     (app, server)
 }
 
 #[test]
 fn application_decides_about_subscriptions() {
-    let directory = Directory::new();
-    let (_app, server) = deciding(&directory);
+    let (_app, server) = deciding();
     let mut client = Client::connect(&server);
     let read = client.request(json!({"op": "presence", "id": 1, "topic": "a.x"}));
     assert_eq!(read["error"], "a hook decides about subscriptions to a.x: subscribe first");
@@ -316,13 +248,12 @@ fn application_decides_about_subscriptions() {
     let keys = |topic: &str| json!({"op": "subscribe", "id": 2, "topic": topic, "keys": true});
     assert_eq!(client.request(keys("a.no"))["code"], 409);
     let ack = client.request(keys("a.keys"));
-    assert_eq!((&ack["op"], &ack["topic"]), (&json!("ack"), &json!("a.keys")), "{ack}");
+    assert_fields(&ack, json!({"op": "ack", "topic": "a.keys"}));
 }
 
 #[test]
 fn application_decides_about_publications() {
-    let directory = Directory::new();
-    let (_app, server) = deciding(&directory);
+    let (_app, server) = deciding();
     let mut client = Client::connect(&server);
     for topic in ["a.changed", "a.bytes", "a.x"] {
         client.send_message(&json!({"op": "subscribe", "topic": topic}));
@@ -341,7 +272,7 @@ fn application_decides_about_publications() {
     assert_eq!(of("a.changed")["data"], json!({"was": 1}));
     assert_eq!((&of("a.bytes")["b64"], &of("a.x")["data"]), (&json!("AP8="), &json!(3)));
     let rejected = received.iter().find(|message| message["id"] == 4).unwrap();
-    assert_eq!((&rejected["code"], &rejected["error"]), (&json!(403), &json!("no")));
+    assert_fields(rejected, json!({"code": 403, "error": "no"}));
 
     let metrics = server.get("/metrics");
     for line in [
@@ -358,15 +289,14 @@ fn application_decides_about_publications() {
 
 #[test]
 fn application_decides_about_writes_of_keys() {
-    let directory = Directory::new();
-    let (app, server) = deciding(&directory);
+    let (app, server) = deciding();
     let mut client = Client::connect(&server);
     let set = json!({
         "op": "set", "id": 1, "topic": "a.x", "key": "k", "data": {"n": 1}, "ttl": 60_000, "if_new": true,
         "idempotency_key": "once",
     });
     let ack = client.request(set.clone());
-    assert_eq!((&ack["op"], &ack["seq"]), (&json!("ack"), &json!(1)), "{ack}");
+    assert_fields(&ack, json!({"op": "ack", "seq": 1}));
     let asked = app.request().json();
     let expected = json!({
         "hook": "publish", "topic": "a.x", "key": "k", "data": {"n": 1}, "ttl": 60_000, "if_new": true,
@@ -377,10 +307,7 @@ fn application_decides_about_writes_of_keys() {
         json!({"op": "delete", "id": 2, "topic": "a.x", "key": "k", "version": 1, "epoch": ack["epoch"]});
     assert_eq!(client.request(delete)["seq"], 2);
     let asked = app.request().json();
-    assert_eq!(
-        (&asked["delete"], &asked["version"], &asked["epoch"]),
-        (&json!(true), &json!(1), &ack["epoch"])
-    );
+    assert_fields(&asked, json!({"delete": true, "version": 1, "epoch": ack["epoch"]}));
     assert_eq!(asked.get("data"), None);
 
     // A rejection, another value, and a value for a deletion.
@@ -392,7 +319,7 @@ fn application_decides_about_writes_of_keys() {
         request
     };
     let rejected = client.request(with("set", "a.no"));
-    assert_eq!((&rejected["code"], &rejected["error"]), (&json!(403), &json!("no")));
+    assert_fields(&rejected, json!({"code": 403, "error": "no"}));
     assert_eq!(client.request(with("set", "a.changed"))["op"], "ack");
     assert_eq!(client.request(with("set", "a.bytes"))["op"], "ack");
     assert_eq!(client.request(with("delete", "a.changed"))["code"], 503);
@@ -409,7 +336,6 @@ fn application_decides_about_writes_of_keys() {
 
 #[test]
 fn calls_are_answered_by_the_application() {
-    let directory = Directory::new();
     let app = Application::start(|request| match request.json()["method"].as_str() {
         Some("add") => AppAnswer::Json(json!({"data": 3})),
         Some("nothing") => AppAnswer::Json(json!({})),
@@ -418,8 +344,7 @@ fn calls_are_answered_by_the_application() {
     });
     let (all, own) = (app.url("/all"), app.url("/own"));
     let file = format!("[hooks]\nrpc = {all:?}\n[namespace.\"own.>\"]\nrpc_hook = {own:?}\n");
-    let server = serve(&directory, &file);
-    let mut client = Client::connect(&server);
+    let (_server, mut client) = connected(serve(&file));
     let mut call = |fields: Value| {
         let mut message = json!({"op": "rpc", "id": "c"});
         message.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -435,10 +360,7 @@ fn calls_are_answered_by_the_application() {
     assert_eq!(call(json!({"method": "other"}))["error"], "no such method");
     app.request();
     let failed = call(json!({"method": "fail"}));
-    assert_eq!(
-        (&failed["code"], &failed["error"]),
-        (&json!(503), &json!("the application did not answer; retry later"))
-    );
+    assert_fields(&failed, json!({"code": 503, "error": "the application did not answer; retry later"}));
     app.request();
     assert!(app.requests.try_recv().is_err(), "a call is not repeated");
     for (fields, code) in
@@ -450,8 +372,7 @@ fn calls_are_answered_by_the_application() {
 
 #[test]
 fn expired_connections_are_refreshed() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let app = Application::start(|request| {
         let body = request.json();
         AppAnswer::Json(match body["user"].as_str() {
@@ -462,7 +383,7 @@ fn expired_connections_are_refreshed() {
     });
     let url = app.url("/");
     let file = format!("[auth]\nsecret_file = {secret:?}\nleeway = \"0s\"\n[hooks]\nrefresh = {url:?}\n");
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     // On a busy machine, a token may expire before it is used.
     let connect = |user: &str| loop {
         let token =
@@ -500,13 +421,11 @@ fn expired_connections_are_refreshed() {
 
 #[test]
 fn slow_application_blocks_only_its_client() {
-    let directory = Directory::new();
-    let (permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (permit, permits) = permits();
     let app = Application::start(move |_| AppAnswer::Wait(Arc::clone(&permits), json!({})));
     let url = app.url("/");
     let file = format!("threads = 1\n[hooks]\ntimeout = \"30s\"\n[namespace.slow]\npublish_hook = {url:?}\n");
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let (mut slow, mut other) = (Client::connect(&server), Client::connect(&server));
     for client in [&mut slow, &mut other] {
         assert_eq!(client.request(json!({"op": "subscribe", "id": 1, "topic": "all"}))["op"], "ack");
@@ -531,12 +450,11 @@ fn slow_application_blocks_only_its_client() {
 #[test]
 fn late_answer_is_a_failure_and_the_queue_is_bounded() {
     let directory = Directory::new();
-    let (_permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (_permit, permits) = permits();
     let app = Application::start(move |_| AppAnswer::Wait(Arc::clone(&permits), json!({})));
     let url = app.url("/");
     let start = |timeout: &str| {
-        serve(
+        serve_in(
             &directory,
             &format!(
                 "[hooks]\ntimeout = {timeout:?}\nconcurrency = 1\nqueue = 1\nretries = 0\n\
@@ -574,7 +492,6 @@ fn late_answer_is_a_failure_and_the_queue_is_bounded() {
 
 #[test]
 fn failures_reject_or_accept_by_policy_and_only_safe_requests_are_repeated() {
-    let directory = Directory::new();
     let app = Application::start(|request| match &*request.path {
         "/error" => AppAnswer::Status(500),
         "/missing" => AppAnswer::Status(404),
@@ -595,8 +512,7 @@ fn failures_reject_or_accept_by_policy_and_only_safe_requests_are_repeated() {
     }
     add("dead", &format!("http://{dead}/"), "");
     add("open", &app.url("/error"), "hook_failure = \"open\"\n");
-    let server = serve(&directory, &file);
-    let mut client = Client::connect(&server);
+    let (_server, mut client) = connected(serve(&file));
     for name in failing.into_iter().chain(["dead"]) {
         assert_eq!(publish(&mut client, name, &json!(1))["code"], 503, "{name}");
         let requests = app.requests.try_iter().count();
@@ -615,17 +531,15 @@ fn failures_reject_or_accept_by_policy_and_only_safe_requests_are_repeated() {
 
 #[test]
 fn circuit_opens_after_failures_and_closes_after_a_success() {
-    let directory = Directory::new();
     let works = Arc::new(Mutex::new(false));
     let answer = Arc::clone(&works);
     let app = Application::start(move |_| {
         if *answer.lock().unwrap() { AppAnswer::Json(json!({})) } else { AppAnswer::Status(500) }
     });
     let url = app.url("/");
-    let server = serve(
-        &directory,
-        &format!("[hooks]\npublish = {url:?}\ncircuit_failures = 3\ncircuit_time = \"2s\"\nretries = 0\n"),
-    );
+    let server = serve(&format!(
+        "[hooks]\npublish = {url:?}\ncircuit_failures = 3\ncircuit_time = \"2s\"\nretries = 0\n"
+    ));
     let mut client = Client::connect(&server);
     for _ in 0..3 {
         assert_eq!(publish(&mut client, "a", &json!(1))["code"], 503);
@@ -652,17 +566,17 @@ fn circuit_opens_after_failures_and_closes_after_a_success() {
 fn hooks_are_requested_over_tls() {
     let directory = Directory::new();
     let made = TestCertificate::new();
-    let app =
-        Application::serve(Arc::new(|_| AppAnswer::Json(json!({}))), Some(Arc::new(made.server_config())));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let app = Application::listen(listener, Some(made.server_config()), |_| AppAnswer::Json(json!({})));
     let url = format!("https://localhost:{}/", app.address.port());
     let trusted = directory.write("ca.pem", &made.pem());
-    let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\nca_file = {trusted:?}\n"));
+    let server = serve_in(&directory, &format!("[hooks]\npublish = {url:?}\nca_file = {trusted:?}\n"));
     let mut client = Client::connect(&server);
     for _ in 0..3 {
         assert_eq!(publish(&mut client, "a", &json!(1))["op"], "ack");
     }
     let untrusted = directory.write("other.pem", &TestCertificate::new().pem());
-    let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\nca_file = {untrusted:?}\n"));
+    let server = serve_in(&directory, &format!("[hooks]\npublish = {url:?}\nca_file = {untrusted:?}\n"));
     assert_eq!(
         publish(&mut Client::connect(&server), "a", &json!(1))["code"],
         503,
@@ -672,20 +586,18 @@ fn hooks_are_requested_over_tls() {
 
 #[test]
 fn reload_replaces_hooks_of_open_connections() {
-    let directory = Directory::new();
     let [first, second] = [(); 2].map(|()| Application::start(|_| AppAnswer::Json(json!({}))));
     let file = |app: &Application| format!("[hooks]\npublish = {:?}\n", app.url("/"));
-    let server = serve(&directory, &file(&first));
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&file(&first)));
     assert_eq!(publish(&mut client, "a", &json!(1))["op"], "ack");
     first.request();
-    directory.write("sinews.toml", &file(&second));
+    server.directory.write("sinews.toml", &file(&second));
     server.signal("HUP");
     while second.requests.try_recv().is_err() {
         assert_eq!(publish(&mut client, "a", &json!(1))["op"], "ack");
     }
     first.requests.try_iter().for_each(drop);
-    directory.write("sinews.toml", "");
+    server.directory.write("sinews.toml", "");
     server.signal("HUP");
     second.requests.try_iter().for_each(drop);
     // Without hooks, the metrics have none.
@@ -697,9 +609,7 @@ fn reload_replaces_hooks_of_open_connections() {
 
 #[test]
 fn messages_before_the_decision_wait_and_those_of_a_rejected_client_are_discarded() {
-    let directory = Directory::new();
-    let (permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (permit, permits) = permits();
     let app = Application::start(move |request| {
         let answer = match request.header("cookie") {
             Some("bad") => json!({"reject": {}}),
@@ -708,13 +618,10 @@ fn messages_before_the_decision_wait_and_those_of_a_rejected_client_are_discarde
         AppAnswer::Wait(Arc::clone(&permits), answer)
     });
     let url = app.url("/");
-    let server = serve(
-        &directory,
-        &format!(
-            "[hooks]\nconnect = {url:?}\nheaders = \"cookie\"\ntimeout = \"30s\"\n\
-             [namespace.open]\npublish = \"anonymous\"\nsubscribe = \"anonymous\"\n"
-        ),
-    );
+    let server = serve(&format!(
+        "[hooks]\nconnect = {url:?}\nheaders = \"cookie\"\ntimeout = \"30s\"\n\
+         [namespace.open]\npublish = \"anonymous\"\nsubscribe = \"anonymous\"\n"
+    ));
     let mut good = open(&server, "Cookie: good\r\n");
     app.request();
     for message in [json!({"op": "subscribe", "id": 1, "topic": "open"}), json!({"op": "ping", "id": 2})] {
@@ -741,13 +648,11 @@ fn messages_before_the_decision_wait_and_those_of_a_rejected_client_are_discarde
 
 #[test]
 fn client_that_disconnects_while_a_hook_decides_is_forgotten() {
-    let directory = Directory::new();
-    let (permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (permit, permits) = permits();
     let app = Application::start(move |_| AppAnswer::Wait(Arc::clone(&permits), json!({})));
     let url = app.url("/");
-    let server = serve(&directory, &format!("[hooks]\nconnect = {url:?}\n"));
-    let waiting: TcpStream = open(&server, "").0.stream;
+    let server = serve(&format!("[hooks]\nconnect = {url:?}\n"));
+    let waiting: TcpStream = open(&server, "").0.into_stream();
     app.request();
     drop(waiting);
     permit.send(()).unwrap();

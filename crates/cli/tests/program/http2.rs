@@ -87,8 +87,7 @@ fn connect_speaks_http2_in_clear_text() {
 #[test]
 fn connect_speaks_http2_over_tls_and_unix_sockets() {
     let (made, directory) = (TestCertificate::new(), Directory::new());
-    let certificate = directory.write("a.pem", &made.pem());
-    let key = directory.write("a.key", &made.key_pem());
+    let (certificate, key) = directory.write_tls(&made);
     let socket = directory.path("socket");
     let listen = format!("unix:{socket}");
     let tls = [

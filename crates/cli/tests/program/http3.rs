@@ -16,8 +16,7 @@ fn connect(arguments: &[&str], input: &str) -> (i32, String, String) {
 #[test]
 fn connect_speaks_http3() {
     let (made, directory) = (TestCertificate::new(), Directory::new());
-    let certificate = directory.write("a.pem", &made.pem());
-    let key = directory.write("a.key", &made.key_pem());
+    let (certificate, key) = directory.write_tls(&made);
     let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
     let server = Running::serve(&[&tls[..], &["--http-http3"]].concat());
     let url = format!("wss://localhost:{}/echo", server.address.port());

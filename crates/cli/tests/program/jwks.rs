@@ -9,7 +9,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use crate::auth::{SECRET, keys, post, status, token};
-use crate::config::Directory;
 use crate::hooks::{AppAnswer, Application, serve};
 use crate::support::{Running, program, until, unused_address};
 
@@ -52,14 +51,13 @@ fn settled(server: &Running, token: &str) -> String {
 
 #[test]
 fn rotated_keys_are_fetched_once_however_many_tokens_need_them() {
-    let directory = Directory::new();
     let (set, count) = (Arc::new(Mutex::new(key_set(&["es256"]))), Arc::new(AtomicUsize::new(0)));
     let (served, counted) = (Arc::clone(&set), Arc::clone(&count));
     let app = Application::start(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         AppAnswer::Json(served.lock().unwrap().clone())
     });
-    let server = serve(&directory, &format!("[auth]\njwks_url = {:?}\n", app.url("/jwks.json?a=1")));
+    let server = serve(&format!("[auth]\njwks_url = {:?}\n", app.url("/jwks.json?a=1")));
     let begin = Instant::now();
     let (former, next) = (signed("ec256.pem", "es256", &[]), signed("ed25519.pem", "ed", &[]));
     assert_eq!(settled(&server, &former), "200");
@@ -87,11 +85,10 @@ fn rotated_keys_are_fetched_once_however_many_tokens_need_them() {
 
 #[test]
 fn rotated_key_is_fetched_after_many_tokens_with_unknown_ids() {
-    let directory = Directory::new();
     let set = Arc::new(Mutex::new(key_set(&["es256"])));
     let served = Arc::clone(&set);
     let app = Application::start(move |_| AppAnswer::Json(served.lock().unwrap().clone()));
-    let server = serve(&directory, &format!("[auth]\njwks_url = {:?}\n", app.url("/")));
+    let server = serve(&format!("[auth]\njwks_url = {:?}\n", app.url("/")));
     let (former, next) = (signed("ec256.pem", "es256", &[]), signed("ed25519.pem", "ed", &[]));
     assert_eq!(settled(&server, &former), "200");
     // Nobody has to sign them. The keys are fetched for the first ones.
@@ -112,14 +109,13 @@ fn signed_id(token: &str, id: &str) -> String {
 
 #[test]
 fn each_issuer_has_its_own_keys() {
-    let directory = Directory::new();
     let [one, two] = ["es256", "ed"].map(|id| Application::start(move |_| AppAnswer::Json(key_set(&[id]))));
     let file = format!(
         "[auth]\njwks_url = [{:?}, {:?}]\n",
         format!("https://one.example={}", one.url("/")),
         format!("two={}", two.url("/"))
     );
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let ec = |issuer: &str| signed("ec256.pem", "es256", &["--issuer", issuer]);
     let ed = |issuer: &str| signed("ed25519.pem", "ed", &["--issuer", issuer]);
     assert_eq!(settled(&server, &ec("https://one.example")), "200");
@@ -131,7 +127,7 @@ fn each_issuer_has_its_own_keys() {
     assert!(status == "401" && reason.contains("has no iss"), "{reason}");
     // A reload keeps the keys.
     one.requests.try_iter().for_each(drop);
-    directory.write("sinews.toml", &format!("{file}leeway = \"1s\"\npublic_publish = \"b\"\n"));
+    server.directory.write("sinews.toml", &format!("{file}leeway = \"1s\"\npublic_publish = \"b\"\n"));
     server.signal("HUP");
     while !post(&server, "b", None).starts_with("HTTP/1.1 200 ") {}
     assert_eq!(answer(&server, &ec("https://one.example")).0, "200");
@@ -140,9 +136,8 @@ fn each_issuer_has_its_own_keys() {
 
 #[test]
 fn server_starts_without_the_keys_and_fetches_them_later() {
-    let directory = Directory::new();
     let address = unused_address();
-    let server = serve(&directory, &format!("[auth]\njwks_url = \"http://{address}/\"\n"));
+    let server = serve(&format!("[auth]\njwks_url = \"http://{address}/\"\n"));
     let good = signed("ec256.pem", "es256", &[]);
     assert_eq!(status(&post(&server, "a", None)), "401");
     loop {
@@ -164,16 +159,15 @@ fn server_starts_without_the_keys_and_fetches_them_later() {
 
 #[test]
 fn secrets_in_a_public_key_set_are_ignored() {
-    let directory = Directory::new();
     let app = Application::start(|_| {
         let mut set = key_set(&["es256"]);
         let secret = json!({"kty": "oct", "kid": "secret", "k": URL_SAFE_NO_PAD.encode(SECRET)});
         set["keys"].as_array_mut().unwrap().push(secret);
         AppAnswer::Json(set)
     });
-    let server = serve(&directory, &format!("[auth]\njwks_url = {:?}\n", app.url("/")));
+    let server = serve(&format!("[auth]\njwks_url = {:?}\n", app.url("/")));
     assert_eq!(settled(&server, &signed("ec256.pem", "es256", &[])), "200");
-    let secret = directory.write("secret", SECRET);
+    let secret = keys("secret");
     let forged = token(&secret, &["--publish", "a"]);
     assert_eq!(answer(&server, &forged).0, "401");
     assert_eq!(settled(&server, &token(&secret, &["--publish", "a", "--key-id", "secret"])), "401");

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sinews_testkit::Frame;
+use sinews_testkit::{Frame, assert_fields};
 
-use crate::auth::{SECRET, token};
+use crate::auth::token;
 use crate::config::Directory;
 use crate::support::{Running, Socket, body, status};
 
@@ -123,7 +123,7 @@ fn keys_are_set_and_followed_over_ws_and_by_requests() {
     let from = json!({"epoch": epoch, "seq": 4});
     let ack =
         reader.request(json!({"op": "subscribe", "id": 7, "topic": "game", "keys": true, "from": from}));
-    assert_eq!((&ack["recovered"], &ack["seq"]), (&json!(true), &json!(5)));
+    assert_fields(&ack, json!({"recovered": true, "seq": 5}));
     reader.sequence = 4;
     reader.until(5);
     // Messages of the topic are independent of its keys.
@@ -146,16 +146,13 @@ fn conditions_guard_writes_over_ws_and_by_requests() {
     assert_eq!(ask(json!({"if_exists": true}))["code"], 412);
     let epoch = ask(json!({"if_new": true, "ttl": 60_000}))["epoch"].as_u64().unwrap();
     let problem = ask(json!({"if_new": true}));
-    assert_eq!(
-        (&problem["code"], &problem["error"]),
-        (&json!(412), &json!("the key exists, with version 1"))
-    );
+    assert_fields(&problem, json!({"code": 412, "error": "the key exists, with version 1"}));
     assert_eq!(ask(json!({"version": 2}))["code"], 412);
     assert_eq!(ask(json!({"version": 1, "epoch": epoch ^ 1}))["code"], 412);
     assert_eq!(ask(json!({"version": 1, "epoch": epoch}))["seq"], 2);
     assert_eq!(ask(json!({"version": 2, "idempotency_key": "x"}))["seq"], 3);
     let repeated = ask(json!({"version": 2, "idempotency_key": "x"}));
-    assert_eq!((&repeated["seq"], &repeated["repeated"]), (&json!(3), &json!(true)));
+    assert_fields(&repeated, json!({"seq": 3, "repeated": true}));
     for (more, code, part) in [
         (json!({"if_new": true, "version": 1}), 400, "one of if_new"),
         (json!({"epoch": 1}), 400, "one of if_new"),
@@ -204,8 +201,7 @@ fn conditions_guard_writes_over_ws_and_by_requests() {
 
 #[test]
 fn tokens_name_the_keys_that_a_client_may_write() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&["--threads", "1", "--auth-secret-file", &secret]);
     let arguments = ["--subject", "anna", "--keys", "players/{sub}", "--keys", "room.*/{sub}.>"];
     let anna = token(&secret, &[&arguments[..], &["--subscribe", "players"]].concat());
@@ -216,7 +212,7 @@ fn tokens_name_the_keys_that_a_client_may_write() {
     assert_eq!(set("players", "anna")["op"], "ack");
     assert_eq!(set("room.7", "anna.cursor")["op"], "ack");
     let denied = set("players", "ben");
-    assert_eq!((&denied["code"], &denied["needs"]), (&json!(403), &json!({"keys": ["players/ben"]})));
+    assert_fields(&denied, json!({"code": 403, "needs": {"keys": ["players/ben"]}}));
     assert_eq!(set("room.7", "ben.cursor")["code"], 403);
     let denied = client.request(json!({"op": "delete", "id": 1, "topic": "players", "key": "ben"}));
     assert_eq!(denied["code"], 403);
@@ -240,10 +236,7 @@ fn tokens_name_the_keys_that_a_client_may_write() {
     let answers = [client.receive(), client.receive()];
     assert_eq!(answers[0]["op"], "ack", "{answers:?}");
     let ended = &answers[1];
-    assert_eq!(
-        (&ended["code"], &ended["topic"], &ended["keys"]),
-        (&json!(403), &json!("players"), &json!(true))
-    );
+    assert_fields(ended, json!({"code": 403, "topic": "players", "keys": true}));
     assert_eq!(
         client.request(json!({"op": "unsubscribe", "id": 5, "topic": "players", "keys": true}))["code"],
         409
@@ -298,7 +291,7 @@ fn durable_keys_survive_a_killed_server(more: &[&str]) {
         "op": "subscribe", "id": 2, "topic": "game", "keys": true, "from": {"epoch": epoch, "seq": 199},
     });
     let ack = reader.request(subscribe);
-    assert_eq!((&ack["recovered"], &ack["seq"], &ack["epoch"]), (&json!(true), &json!(199), &epoch));
+    assert_fields(&ack, json!({"recovered": true, "seq": 199, "epoch": epoch}));
     let deleted =
         json!({"op": "delete", "id": 3, "topic": "game", "key": "anna", "version": 1, "epoch": epoch});
     assert_eq!(reader.request(deleted)["seq"], 200);

@@ -7,7 +7,7 @@ use sinews_proto::Role;
 use sinews_testkit::{Frame, Reply};
 
 use crate::config::Directory;
-use crate::support::{Running, Socket, TIMEOUT};
+use crate::support::{Running, Socket, TIMEOUT, status, until};
 
 #[test]
 fn connections_beyond_the_limit_are_rejected() {
@@ -54,9 +54,7 @@ fn memory_beyond_the_limit_is_rejected_or_reclaimed() {
     };
     let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "refuse"]);
     let holding = begins_message(&server);
-    while !server.get("/healthz").starts_with("HTTP/1.1 503 ") {
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    until("requests are rejected", || status(&server.get("/healthz")) == 503);
     drop(holding);
 
     let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "close"]);
@@ -118,9 +116,7 @@ fn stop_delay_keeps_serving_after_readyz_fails() {
     let server = Running::serve(&["--stop-delay", "1h"]);
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     server.signal("TERM");
-    while !server.get("/readyz").starts_with("HTTP/1.1 503 ") {
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    until("the server is not ready", || status(&server.get("/readyz")) == 503);
     let mut socket = server.websocket("/echo");
     socket.send(&Frame::text("still here"));
     assert_eq!(socket.next(), Some(Reply::text("still here")));

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
-use crate::auth::{SECRET, status, token};
+use crate::auth::{status, token};
 use crate::config::Directory;
-use crate::hooks::{AppAnswer, Application, serve};
-use crate::protocol::Client;
-use crate::support::{Running, TIMEOUT};
+use crate::hooks::{AppAnswer, Application, serve, serve_in};
+use crate::protocol::{Client, connected};
+use crate::support::{Running, until};
 
 fn publish(client: &mut Client, topic: &str, data: &str) -> Value {
     client.request(json!({"op": "publish", "id": 1, "topic": topic, "data": data}))
@@ -24,18 +23,14 @@ fn subscribe(client: &mut Client, topic: &str) -> Value {
 
 #[test]
 fn access_of_the_most_specific_namespace_applies() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
-    let server = serve(
-        &directory,
-        &format!(
-            "[auth]\nsecret_file = {secret:?}\n\
-             [namespace.\">\"]\npublish = \"authenticated\"\n\
-             [namespace.\"open.>\"]\npublish = \"anonymous\"\nsubscribe = \"anonymous\"\n\
-             [namespace.\"open.alerts\"]\npublish = \"nobody\"\n\
-             [namespace.\"open.secret\"]\nsubscribe = \"nobody\"\n"
-        ),
-    );
+    let secret = crate::auth::keys("secret");
+    let server = serve(&format!(
+        "[auth]\nsecret_file = {secret:?}\n\
+         [namespace.\">\"]\npublish = \"authenticated\"\n\
+         [namespace.\"open.>\"]\npublish = \"anonymous\"\nsubscribe = \"anonymous\"\n\
+         [namespace.\"open.alerts\"]\npublish = \"nobody\"\n\
+         [namespace.\"open.secret\"]\nsubscribe = \"nobody\"\n"
+    ));
     let mut anonymous = Client::connect(&server);
     let line = format!("Authorization: Bearer {}\r\n", token(&secret, &["--subscribe", "own"]));
     let mut known = Client::with(&server, "/ws", &line);
@@ -73,15 +68,11 @@ fn access_of_the_most_specific_namespace_applies() {
 
 #[test]
 fn denied_writes_of_keys_are_named() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
-    let server = serve(
-        &directory,
-        &format!(
-            "[auth]\nsecret_file = {secret:?}\n[namespace.closed]\nwrite_keys = \"nobody\"\n\
-             [namespace.known]\nwrite_keys = \"authenticated\"\n"
-        ),
-    );
+    let secret = crate::auth::keys("secret");
+    let server = serve(&format!(
+        "[auth]\nsecret_file = {secret:?}\n[namespace.closed]\nwrite_keys = \"nobody\"\n\
+         [namespace.known]\nwrite_keys = \"authenticated\"\n"
+    ));
     let mut client = Client::connect(&server);
     let mut set = |topic: &str| {
         let answer = client.request(json!({"op": "set", "id": 1, "topic": topic, "key": "k", "data": 1}));
@@ -99,20 +90,15 @@ fn denied_writes_of_keys_are_named() {
 
 #[test]
 fn sizes_and_rates_are_limited() {
-    let directory = Directory::new();
     let server = serve(
-        &directory,
         "[namespace.\"a.>\"]\nmax_message = 8\n\
-         [namespace.\"b.>\"]\npublishes_per_second = 1\npublish_burst = 3\n\
-         [namespace.\"c.>\"]\nuser_publishes_per_second = 1\nuser_publish_burst = 2\n",
+     [namespace.\"b.>\"]\npublishes_per_second = 1\npublish_burst = 3\n\
+     [namespace.\"c.>\"]\nuser_publishes_per_second = 1\nuser_publish_burst = 2\n",
     );
     let mut client = Client::connect(&server);
     assert_eq!(publish(&mut client, "a.x", "123456")["op"], "ack");
     let large = publish(&mut client, "a.x", "1234567");
-    assert_eq!(
-        (&large["code"], &large["error"]),
-        (&json!(413), &json!("message of 9 bytes exceeds max_message (8) of a.x"))
-    );
+    assert_fields(&large, json!({"code": 413, "error": "message of 9 bytes exceeds max_message (8) of a.x"}));
     assert_eq!(status(&server.request("POST /topics/a.x HTTP/1.1", "123456789")), "413");
     let set = json!({"op": "set", "id": 1, "topic": "a.x", "key": "k", "data": "1234567890"});
     assert_eq!(client.request(set)["code"], 413);
@@ -143,14 +129,9 @@ fn sizes_and_rates_are_limited() {
 
 #[test]
 fn appends_do_not_evade_the_limits_of_a_durable_topic() {
-    let directory = Directory::new();
-    let streams = directory.path("streams");
     let server = serve(
-        &directory,
-        &format!(
-            "[streams]\ndirectory = {streams:?}\ntopics = \"log.>\"\n\
-             [namespace.\"log.a\"]\nmax_message = 8\n[namespace.\"other\"]\nmax_message = 8\n"
-        ),
+        "[streams]\ndirectory = \"$DIR/streams\"\ntopics = \"log.>\"\n\
+         [namespace.\"log.a\"]\nmax_message = 8\n[namespace.\"other\"]\nmax_message = 8\n",
     );
     let mut client = Client::connect(&server);
     let mut append = |stream: &str| {
@@ -175,16 +156,11 @@ fn appends_do_not_evade_the_limits_of_a_durable_topic() {
 
 #[test]
 fn histories_keys_presence_and_durability_follow_the_namespace() {
-    let directory = Directory::new();
-    let streams = directory.path("streams");
     let server = serve(
-        &directory,
-        &format!(
-            "history = \"kept.flag.>=3\"\n[streams]\ndirectory = {streams:?}\ntopics = \"log.>\"\n\
-             [namespace.\"kept.>\"]\nhistory = 2\nkeyed = false\n[namespace.\"kept.not\"]\nhistory = \"off\"\n\
-             [namespace.\"log.live.>\"]\ndurable = false\npresence = false\n\
-             [namespace.\"log2.>\"]\ndurable = true\n"
-        ),
+        "history = \"kept.flag.>=3\"\n[streams]\ndirectory = \"$DIR/streams\"\ntopics = \"log.>\"\n\
+         [namespace.\"kept.>\"]\nhistory = 2\nkeyed = false\n[namespace.\"kept.not\"]\nhistory = \"off\"\n\
+         [namespace.\"log.live.>\"]\ndurable = false\npresence = false\n\
+         [namespace.\"log2.>\"]\ndurable = true\n",
     );
     let mut client = Client::connect(&server);
     let messages = |client: &mut Client, topic: &str| {
@@ -213,11 +189,9 @@ fn histories_keys_presence_and_durability_follow_the_namespace() {
 
 #[test]
 fn reload_changes_the_options_of_all_connections() {
-    let directory = Directory::new();
-    let server = serve(&directory, "[namespace.a]\npublish = \"nobody\"\n");
-    let mut old = Client::connect(&server);
+    let (server, mut old) = connected(serve("[namespace.a]\npublish = \"nobody\"\n"));
     assert_eq!(publish(&mut old, "a", "x")["code"], 403);
-    directory.write("sinews.toml", "[namespace.a]\npublish = \"anonymous\"\nmax_message = 3\n");
+    server.directory.write("sinews.toml", "[namespace.a]\npublish = \"anonymous\"\nmax_message = 3\n");
     server.signal("HUP");
     let mut result = publish(&mut Client::connect(&server), "a", "x");
     while result["code"] == 403 {
@@ -230,15 +204,13 @@ fn reload_changes_the_options_of_all_connections() {
 
 #[test]
 fn subscriptions_and_calls_are_limited() {
-    let directory = Directory::new();
     let app = Application::start(|_| AppAnswer::Json(json!({})));
     let file = format!(
         "[hooks]\nrpc = {:?}\n[namespace.\"a.>\"]\nsubscribes_per_second = 1\nsubscribe_burst = 3\n\
          calls_per_second = 1\ncall_burst = 2\n",
         app.url("/")
     );
-    let server = serve(&directory, &file);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&file));
     // The rate refills while the test runs, so it counts what is accepted before the first rejection.
     let accepted = |client: &mut Client, requests: &[Value], text: &str| {
         let count = (0..1_000).map(|at| {
@@ -320,13 +292,11 @@ fn flood(
 
 #[test]
 fn slow_consumer_policy_follows_the_namespace() {
-    let directory = Directory::new();
     let server = serve(
-        &directory,
         "[namespace.\"newest.>\"]\nslow_consumer = \"drop-newest\"\n\
-         [namespace.\"oldest.>\"]\nslow_consumer = \"drop-oldest\"\n\
-         [namespace.\"last.>\"]\nslow_consumer = \"conflate\"\n\
-         [namespace.\"close.>\"]\nslow_consumer = \"close\"\n",
+     [namespace.\"oldest.>\"]\nslow_consumer = \"drop-oldest\"\n\
+     [namespace.\"last.>\"]\nslow_consumer = \"conflate\"\n\
+     [namespace.\"close.>\"]\nslow_consumer = \"close\"\n",
     );
     let subscriber = |pattern: &str| {
         let mut client = Client::connect(&server);
@@ -383,9 +353,7 @@ fn slow_consumer_policy_follows_the_namespace() {
 
 #[test]
 fn messages_beyond_the_history_age_are_not_retained() {
-    let directory = Directory::new();
     let server = serve(
-        &directory,
         "[namespace.\"short.>\"]\nhistory = 5\nhistory_age = \"300ms\"\n[namespace.\"long.>\"]\nhistory = 5\n",
     );
     let mut client = Client::connect(&server);
@@ -397,10 +365,7 @@ fn messages_beyond_the_history_age_are_not_retained() {
         let history = client.request(json!({"op": "history", "id": 2, "topic": topic, "last": 9}));
         history["messages"].as_array().unwrap().len()
     };
-    while retained(&mut client, "short.a") > 0 {
-        assert!(begin.elapsed() < TIMEOUT);
-        thread::park_timeout(Duration::from_millis(20));
-    }
+    until("nothing is retained", || retained(&mut client, "short.a") == 0);
     assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
     assert_eq!(retained(&mut client, "long.a"), 1);
 }
@@ -408,8 +373,7 @@ fn messages_beyond_the_history_age_are_not_retained() {
 #[test]
 fn updates_of_presence_keep_the_interval_of_the_namespace() {
     const INTERVAL: Duration = Duration::from_millis(1_500);
-    let directory = Directory::new();
-    let server = serve(&directory, "[namespace.\"slow.>\"]\npresence_interval = \"1500ms\"\n");
+    let server = serve("[namespace.\"slow.>\"]\npresence_interval = \"1500ms\"\n");
     // On a busy machine, the joins may take longer than the interval: then once more.
     for number in 0.. {
         let topic = format!("slow.{number}");
@@ -431,11 +395,7 @@ fn updates_of_presence_keep_the_interval_of_the_namespace() {
             continue;
         }
         let update = watcher.receive_message();
-        assert_eq!(
-            (&update["joined"], &update["left"]),
-            (&json!([{"id": "third"}]), &json!(["first"])),
-            "{update}"
-        );
+        assert_fields(&update, json!({"joined": [{"id": "third"}], "left": ["first"]}));
         assert!(begin.elapsed() >= INTERVAL, "{:?}", begin.elapsed());
         break;
     }
@@ -444,9 +404,7 @@ fn updates_of_presence_keep_the_interval_of_the_namespace() {
 #[test]
 fn updates_of_keys_keep_the_interval_of_the_namespace() {
     const INTERVAL: Duration = Duration::from_millis(1_500);
-    let directory = Directory::new();
-    let server = serve(&directory, "[namespace.\"slow.>\"]\nkey_interval = \"1500ms\"\n");
-    let mut writer = Client::connect(&server);
+    let (server, mut writer) = connected(serve("[namespace.\"slow.>\"]\nkey_interval = \"1500ms\"\n"));
     let mut set = |topic: &str, number: u64| {
         let set = json!({"op": "set", "id": 1, "topic": topic, "key": "k", "data": number});
         assert_eq!(writer.request(set)["op"], "ack");
@@ -498,7 +456,7 @@ fn limits_of_keys_follow_the_namespace() {
          [namespace.\"kept.not\"]\ndurable_keys = false\n[namespace.also]\ndurable_keys = true\nmax_keys = 2\n\
          [namespace.\"few.>\"]\nmax_keys = 2\n[namespace.\"brief.>\"]\nkey_ttl = \"300ms\"\n"
     );
-    let server = serve(&directory, &file);
+    let server = serve_in(&directory, &file);
     let mut client = Client::connect(&server);
     let mut set = |topic: &str, key: &str, more: Value| {
         let mut request = json!({"op": "set", "id": 1, "topic": topic, "key": key, "data": 1});
@@ -521,10 +479,7 @@ fn limits_of_keys_follow_the_namespace() {
     assert_eq!(set("brief.a", "default", json!({}))["op"], "ack");
     assert_eq!(set("brief.a", "own", json!({"ttl": 3_600_000}))["op"], "ack");
     let key = |key: &str| status(&server.get(&format!("/topics/brief.a/keys/{key}"))).to_owned();
-    while key("default") == "200" {
-        assert!(begin.elapsed() < TIMEOUT);
-        thread::park_timeout(Duration::from_millis(20));
-    }
+    until("the key has expired", || key("default") != "200");
     assert!(begin.elapsed() >= Duration::from_millis(300));
     assert_eq!((key("default"), key("own")), ("404".to_owned(), "200".to_owned()));
 
@@ -533,7 +488,7 @@ fn limits_of_keys_follow_the_namespace() {
     }
     // Dropping it kills the process.
     drop(server);
-    let server = serve(&directory, &file);
+    let server = serve_in(&directory, &file);
     let has_key = |topic: &str| status(&server.get(&format!("/topics/{topic}/keys/a"))) == "200";
     let found = ["kept.a", "kept.not", "also", "few.a"].map(has_key);
     assert_eq!(found, [true, false, true, false], "durable keys survive");

@@ -1,14 +1,19 @@
 //! The protocol of many topics over one WebSocket, as docs/book/src/server/protocol.md describes it.
 
 use serde_json::{Value, json};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
-use crate::auth::{SECRET, token};
-use crate::config::Directory;
+use crate::auth::token;
 use crate::support::{Running, Socket};
 
 /// A client of the protocol.
 pub(crate) struct Client(pub(crate) Socket);
+
+/// A server with a client at `/ws`.
+pub(crate) fn connected(server: Running) -> (Running, Client) {
+    let client = Client::connect(&server);
+    (server, client)
+}
 
 impl Client {
     pub(crate) fn connect(server: &Running) -> Self {
@@ -111,8 +116,7 @@ fn topics_are_delivered_in_both_forms() {
 
 #[test]
 fn errors_have_a_code_and_the_id_of_the_request() {
-    let server = Running::serve(&["--threads", "1"]);
-    let mut client = Client::connect(&server);
+    let (_server, mut client) = connected(Running::serve(&["--threads", "1"]));
     let long = "x".repeat(251);
     for (body, code, part) in [
         (json!([]), 400, "invalid message"),
@@ -184,15 +188,14 @@ fn ambiguous_pattern_is_rejected_beyond_the_matching_steps_limit() {
 
 #[test]
 fn presence_counts_subscribers_by_name() {
-    let server = Running::serve(&["--threads", "2"]);
-    let mut watcher = Client::connect(&server);
+    let (server, mut watcher) = connected(Running::serve(&["--threads", "2"]));
     let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "presence": true}));
-    assert_eq!((&ack["op"], &ack["subscribers"]), (&json!("ack"), &json!(1)));
+    assert_fields(&ack, json!({"op": "ack", "subscribers": 1}));
     let mut last = ack["at"].as_u64().unwrap();
     let mut until = |watcher: &mut Client, subscribers: u64| {
         loop {
             let event = watcher.receive_message();
-            assert_eq!((&event["op"], &event["topic"]), (&json!("presence"), &json!("room")), "{event}");
+            assert_fields(&event, json!({"op": "presence", "topic": "room"}));
             // From two workers they may arrive in another order.
             if event["at"].as_u64().unwrap() > last {
                 last = event["at"].as_u64().unwrap();
@@ -211,10 +214,7 @@ fn presence_counts_subscribers_by_name() {
     framed.subscribe("*");
     until(&mut watcher, 3);
     let current = framed.request(json!({"op": "presence", "id": 5, "topic": "room"}));
-    assert_eq!(
-        (&current["op"], &current["id"], &current["subscribers"]),
-        (&json!("presence"), &json!(5), &json!(3))
-    );
+    assert_fields(&current, json!({"op": "presence", "id": 5, "subscribers": 3}));
     drop(plain);
     until(&mut watcher, 2);
     framed.request(json!({"op": "unsubscribe", "id": 6, "topic": "room"}));
@@ -225,8 +225,7 @@ fn presence_counts_subscribers_by_name() {
 
 #[test]
 fn tokens_limit_the_operations_of_a_client() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&[
         "--auth-secret-file",
         &secret,
@@ -242,7 +241,7 @@ fn tokens_limit_the_operations_of_a_client() {
     assert_eq!(answer["code"], 401);
     assert_eq!(answer["needs"], json!({"subscribe": ["chat.a"]}));
     let answer = anonymous.request(json!({"op": "publish", "id": 1, "topic": "news", "data": 1}));
-    assert_eq!((&answer["code"], &answer["needs"]), (&json!(401), &json!({"publish": ["news"]})));
+    assert_fields(&answer, json!({"code": 401, "needs": {"publish": ["news"]}}));
 
     let made = token(&secret, &["--subscribe", "chat.>", "--publish", "chat.a"]);
     let offer = format!("Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{made}\r\n");
@@ -283,11 +282,7 @@ fn resuming_client_receives_missed_messages() {
     posted("2");
     let mut client = Client::connect(&server);
     let ack = client.request(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "last": 1}));
-    assert_eq!(
-        (&ack["seq"], &ack["replayed"], &ack["complete"]),
-        (&json!(2), &json!(1), &json!(true)),
-        "{ack}"
-    );
+    assert_fields(&ack, json!({"seq": 2, "replayed": 1, "complete": true}));
     let epoch = ack["epoch"].clone();
     let message = |seq: u64| json!({"op": "message", "topic": "chat.a", "epoch": epoch, "seq": seq, "data": seq.to_string()});
     assert_eq!(client.receive_message(), message(2));
@@ -300,7 +295,7 @@ fn resuming_client_receives_missed_messages() {
     let mut client = Client::connect(&server);
     let from = |seq: u64| json!({"epoch": epoch, "seq": seq});
     let ack = client.request(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(3)}));
-    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(2), &json!(true)), "{ack}");
+    assert_fields(&ack, json!({"replayed": 2, "complete": true}));
     posted("6");
     for seq in 4..=6 {
         assert_eq!(client.receive_message(), message(seq), "in order, without duplicates and gaps");
@@ -314,7 +309,7 @@ fn resuming_client_receives_missed_messages() {
     // The history has five messages: the first is evicted, and the acknowledgement reports it.
     let mut late = Client::connect(&server);
     let ack = late.request(json!({"op": "subscribe", "id": 1, "topic": "chat.a", "from": from(0)}));
-    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(5), &json!(false)), "{ack}");
+    assert_fields(&ack, json!({"replayed": 5, "complete": false}));
     for seq in 2..=6 {
         assert_eq!(late.receive_message(), message(seq));
     }
@@ -332,8 +327,7 @@ fn resuming_client_receives_missed_messages() {
 
 #[test]
 fn patterns_are_delivered_in_both_forms() {
-    let server = Running::serve(&["--threads", "2"]);
-    let mut framed = Client::connect(&server);
+    let (server, mut framed) = connected(Running::serve(&["--threads", "2"]));
     framed.subscribe("prices.>");
     framed.subscribe("prices.*");
     let mut plain = server.websocket("/topics/prices.*");
@@ -369,8 +363,7 @@ impl Client {
 
 #[test]
 fn members_are_listed_and_their_changes_reported() {
-    let server = Running::serve(&["--threads", "1"]);
-    let mut anna = Client::connect(&server);
+    let (server, mut anna) = connected(Running::serve(&["--threads", "1"]));
     let member = |id: &str, name: &str| json!({"id": id, "info": {"name": name, "since": [1, null]}});
     let listed_member = |id: &str, name: &str| {
         let mut listed = member(id, name);
@@ -381,7 +374,7 @@ fn members_are_listed_and_their_changes_reported() {
     let ack = anna.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
     assert_eq!(ack["members"], json!([listed_member("anna", "Anna")]), "{ack}");
     // The connection is counted once, joined and subscribed.
-    assert_eq!((&ack["more"], &ack["subscribers"]), (&json!(false), &json!(1)), "{ack}");
+    assert_fields(&ack, json!({"more": false, "subscribers": 1}));
     let mut at = ack["at"].as_u64().unwrap();
 
     // The same with the subscription first.
@@ -395,10 +388,7 @@ fn members_are_listed_and_their_changes_reported() {
     let update = anna.until_presence(&mut at, |update| update.get("joined").is_some());
     assert_eq!(update["joined"], json!([member("ben", "Benjamin")]));
     let listed = ben.request(json!({"op": "members", "id": 2, "topic": "room", "after": "anna"}));
-    assert_eq!(
-        (&listed["op"], &listed["id"], &listed["topic"]),
-        (&json!("members"), &json!(2), &json!("room"))
-    );
+    assert_fields(&listed, json!({"op": "members", "id": 2, "topic": "room"}));
     assert_eq!(listed["members"], json!([listed_member("ben", "Benjamin")]), "{listed}");
     assert_eq!(listed["more"], false);
 
@@ -406,7 +396,7 @@ fn members_are_listed_and_their_changes_reported() {
     let ack = ben.request(json!({"op": "leave", "id": 3, "topic": "room"}));
     assert_eq!(ack, json!({"op": "ack", "id": 3, "topic": "room"}));
     let update = anna.until_presence(&mut at, |update| update.get("left").is_some());
-    assert_eq!((&update["left"], &update["subscribers"]), (&json!(["ben"]), &json!(2)), "{update}");
+    assert_fields(&update, json!({"left": ["ben"], "subscribers": 2}));
     assert_eq!(ben.request(json!({"op": "leave", "id": 3, "topic": "room"}))["code"], 409);
     ben.join("room", &json!({"id": "ben"}));
     ben.request(json!({"op": "unsubscribe", "id": 4, "topic": "room"}));
@@ -419,14 +409,13 @@ fn members_are_listed_and_their_changes_reported() {
     // A lost connection leaves.
     drop(ben);
     let update = anna.until_presence(&mut at, |update| update.get("left").is_some());
-    assert_eq!((&update["left"], &update["subscribers"]), (&json!(["ben"]), &json!(1)), "{update}");
+    assert_fields(&update, json!({"left": ["ben"], "subscribers": 1}));
 }
 
 #[test]
 fn members_are_listed_in_pages() {
     const MEMBERS: usize = 300;
-    let server = Running::serve(&["--threads", "1"]);
-    let mut watcher = Client::connect(&server);
+    let (server, mut watcher) = connected(Running::serve(&["--threads", "1"]));
     let ack = watcher.request(json!({"op": "subscribe", "id": 1, "topic": "room", "members": true}));
     let mut at = ack["at"].as_u64().unwrap();
     let mut members: Vec<Client> = (0..MEMBERS)
@@ -468,8 +457,7 @@ fn every_message_is_delivered_or_reported_as_dropped() {
     let data = "x".repeat(128_000);
     for overflow in ["drop-oldest", "drop-newest"] {
         let limits = ["--websocket-overflow", overflow, "--websocket-max-outbound", "256k"];
-        let server = Running::serve(&limits);
-        let mut slow = Client::connect(&server);
+        let (server, mut slow) = connected(Running::serve(&limits));
         slow.subscribe("room");
         let mut publisher = Client::connect(&server);
         for number in 0..MESSAGES {
@@ -495,8 +483,7 @@ fn every_message_is_delivered_or_reported_as_dropped() {
 
 #[test]
 fn joins_are_checked() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-public-subscribe", "open"]);
     let mut public = Client::connect(&server);
     let join = |topic: &str, member: Value| json!({"op": "join", "id": 1, "topic": topic, "member": member});
@@ -541,18 +528,17 @@ fn joins_are_checked() {
     let renew = |token: String| json!({"op": "token", "id": 2, "token": token});
     assert_eq!(anna.request(renew(of("anna", "chat.b")))["op"], "ack");
     let ended = anna.receive_message();
-    assert_eq!((&ended["code"], &ended["topic"]), (&json!(403), &json!("chat.a")), "{ended}");
+    assert_fields(&ended, json!({"code": 403, "topic": "chat.a"}));
     assert_eq!(ids(&mut anna, "chat.b"), json!([{"id": "anna", "connections": 1}]));
     assert_eq!(anna.request(renew(of("ben", "chat.>")))["op"], "ack");
     let ended = anna.receive_message();
-    assert_eq!((&ended["code"], &ended["topic"]), (&json!(403), &json!("chat.b")), "{ended}");
+    assert_fields(&ended, json!({"code": 403, "topic": "chat.b"}));
     assert_eq!((ids(&mut anna, "chat.a"), ids(&mut anna, "chat.b")), (json!([]), json!([])));
 }
 
 #[test]
 fn joined_topics_count_as_subscriptions() {
-    let server = Running::serve(&["--threads", "1"]);
-    let mut client = Client::connect(&server);
+    let (_server, mut client) = connected(Running::serve(&["--threads", "1"]));
     for count in 0..1_024 {
         let topic = count.to_string();
         client.send_message(&json!({"op": "join", "topic": topic, "member": {"id": "a"}}));
@@ -569,8 +555,7 @@ fn joined_topics_count_as_subscriptions() {
 
 #[test]
 fn acknowledgement_says_that_the_client_may_not_publish() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = Running::serve(&["--auth-secret-file", &secret, "--auth-public-subscribe", "open.>"]);
     let subscribed = |client: &mut Client, topic: &str| {
         client.send_message(

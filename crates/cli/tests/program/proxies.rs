@@ -5,16 +5,14 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
+use sinews_testkit::{exchange, last_get};
+
 use crate::config::Directory;
 use crate::support::{Running, fails, program};
 
 /// The answer to a request that follows these bytes.
 fn get_behind(server: &Running, first: &str) -> String {
-    let mut stream = server.connect();
-    write!(stream, "{first}GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    exchange(server.connect(), &format!("{first}{}", last_get("/healthz"))).unwrap()
 }
 
 #[test]
@@ -27,13 +25,8 @@ fn unix_socket_has_its_permissions_and_is_removed() {
     let server = Running::start(&mut command);
     assert!(server.table.contains(&format!("\n  socket    {path}\n")), "{}", server.table);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let mut stream = UnixStream::connect(&path).unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = exchange(UnixStream::connect(&path).unwrap(), &last_get("/healthz")).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    // The server would wait for this end of the connection.
-    drop(stream);
     server.signal("TERM");
     assert!(server.wait().0.success());
     assert!(!fs::exists(&path).unwrap());

@@ -1,14 +1,14 @@
 //! SIGHUP, with flags and environment variables alone: the files that they name are read again.
 
-use sinews_testkit::TestCertificate;
+use sinews_testkit::{TestCertificate, process};
 use std::io::{BufRead, BufReader, Lines};
 use std::process::ChildStderr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::auth::{SECRET, keys, post, status, token};
 use crate::directory::Directory;
 use crate::reference::{self, ReferenceSetting};
-use crate::support::{Running, TIMEOUT, program, unused_address};
+use crate::support::{Running, TIMEOUT, program, until, unused_address};
 use crate::tls;
 
 type Log = Lines<BufReader<ChildStderr>>;
@@ -44,12 +44,11 @@ fn signal_during_the_start_has_no_effect() {
     while std::fs::read_dir(&tasks).is_ok_and(|tasks| tasks.count() < 2) {
         assert!(Instant::now() < deadline);
     }
-    while std::net::TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "it has ended");
-        let status = std::process::Command::new("kill").args(["-s", "HUP", &child.id().to_string()]).status();
-        assert!(status.unwrap().success());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the server listens", || {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        assert!(process::signal(child.id(), "HUP"));
+        std::net::TcpStream::connect(address).is_ok()
+    });
     assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
@@ -59,8 +58,7 @@ fn signal_during_the_start_has_no_effect() {
 fn files_of_flags_and_variables_are_read_again() {
     let directory = Directory::new();
     let made = TestCertificate::new();
-    let (certificate, key) =
-        (directory.write("a.pem", &made.pem()), directory.write("a.key", &made.key_pem()));
+    let (certificate, key) = directory.write_tls(&made);
     let secret = directory.write("secret", SECRET);
     let former = "k".repeat(32);
     let keys = directory.write("keys", &format!("a {former} publish\n"));

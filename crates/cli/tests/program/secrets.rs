@@ -2,11 +2,12 @@
 //! every other one a URL with a password, and the log, errors, `/metrics` and `sinews config check` are searched for it.
 
 use std::fs::File;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use sinews_testkit::{exchange, last_get};
 
 use crate::directory::Directory;
 use crate::reference::{self, ReferenceSetting};
@@ -104,12 +105,9 @@ fn run(directory: &Directory, mut command: Command, id: usize) -> String {
 }
 
 fn get_metrics(address: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    exchange(stream, &last_get("/metrics")).unwrap()
 }
 
 /// The lines of an output with a part of the secret.

@@ -10,18 +10,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sinews_testkit::{exchange, last_get, process};
+
 use crate::directory::Directory;
-use crate::support::{Running, TIMEOUT, program, unused_address};
+use crate::support::{Running, TIMEOUT, program, until, unused_address};
 
 /// The text between two markers of an answer.
 fn get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    exchange(stream, &last_get(path)).unwrap()
 }
 
 fn dropped_lines(address: SocketAddr) -> u64 {
@@ -32,11 +30,7 @@ fn dropped_lines(address: SocketAddr) -> u64 {
 
 /// Waits until the server answers, without its table of addresses.
 fn wait_until_healthy(address: SocketAddr) {
-    let deadline = Instant::now() + TIMEOUT;
-    while TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < deadline, "the server does not listen");
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("the server listens", || TcpStream::connect(address).is_ok());
     assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 "));
 }
 
@@ -45,16 +39,11 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The exit of the server, although nothing reads its output.
 fn wait_for_exit(child: &mut Child) {
-    let deadline = Instant::now() + TIMEOUT;
-    while child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "the server does not stop");
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("the server stops", || child.try_wait().unwrap().is_some());
 }
 
 fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
-    assert!(status.unwrap().success());
+    assert!(process::signal(child.id(), name));
 }
 
 struct KillOnDrop(Child);
@@ -83,9 +72,7 @@ fn stalled_reader_of_the_log_stops_no_client_and_learns_the_number_of_dropped_li
     let mut stream = server.connect();
     let requests = format!("GET /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(10);
     let mut answers = BufReader::new(stream.try_clone().unwrap());
-    let deadline = Instant::now() + TIMEOUT;
-    while dropped_lines(address) < 50 {
-        assert!(Instant::now() < deadline, "no line is dropped");
+    until("lines are dropped", || {
         for _ in 0..20 {
             stream.write_all(requests.as_bytes()).unwrap();
             for _ in 0..10 {
@@ -96,7 +83,8 @@ fn stalled_reader_of_the_log_stops_no_client_and_learns_the_number_of_dropped_li
                 }
             }
         }
-    }
+        dropped_lines(address) >= 50
+    });
     assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 "));
     let dropped = dropped_lines(address);
     let lines = BufReader::new(server.child.stderr.take().unwrap()).lines();
@@ -176,16 +164,13 @@ fn file_that_stalls_a_reload_delays_no_signal() {
     assert!(Command::new("mkfifo").arg(&secret).status().unwrap().success());
     // One is being read, one waits, and one is too many.
     let mut log = BufReader::new(server.child.stderr.take().unwrap()).lines();
-    let deadline = Instant::now() + TIMEOUT;
-    let mut is_reported = false;
-    while !is_reported {
-        assert!(Instant::now() < deadline);
+    until("the stalled reload is reported", || {
         for _ in 0..3 {
             server.signal("HUP");
             thread::sleep(Duration::from_millis(50));
         }
-        is_reported = log.next().unwrap().unwrap().contains("still reads files");
-    }
+        log.next().unwrap().unwrap().contains("still reads files")
+    });
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));
     server.signal("TERM");
     wait_for_exit(&mut server.child);
@@ -196,9 +181,8 @@ fn file_that_stalls_a_reload_delays_no_signal() {
 #[cfg(target_os = "linux")]
 #[test]
 fn server_writes_to_no_pipe_or_file_but_its_outputs_and_streams() {
-    let directory = Directory::new();
-    let streams = directory.path("streams");
-    let server = Running::serve(&["--streams", &streams, "--streams-topics", "a", "--access-log"]);
+    let server = Running::serve(&["--streams", "$DIR/streams", "--streams-topics", "a", "--access-log"]);
+    let streams = server.directory.path("streams");
     assert!(server.request("POST /topics/a HTTP/1.1", "1").starts_with("HTTP/1.1 200 "));
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();

@@ -2,11 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{PROGRAM, Running, Socket, clean, fails, program, program_with_descriptors};
+use crate::support::{PROGRAM, Running, Socket, fails, program, program_at, program_with_descriptors};
 
 #[test]
 fn default_start_serves_all_routes_of_the_table() {
@@ -261,9 +260,9 @@ fn server_warns_of_few_descriptors_and_survives_their_exhaustion() {
 
 #[test]
 fn descriptor_limit_is_raised_to_the_hard_limit() {
-    let mut shell = Command::new("sh");
+    let mut shell = program_at("sh", None);
     shell.args(["-c", "ulimit -Sn 100 && ulimit -Hn 3000 && exec \"$@\"", "sh", PROGRAM]);
-    let server = Running::start(clean(shell).args(["--listen", "127.0.0.1:0", "--threads", "1"]));
+    let server = Running::start(shell.args(["--listen", "127.0.0.1:0", "--threads", "1"]));
     assert!(server.table.contains(" 3000 descriptors"), "{}", server.table);
     let many: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200 "));

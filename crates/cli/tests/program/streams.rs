@@ -5,9 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::{Value, json};
 use sinews_stream::record::{self, RecordBuilder, ValueKind};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
-use crate::config::Directory;
 use crate::protocol::Client;
 use crate::support::{Running, Socket, TIMEOUT, body};
 
@@ -22,30 +21,18 @@ mod report;
 pub(crate) mod store;
 mod topics;
 
-/// A server with streams in a temporary directory.
-struct Server {
-    running: Running,
-    _directory: Directory,
+/// A server with streams in its directory, also over plain TCP.
+fn serve(arguments: &[&str]) -> Running {
+    let streams = ["--streams", "$DIR/streams", "--streams-listen", "127.0.0.1:0"];
+    Running::serve(&[&streams, arguments].concat())
 }
 
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let directory = Directory::new();
-        let path = directory.path("streams");
-        let running =
-            Running::serve(&[&["--streams", &path, "--streams-listen", "127.0.0.1:0"], arguments].concat());
-        Self { running, _directory: directory }
-    }
-
+impl Running {
     /// The address of the plain TCP protocol.
     fn plain(&self) -> SocketAddr {
-        plain_address(&self.running)
+        let address = self.table.lines().find_map(|line| line.split_once("tcp://")).expect("an address").1;
+        address.parse().unwrap()
     }
-}
-
-fn plain_address(running: &Running) -> SocketAddr {
-    let address = running.table.lines().find_map(|line| line.split_once("tcp://")).expect("an address").1;
-    address.parse().unwrap()
 }
 
 impl Client {
@@ -103,16 +90,16 @@ impl BinaryMessage {
 const ANY: u16 = u16::MAX;
 
 impl Binary {
-    fn websocket(server: &Server, stream: &str) -> Self {
+    fn websocket(server: &Running, stream: &str) -> Self {
         let offer = "Sec-WebSocket-Protocol: sinews.stream.v1\r\n";
-        let socket = server.running.try_websocket(&format!("/streams/{stream}"), offer).expect("a socket");
+        let socket = server.try_websocket(&format!("/streams/{stream}"), offer).expect("a socket");
         assert!(socket.head.contains("Sec-WebSocket-Protocol: sinews.stream.v1\r\n"));
         let mut client = Self::WebSocket(Box::new(socket));
         assert_eq!(client.receive_message().op, 128);
         client
     }
 
-    fn plain(server: &Server, stream: &str) -> Self {
+    fn plain(server: &Running, stream: &str) -> Self {
         Self::plain_at(server.plain(), stream)
     }
 
@@ -129,7 +116,7 @@ impl Binary {
     }
 
     /// One client of each transport.
-    fn both(server: &Server, stream: &str) -> [Self; 2] {
+    fn both(server: &Running, stream: &str) -> [Self; 2] {
         [Self::websocket(server, stream), Self::plain(server, stream)]
     }
 
@@ -219,9 +206,9 @@ fn records(values: &[&[u8]]) -> Vec<u8> {
 
 #[test]
 fn posted_records_are_read_with_get() {
-    let server = Server::start(&[]);
+    let server = serve(&[]);
     let post = |path: &str, kind: &str, text: &str| {
-        server.running.request(&format!("POST {path} HTTP/1.1\r\nContent-Type: {kind}"), text)
+        server.request(&format!("POST {path} HTTP/1.1\r\nContent-Type: {kind}"), text)
     };
     let answer = post("/streams/orders?key=k%201", "text/plain", "hello");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -237,7 +224,7 @@ fn posted_records_are_read_with_get() {
     let answer = post("/streams/orders", "application/json", " {\"b\": 2} ");
     assert_eq!(body(&answer)["offset"], 10);
 
-    let answer = server.running.get("/streams/orders?from=0&max=5");
+    let answer = server.get("/streams/orders?from=0&max=5");
     assert!(answer.contains("Content-Type: application/x-ndjson"), "{answer}");
     let lines: Vec<Value> = answer
         .split_once("\r\n\r\n")
@@ -261,16 +248,16 @@ fn posted_records_are_read_with_get() {
             json!({"partition": 0, "offset": 4, "data": {"a": 1}}),
         ]
     );
-    let last = server.running.get("/streams/orders?from=10");
+    let last = server.get("/streams/orders?from=10");
     assert!(last.ends_with("\"data\":{\"b\": 2}}\n"), "{last}");
-    let list = body(&server.running.get("/streams"));
+    let list = body(&server.get("/streams"));
     assert_eq!(list["streams"][0]["stream"], "orders");
     assert_eq!(list["streams"][0]["partitions"][0]["end"], 11);
 }
 
 #[test]
 fn invalid_posts_and_reads_are_rejected() {
-    let server = Server::start(&[]);
+    let server = serve(&[]);
     for (request, text, status, reply) in [
         ("POST /streams/a?ack=tape", "x", 400, "ack must be"),
         ("POST /streams/a?partition=x", "x", 400, "partition must be a number"),
@@ -290,7 +277,7 @@ fn invalid_posts_and_reads_are_rejected() {
     ] {
         let head =
             if request.contains("HTTP/1.1") { request.to_owned() } else { format!("{request} HTTP/1.1") };
-        let answer = server.running.request(&head, text);
+        let answer = server.request(&head, text);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
         assert!(answer.contains(reply), "{request}: {answer}");
     }
@@ -305,9 +292,9 @@ fn invalid_posts_and_reads_are_rejected() {
 
 #[test]
 fn streams_are_served_in_json() {
-    let server = Server::start(&[]);
-    let mut here = Client::at(&server.running, "/streams/news");
-    let mut anywhere = Client::at(&server.running, "/ws");
+    let server = serve(&[]);
+    let mut here = Client::at(&server, "/streams/news");
+    let mut anywhere = Client::at(&server, "/ws");
     let ack = here.request(json!({"op": "append", "id": 1, "data": "one"}));
     assert_eq!(ack, json!({"op": "ack", "id": 1, "stream": "news", "partition": 0, "offset": 0, "count": 1}));
     let many = json!({"op": "append", "id": 2, "stream": "news", "ack": "memory",
@@ -322,10 +309,7 @@ fn streams_are_served_in_json() {
         (&received["records"][0]["key"], &received["records"][1]["b64"]),
         (&json!("k"), &json!("AP8="))
     );
-    assert_eq!(
-        (&received["next"], &received["end"], &received["stream"]),
-        (&json!(3), &json!(3), &json!("news"))
-    );
+    assert_fields(&received, json!({"next": 3, "end": 3, "stream": "news"}));
     // Later records follow, without an acknowledgement, since no id was sent.
     here.send_message(&json!({"op": "append", "data": "four"}));
     assert_eq!(anywhere.records(1), [(0, 3, json!("four"))]);
@@ -361,20 +345,16 @@ fn streams_are_served_in_json() {
 
 #[test]
 fn unacknowledged_producer_receives_rejections() {
-    let server = Server::start(&["--streams-segment-bytes", "64k"]);
-    let mut json = Client::at(&server.running, "/streams/s");
+    let server = serve(&["--streams-segment-bytes", "64k"]);
+    let mut json = Client::at(&server, "/streams/s");
     let mut binary = Binary::plain(&server, "s");
     let large = "x".repeat(40_000);
     let taken = json.request(json!({"op": "append", "id": 1, "ack": "none", "data": large}));
     assert_eq!(taken, json!({"op": "ack", "id": 1, "stream": "s", "count": 1}), "no offset yet");
     // The next segment cannot be created when the first one is full.
-    std::fs::remove_dir_all(server._directory.path("streams/streams/s/0")).unwrap();
+    std::fs::remove_dir_all(server.directory.path("streams/streams/s/0")).unwrap();
     let failed = |received: &Value, id: Value| {
-        assert_eq!(
-            (&received["op"], &received["code"], &received["id"]),
-            (&json!("error"), &json!(503), &id),
-            "{received}"
-        );
+        assert_fields(received, json!({"op": "error", "code": 503, "id": id}));
     };
     // Without an id only failures are answered, including failures after acceptance.
     failed(&json.request(json!({"op": "append", "data": large})), Value::Null);
@@ -385,12 +365,12 @@ fn unacknowledged_producer_receives_rejections() {
 
 #[test]
 fn damage_on_disk_is_reported_as_a_gap() {
-    let server = Server::start(&[]);
-    let mut json = Client::at(&server.running, "/streams/s");
+    let server = serve(&[]);
+    let mut json = Client::at(&server, "/streams/s");
     for batch in [json!([{"data": "a"}, {"data": "harmed"}, {"data": "c"}]), json!([{"data": "d"}])] {
         assert_eq!(json.request(json!({"op": "append", "id": 1, "records": batch}))["op"], "ack");
     }
-    let path = server._directory.path("streams/streams/s/0");
+    let path = server.directory.path("streams/streams/s/0");
     let mut files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     let path = files.find(|path| path.extension().is_some_and(|name| name == "log")).unwrap();
     let bytes = std::fs::read(&path).unwrap();
@@ -405,20 +385,20 @@ fn damage_on_disk_is_reported_as_a_gap() {
     assert_eq!(json.receive_message(), gap);
     assert_eq!(json.records(1), [(0, 3, json!("d"))]);
     // A single read shows by its offsets which records are missing.
-    let read = Client::at(&server.running, "/streams/s").request(json!({"op": "read", "id": 3, "offset": 0}));
+    let read = Client::at(&server, "/streams/s").request(json!({"op": "read", "id": 3, "offset": 0}));
     let offsets: Vec<_> = read["records"].as_array().unwrap().iter().map(|it| &it["offset"]).collect();
     assert_eq!((offsets, &read["next"]), (vec![&json!(0), &json!(3)], &json!(4)));
-    let lines = server.running.get("/streams/s");
+    let lines = server.get("/streams/s");
     assert!(lines.contains("\"offset\":0") && !lines.contains("\"offset\":1"), "{lines}");
     assert!(lines.contains("\"offset\":3"), "{lines}");
 }
 
 #[test]
 fn catching_up_continues_into_following_without_a_gap() {
-    let server = Server::start(&["--threads", "2"]);
+    let server = serve(&["--threads", "2"]);
     const COUNT: usize = 3_000;
     let mut producer = Binary::plain(&server, "s");
-    let mut early = Client::at(&server.running, "/streams/s");
+    let mut early = Client::at(&server, "/streams/s");
     assert_eq!(early.request(json!({"op": "consume", "id": 1, "from": "earliest"}))["op"], "ack");
     for number in 0..COUNT as u64 {
         let large = vec![b'x'; (number as usize * 37) % 2_000];
@@ -455,7 +435,7 @@ fn catching_up_continues_into_following_without_a_gap() {
 
 #[test]
 fn binary_messages_work_as_documented_over_both_transports() {
-    let server = Server::start(&["--streams-partitions", "3"]);
+    let server = serve(&["--streams-partitions", "3"]);
     for (at, mut client) in Binary::both(&server, "t").into_iter().enumerate() {
         let first = at as u64 * 8;
         for (id, ack) in [(10, 1), (11, 2), (12, 3)] {
@@ -531,7 +511,7 @@ fn assert_error(received: &BinaryMessage, id: u32, code: u16) {
 
 #[test]
 fn client_without_hello_is_rejected() {
-    let server = Server::start(&[]);
+    let server = serve(&[]);
     let mut stream = TcpStream::connect(server.plain()).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(&[8, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0]).unwrap();
@@ -548,7 +528,7 @@ fn client_without_hello_is_rejected() {
 
 #[test]
 fn stalled_reader_uses_no_memory_and_loses_no_record() {
-    let server = Server::start(&["--threads", "1"]);
+    let server = serve(&["--threads", "1"]);
     for (mut reader, name) in Binary::both(&server, "slow").into_iter().zip(["websocket", "plain"]) {
         let mut producer = Binary::plain(&server, name);
         reader = match reader {
@@ -563,7 +543,7 @@ fn stalled_reader_uses_no_memory_and_loses_no_record() {
             producer.send_message(1, 2, ANY, 1, &records(&[&value]));
             assert_eq!(producer.receive_message().op, 129, "acknowledged without readers");
         }
-        let metrics = server.running.get("/metrics");
+        let metrics = server.get("/metrics");
         let queued = metrics.lines().find_map(|line| line.strip_prefix("sinews_queued_bytes ")).unwrap();
         assert!(queued.parse::<u64>().unwrap() < 2 << 20, "{queued} bytes queued");
         for (expected, (offset, value)) in (0_u64..).zip(reader.records(COUNT)) {

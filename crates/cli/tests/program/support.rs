@@ -1,39 +1,34 @@
 //! Starts the program, and connects clients to it.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
-use sinews_proto::Role;
-use sinews_testkit::{Frame, Reader, Reply};
-use tempfile::TempDir;
+use sinews_testkit::{BodyReader, Frame, RawSocket, Reply, ServeProcess, exchange, last_get, process};
+pub(crate) use sinews_testkit::{TIMEOUT, until};
 
+use crate::config::Directory;
 pub(crate) use crate::ports::unused_address;
-
-/// Longer than any step takes on a busy machine.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sinews");
 
 /// The program without variables of the test's environment.
 pub(crate) fn program() -> Command {
-    clean(Command::new(PROGRAM))
+    program_at(PROGRAM, None)
 }
 
-/// The program in a shell that first lowers both limits of descriptors.
+/// The program with limits of descriptors.
 pub(crate) fn program_with_descriptors(limit: u32) -> Command {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh", &limit.to_string(), PROGRAM]);
-    clean(shell)
+    program_at(PROGRAM, Some(limit))
 }
 
-pub(crate) fn clean(mut command: Command) -> Command {
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SINEWS_")) {
-        command.env_remove(name);
-    }
+pub(crate) fn program_at(path: impl AsRef<Path>, descriptors: Option<u32>) -> Command {
+    let mut command = process::program(path, descriptors);
     // The backend under test; without one, the program's default. A test's own flag overrides it.
     if let Ok(backend) = std::env::var("SINEWS_TEST_BACKEND") {
         command.env("SINEWS_BACKEND", backend);
@@ -42,15 +37,6 @@ pub(crate) fn clean(mut command: Command) -> Command {
     command.env("SINEWS_WEBSOCKET_PING_INTERVAL", "1h").env("SINEWS_WEBSOCKET_IDLE_TIMEOUT", "off");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-/// Polls until a condition holds, with pauses for the server.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
-        thread::park_timeout(Duration::from_millis(5));
-    }
 }
 
 /// Runs a command that fails; returns its standard error.
@@ -62,46 +48,57 @@ pub(crate) fn fails(command: &mut Command) -> String {
 
 /// A listening server.
 pub(crate) struct Running {
-    pub(crate) child: Child,
-    pub(crate) stdout: BufReader<ChildStdout>,
-    pub(crate) table: String,
-    pub(crate) address: SocketAddr,
-    /// The temporary directory of the server, which leaves files there when it is killed.
-    _temporary: TempDir,
+    process: ServeProcess,
+    /// Its directory for files of the test and temporary ones, which remain when it is killed.
+    pub(crate) directory: Directory,
+}
+
+impl Deref for Running {
+    type Target = ServeProcess;
+
+    fn deref(&self) -> &Self::Target {
+        &self.process
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.process
+    }
 }
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
-        let temporary = tempfile::tempdir().unwrap();
-        if command.get_envs().all(|(name, _)| name != "TMPDIR") {
-            command.env("TMPDIR", temporary.path());
-        }
-        let mut child = command.spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut table = String::new();
-        while !table.contains("Ctrl-C stops.") {
-            if stdout.read_line(&mut table).unwrap() == 0 {
-                let mut message = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
-                panic!("no table of addresses: {table}{message}");
-            }
-        }
-        let chat = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
-        let address = chat
-            .trim_end_matches('/')
-            .replace("localhost", "127.0.0.1")
-            .parse()
-            .expect("an address with the real port");
-        Self { child, stdout, table, address, _temporary: temporary }
+        Self::start_with(command, Directory::new())
     }
 
+    fn start_with(command: &mut Command, directory: Directory) -> Self {
+        if command.get_envs().all(|(name, _)| name != "TMPDIR") {
+            command.env("TMPDIR", directory.path(""));
+        }
+        Self { process: ServeProcess::start(command).unwrap(), directory }
+    }
+
+    /// Starts a server, with its own directory in place of `$DIR` in its arguments.
     pub(crate) fn serve(arguments: &[&str]) -> Self {
-        Self::start(program().args(["serve", "--listen", "127.0.0.1:0"]).args(arguments))
+        let directory = Directory::new();
+        let arguments = arguments.iter().map(|argument| directory.fill(argument));
+        let mut command = program();
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
+        Self::start_with(&mut command, directory)
+    }
+
+    /// Starts a server with a configuration file, in which its own directory is in place of `$DIR`.
+    pub(crate) fn configured(file: &str) -> Self {
+        let directory = Directory::new();
+        directory.write("sinews.toml", &directory.fill(file));
+        let mut command = program();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config", &directory.path("sinews.toml")]);
+        Self::start_with(&mut command, directory)
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        assert!(process::signal(self.child.id(), name));
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -114,24 +111,22 @@ impl Running {
 
     /// The answer to a request on a new connection.
     pub(crate) fn request(&self, head: &str, body: &str) -> String {
+        let lines = format!("Host: localhost\r\nContent-Length: {}\r\nConnection: close", body.len());
+        exchange(self.connect(), &format!("{head}\r\n{lines}\r\n\r\n{body}")).unwrap()
+    }
+
+    /// A response with these header lines whose body is read as it arrives.
+    pub(crate) fn stream(&self, path: &str, lines: &str) -> BodyReader<TcpStream> {
         let mut stream = self.connect();
-        let len = body.len();
-        let request =
-            format!("{head}\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}");
-        // In one write, since a server that rejects the request may close before a second one.
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").unwrap();
+        BodyReader::new(stream)
     }
 
     /// The counters and gauges that are not zero, if the server answers.
     fn counters(&self) -> Option<String> {
-        let mut stream = TcpStream::connect(self.address).ok()?;
+        let stream = TcpStream::connect(self.address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
+        let answer = exchange(stream, &last_get("/metrics")).ok()?;
         let is_shown =
             |line: &&str| line.starts_with("sinews_") && !line.contains("_bucket{") && !line.ends_with(" 0");
         Some(answer.lines().filter(is_shown).map(|line| format!("{line}\n")).collect())
@@ -142,7 +137,6 @@ impl Running {
     }
 
     /// Whether `/readyz` reports that it is ready.
-    #[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
     pub(crate) fn is_ready(&self) -> bool {
         self.get("/readyz").starts_with("HTTP/1.1 200 ")
     }
@@ -160,6 +154,19 @@ impl Running {
 
     pub(crate) fn try_websocket(&self, path: &str, lines: &str) -> Result<Socket, String> {
         self.try_websocket_at(path, "localhost", lines)
+    }
+
+    /// Opens connections at once: all handshakes are sent before the first answer is read.
+    #[cfg(any(feature = "nats", feature = "redis"))]
+    pub(crate) fn websockets(&self, path: &str, count: usize) -> Vec<Socket> {
+        let start = |_| {
+            let mut stream = self.connect();
+            stream.write_all(sinews_testkit::handshake(path, "localhost", "").as_bytes()).unwrap();
+            stream
+        };
+        let streams: Vec<TcpStream> = (0..count).map(start).collect();
+        let answered = |stream| Socket(RawSocket::answered(stream).unwrap().expect("an upgrade"));
+        streams.into_iter().map(answered).collect()
     }
 
     /// Whether the server closes a browser's WebSocket because its origin may not connect.
@@ -204,11 +211,21 @@ impl Drop for Running {
     }
 }
 
-pub(crate) struct Socket {
-    pub(crate) stream: TcpStream,
-    pub(crate) head: String,
-    reader: Reader,
-    replies: Vec<Reply>,
+/// A WebSocket that answers no pings.
+pub(crate) struct Socket(RawSocket<TcpStream>);
+
+impl Deref for Socket {
+    type Target = RawSocket<TcpStream>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Socket {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 impl Socket {
@@ -216,28 +233,12 @@ impl Socket {
     ///
     /// # Errors
     /// The head of a rejection.
-    pub(crate) fn upgrade(
-        mut stream: TcpStream,
-        path: &str,
-        host: &str,
-        lines: &str,
-    ) -> Result<Self, String> {
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{lines}\r\n"
-        );
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).unwrap();
-        if !head.starts_with("HTTP/1.1 101 ") {
-            return Err(head);
-        }
-        Ok(Self { stream, head, reader: Reader::new(Role::Server, None), replies: Vec::new() })
+    pub(crate) fn upgrade(stream: TcpStream, path: &str, host: &str, lines: &str) -> Result<Self, String> {
+        RawSocket::open(stream, path, host, lines).unwrap().map(Self)
+    }
+
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.0.stream
     }
 
     /// Sets the size of the kernel's receive buffer, which would grow while the client does not read.
@@ -246,7 +247,7 @@ impl Socket {
     }
 
     pub(crate) fn send(&mut self, frame: &Frame) {
-        self.stream.write_all(&frame.encode(Role::Client)).unwrap();
+        self.0.send(frame).unwrap();
     }
 
     /// Sends a message of a protocol in JSON.
@@ -268,26 +269,17 @@ impl Socket {
     }
 
     pub(crate) fn next(&mut self) -> Option<Reply> {
-        self.try_next().unwrap()
+        self.receive().unwrap()
     }
+}
 
-    /// The next reply; `None` at the end.
-    ///
-    /// # Errors
-    /// The transport has failed.
-    pub(crate) fn try_next(&mut self) -> std::io::Result<Option<Reply>> {
-        while self.replies.is_empty() {
-            let mut chunk = [0; 4096];
-            let count = match self.stream.read(&mut chunk) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read?,
-            };
-            if count == 0 {
-                return Ok(None);
-            }
-            self.replies.extend(self.reader.read(&chunk[..count]).unwrap());
+/// The next message of a response with lines, after the welcome.
+pub(crate) fn next_line(body: &mut BodyReader<TcpStream>) -> Value {
+    loop {
+        let message: Value = serde_json::from_str(&body.line().unwrap()).unwrap();
+        if message["op"] != "welcome" {
+            return message;
         }
-        Ok(Some(self.replies.remove(0)))
     }
 }
 

@@ -35,8 +35,7 @@ pub(crate) fn get(server: &Running, name: &str, trusted: &[&TestCertificate]) ->
 #[test]
 fn all_routes_are_served_over_tls() {
     let (made, directory) = (TestCertificate::new(), Directory::new());
-    let (certificate, key) =
-        (directory.write("a.pem", &made.pem()), directory.write("a.key", &made.key_pem()));
+    let (certificate, key) = directory.write_tls(&made);
     let mut command = program();
     command.args(["--listen", "0.0.0.0:0", "--tls-certificate", &certificate, "--tls-key", &key]);
     let server = Running::start(&mut command);

@@ -1,20 +1,18 @@
 //! Webhooks: an application that receives events, fails, is slow, or is away.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::hmac;
 use serde_json::{Value, json};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields, until_equal};
 
 use crate::cluster::broker::{FakeBroker, WireProtocol};
-use crate::config::Directory;
-use crate::hooks::{AppAnswer, AppRequest, Application, is_signed, serve};
-use crate::protocol::Client;
-use crate::support::{Running, Socket, TIMEOUT, until, unused_address};
+use crate::hooks::{AppAnswer, AppRequest, Application, is_signed, permits, serve};
+use crate::protocol::{Client, connected};
+use crate::support::{Running, Socket, until, unused_address};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -65,18 +63,13 @@ fn join(client: &mut Client, topic: &str, member: &str) {
 }
 
 fn wait_for_metric(server: &Running, name: &str, value: &str) {
-    let begin = Instant::now();
-    while server.metric(name) != value {
-        assert!(begin.elapsed() < TIMEOUT, "{name} is {}, not {value}", server.metric(name));
-        std::thread::park_timeout(std::time::Duration::from_millis(5));
-    }
+    until_equal(name, value, || server.metric(name));
 }
 
 #[test]
 fn events_of_topics_members_messages_and_connections_are_sent() {
-    let directory = Directory::new();
     let app = accepting();
-    let server = serve(&directory, &webhook("app", &app, ""));
+    let server = serve(&webhook("app", &app, ""));
     let mut anna = Client(server.websocket("/ws"));
     let connection = anna.receive_message()["connection"].clone();
     subscribe(&mut anna, "chat.a");
@@ -86,7 +79,7 @@ fn events_of_topics_members_messages_and_connections_are_sent() {
     assert_eq!(joined["member"], json!({"id": "anna", "info": {"name": "anna"}}));
     publish(&mut anna, "chat.b", &json!({"text": "hello"}));
     let message = &events(&app, 1)[0];
-    assert_eq!((&message["topic"], &message["data"]), (&json!("chat.b"), &json!({"text": "hello"})));
+    assert_fields(message, json!({"topic": "chat.b", "data": {"text": "hello"}}));
     assert_eq!(message["connection"], connection);
     assert!(server.request("POST /topics/chat.b HTTP/1.1", "plain").starts_with("HTTP/1.1 200 "));
     assert_eq!(events(&app, 1)[0]["data"], "plain");
@@ -100,10 +93,7 @@ fn events_of_topics_members_messages_and_connections_are_sent() {
     let expected = ["connection_closed ", "member_left chat.a", "topic_vacated chat.a"];
     assert_eq!(different, expected.map(str::to_owned).into());
     let closed = ended.iter().find(|event| event["event"] == "connection_closed").unwrap();
-    assert_eq!(
-        (&closed["connection"], &closed["code"], &closed["path"]),
-        (&connection, &json!(4001), &json!("/ws"))
-    );
+    assert_fields(closed, json!({"connection": connection, "code": 4001, "path": "/ws"}));
     assert_eq!(closed["address"], "127.0.0.1");
     let delivered = "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}";
     wait_for_metric(&server, delivered, "9");
@@ -112,11 +102,10 @@ fn events_of_topics_members_messages_and_connections_are_sent() {
 
 #[test]
 fn webhook_receives_the_events_and_topics_that_it_names() {
-    let directory = Directory::new();
     let [messages, topics] = [(); 2].map(|()| accepting());
     let file = webhook("messages", &messages, "events = [\"client_message\"]\ntopics = [\"chat.>\"]")
         + &webhook("topics", &topics, "events = [\"topic_occupied\", \"topic_vacated\"]\nbatch = 2");
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let [mut client, mut publisher] = [(); 2].map(|()| Client::connect(&server));
     for topic in ["other", "chat.a"] {
         subscribe(&mut client, topic);
@@ -132,11 +121,7 @@ fn webhook_receives_the_events_and_topics_that_it_names() {
 }
 
 /// Sends a message to a server whose application answers the first requests so; returns all requests up to success.
-fn attempts(
-    directory: &Directory,
-    more: &str,
-    answers: impl Fn(usize) -> AppAnswer + Send + Sync + 'static,
-) -> Vec<AppRequest> {
+fn attempts(more: &str, answers: impl Fn(usize) -> AppAnswer + Send + Sync + 'static) -> Vec<AppRequest> {
     let (count, is_done) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let done = Arc::clone(&is_done);
     let app = Application::start(move |_| {
@@ -148,7 +133,7 @@ fn attempts(
         answer
     });
     let file = webhook("app", &app, &format!("events = [\"client_message\"]\n{more}"));
-    let server = serve(directory, &file);
+    let server = serve(&file);
     publish(&mut Client::connect(&server), "a", &json!(1));
     wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}", "1");
     let count = is_done.load(Ordering::Acquire);
@@ -170,19 +155,19 @@ fn check_attempts(all: &[AppRequest], count: usize) {
 
 #[test]
 fn errors_are_retried_with_the_same_ids() {
-    let all = attempts(&Directory::new(), "", |number| AppAnswer::Status(if number < 2 { 500 } else { 200 }));
+    let all = attempts("", |number| AppAnswer::Status(if number < 2 { 500 } else { 200 }));
     check_attempts(&all, 3);
 }
 
 #[test]
 fn redirects_are_not_followed_and_are_retried() {
-    let all = attempts(&Directory::new(), "", |number| AppAnswer::Status(if number < 1 { 302 } else { 200 }));
+    let all = attempts("", |number| AppAnswer::Status(if number < 1 { 302 } else { 200 }));
     check_attempts(&all, 2);
 }
 
 #[test]
 fn interrupted_answers_are_retried() {
-    let all = attempts(&Directory::new(), "", |number| match number {
+    let all = attempts("", |number| match number {
         0 => AppAnswer::Half,
         1 => AppAnswer::Hangup,
         _ => AppAnswer::Status(200),
@@ -192,9 +177,8 @@ fn interrupted_answers_are_retried() {
 
 #[test]
 fn application_that_hangs_times_out_and_is_asked_again() {
-    let (_permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
-    let all = attempts(&Directory::new(), "timeout = \"300ms\"", move |number| match number {
+    let (_permit, permits) = permits();
+    let all = attempts("timeout = \"300ms\"", move |number| match number {
         0 => AppAnswer::Wait(Arc::clone(&permits), json!({})),
         _ => AppAnswer::Status(200),
     });
@@ -205,10 +189,9 @@ fn application_that_hangs_times_out_and_is_asked_again() {
 
 #[test]
 fn rejected_events_are_not_sent_again() {
-    let directory = Directory::new();
     let status = |request: &AppRequest| request.json()["events"][0]["data"].as_u64().unwrap();
     let app = Application::start(move |request| AppAnswer::Status(status(request) as u16));
-    let server = serve(&directory, &webhook("app", &app, "events = [\"client_message\"]\nbatch = 1"));
+    let server = serve(&webhook("app", &app, "events = [\"client_message\"]\nbatch = 1"));
     let mut client = Client::connect(&server);
     let statuses = [400, 413, 422, 200];
     statuses.iter().for_each(|status| publish(&mut client, "a", &json!(status)));
@@ -221,9 +204,7 @@ fn rejected_events_are_not_sent_again() {
 
 #[test]
 fn of_a_rejected_batch_only_the_rejected_event_is_dropped() {
-    let directory = Directory::new();
-    let (permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (permit, permits) = permits();
     // As an application that limits the size of a request: the first request waits, and the events behind it gather.
     let app = Application::start(move |request| match &request.json()["events"][0]["data"] {
         data if data == "first" => AppAnswer::Wait(Arc::clone(&permits), json!({})),
@@ -231,8 +212,7 @@ fn of_a_rejected_batch_only_the_rejected_event_is_dropped() {
         _ => AppAnswer::Status(200),
     });
     let more = "events = [\"client_message\"]\nbatch = 5\nqueue = 5\ntimeout = \"60s\"";
-    let server = serve(&directory, &webhook("app", &app, more));
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&webhook("app", &app, more)));
     publish(&mut client, "a", &json!("first"));
     app.request();
     let large = json!("x".repeat(1_000));
@@ -266,9 +246,7 @@ fn of_a_rejected_batch_only_the_rejected_event_is_dropped() {
 
 #[test]
 fn rest_of_a_rejected_batch_is_dropped_with_a_half_that_is_too_old() {
-    let directory = Directory::new();
-    let (permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (permit, permits) = permits();
     let app = Application::start(move |request| {
         let body = request.json();
         match (body["events"][0]["data"].as_u64(), body["events"].as_array().map_or(0, Vec::len)) {
@@ -279,8 +257,7 @@ fn rest_of_a_rejected_batch_is_dropped_with_a_half_that_is_too_old() {
         }
     });
     let more = "events = [\"client_message\"]\nbatch = 5\nretry_time = \"1ms\"\ntimeout = \"60s\"";
-    let server = serve(&directory, &webhook("app", &app, more));
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&webhook("app", &app, more)));
     publish(&mut client, "a", &json!(0));
     app.request();
     (1..=5).for_each(|number| publish(&mut client, "a", &json!(number)));
@@ -299,15 +276,11 @@ fn rest_of_a_rejected_batch_is_dropped_with_a_half_that_is_too_old() {
 
 #[test]
 fn events_wait_while_the_application_is_away_and_arrive_in_order() {
-    let directory = Directory::new();
     let address = unused_address();
     let file = webhook_at("app", &format!("http://{address}/"), "events = [\"client_message\"]");
-    let server = serve(&directory, &file);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&file));
     publish(&mut client, "a", &json!(0));
-    while server.metric("sinews_webhook_retries_total{webhook=\"app\"}") == "0" {
-        std::thread::park_timeout(std::time::Duration::from_millis(5));
-    }
+    until("a request is repeated", || server.metric("sinews_webhook_retries_total{webhook=\"app\"}") != "0");
     for number in 1..20 {
         publish(&mut client, "a", &json!(number));
     }
@@ -319,13 +292,10 @@ fn events_wait_while_the_application_is_away_and_arrive_in_order() {
 
 #[test]
 fn full_queue_drops_events_and_the_next_request_names_their_number() {
-    let directory = Directory::new();
-    let (permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (permit, permits) = permits();
     let app = Application::start(move |_| AppAnswer::Wait(Arc::clone(&permits), json!({})));
     let file = webhook("app", &app, "events = [\"client_message\"]\nbatch = 1\nqueue = 2\ntimeout = \"60s\"");
-    let server = serve(&directory, &file);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&file));
     publish(&mut client, "a", &json!("sent"));
     assert_eq!(app.request().json()["lost"], 0);
     for number in 0..5 {
@@ -343,15 +313,13 @@ fn full_queue_drops_events_and_the_next_request_names_their_number() {
 
 #[test]
 fn short_absence_is_no_event_and_the_end_of_the_server_is() {
-    let directory = Directory::new();
     let app = accepting();
     let file = format!(
         "[webhook.app]\nurl = {:?}\nsecret = {SECRET:?}\ngrace = \"60s\"\n\
          events = [\"topic_occupied\", \"topic_vacated\", \"member_joined\", \"member_left\"]\n",
         app.url("/")
     );
-    let server = serve(&directory, &file);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&file));
     subscribe(&mut client, "t");
     join(&mut client, "t", "anna");
     let mut all = events(&app, 2);
@@ -374,14 +342,12 @@ fn short_absence_is_no_event_and_the_end_of_the_server_is() {
 
 #[test]
 fn reload_replaces_adds_and_removes_webhooks() {
-    let directory = Directory::new();
     let [first, second, third] = [(); 3].map(|()| accepting());
     let only = "events = [\"client_message\", \"topic_occupied\", \"topic_vacated\"]";
-    let server = serve(&directory, &webhook("app", &first, only));
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&webhook("app", &first, only)));
     subscribe(&mut client, "t");
     assert_eq!(names(&events(&first, 1)), ["topic_occupied t"]);
-    directory.write("sinews.toml", &(webhook("app", &second, only) + &webhook("more", &third, only)));
+    server.directory.write("sinews.toml", &(webhook("app", &second, only) + &webhook("more", &third, only)));
     server.signal("HUP");
     while third.requests.try_recv().is_err() {
         publish(&mut client, "a", &json!(2));
@@ -397,7 +363,7 @@ fn reload_replaces_adds_and_removes_webhooks() {
     for app in [&second, &third] {
         assert_eq!(names(&events(app, 1)), ["topic_vacated t"]);
     }
-    directory.write("sinews.toml", "");
+    server.directory.write("sinews.toml", "");
     server.signal("HUP");
     until("the webhooks are removed", || !server.get("/metrics").contains("sinews_webhook"));
     publish(&mut client, "a", &json!(3));
@@ -407,19 +373,13 @@ fn reload_replaces_adds_and_removes_webhooks() {
 #[test]
 fn each_event_of_a_cluster_is_sent_by_one_node() {
     let broker = FakeBroker::start(WireProtocol::Nats);
-    let directory = Directory::new();
     let app = accepting();
     let nodes = ["a", "b"].map(|name| {
         let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
-        serve(&directory, &(cluster + &webhook("app", &app, "")))
+        serve(&(cluster + &webhook("app", &app, "")))
     });
     // Clients that connect earlier receive a report of the login at the broker.
-    for node in &nodes {
-        let begin = Instant::now();
-        while !node.get("/readyz").starts_with("HTTP/1.1 200 ") {
-            assert!(begin.elapsed() < TIMEOUT);
-        }
-    }
+    nodes.iter().for_each(|node| until("the node is ready", || node.is_ready()));
     let mut clients = nodes.each_ref().map(Client::connect);
     for number in 0..10 {
         let topic = format!("t{number}");
@@ -450,11 +410,10 @@ fn each_event_of_a_cluster_is_sent_by_one_node() {
 #[test]
 fn members_of_a_dead_node_are_reported_by_the_others() {
     let broker = FakeBroker::start(WireProtocol::Redis);
-    let directory = Directory::new();
     let app = accepting();
     let [dead, living] = ["a", "b"].map(|name| {
         let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
-        serve(&directory, &(cluster + &webhook("app", &app, "")))
+        serve(&(cluster + &webhook("app", &app, "")))
     });
     for node in [&dead, &living] {
         wait_for_metric(node, "sinews_webhook_reporters", "2");
@@ -527,11 +486,10 @@ fn users(server: &Running, channel: &str) -> String {
 #[test]
 fn members_of_a_dead_node_are_reported_by_the_others_to_an_app() {
     let broker = FakeBroker::start(WireProtocol::Redis);
-    let directory = Directory::new();
     let backend = accepting();
     let [dead, living] = ["a", "b"].map(|name| {
         let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
-        serve(&directory, &format!("{cluster}{APP}webhooks = [{:?}]\n", backend.url("/")))
+        serve(&format!("{cluster}{APP}webhooks = [{:?}]\n", backend.url("/")))
     });
     for node in [&dead, &living] {
         wait_for_metric(node, "sinews_webhook_reporters", "2");

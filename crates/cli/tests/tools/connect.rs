@@ -10,4 +10,4 @@ mod probe;
 mod record;
 mod request;
 mod route;
-mod support;
+pub(crate) mod support;

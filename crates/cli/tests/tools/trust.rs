@@ -1,11 +1,12 @@
 //! Certificate verification of `sinews bench` and `sinews connect`: both trust the same certificates, and report the
 //! same errors.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use sinews_testkit::TestCertificate;
 
+use crate::connect::support::{Server, tool};
 use crate::directory::Directory;
 
 /// A certificate authority.
@@ -13,12 +14,6 @@ struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Path of its own certificate.
     file: String,
-}
-
-/// `sinews connect --listen` with a certificate, killed on drop.
-struct Server {
-    child: Child,
-    port: String,
 }
 
 impl Authority {
@@ -38,31 +33,13 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let certificate =
             directory.write("certificate.pem", &params.signed_by(&key, &self.issuer).unwrap().pem());
-        Server::start(&certificate, &directory.write("key.pem", &key.serialize_pem()))
+        serve(&certificate, &directory.write("key.pem", &key.serialize_pem()))
     }
 }
 
-impl Server {
-    fn start(certificate: &str, key: &str) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
-        command.args(["connect", "--listen", "127.0.0.1:0", "--echo", "--cert", certificate, "--key", key]);
-        // The server exits at the end of its input.
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (mut said, mut line) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        said.read_line(&mut line).unwrap();
-        // Drain reports of rejected clients, so that the server does not block.
-        std::thread::spawn(move || drop(std::io::copy(&mut said, &mut std::io::sink())));
-        let port = line.trim().trim_end_matches('/').rsplit_once(':').expect("an address").1.to_owned();
-        Self { child, port }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a server with these files.
+fn serve(certificate: &str, key: &str) -> Server {
+    Server::start(&["--echo", "--cert", certificate, "--key", key])
 }
 
 /// The clients, each of which sends a message and expects its echo. Certificate errors are reported immediately,
@@ -76,14 +53,11 @@ const CLIENTS: [&[&str]; 4] = [
 
 /// Runs the client, with `system` as the system's trust store. Returns whether it succeeded, and its error output.
 fn run(client: &[&str], further: &[&str], server: &Server, system: &str) -> (bool, String) {
-    let url = format!("wss://localhost:{}/", server.port);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
-    command.args(client).args(further).arg(&url).env("SSL_CERT_FILE", system).env_remove("SSL_CERT_DIR");
+    let url = server.url.replace("127.0.0.1", "localhost");
+    let mut command = tool(client);
+    command.args(further).arg(&url).env("SSL_CERT_FILE", system).env_remove("SSL_CERT_DIR");
     if client.contains(&"compare") {
         command.arg(&url);
-    }
-    for (name, _) in std::env::vars().filter(|(name, _)| name.to_ascii_lowercase().ends_with("_proxy")) {
-        command.env_remove(name);
     }
     let output = command.stdin(Stdio::null()).output().unwrap();
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
@@ -139,9 +113,8 @@ fn ca_files_are_trusted_in_addition_to_the_system() {
         }
     }
     // A self-signed certificate is its own authority.
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let certificate = directory.write("self.pem", &made.cert.pem());
-    let server = Server::start(&certificate, &directory.write("self.key", &made.signing_key.serialize_pem()));
+    let (certificate, key) = directory.write_tls(&TestCertificate::new());
+    let server = serve(&certificate, &key);
     for client in CLIENTS {
         let nobody = directory.write("nobody.pem", "");
         let (through, said) = run(client, &["--ca", &certificate], &server, &nobody);

@@ -3,8 +3,6 @@
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::thread;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
@@ -12,9 +10,10 @@ use sinews_hub::{Hub, StreamOptions};
 use sinews_stream::broker::{BatchEncoder, BrokerResponse, FlushOutcome, LogSink};
 use sinews_stream::record::Records;
 use sinews_stream::{AppendError, Completer, Durability, Partition, Pending, ReadResult, StartPosition};
+use sinews_testkit::{assert_fields, until};
 
+use crate::support::TestHub;
 use crate::support::test_broker::{self, TestBroker};
-use crate::support::{TIMEOUT, TestHub};
 
 /// The offset of the first record that is published here.
 const FIRST: u64 = 5;
@@ -33,11 +32,7 @@ struct HeldState {
 impl HeldBroker {
     /// Waits until this many appends wait for their acknowledgement.
     fn wait_for(&self, count: usize) {
-        let begin = Instant::now();
-        while self.0.lock().unwrap().held.len() < count {
-            assert!(begin.elapsed() < TIMEOUT, "{count} appends have not arrived within {TIMEOUT:?}");
-            thread::park_timeout(std::time::Duration::from_millis(2));
-        }
+        until(format_args!("{count} appends"), || self.0.lock().unwrap().held.len() >= count);
     }
 
     /// Stores the first append that waits, and delivers its records to the node. Returns its acknowledgement.
@@ -145,7 +140,7 @@ fn publication_is_acknowledged_by_the_broker_and_delivered_when_it_is_stored() {
     let (broker, hub) = hub();
     let (mut publisher, mut subscriber) = (client(&hub), client(&hub));
     let ack = subscriber.request(&json!({ "op": "subscribe", "id": 1, "topic": "orders" }));
-    assert_eq!((&ack["op"], &ack["seq"]), (&json!("ack"), &json!(FIRST)), "{ack}");
+    assert_fields(&ack, json!({"op": "ack", "seq": FIRST}));
     publisher.send(&publication(Some(1), 10));
     publisher.send(&publication(Some(2), 20));
     broker.wait_for(2);
@@ -167,7 +162,7 @@ fn publication_is_acknowledged_by_the_broker_and_delivered_when_it_is_stored() {
     let mut late = client(&hub);
     let resume = |epoch: u64| json!({ "op": "subscribe", "id": 1, "topic": "orders", "from": { "epoch": epoch, "seq": FIRST } });
     let ack = late.request(&resume(1));
-    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(2), &json!(true)), "{ack}");
+    assert_fields(&ack, json!({"replayed": 2, "complete": true}));
     assert_eq!([late.receive(), late.receive()], [message(FIRST + 1, 10), message(FIRST + 2, 20)]);
     let ack = client(&hub).request(&resume(2));
     assert_eq!((&ack["epoch"], &ack["complete"]), (&json!(1), &json!(false)), "another epoch: {ack}");

@@ -4,20 +4,18 @@ mod api;
 mod keys;
 mod rejections;
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use sinews::blocking::{WebSocket, connect};
+use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, observe_nodes};
 use sinews_server::StopHandle;
-use sinews_testkit::BodyReader;
+use sinews_testkit::{TIMEOUT, assert_fields, until};
 
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
-use crate::support::{TIMEOUT, bind, without_timeouts};
+use crate::support::{ask_on, bind, bounded, parse, request, websocket, without_timeouts};
 
 pub(crate) fn options(url: &str) -> ClusterOptions {
     ClusterOptions::parse(url).unwrap()
@@ -56,57 +54,42 @@ impl TestPeer {
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        // A small write waits for no delayed ACK of an earlier one: 40 ms.
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        stream
+        bounded(self.address)
     }
 
-    /// Opens a WebSocket whose reads are bounded.
     fn websocket(&self, path: &str) -> WebSocket<TcpStream> {
-        connect(format!("ws://{}{path}", self.address)).over(self.connect()).open().unwrap().0
+        websocket(self.address, path)
     }
 
-    fn request(&self, head: &str, body: &[u8]) -> String {
+    fn request(&self, head: &str, body: &[u8]) -> (u16, String) {
         self.request_with(head, "", body)
     }
 
-    fn request_with(&self, head: &str, lines: &str, body: &[u8]) -> String {
-        let mut stream = self.connect();
-        let (address, length) = (self.address, body.len());
-        let head = format!(
-            "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}Content-Length: {length}\r\n\r\n"
-        );
-        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+    /// The status and the body of an answer.
+    fn request_with(&self, head: &str, lines: &str, body: &[u8]) -> (u16, String) {
+        let mut answer = request(self.address, head, lines, body);
+        (answer.status(), answer.rest())
     }
 
     fn publish(&self, topic: &str, text: &str) {
-        let answer = self.request(&format!("POST /topics/{topic}"), text.as_bytes());
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let (status, answer) = self.request(&format!("POST /topics/{topic}"), text.as_bytes());
+        assert_eq!(status, 200, "{answer}");
     }
 
     /// The value of a metric.
     fn metric(&self, name: &str) -> u64 {
-        let answer = self.request("GET /metrics", b"");
+        let (_, answer) = self.request("GET /metrics", b"");
         let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("{name} in {answer}")).parse().unwrap()
     }
 
     /// Polls until a condition holds.
     fn until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
-        let begin = std::time::Instant::now();
-        while !condition(self) {
-            assert!(begin.elapsed() < TIMEOUT, "{what}");
-            thread::park_timeout(Duration::from_millis(5));
-        }
+        until(what, || condition(self));
     }
 
     fn is_ready(&self) -> bool {
-        self.request("GET /readyz", b"").starts_with("HTTP/1.1 200 ")
+        self.request("GET /readyz", b"").0 == 200
     }
 
     fn client(&self) -> Client {
@@ -188,10 +171,17 @@ pub(crate) fn for_both(test: impl Fn(FakeBroker) + Sync) {
     });
 }
 
+/// The same with this many nodes.
+fn for_nodes<const N: usize>(test: impl Fn(FakeBroker, [TestPeer; N]) + Sync) {
+    for_both(|broker| {
+        let nodes = [(); N].map(|()| TestPeer::start(&broker));
+        test(broker, nodes);
+    });
+}
+
 #[test]
 fn publications_reach_subscribers_of_all_nodes_once_and_in_order() {
-    for_both(|broker| {
-        let nodes = [(); 3].map(|()| TestPeer::start(&broker));
+    for_nodes(|broker, nodes: [TestPeer; 3]| {
         // Overlapping subscriptions of one node at the broker: duplicates arrive there.
         let mut subscribers = [
             nodes[0].subscriber("chat.1"),
@@ -248,8 +238,7 @@ fn redis_is_asked_for_no_replies_to_publications_if_it_can_omit_them() {
 fn bursts_of_several_publishers_arrive_in_order_beside_commands_of_the_link() {
     const BURSTS: u32 = 200;
     const BURST: u32 = 7;
-    for_both(|broker| {
-        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+    for_nodes(|broker, nodes: [TestPeer; 2]| {
         let mut subscriber = nodes[1].subscriber("order.*");
         broker.wait_for("sinews.t.order.*", 1);
         let publishers: Vec<_> = (0..4)
@@ -283,8 +272,7 @@ fn bursts_of_several_publishers_arrive_in_order_beside_commands_of_the_link() {
 
 #[test]
 fn payloads_are_no_messages_between_nodes() {
-    for_both(|broker| {
-        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+    for_nodes(|broker, nodes: [TestPeer; 2]| {
         let mut subscriber = nodes[1].subscriber("a b.ü*.=");
         broker.wait_for("sinews.t.a=20b.=C3=BC=2A.=3D", 1);
         let texts = ["\r\nMSG sinews.all 1 5\r\nhello\r\n", "*1\r\n$4\r\nQUIT\r\n", "\u{1}\u{2}", ""];
@@ -322,11 +310,8 @@ fn event_streams_are_notified_of_an_outage_and_long_polls_are_not() {
         let node = TestPeer::start(&broker);
         node.until("ready", TestPeer::is_ready);
         let open = |accept: &str| {
-            let mut stream = node.connect();
-            let (address, query) = (node.address, if accept.ends_with("/json") { "?wait=55" } else { "" });
-            write!(stream, "GET /topics/news{query} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n")
-                .unwrap();
-            BodyReader::new(stream)
+            let query = if accept.ends_with("/json") { "?wait=55" } else { "" };
+            ask_on(node.connect(), &format!("/topics/news{query}"), &format!("Accept: {accept}\r\n"))
         };
         let mut events = open("text/event-stream");
         let mut next = |kind: &str| {
@@ -341,7 +326,7 @@ fn event_streams_are_notified_of_an_outage_and_long_polls_are_not() {
         broker.go_down();
         assert_eq!(next("cluster"), json!({ "op": "cluster", "connected": false }));
         let welcome: Value = serde_json::from_str(&open("application/x-ndjson").line().unwrap()).unwrap();
-        assert_eq!((&welcome["op"], &welcome["cluster"]), (&json!("welcome"), &json!(false)));
+        assert_fields(&welcome, json!({"op": "welcome", "cluster": false}));
         broker.come_up();
         assert_eq!(next("cluster"), json!({ "op": "cluster", "connected": true }));
         node.publish("news", "x");
@@ -352,16 +337,15 @@ fn event_streams_are_notified_of_an_outage_and_long_polls_are_not() {
 
 #[test]
 fn local_delivery_continues_while_the_broker_is_away() {
-    for_both(|broker| {
-        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+    for_nodes(|broker, nodes: [TestPeer; 2]| {
         // Earlier clients get a report of the first login.
         nodes.iter().for_each(|node| node.until("ready", TestPeer::is_ready));
         let mut subscribers = [nodes[0].subscriber("news"), nodes[1].subscriber("news")];
         broker.wait_for("sinews.t.news", 2);
         broker.go_down();
         nodes[0].until("the outage is noticed", |node| !node.is_ready());
-        let answer = nodes[0].request("GET /readyz", b"");
-        assert!(answer.contains("the broker of the cluster") && answer.contains(" 503 "), "{answer}");
+        let (status, answer) = nodes[0].request("GET /readyz", b"");
+        assert!(answer.contains("the broker of the cluster") && status == 503, "{status} {answer}");
         nodes[0].publish("news", "local");
         // The report of the outage comes a little later, and on a busy machine before the message.
         let mut received = [subscribers[0].receive_any(), subscribers[0].receive_any()];
@@ -372,7 +356,7 @@ fn local_delivery_continues_while_the_broker_is_away() {
         let ack = nodes[0]
             .client_of_outage()
             .request(&json!({ "op": "publish", "topic": "x", "data": 1, "id": 1 }));
-        assert_eq!((&ack["reached"], &ack["cluster"]), (&json!(0), &json!(false)), "{ack}");
+        assert_fields(&ack, json!({"reached": 0, "cluster": false}));
         assert_eq!(subscribers[1].receive_any()["op"], "cluster");
         // Subscribed during the outage.
         let mut late = nodes[1].subscriber("news.late");
@@ -428,8 +412,7 @@ fn nodes_know_each_other_until_one_leaves() {
 
 #[test]
 fn dashboard_feed_lists_both_nodes_and_the_outage_of_the_broker() {
-    for_both(|broker| {
-        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+    for_nodes(|broker, nodes: [TestPeer; 2]| {
         let feed = nodes[0].websocket("/dashboard/feed");
         let mut feed = Client(feed);
         let mut until = |condition: &dyn Fn(&Value) -> bool| {
@@ -518,8 +501,7 @@ fn presence_covers_all_nodes() {
 
 #[test]
 fn presence_changes_during_an_outage_are_known_afterwards() {
-    for_both(|broker| {
-        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+    for_nodes(|broker, nodes: [TestPeer; 2]| {
         let leaves = nodes[0].joined("room", "leaves");
         let _stays = nodes[0].joined("room", "stays");
         wait_for_presence(&nodes[1], "room", 2, 2);
@@ -552,10 +534,10 @@ fn with_api(broker: &FakeBroker) -> TestPeer {
 impl TestPeer {
     fn api(&self, head: &str, body: &Value) -> Value {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let answer = self.request_with(head, &format!("Authorization: Bearer {KEY}\r\n"), body.as_bytes());
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
-        serde_json::from_str(body).unwrap()
+        let lines = format!("Authorization: Bearer {KEY}\r\n");
+        let (status, body) = self.request_with(head, &lines, body.as_bytes());
+        assert_eq!(status, 200, "{body}");
+        parse(&body)
     }
 }
 
@@ -585,7 +567,7 @@ fn api_lists_and_disconnects_on_all_nodes() {
         let expected = json!([listed("a.1", 2, 0), listed("a.2", 1, 0)]);
         assert_eq!(topics, json!({ "topics": expected }));
         let page = nodes[1].api("GET /api/v1/topics?filter=a.*&limit=1", &Value::Null);
-        assert_eq!((&page["topics"], &page["next"]), (&json!([expected[0]]), &json!("a.1")));
+        assert_fields(&page, json!({"topics": [expected[0]], "next": "a.1"}));
         // Of the other node, from its next heartbeat.
         nodes[1].until("the nodes are counted", |node| nodes_of(node) == [(2, 2), (1, 1)]);
         let published = nodes[0].api("POST /api/v1/publish", &json!({ "topic": "a.2", "data": 1 }));
@@ -684,7 +666,7 @@ fn client_that_was_welcomed_in_a_short_outage_learns_its_end() {
     let mut client = Client(node.websocket("/ws"));
     let welcome = client.receive_any();
     broker.come_up();
-    assert_eq!((&welcome["op"], &welcome["cluster"]), (&json!("welcome"), &json!(false)), "{welcome}");
+    assert_fields(&welcome, json!({"op": "welcome", "cluster": false}));
     // On a slow machine, the outage is reported as well.
     let mut next = client.receive_any();
     if next == json!({ "op": "cluster", "connected": false }) {

@@ -1,17 +1,18 @@
 //! The hub in a program with a route of its own: the code of `examples/embed.rs`, with real clients.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use sinews::blocking::{WebSocket, connect};
+use sinews::blocking::WebSocket;
 use sinews_hub::auth::{Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions};
 use sinews_server::{Router, Server};
+use sinews_testkit::assert_fields;
+
+use crate::support::websocket;
 
 #[path = "../../examples/embed.rs"]
 #[expect(dead_code, reason = "the test calls `serve` in place of `main`")]
@@ -21,27 +22,10 @@ mod example;
 #[expect(dead_code, reason = "the test calls `serve` in place of `main`")]
 mod prices;
 
-/// A connection whose reads are bounded.
-fn bounded(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream
-}
-
 /// The status and the body of an answer.
-fn request(address: SocketAddr, head: &str, body: &str) -> (String, String) {
-    let mut stream = bounded(address);
-    let length = body.len();
-    write!(
-        stream,
-        "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
+fn request(address: SocketAddr, head: &str, body: &str) -> (u16, String) {
+    let mut answer = crate::support::request(address, head, "", body);
+    (answer.status(), answer.rest())
 }
 
 fn receive(client: &mut WebSocket<TcpStream>) -> Value {
@@ -60,23 +44,20 @@ fn embedded_hub_serves_beside_the_routes_of_the_program() {
     });
     let (address, stop) = is_ready.recv().unwrap();
 
-    assert_eq!(
-        request(address, "GET /rooms", ""),
-        ("HTTP/1.1 200 OK".to_owned(), "[\"chat.lobby\"]\n".to_owned())
-    );
+    assert_eq!(request(address, "GET /rooms", ""), (200, "[\"chat.lobby\"]\n".to_owned()));
 
-    let (mut client, _) = connect(format!("ws://{address}/ws")).over(bounded(address)).open().unwrap();
+    let mut client = websocket(address, "/ws");
     assert_eq!(receive(&mut client)["op"], "welcome");
     client.send_text(&json!({ "op": "subscribe", "topic": "chat.lobby", "id": 1 }).to_string()).unwrap();
     let ack = receive(&mut client);
-    assert_eq!((&ack["op"], &ack["id"], &ack["seq"]), (&json!("ack"), &json!(1), &json!(0)), "{ack}");
+    assert_fields(&ack, json!({"op": "ack", "id": 1, "seq": 0}));
 
     let (status, body) = request(address, "POST /topics/chat.lobby", "hello");
-    assert_eq!((&*status, &*body), ("HTTP/1.1 200 OK", "{\"subscribers\":1,\"topic\":\"chat.lobby\"}\n"));
+    assert_eq!((status, &*body), (200, "{\"subscribers\":1,\"topic\":\"chat.lobby\"}\n"));
     let message = receive(&mut client);
-    assert_eq!((&message["data"], &message["seq"]), (&json!("hello"), &json!(1)), "{message}");
+    assert_fields(&message, json!({"data": "hello", "seq": 1}));
 
-    assert!(request(address, "GET /chat", "").0.ends_with(" 200 OK"));
+    assert_eq!(request(address, "GET /chat", "").0, 200);
     assert!(request(address, "GET /metrics", "").1.contains("sinews_rejections"));
 
     drop(client);
@@ -96,7 +77,7 @@ fn prices_of_the_example_are_followed() {
     });
     let (address, stop) = is_ready.recv().unwrap();
     assert!(request(address, "GET /prices", "").1.contains("/sinews.js"));
-    let (mut client, _) = connect(format!("ws://{address}/ws")).over(bounded(address)).open().unwrap();
+    let mut client = websocket(address, "/ws");
     assert_eq!(receive(&mut client)["op"], "welcome");
     let subscribe = json!({ "op": "subscribe", "topic": "prices", "keys": true, "filter": "3.*", "id": 1 });
     client.send_text(&subscribe.to_string()).unwrap();
@@ -133,15 +114,15 @@ fn shutdown_releases_the_directory_with_all_records() {
     let directory = tempfile::tempdir().unwrap();
     with_durable_topic(directory.path(), |address| {
         let (status, body) = request(address, "POST /topics/orders", "one apple");
-        assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
-        assert!(request(address, "GET /chat", "").0.contains(" 404 "), "the program asked for no pages");
+        assert_eq!(status, 200, "{body}");
+        assert_eq!(request(address, "GET /chat", "").0, 404, "the program asked for no pages");
     });
     // A directory that is still open would be locked.
     with_durable_topic(directory.path(), |address| {
         let (status, body) = request(address, "GET /streams/orders", "");
-        assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
+        assert_eq!(status, 200, "{body}");
         let record: Value = serde_json::from_str(body.trim()).unwrap();
-        assert_eq!((&record["data"], &record["offset"]), (&json!("one apple"), &json!(0)));
+        assert_fields(&record, json!({"data": "one apple", "offset": 0}));
     });
 }
 

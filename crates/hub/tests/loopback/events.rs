@@ -15,9 +15,9 @@ use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
 use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions, TopicAccess};
 use sinews_server::{Member, OriginPolicy};
-use sinews_testkit::{BodyReader, SseEvent};
+use sinews_testkit::{BodyReader, SseEvent, assert_fields, until_equal};
 
-use crate::support::{TIMEOUT, TestHub, ask_on, parse};
+use crate::support::{TestHub, ask_on, parse, request};
 
 /// The event of a subscription, after the welcome if that is due; returns its data.
 fn subscribed(body: &mut BodyReader<TcpStream>) -> Value {
@@ -98,7 +98,7 @@ fn last_event_id_resumes_without_a_gap_or_tells_it() {
     let hub = TestHub::new();
     let mut body = hub.events("/topics/kept.a");
     let ack = subscribed(&mut body);
-    assert_eq!((&ack["seq"], &ack["complete"]), (&json!(0), &json!(true)), "{ack}");
+    assert_fields(&ack, json!({"seq": 0, "complete": true}));
     let epoch = ack["epoch"].as_u64().unwrap();
     let id = |sequence: u64| format!("{epoch}-{sequence}");
     hub.publish("kept.a", "1");
@@ -148,7 +148,7 @@ fn ids_of_several_topics_resume_all_of_them() {
         let event = body.event().unwrap();
         let message = parse(&event.data);
         assert_eq!((&*event.kind, &message["op"]), ("message", &json!("message")));
-        assert_eq!((&message["topic"], &message["data"]), (&json!(topic), &json!(text)));
+        assert_fields(&message, json!({"topic": topic, "data": text}));
         let ids: Vec<&str> = event.id.split(',').collect();
         assert!(ids.len() == 4 && ids[2].is_empty() && ids[3].is_empty(), "{}", event.id);
     }
@@ -228,20 +228,15 @@ fn long_polls_get_every_message_on_one_connection() {
         // The first of two is published before the poll, the second while it waits or after it.
         hub.publish("kept.a", &format!("{}", 2 * round));
         let late = thread::spawn({
-            let (mut stream, text) = (hub.connect(), (2 * round + 1).to_string());
-            move || {
-                let length = text.len();
-                let head = "POST /topics/kept.a HTTP/1.1\r\nHost: localhost\r\nContent-Length:";
-                write!(stream, "{head} {length}\r\n\r\n{text}").unwrap();
-                assert_eq!(BodyReader::new(stream).status(), 200);
-            }
+            let (address, text) = (hub.address, (2 * round + 1).to_string());
+            move || assert_eq!(request(address, "POST /topics/kept.a", "", text).status(), 200)
         });
         let mut received: Vec<String> = Vec::new();
         while received.len() < 2 {
             let (answer, back) = polled(ask_on(stream, &format!("/topics/kept.a?after={cursor}"), JSON));
             stream = back;
             let messages = answer["messages"].as_array().unwrap();
-            assert_eq!((&messages[0]["op"], &messages[0]["complete"]), (&json!("ack"), &json!(true)));
+            assert_fields(&messages[0], json!({"op": "ack", "complete": true}));
             received.extend(messages[1..].iter().map(|it| it["data"].as_str().unwrap().to_owned()));
             answer["cursor"].as_str().unwrap().clone_into(&mut cursor);
         }
@@ -254,9 +249,7 @@ fn long_polls_get_every_message_on_one_connection() {
 #[test]
 fn long_poll_waits_for_a_topic_without_history() {
     let hub = TestHub::new();
-    let mut stream = hub.connect();
-    write!(stream, "GET /topics?topic=a.*&topic=b HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n").unwrap();
-    let mut body = BodyReader::new(stream);
+    let mut body = hub.ask("/topics?topic=a.*&topic=b", JSON);
     // It has subscribed.
     body.until("\"topic\":\"b\"").unwrap();
     hub.publish("a.x", "news");
@@ -280,18 +273,11 @@ fn bad_requests_get_a_reason() {
         (400, "/topics/a?last=x", "", "query parameter `last` must be a number"),
         (400, "/topics/a?wait=1", "", "query parameter `wait` is for application/json only"),
         (400, "/topics/a?wait=56", JSON, "query parameter `wait` must be a number of seconds up to 55"),
-        (
-            400,
-            "/topics/a",
-            "Sec-WebSocket-Key: x\r\n",
-            "a WebSocket needs the headers Connection and Upgrade",
-        ),
+        (400, "/topics/a", "Sec-WebSocket-Key: x\r\n", "needs the headers Connection and Upgrade"),
         (403, "/topics/a", "Origin: https://other.example\r\n", "may not connect"),
         (406, "/topics/a", "Accept: text/html\r\n", "Accept must permit text/event-stream"),
     ] {
-        let mut stream = hub.connect();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}\r\n").unwrap();
-        let mut answer = BodyReader::new(stream);
+        let mut answer = hub.ask(path, &format!("Connection: close\r\n{lines}"));
         assert_eq!(answer.status(), status, "{path} {lines}");
         let body = answer.rest();
         assert!(body.contains(reason), "{path} {lines}: {body}");
@@ -337,11 +323,17 @@ fn of_page(hub: &TestHub, request: &str, origin: Option<&str>, lines: &str) -> B
     BodyReader::new(stream)
 }
 
-#[test]
-fn pages_of_allowed_origins_may_read_all_answers_to_plain_requests() {
+/// A hub with streams in a directory of its own.
+fn hub_for_pages() -> (tempfile::TempDir, TestHub) {
     let directory = tempfile::tempdir().unwrap();
     let streams = StreamOptions::in_directory(directory.path());
     let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    (directory, hub)
+}
+
+#[test]
+fn pages_of_allowed_origins_may_read_all_answers_to_plain_requests() {
+    let (_directory, hub) = hub_for_pages();
     let large = "Content-Length: 99999999999\r\n";
     for (request, lines, status) in [
         ("GET /healthz", "", 200),
@@ -510,7 +502,7 @@ fn event_stream_follows_the_members_of_a_topic() {
     let mut body = hub.events("/topics/room?members=true");
     let ack = subscribed(&mut body);
     let listed = json!([{ "id": "anna", "connections": 1, "info": { "at": "anna" } }]);
-    assert_eq!((&ack["members"], &ack["subscribers"], &ack["more"]), (&listed, &json!(2), &json!(false)));
+    assert_fields(&ack, json!({"members": listed, "subscribers": 2, "more": false}));
     // A reader without members has the changes, too, and one without presence has none.
     let mut counting = hub.events("/topics/room?presence=true");
     let ack = subscribed(&mut counting);
@@ -562,11 +554,7 @@ fn members(hub: &TestHub, topic: &str) -> Vec<(String, u64, Value)> {
 fn until_members(hub: &TestHub, topic: &str, expected: &[(&str, u64, Value)]) {
     let owned = |(id, count, info): &(&str, u64, Value)| ((*id).to_owned(), *count, info.clone());
     let expected: Vec<_> = expected.iter().map(owned).collect();
-    let begin = std::time::Instant::now();
-    while members(hub, topic) != expected {
-        assert!(begin.elapsed() < TIMEOUT, "{:?}", members(hub, topic));
-        thread::park_timeout(Duration::from_millis(5));
-    }
+    until_equal("members", expected, || members(hub, topic));
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! Keys of topics for clients without WebSocket, and durable keys.
 
-use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use sinews_hub::auth::{Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HookTarget, HostRules, Hub, Namespace, Namespaces, StreamOptions};
-use sinews_testkit::BodyReader;
+use sinews_testkit::{BodyReader, assert_fields};
 
 use crate::support::{TestHub, parse};
 
@@ -15,15 +14,7 @@ const EVENTS: &str = "Accept: text/event-stream\r\n";
 
 /// A request with a body of JSON; returns its status, its answer and its ETag.
 fn request(hub: &TestHub, head: &str, lines: &str, body: &str) -> (u16, Value, Option<String>) {
-    let mut stream = hub.connect();
-    let length = body.len();
-    write!(
-        stream,
-        "{head} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{lines}\
-         Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = BodyReader::new(stream);
+    let mut answer = hub.request(head, &format!("Content-Type: application/json\r\n{lines}"), body);
     let (status, tag) = (answer.status(), answer.header("etag").map(str::to_owned));
     (status, parse(&answer.rest()), tag)
 }
@@ -176,6 +167,13 @@ fn durable(directory: &Path) -> TestHub {
     durable_with(directory, sinews_server::KeyedConfig::default())
 }
 
+/// The same in a directory of its own.
+fn started() -> (tempfile::TempDir, TestHub) {
+    let directory = tempfile::tempdir().unwrap();
+    let hub = durable(directory.path());
+    (directory, hub)
+}
+
 fn durable_with(directory: &Path, config: sinews_server::KeyedConfig) -> TestHub {
     let options = StreamOptions::in_directory(directory).with_keyed_topics(["prices".to_owned()]);
     TestHub::configured(Hub::builder().streams(options), |server| {
@@ -202,8 +200,7 @@ fn durable_keys_count_toward_the_share_of_their_client_after_a_restart() {
 
 #[test]
 fn durable_keys_survive_a_restart_with_their_versions() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = durable(directory.path());
+    let (directory, hub) = started();
     let first = set(&hub, "a", "1");
     assert_eq!(first["seq"], 1);
     for number in 0..50 {
@@ -227,7 +224,7 @@ fn durable_keys_survive_a_restart_with_their_versions() {
     let mut body = hub.ask(&format!("/topics/prices/keys?from={id}"), EVENTS);
     assert_eq!(event(&mut body, "subscribed").0["recovered"], true);
     let (update, _) = event(&mut body, "keys");
-    assert_eq!((&update["deleted"], &update["part"]), (&json!(["a"]), &Value::Null));
+    assert_fields(&update, json!({"deleted": ["a"], "part": null}));
     // Versions hold, and sequences continue.
     let put = |lines: &str| request(&hub, "PUT /topics/prices/keys/b", lines, "\"new\"");
     assert_eq!(put("If-None-Match: *\r\n").0, 412);
@@ -239,8 +236,7 @@ fn durable_keys_survive_a_restart_with_their_versions() {
 
 #[test]
 fn durable_keys_expire_at_their_time_over_a_restart() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = durable(directory.path());
+    let (directory, hub) = started();
     let put = |hub: &TestHub, key: &str, ttl: u64| {
         let head = format!("PUT /topics/prices/keys/{key}?ttl={ttl}");
         assert_eq!(request(hub, &head, "", "1").0, 200);
@@ -263,13 +259,12 @@ fn durable_keys_expire_at_their_time_over_a_restart() {
 
 #[test]
 fn repeated_durable_write_changes_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = durable(directory.path());
+    let (_directory, hub) = started();
     let put = |value: &str| request(&hub, "PUT /topics/prices/keys/a", "Idempotency-Key: one\r\n", value).1;
     let first = put("1");
     set(&hub, "a", "2");
     let again = put("3");
-    assert_eq!((&again["seq"], &again["repeated"]), (&first["seq"], &json!(true)));
+    assert_fields(&again, json!({"seq": first["seq"], "repeated": true}));
     assert_eq!(page(&hub)["keys"][0]["data"], 2);
     // Deleting a key that does not exist appends no record.
     assert_eq!(delete(&hub, "x")["changed"], false);
@@ -278,8 +273,7 @@ fn repeated_durable_write_changes_nothing() {
 
 #[test]
 fn stream_of_durable_keys_is_hidden_from_clients() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = durable(directory.path());
+    let (directory, hub) = started();
     set(&hub, "a", "1");
     let (status, list, _) = request(&hub, "GET /streams", "", "");
     assert_eq!((status, &list["streams"]), (200, &json!([])), "{list}");
@@ -329,7 +323,7 @@ fn keys_are_polled_from_a_position() {
     // Without a position, the answer is the whole snapshot, in parts.
     let first = poll("wait=50");
     let messages = first["messages"].as_array().unwrap();
-    assert_eq!((&messages[0]["op"], &messages[0]["recovered"]), (&json!("ack"), &json!(false)));
+    assert_fields(&messages[0], json!({"op": "ack", "recovered": false}));
     let parts = &messages[1..];
     assert!(parts.len() > 1 && parts.iter().all(|part| part["op"] == "keys"), "{} parts", parts.len());
     assert_eq!(parts.iter().flat_map(|part| keys_of(&part["set"])).count(), 5);

@@ -1,8 +1,6 @@
 //! What is rejected: different credentials in a request, expired claims, and JSON that is nested too deeply.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::{EncodingKey, Header};
@@ -10,7 +8,7 @@ use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
 use sinews_hub::{AccessPolicy, BrowserRejection, HookOptions, HostRules, Hub};
-use sinews_testkit::BodyReader;
+use sinews_testkit::{BodyReader, HttpAnswer, serve_http};
 
 use crate::support::{TestHub, parse};
 
@@ -119,31 +117,10 @@ fn request_with_different_keys_of_the_api_is_rejected() {
 fn application(answer: Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let mut length = 0;
-            loop {
-                let mut line = String::new();
-                if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
-                    break;
-                }
-                if let Some(value) = line.to_lowercase().strip_prefix("content-length: ") {
-                    length = value.trim().parse().unwrap();
-                }
-            }
-            let mut body = vec![0; length];
-            // The hub may have stopped.
-            let _ = reader.read_exact(&mut body);
-            let answer = answer.to_string();
-            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}", answer.len());
-            let _ = write!(stream, "{head}\r\n\r\n{answer}");
-        }
-    });
+    serve_http(listener, move |_| HttpAnswer::Response("200 OK".to_owned(), answer.to_string()));
     url
 }
 
-/// The code of the Close that the peer has sent.
 fn closing_code(socket: &WebSocket<TcpStream>) -> Option<u16> {
     socket.closed()?.code().map(|code| code.as_u16())
 }
@@ -214,13 +191,8 @@ fn json_that_is_nested_too_deeply_is_rejected() {
     let limit = "max_json_depth (128)";
     let mut socket = hub.websocket("/ws");
     let post = |target: &str, kind: &str, body: &str| {
-        let mut stream = hub.connect();
-        let head = format!(
-            "Host: localhost\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\nContent-Type: {kind}"
-        );
-        write!(stream, "{target} HTTP/1.1\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
-            .unwrap();
-        let mut answer = BodyReader::new(stream);
+        let lines = format!("Authorization: Bearer {KEY}\r\nContent-Type: {kind}\r\n");
+        let mut answer = hub.request(target, &lines, body);
         (answer.status(), answer.rest())
     };
     for (depth, accepts) in [(128, true), (129, false), (10_000, false)] {

@@ -15,11 +15,9 @@ use sinews::blocking::{WebSocket, connect};
 use sinews_hub::{Hub, HubBuilder, LivePolicy, RunningHub};
 use sinews_server::{BoundServer, Config, Publisher, Router, Server, StopHandle};
 use sinews_testkit::BodyReader;
+pub(crate) use sinews_testkit::TIMEOUT;
 
 use crate::backend;
-
-/// Longer than any step takes on a busy machine.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct TestHub {
     pub(crate) address: SocketAddr,
@@ -54,17 +52,16 @@ impl TestHub {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        // A small write waits for no delayed ACK of an earlier one: 40 ms.
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        stream
+        bounded(self.address)
     }
 
-    /// Opens a WebSocket whose reads are bounded.
     pub(crate) fn websocket(&self, path: &str) -> WebSocket<TcpStream> {
-        let connecting = connect(format!("ws://{}{path}", self.address)).over(self.connect());
-        connecting.open().unwrap().0
+        websocket(self.address, path)
+    }
+
+    /// Sends a request on a connection of its own.
+    pub(crate) fn request(&self, head: &str, lines: &str, body: impl AsRef<[u8]>) -> BodyReader<TcpStream> {
+        request(self.address, head, lines, body)
     }
 
     pub(crate) fn ask(&self, path: &str, lines: &str) -> BodyReader<TcpStream> {
@@ -77,16 +74,7 @@ impl TestHub {
 
     /// Publishes a body of this type; returns the status.
     pub(crate) fn publish_as(&self, topic: &str, kind: &str, body: &[u8]) -> u16 {
-        let mut stream = self.connect();
-        let length = body.len();
-        write!(
-            stream,
-            "POST /topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
-             Content-Length: {length}\r\n\r\n"
-        )
-        .unwrap();
-        stream.write_all(body).unwrap();
-        BodyReader::new(stream).status()
+        self.request(&format!("POST /topics/{topic}"), &format!("Content-Type: {kind}\r\n"), body).status()
     }
 
     pub(crate) fn publish(&self, topic: &str, text: &str) {
@@ -119,6 +107,34 @@ pub(crate) fn without_timeouts() -> Config {
 pub(crate) fn bind(hub: &Hub, configure: impl FnOnce(Server) -> Server) -> BoundServer {
     let server = configure(hub.configure(Server::new(hub.mount(Router::new()))).threads(2));
     server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap()
+}
+
+/// A connection whose reads are bounded.
+pub(crate) fn bounded(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    // A small write waits for no delayed ACK of an earlier one: 40 ms.
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream
+}
+
+/// Opens a WebSocket whose reads are bounded.
+pub(crate) fn websocket(address: SocketAddr, path: &str) -> WebSocket<TcpStream> {
+    connect(format!("ws://{address}{path}")).over(bounded(address)).open().unwrap().0
+}
+
+/// Sends a request on a connection of its own.
+pub(crate) fn request(
+    address: SocketAddr,
+    head: &str,
+    lines: &str,
+    body: impl AsRef<[u8]>,
+) -> BodyReader<TcpStream> {
+    let (mut stream, body) = (bounded(address), body.as_ref());
+    let length = body.len();
+    let lines = format!("Host: {address}\r\nConnection: close\r\n{lines}Content-Length: {length}");
+    stream.write_all(&[format!("{head} HTTP/1.1\r\n{lines}\r\n\r\n").as_bytes(), body].concat()).unwrap();
+    BodyReader::new(stream)
 }
 
 pub(crate) fn ask_on(mut stream: TcpStream, path: &str, lines: &str) -> BodyReader<TcpStream> {

@@ -3,6 +3,9 @@
 
 #[path = "../../../server/tests/shared/backend.rs"]
 mod backend;
+#[path = "../../../quic/tests/endpoints/http3_client.rs"]
+#[expect(dead_code, reason = "other tests use more of the client")]
+mod http3_client;
 mod idle;
 #[path = "../../../quic/tests/endpoints/quic_client.rs"]
 #[expect(dead_code, reason = "other tests use more of the client")]

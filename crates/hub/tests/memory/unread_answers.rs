@@ -1,22 +1,21 @@
 //! Memory of answers that a client of HTTP/2 or HTTP/3 does not take.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use quinn_proto::TransportConfig;
 use ring::hmac;
 use serde_json::Value;
 use sinews_http::h3::RequestTarget;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, StreamOptions, key_value_of_json};
 use sinews_server::{Certificates, Config, HttpConfig, KeyWrite, Member, Monitor, Router, Server, TlsConfig};
-use sinews_testkit::{exclude_this_thread, idle_live_bytes, live_bytes, measure_alone};
+use sinews_testkit::{TestCertificate, exclude_this_thread, idle_live_bytes, live_bytes, measure_alone};
 
 use crate::backend;
-use crate::quic_client::QuicClient;
+use crate::http3_client::Http3Client;
 
 /// Requests of one connection.
 const REQUESTS: usize = 100;
@@ -210,57 +209,13 @@ impl Http2Client {
     }
 }
 
-/// A client of HTTP/3 whose streams have small windows.
-struct Http3Client {
-    quic: QuicClient,
-    socket: UdpSocket,
-    server: SocketAddr,
-}
-
-impl Http3Client {
-    fn connect(server: SocketAddr, roots: &rustls::RootCertStore) -> Self {
-        let mut transport = TransportConfig::default();
-        transport.stream_receive_window(1000_u32.into());
-        let quic = QuicClient::connect_with(server, roots.clone(), "h3", transport, Instant::now());
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut client = Self { quic, socket, server };
-        client.run(|quic| quic.http.peer_settings().is_some());
-        client
-    }
-
-    fn ask(&mut self, path: &str, accept: &str) {
-        let target = RequestTarget::new("GET", "https", "localhost", path);
-        let bearer = format!("Bearer {API_KEY}");
-        let fields = [("accept", accept), ("authorization", &*bearer)];
-        let stream = self.quic.ask_with(&target, fields, b"", true);
-        self.quic.unread.insert(stream);
-    }
-
-    fn flush(&mut self) {
-        for datagram in self.quic.transmit(Instant::now()) {
-            self.socket.send_to(&datagram, self.server).unwrap();
-        }
-    }
-
-    /// Exchanges datagrams until a condition holds.
-    fn run(&mut self, mut done: impl FnMut(&QuicClient) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut buffer = vec![0; 1 << 16];
-        self.socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-        self.flush();
-        while !done(&self.quic) {
-            assert!(Instant::now() < deadline, "{:?}", self.quic.lost);
-            if let Ok(len) = self.socket.recv(&mut buffer) {
-                self.quic.receive(&buffer[..len], Instant::now());
-            }
-            let now = Instant::now();
-            if self.quic.quic.poll_timeout().is_some_and(|at| at <= now) {
-                self.quic.quic.handle_timeout(now);
-                self.quic.drive(now);
-            }
-            self.flush();
-        }
-    }
+/// Asks for a list that the client does not read.
+fn ask_unread(client: &mut Http3Client, path: &str, accept: &str) {
+    let target = RequestTarget::new("GET", "https", "localhost", path);
+    let bearer = format!("Bearer {API_KEY}");
+    let fields = [("accept", accept), ("authorization", &*bearer)];
+    let stream = client.quic.ask_with(&target, fields, b"", true);
+    client.quic.unread.insert(stream);
 }
 
 /// Sends a request of HTTP/1.1, and returns the body of its answer.
@@ -355,11 +310,9 @@ fn client_that_takes_no_answer_holds_at_most_4_mib() {
     let _alone = measure_alone();
     exclude_this_thread();
     let directory = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let made = TestCertificate::new();
+    let (chain, key) = (made.pem(), made.key_pem());
     let certificates = Certificates::new().with_pem(chain.as_bytes(), key.as_bytes()).unwrap();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
     // No timeout ends an answer.
     let long = Duration::from_secs(3_600);
     let websocket =
@@ -404,11 +357,12 @@ fn client_that_takes_no_answer_holds_at_most_4_mib() {
             await_memory(base, &monitor);
         }
         let base = idle_live_bytes();
-        let mut client = Http3Client::connect(encrypted, &roots);
-        (0..REQUESTS - 10).for_each(|_| client.ask(path, accept));
+        let mut client = Http3Client::connect_narrow(encrypted, made.roots(), 1000);
+        (0..REQUESTS - 10).for_each(|_| ask_unread(&mut client, path, accept));
         let started = Instant::now();
         // The requests are acknowledged, and executed in the turns that receive them.
-        let turn = longest_turn(clear, || client.run(|_| started.elapsed() > Duration::from_millis(200)));
+        let turn =
+            longest_turn(clear, || client.run("time", |_| started.elapsed() > Duration::from_millis(200)));
         let held = idle_live_bytes() - base;
         println!("{target} ({accept}), HTTP/3: {held} bytes, {turn:.1?}");
         assert!(held <= HELD_MAX, "{held} bytes for {target} over HTTP/3");

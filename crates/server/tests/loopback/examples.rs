@@ -4,13 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 use serde_json::Value;
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, until};
 use socket2::{Domain, Socket, Type};
 
-use crate::support::{Client, PATIENCE, Peer, get, handshake};
+use crate::support::{Client, Peer, get, handshake};
 
 /// A running example; killed when dropped.
 struct Example {
@@ -128,10 +127,7 @@ fn slow_viewer_misses_prices_and_gets_the_last() {
     let mut before = tick(&mut slow, "ACME");
     let mut client = example.connect();
     // It is the only viewer: replaced prices were queued for it.
-    let begun = Instant::now();
-    while !client.send(get("/metrics")).answer().text().lines().any(is_conflated) {
-        assert!(begun.elapsed() < PATIENCE, "nothing is replaced");
-    }
+    until("a price is replaced", || client.send(get("/metrics")).answer().text().lines().any(is_conflated));
     let mut watcher = example.websocket("/ACME");
     let last = tick(&mut watcher, "ACME");
     let mut missed = false;

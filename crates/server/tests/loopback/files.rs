@@ -34,7 +34,11 @@ impl Site {
     }
 
     fn served(&self) -> Running {
-        Running::router(routes().files("/static", self.files()))
+        self.connected().0
+    }
+
+    fn connected(&self) -> (Running, Client) {
+        Running::connected(routes().files("/static", self.files()))
     }
 }
 
@@ -65,8 +69,7 @@ fn ask(client: &mut Client, path: &str, lines: &str) -> Answer {
 #[test]
 fn files_are_found_by_path_and_typed_by_name() {
     let (site, lines) = (site(), "");
-    let server = site.served();
-    let mut client = server.connect();
+    let (_server, mut client) = site.connected();
     for (path, text, content_type) in [
         ("/static/", "<p>home</p>", "text/html; charset=utf-8"),
         ("/static/index.html", "<p>home</p>", "text/html; charset=utf-8"),
@@ -95,8 +98,7 @@ fn files_are_found_by_path_and_typed_by_name() {
 #[test]
 fn directory_is_found_with_its_slash() {
     let site = site();
-    let server = site.served();
-    let mut client = server.connect();
+    let (_server, mut client) = site.connected();
     for (path, location) in [
         ("/static", "/static/"),
         ("/static?a=b", "/static/?a=b"),
@@ -107,8 +109,7 @@ fn directory_is_found_with_its_slash() {
         assert_eq!((answer.status, answer.header("location")), (301, Some(location)), "{path}");
     }
     assert_eq!(ask(&mut client, "/static/empty/", "").status, 404, "no index, no list");
-    let server = Running::router(Router::new().files("/", site.files().with_index(None)));
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(Router::new().files("/", site.files().with_index(None)));
     assert_eq!(ask(&mut client, "/sub%20dir", "").status, 404);
     assert_eq!(ask(&mut client, "/", "").status, 404);
     assert_eq!(ask(&mut client, "/index.html", "").status, 200);
@@ -123,8 +124,7 @@ fn files_outside_and_hidden_files_are_not_found() {
     std::os::unix::fs::symlink("..", links.join("up")).unwrap();
     std::os::unix::fs::symlink("sub dir/ü.txt", links.join("in.txt")).unwrap();
     std::os::unix::fs::symlink("loop", links.join("loop")).unwrap();
-    let server = site.served();
-    let mut client = server.connect();
+    let (_server, mut client) = site.connected();
     for path in [
         "../secret.txt",
         "..%2fsecret.txt",
@@ -160,8 +160,7 @@ fn files_outside_and_hidden_files_are_not_found() {
     }
     assert_eq!(ask(&mut client, "/static/in.txt", "").text(), "umlaut", "a link inside");
     let all = site.files().with_links_followed(true).with_dotfiles(true);
-    let server = Running::router(Router::new().files("/", all));
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(Router::new().files("/", all));
     for (path, text) in [("/out.txt", "outside"), ("/up/secret.txt", "outside"), ("/.env", "secret")] {
         assert_eq!(ask(&mut client, path, "").text(), text);
     }
@@ -182,8 +181,7 @@ fn special_files_are_not_opened() {
 #[test]
 fn conditions_spare_the_body() {
     let site = site();
-    let server = site.served();
-    let mut client = server.connect();
+    let (_server, mut client) = site.connected();
     let path = "/static/plain.bin";
     let etag = ask(&mut client, path, "").header("etag").unwrap().to_owned();
     for (status, lines) in [
@@ -211,8 +209,7 @@ fn conditions_spare_the_body() {
 #[test]
 fn ranges_are_served() {
     let site = site();
-    let server = site.served();
-    let mut client = server.connect();
+    let (_server, mut client) = site.connected();
     let path = "/static/plain.bin";
     let whole = ask(&mut client, path, "");
     assert_eq!(whole.header("accept-ranges"), Some("bytes"));
@@ -248,8 +245,7 @@ fn large_files_arrive_completely() {
     // Around the size of a piece and of the cache limit, and far beyond.
     for len in [128 << 10, (128 << 10) + 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 5_000_001] {
         site.write("public/large.bin", numbered(len));
-        let server = site.served();
-        let mut client = server.connect();
+        let (server, mut client) = site.connected();
         client.send(get("/static/large.bin").repeat(2) + &get("/name/next"));
         for _ in 0..2 {
             let answer = client.answer();
@@ -319,8 +315,7 @@ fn text_is_compressed_for_clients_that_accept_it() {
     site.write("public/b.txt.br", "brotli");
     site.write("public/b.txt.gz", "gzip");
     site.write("public/c.png", &text);
-    let server = site.served();
-    let mut client = server.connect();
+    let (_server, mut client) = site.connected();
     let plain = ask(&mut client, "/static/a.txt", "");
     assert_eq!((plain.text(), plain.header("content-encoding")), (&*text, None));
     assert_eq!(plain.header("vary"), Some("Accept-Encoding"));
@@ -357,8 +352,7 @@ fn text_is_compressed_for_clients_that_accept_it() {
 fn directory_may_be_replaced_as_a_whole() {
     let site = site();
     site.write("next/index.html", "new");
-    let server = site.served();
-    let mut client = server.connect();
+    let (_server, mut client) = site.connected();
     assert_eq!(ask(&mut client, "/static/", "").text(), "<p>home</p>");
     fs::rename(site.path("public"), site.path("old")).unwrap();
     fs::rename(site.path("next"), site.path("public")).unwrap();

@@ -80,9 +80,8 @@ fn world_with(history: HistoryPolicy, config: Config, change: impl FnOnce(Server
     });
     let server = Server::new(router).threads(THREADS).engine(backend::engine());
     let server = change(server.topic_rule(TopicRule::new("kept.*").with_history(history)));
-    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
-    World { server: Running::bound(bound), publisher, events }
+    let server = Running::bound(server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap());
+    World { publisher: server.publisher.clone(), server, events }
 }
 
 fn world(history: HistoryPolicy) -> World {
@@ -352,9 +351,8 @@ fn excluded_subscriber_gets_no_message_beyond_a_full_mailbox() {
     let engine = backend::engine().with_mailbox(1).unwrap();
     let rule = TopicRule::new("kept.*").with_history(HistoryPolicy::new(10));
     let server = Server::new(Router::new().websocket("/", route)).threads(1).engine(engine).topic_rule(rule);
-    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
-    let server = Running::bound(bound);
+    let server = Running::bound(server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap());
+    let publisher = server.publisher.clone();
     let mut excluded = server.websocket("/");
     excluded.sync();
     let mut other = server.websocket("/");

@@ -37,8 +37,7 @@ fn guard_runs_first_and_for_every_request() {
             Response::text(request.body().len().to_string())
         })
         .websocket("/inner/echo", echo());
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (server, mut client) = Running::connected(router);
     for request in [
         post("/inner/length", "body"),
         get("/inner/nowhere"),
@@ -68,8 +67,7 @@ fn guard_runs_once_and_before_the_body() {
         assert!(request.body().is_empty());
         guard(request)
     });
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (server, mut client) = Running::connected(router);
     let wires = [
         with(&post("/body", "abc"), "Authorization: word\r\n"),
         with(&chunked("/body"), "Authorization: word\r\n"),
@@ -207,8 +205,7 @@ fn cors_of(client: &mut Client, request: &str, origin: &str) -> Got {
 fn pages_of_listed_origins_may_read_answers() {
     let origins = OriginPolicy::list(["https://a.example", "https://b.example"]).unwrap();
     let cors = Cors::new(origins).with_credentials(true).with_exposed_headers(["X-One", "X-Two"]);
-    let server = Running::router(routes().cors("/name", cors));
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(routes().cors("/name", cors));
     for origin in ["https://a.example", "https://b.example"] {
         let answer = cors_of(&mut client, &get("/name/x"), origin);
         assert_eq!((answer.text(), answer.header("access-control-allow-origin")), ("x", Some(origin)));
@@ -237,8 +234,7 @@ fn preflights_are_answered_before_routes_and_guards() {
     let strict = Cors::new(origins).with_methods(["GET", "PUT"]).with_headers(["X-Token"]);
     let router =
         routes().cors("/name", Cors::new(OriginPolicy::any()).with_credentials(true)).cors("/body", strict);
-    let server = Running::router(router.before("/", guard));
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(router.before("/", guard));
     let ask = "Access-Control-Request-Method: DELETE\r\nAccess-Control-Request-Headers: x-a, x-b\r\n";
     let preflight = |path: &str| with(&get(path).replace("GET", "OPTIONS"), ask);
     let any = cors_of(&mut client, &preflight("/name/x"), "https://z.example");
@@ -288,8 +284,7 @@ fn text_is_compressed_for_clients_that_accept_it() {
         .get("/picture", |_| {
             Response::new(200).with_header("Content-Type", "image/png").with_body(vec![b'x'; 5_000])
         });
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(router);
     let gzip = "Accept-Encoding: br, gzip\r\n";
     for path in ["/text", "/later"] {
         let answer = client.send(with(&get(path), gzip)).answer();
@@ -360,8 +355,7 @@ impl tracing::Subscriber for Log {
 fn accesses_are_logged() {
     static LOG: Once = Once::new();
     LOG.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
-    let server = Running::router(routes().access_log("/name").access_log("/echo"));
-    let mut client = server.connect();
+    let (server, mut client) = Running::connected(routes().access_log("/name").access_log("/echo"));
     assert_eq!(client.send(get("/name/logged?q=1")).answer().status, 200);
     assert_eq!(client.send(post("/name/logged", "")).answer().status, 405);
     assert_eq!(client.send(get("/")).answer().status, 200);

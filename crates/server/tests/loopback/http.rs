@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sinews_server::{HeadLimits, HttpConfig, Response, Server};
+use sinews_testkit::until;
 
-use crate::support::{Answer, Client, LARGE, PATIENCE, Running, get, handshake, patient, post, routes};
+use crate::support::{Answer, Client, LARGE, Running, get, handshake, patient, post, routes};
 
 fn server() -> Running {
     Running::router(routes())
@@ -368,11 +369,7 @@ fn rejected_clients_are_not_awaited_for_long() {
     let mut http2 = server.connect();
     http2.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     clients.push(http2);
-    let deadline = Instant::now() + PATIENCE;
-    while monitor.metrics().closed.total() < clients.len() as u64 {
-        assert!(Instant::now() < deadline, "connections are open: {:?}", monitor.metrics().closed);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("all connections are closed", || monitor.metrics().closed.total() >= clients.len() as u64);
 }
 
 #[test]

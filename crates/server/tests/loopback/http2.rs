@@ -13,9 +13,10 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use sinews_server::{Answer, Http2Fault, HttpConfig, Monitor, Response, Router, Server};
+use sinews_testkit::{until, until_some};
 
 use crate::backend;
-use crate::support::{Client, PATIENCE, Running, get, patient};
+use crate::support::{Client, PATIENCE, Running, get, late, patient, wake};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -70,50 +71,30 @@ impl Http2Server {
             .get("/", |_| Response::text("hello\n"))
             .get("/large", |_| Response::text(vec![b'x'; LARGE]))
             .post("/len", |request| Response::text(request.body().len().to_string()))
-            .get("/later", move |_| {
-                let (waiting, mut is_listed) = (Arc::clone(&waiting), false);
-                Answer::later(std::future::poll_fn(move |cx| {
-                    if std::mem::replace(&mut is_listed, true) {
-                        return Poll::Ready(Response::text("late"));
-                    }
-                    waiting.lock().unwrap().push(cx.waker().clone());
-                    Poll::Pending
-                }))
-            });
-        let server =
-            Server::new(router).threads(1).http(http.with_http2_clear_text(true)).engine(backend::engine());
-        let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-        let monitor = bound.monitor();
-        Self { running: Running::bound(bound), monitor, wakers }
+            .get("/later", move |_| late(&waiting));
+        let server = Server::new(router).threads(1).http(http.with_http2_clear_text(true));
+        let running = Running::server(server);
+        Self { monitor: running.monitor.clone(), running, wakers }
+    }
+
+    /// The same, and a client of it.
+    fn connected(http: HttpConfig) -> (Self, Http2Client) {
+        let server = Self::new(http);
+        let client = server.connect();
+        (server, client)
     }
 
     fn connect(&self) -> Http2Client {
-        let mut client = Http2Client { client: self.running.connect() };
-        client.client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        client.frame(SETTINGS, 0, 0, &[]);
-        client
+        Http2Client::connect(&self.running, &[])
     }
 
-    /// Waits until the server has a pending answer.
     fn wake(&self) {
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while self.wakers.lock().unwrap().is_empty() {
-            assert!(std::time::Instant::now() < deadline, "no request to /later");
-            std::thread::park_timeout(Duration::from_millis(2));
-        }
-        self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+        wake(&self.wakers);
     }
 
     fn failed(&self, fault: Http2Fault) -> u64 {
-        let deadline = std::time::Instant::now() + PATIENCE;
-        loop {
-            let count = self.monitor.metrics().http2_failed.get(fault);
-            if count > 0 || std::time::Instant::now() > deadline {
-                return count;
-            }
-            std::thread::park_timeout(Duration::from_millis(2));
-        }
+        let count = || self.monitor.metrics().http2_failed.get(fault);
+        until_some(format_args!("{fault:?}"), || Some(count()).filter(|count| *count > 0))
     }
 }
 
@@ -132,7 +113,23 @@ struct Frame {
 /// First byte of the header block, the body, and whether the stream ended in order.
 type Received = (u8, Vec<u8>, bool);
 
+/// A setting: the streams of the client have no window.
+const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
+
 impl Http2Client {
+    fn connect(running: &Running, settings: &[u8]) -> Self {
+        let mut client = Self { client: running.connect() };
+        client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        client.frame(SETTINGS, 0, 0, settings);
+        client
+    }
+
+    /// Waits until the server has handled all frames so far.
+    fn sync(&mut self) {
+        self.frame(PING, 0, 0, &[3; 8]);
+        while self.until(PING).flags & 1 == 0 {}
+    }
+
     fn send(&mut self, bytes: &[u8]) {
         self.client.send(bytes);
     }
@@ -212,8 +209,7 @@ const OK: u8 = 0x88;
 
 #[test]
 fn many_streams_are_answered_and_bodies_exceed_the_windows() {
-    let server = Http2Server::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = Http2Server::connected(patient());
     let streams: Vec<u32> = (0..20).map(|number| 2 * number + 1).collect();
     for stream in &streams {
         client.get(*stream, if stream % 4 == 1 { "/large" } else { "/" });
@@ -238,8 +234,7 @@ fn many_streams_are_answered_and_bodies_exceed_the_windows() {
 
 #[test]
 fn uploads_are_limited_and_their_windows_open() {
-    let server = Http2Server::new(patient().with_max_body(200_000));
-    let mut client = server.connect();
+    let (_server, mut client) = Http2Server::connected(patient().with_max_body(200_000));
     client.frame(HEADERS, END_HEADERS, 1, &block(METHOD_POST, "/len", &[]));
     let (mut left, mut window) = (200_000_usize, 65_535_usize);
     while left > 0 {
@@ -272,8 +267,7 @@ fn uploads_are_limited_and_their_windows_open() {
 
 #[test]
 fn graceful_stop_finishes_streams() {
-    let server = Http2Server::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = Http2Server::connected(patient());
     client.get(1, "/later");
     client.frame(PING, 0, 0, &[7; 8]);
     while client.until(PING).payload != [7; 8] {}
@@ -347,8 +341,7 @@ fn floods_and_faults_end_only_their_connection() {
 
 #[test]
 fn malformed_requests_never_reach_a_route() {
-    let server = Http2Server::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = Http2Server::connected(patient());
     let fields = [
         ("transfer-encoding", "chunked"),
         ("connection", "close"),
@@ -383,8 +376,7 @@ fn silent_clients_and_closed_windows_time_out() {
     // A body that does not arrive, an answer that is not ready, and one that is not taken.
     let short = Duration::from_millis(1500);
     let http = patient().with_write_timeout(short).with_body_idle_timeout(short).with_handler_timeout(short);
-    let server = Http2Server::new(http);
-    let mut client = server.connect();
+    let (_server, mut client) = Http2Server::connected(http);
     client.until(SETTINGS);
     // Only the window of the stream is closed for the third answer.
     client.frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]);
@@ -412,8 +404,7 @@ fn silent_connections_with_streams_are_pinged_and_then_ended() {
         .with_http2_ping_interval(Some(interval))
         .with_http2_ping_timeout(timeout)
         .with_keep_alive_timeout(timeout);
-    let server = Http2Server::new(http);
-    let mut client = server.connect();
+    let (server, mut client) = Http2Server::connected(http);
     client.until(SETTINGS);
     let mut sent = std::time::Instant::now();
     client.get(1, "/later");
@@ -447,8 +438,7 @@ fn silent_connections_with_streams_are_pinged_and_then_ended() {
 
 #[test]
 fn streams_beyond_the_setting_are_refused() {
-    let server = Http2Server::new(patient().with_http2_max_streams(2));
-    let mut client = server.connect();
+    let (_server, mut client) = Http2Server::connected(patient().with_http2_max_streams(2));
     let settings = client.until(SETTINGS);
     assert!(settings.payload.chunks(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]), "{settings:?}");
     for stream in [1, 3, 5] {

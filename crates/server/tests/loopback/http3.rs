@@ -4,6 +4,8 @@ mod attacks;
 mod content;
 mod files;
 mod handover;
+#[path = "../../../quic/tests/endpoints/http3_client.rs"]
+mod http3_client;
 mod limits;
 #[path = "../../../quic/tests/endpoints/quic_client.rs"]
 mod quic_client;
@@ -15,19 +17,19 @@ mod waiting;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use sinews_http::h3::RequestTarget;
 use sinews_server::{
-    Answer, Certificates, Http3Limits, HttpConfig, Listen, ListenAddress, Listeners, Monitor, Response,
-    Router, Server, TlsConfig,
+    Certificates, Http3Limits, HttpConfig, Listen, ListenAddress, Listeners, Monitor, Response, Router,
+    Server, TlsConfig,
 };
-use sinews_testkit::TestCertificate;
+use sinews_testkit::{TestCertificate, until};
 
+use self::http3_client::Http3Client;
 use self::quic_client::QuicClient;
 use crate::backend;
-use crate::support::{Client, PATIENCE, Running, patient};
+use crate::support::{Client, PATIENCE, Running, late, patient, wake};
 
 const LARGE: usize = 3 << 20;
 
@@ -56,21 +58,19 @@ fn routes(router: Router, wakers: &Arc<Mutex<Vec<Waker>>>) -> Router {
         .fixed("/fixed", Response::text("fixed"))
         .get("/large", move |_| Response::text(large.clone()))
         .post("/len", |request| Response::text(request.body().len().to_string()))
-        .get("/later", move |_| {
-            let (waiting, mut is_listed) = (Arc::clone(&waiting), false);
-            Answer::later(std::future::poll_fn(move |cx| {
-                if std::mem::replace(&mut is_listed, true) {
-                    return Poll::Ready(Response::text("late"));
-                }
-                waiting.lock().unwrap().push(cx.waker().clone());
-                Poll::Pending
-            }))
-        })
+        .get("/later", move |_| late(&waiting))
 }
 
 impl Http3Server {
     fn new(http: HttpConfig, threads: usize) -> Self {
         Self::with(http, Router::new(), |server| server.threads(threads))
+    }
+
+    /// The same, and a client of it.
+    fn connected(http: HttpConfig, threads: usize) -> (Self, Http3Client) {
+        let server = Self::new(http, threads);
+        let client = server.connect();
+        (server, client)
     }
 
     fn with(http: HttpConfig, router: Router, configure: impl FnOnce(Server) -> Server) -> Self {
@@ -87,88 +87,17 @@ impl Http3Server {
         Http3Client::connect(self.running.address, self.roots.clone())
     }
 
-    /// Waits until the server has a pending answer.
     fn wake(&self) {
-        wait("a request to /later", || !self.wakers.lock().unwrap().is_empty());
-        self.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+        wake(&self.wakers);
     }
-}
-
-/// Waits until a condition holds, while no client sends or receives.
-fn wait(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
-}
-
-/// A client with its socket.
-struct Http3Client {
-    quic: QuicClient,
-    socket: UdpSocket,
-    server: SocketAddr,
 }
 
 impl Http3Client {
-    fn start(server: SocketAddr, roots: rustls::RootCertStore) -> Self {
-        Self::with_quic(QuicClient::connect(server, roots, "h3", Instant::now()), server)
-    }
-
-    fn with_quic(quic: QuicClient, server: SocketAddr) -> Self {
-        Self { quic, socket: UdpSocket::bind("127.0.0.1:0").unwrap(), server }
-    }
-
     /// A client that repeats no datagram of its handshake: each repetition counts where clients are refused.
     fn start_once(server: SocketAddr, roots: rustls::RootCertStore) -> Self {
         let mut transport = quinn_proto::TransportConfig::default();
         transport.max_idle_timeout(Some(PATIENCE.try_into().unwrap())).initial_rtt(PATIENCE);
         Self::with_quic(QuicClient::connect_with(server, roots, "h3", transport, Instant::now()), server)
-    }
-
-    fn connect(server: SocketAddr, roots: rustls::RootCertStore) -> Self {
-        let mut client = Self::start(server, roots);
-        client.run("handshake", |quic| quic.http.peer_settings().is_some());
-        client
-    }
-
-    fn flush(&mut self) {
-        for datagram in self.quic.transmit(Instant::now()) {
-            // A server that has ended rejects it, as the network may.
-            let _ = self.socket.send_to(&datagram, self.server);
-        }
-    }
-
-    /// Exchanges datagrams until a condition holds, of this client or of its server.
-    fn run(&mut self, what: &str, done: impl Fn(&QuicClient) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.flush();
-            if done(&self.quic) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{what}: {:?} {:?}", self.quic.lost, self.quic.responses);
-            self.receive();
-        }
-    }
-
-    /// Receives a datagram, or handles a timeout. Returns whether it was a datagram.
-    fn receive(&mut self) -> bool {
-        let now = Instant::now();
-        let next = self.quic.quic.poll_timeout().map_or(PATIENCE, |at| at.saturating_duration_since(now));
-        let next = next.clamp(Duration::from_millis(1), Duration::from_millis(100));
-        self.socket.set_read_timeout(Some(next)).unwrap();
-        let mut buffer = vec![0; 1 << 16];
-        let received = self.socket.recv(&mut buffer);
-        if let Ok(len) = received {
-            self.quic.receive(&buffer[..len], Instant::now());
-        }
-        let now = Instant::now();
-        if self.quic.quic.poll_timeout().is_some_and(|at| at <= now) {
-            self.quic.quic.handle_timeout(now);
-            self.quic.drive(now);
-        }
-        received.is_ok()
     }
 
     /// Exchanges datagrams until neither side has sent one for a moment.
@@ -182,20 +111,9 @@ impl Http3Client {
         }
     }
 
-    fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> u64 {
-        self.quic.ask(&RequestTarget::new(method, "https", "localhost", path), body, true)
-    }
-
     /// Sends a request unless the connection has ended.
     fn ask_or_none(&mut self, method: &str, path: &str) -> Option<u64> {
         (!self.quic.quic.is_closed()).then(|| self.ask(method, path, b""))
-    }
-
-    /// Runs until the response is complete. Returns status and content.
-    fn answer(&mut self, stream: u64) -> (u16, Vec<u8>) {
-        self.run("an answer", |quic| quic.responses.get(&stream).is_some_and(|answer| answer.2));
-        let (status, content, _) = self.quic.responses.remove(&stream).unwrap();
-        (status, content)
     }
 
     fn get(&mut self, path: &str) -> (u16, String) {
@@ -223,8 +141,7 @@ impl Http3Client {
 
 #[test]
 fn requests_are_answered_over_http3() {
-    let server = Http3Server::new(patient(), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient(), 1);
     let stream = client.ask("GET", "/", b"");
     assert_eq!(client.answer(stream), (200, b"Http3 true".to_vec()));
     assert_eq!(client.header(stream, "x-peer"), Some("127.0.0.1"));
@@ -251,14 +168,11 @@ fn answers_over_tls_announce_http3() {
 
 fn check_announced(http: HttpConfig, given: Option<std::num::NonZeroU16>) {
     let server = Http3Server::new(http, 1);
-    let config =
-        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-    let config = config.with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(server.roots.clone()).with_no_client_auth();
+    let config = Arc::new(sinews_testkit::tls::trusting_roots(server.roots.clone()));
     let port = given.map_or_else(|| server.running.address.port(), Into::into);
     for path in ["/", "/fixed", "/none"] {
         let name = "localhost".try_into().unwrap();
-        let mut tls = rustls::ClientConnection::new(Arc::new(config.clone()), name).unwrap();
+        let mut tls = rustls::ClientConnection::new(Arc::clone(&config), name).unwrap();
         let Client { mut stream, .. } = server.running.connect();
         let mut stream = rustls::Stream::new(&mut tls, &mut stream);
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -274,8 +188,7 @@ fn check_announced(http: HttpConfig, given: Option<std::num::NonZeroU16>) {
 fn answers_reach_a_quiet_client() {
     // No keepalive leads the worker to it, either: the next timer of the connection ends it.
     let limits = Http3Limits::default().with_ping_interval(None).with_idle_timeout(PATIENCE / 2);
-    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient().with_http3_limits(limits), 1);
     let later = client.ask("GET", "/later", b"");
     client.run_until_quiet();
     server.wake();
@@ -284,8 +197,7 @@ fn answers_reach_a_quiet_client() {
 
 #[test]
 fn pending_answers_leave_when_they_are_ready() {
-    let server = Http3Server::new(patient(), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient(), 1);
     let later = client.ask("GET", "/later", b"");
     // Other streams do not wait.
     assert_eq!(client.get("/fixed").0, 200);
@@ -295,8 +207,7 @@ fn pending_answers_leave_when_they_are_ready() {
 
 #[test]
 fn datagrams_of_a_client_that_moved_reach_the_worker_of_its_connection() {
-    let server = Http3Server::new(patient(), 4);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient(), 4);
     // Most addresses lead to another worker than the first.
     for _ in 0..12 {
         client.migrate();
@@ -340,21 +251,19 @@ fn idle_connections_and_incomplete_handshakes_end() {
             break client;
         }
     };
-    client.run("the end of an idle connection", |quic| quic.lost.is_some());
-    assert!(client.quic.lost.as_ref().unwrap().contains("idle"), "{:?}", client.quic.lost);
+    client.ends("idle");
     // A client that never completes its handshake.
     let server = Http3Server::new(patient().with_head_timeout(Duration::from_millis(300)), 1);
     let mut client = Http3Client::start(server.running.address, server.roots.clone());
     client.flush();
-    wait("the end of a handshake", || server.monitor.metrics().tls_failures == 1);
+    until("the end of a handshake", || server.monitor.metrics().tls_failures == 1);
 }
 
 #[test]
 fn streams_and_handshakes_are_limited_as_configured() {
     let limits = Http3Limits::default().with_max_streams(3).with_retry_handshakes(0);
     let limits = limits.with_max_handshakes_per_address(2);
-    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient().with_http3_limits(limits), 1);
     let streams = [(); 3].map(|()| client.ask("GET", "/later", b""));
     assert!(client.quic.quic.streams().open(quinn_proto::Dir::Bi).is_none(), "a fourth stream");
     client.run("requests to /later", |_| server.wakers.lock().unwrap().len() == 3);
@@ -371,7 +280,7 @@ fn streams_and_handshakes_are_limited_as_configured() {
         client.flush();
         client
     });
-    wait("a refused handshake", || server.monitor.metrics().http3_refused == 1);
+    until("a refused handshake", || server.monitor.metrics().http3_refused == 1);
     drop(stalled);
 }
 
@@ -381,20 +290,18 @@ fn absent_clients_are_lost_after_the_idle_timeout() {
     let limits = limits.with_ping_interval(None);
     let server = Http3Server::new(patient().with_http3_limits(limits), 1);
     let client = server.connect();
-    wait("the end of the connection", || server.monitor.metrics().closed.total() == 1);
+    until("the end of the connection", || server.monitor.metrics().closed.total() == 1);
     drop(client);
 }
 
 #[test]
 fn graceful_stop_finishes_answers_and_accepts_no_more() {
-    let server = Http3Server::new(patient(), 2);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient(), 2);
     let later = client.ask("GET", "/later", b"");
     client.run("a request to /later", |_| !server.wakers.lock().unwrap().is_empty());
     let mut idle = server.connect();
     server.running.stop.stop();
-    idle.run("the end of an idle connection", |quic| quic.lost.is_some());
-    assert!(idle.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", idle.quic.lost);
+    idle.ends("server stops");
     client.run("GOAWAY", |quic| quic.go_away.is_some());
     server.wake();
     assert_eq!(client.answer(later), (200, b"late".to_vec()));
@@ -409,15 +316,14 @@ fn stop_does_not_wait_for_a_client_that_acknowledges_nothing() {
     let limits = Http3Limits::default().with_idle_timeout(long).with_ping_interval(None);
     let http = patient().with_http3_limits(limits);
     let server = Http3Server::with(http, Router::new(), |server| server.grace(long));
-    let address = server.running.address;
     let mut transport = quinn_proto::TransportConfig::default();
     transport.max_idle_timeout(None);
-    let quic = QuicClient::connect_with(address, server.roots.clone(), "h3", transport, Instant::now());
-    let mut client = Http3Client::with_quic(quic, address);
-    client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    let mut client = Http3Client::connect_with(server.running.address, server.roots.clone(), transport);
     client.ask("GET", "/fixed", b"");
     client.flush();
-    wait("an executed request", || server.monitor.metrics().responses.iter().any(|responses| *responses > 0));
+    until("an executed request", || {
+        server.monitor.metrics().responses.iter().any(|responses| *responses > 0)
+    });
     server.running.stop.stop();
     server.running.join();
 }
@@ -433,8 +339,7 @@ fn immediate_stop_tells_all_clients() {
     }
     server.running.stop.stop_now();
     for mut client in clients {
-        client.run("the end of the connection", |quic| quic.lost.is_some());
-        assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
+        client.ends("server stops");
     }
     server.running.join();
 }
@@ -444,8 +349,7 @@ fn immediate_stop_tells_all_clients() {
 fn pending_answers_outlive_the_idle_timeout() {
     let limits = Http3Limits::default().with_idle_timeout(Duration::from_secs(10));
     let limits = limits.with_ping_interval(Some(Duration::from_millis(300)));
-    let server = Http3Server::new(patient().with_http3_limits(limits), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient().with_http3_limits(limits), 1);
     let later = client.ask("GET", "/later", b"");
     let start = Instant::now();
     client.run("time", |_| start.elapsed() > Duration::from_secs(12));

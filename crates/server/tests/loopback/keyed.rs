@@ -179,9 +179,9 @@ fn set(publisher: &Publisher, key: &str, value: &str) -> u64 {
 
 /// Runs the server, and returns its publisher.
 fn run(server: Server) -> (Running, Publisher) {
-    let bound = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
-    (Running::bound(bound), publisher)
+    let server = Running::server(server);
+    let publisher = server.publisher.clone();
+    (server, publisher)
 }
 
 #[test]
@@ -368,8 +368,8 @@ fn notifications_beyond_a_full_mailbox_are_not_lost() {
     let (server, _events) = server(2);
     let engine = backend::engine().with_mailbox(2).unwrap();
     let bound = server.engine(engine).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
     let server = Running::bound(bound);
+    let publisher = server.publisher.clone();
     let mut subscribers = Vec::new();
     for topic in 0..40 {
         for _ in 0..4 {

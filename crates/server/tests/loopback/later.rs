@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use sinews_server::{Answer, BlockingConfig, OwnedRequest, Response, Router, Server};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, until_some};
 
 use crate::support::{Client, PATIENCE, Running, get, handshake, patient, post, routes, scripted};
 
@@ -69,14 +69,7 @@ impl ManualAnswers {
     }
 
     fn until<T>(&self, mut found: impl FnMut(&mut State) -> Option<T>) -> T {
-        let started = std::time::Instant::now();
-        loop {
-            if let Some(found) = found(&mut self.0.lock().unwrap()) {
-                return found;
-            }
-            assert!(started.elapsed() < PATIENCE, "it never comes");
-            std::thread::park_timeout(Duration::from_millis(2));
-        }
+        until_some("a request", || found(&mut self.0.lock().unwrap()))
     }
 
     fn dropped(&self, count: usize) {
@@ -255,8 +248,7 @@ fn stop_waits_for_pending_answers() {
 #[test]
 fn later_answer_has_no_body_for_head_and_closes_on_request() {
     let router = Router::new().get("/", |_| Answer::later(async { Response::text("later") }));
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(router);
     client.send(get("/").replace("GET", "HEAD"));
     assert_eq!(client.answer_to("HEAD").unwrap().header("content-length"), Some("5"));
     assert_eq!(client.send(get("/").replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")).last_status(), 200);
@@ -310,8 +302,7 @@ fn blocking_work_does_not_delay_other_requests() {
             Response::text(request.body().clone())
         })
     });
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (server, mut client) = Running::connected(router);
     client.send(post("/work", "done") + &get("/name/next"));
     for _ in 0..10 {
         assert_eq!(server.connect().send(get("/")).answer().status, 200);

@@ -5,20 +5,12 @@ use sinews_server::{
 };
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{HandlerEvent, PATIENCE, Peer, Running, echo, get, handshake, routes, scripted};
+use crate::support::{HandlerEvent, Peer, Running, echo, get, handshake, routes, scripted, wait_for};
 
 fn server(limits: Limits, threads: usize) -> (Running, Monitor) {
     let routes = routes().readyz("/readyz");
     let monitor = routes.monitor();
     (Running::server(Server::new(routes).threads(threads).limits(limits)), monitor)
-}
-
-fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) {
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while !done(&monitor.metrics()) {
-        assert!(std::time::Instant::now() < deadline, "{:?}", monitor.metrics());
-        std::thread::park_timeout(std::time::Duration::from_millis(2));
-    }
 }
 
 /// Sends a request on a connection of its own, which is rejected.
@@ -293,10 +285,9 @@ fn subscribed(limits: Limits) -> (Running, Monitor, Publisher) {
     });
     let routes = Router::new().websocket("/", route).websocket("/publish", publish);
     let monitor = routes.monitor();
-    let server = Server::new(routes).threads(1).limits(limits).engine(crate::backend::engine());
-    let bound = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
-    (Running::bound(bound), monitor, publisher)
+    let server = Running::server(Server::new(routes).threads(1).limits(limits));
+    let publisher = server.publisher.clone();
+    (server, monitor, publisher)
 }
 
 /// The event loop receives a large message into the connection's own buffer, which is counted meanwhile.

@@ -8,7 +8,7 @@ use sinews_server::{
 };
 use sinews_testkit::{Frame, Reply};
 
-use crate::support::{Running, echo, get, handshake, post, routes};
+use crate::support::{Running, echo, get, handshake, post, routes, wait_for};
 
 /// Broadcasts each message to all clients.
 struct Chat;
@@ -27,19 +27,6 @@ fn server() -> (Running, Monitor) {
     let router = routes().metrics("/metrics").websocket("/chat", WebSocketRoute::new(|_| Ok(Chat)));
     let monitor = router.monitor();
     (Running::router(router), monitor)
-}
-
-/// Waits for metrics: the end of a connection is noticed some time after its client's.
-fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) -> Metrics {
-    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
-    loop {
-        let metrics = monitor.metrics();
-        if done(&metrics) {
-            return metrics;
-        }
-        assert!(std::time::Instant::now() < deadline, "{metrics:?}");
-        std::thread::park_timeout(std::time::Duration::from_millis(2));
-    }
 }
 
 #[test]

@@ -136,9 +136,8 @@ fn drain(peer: &mut Peer) {
 
 #[test]
 fn patterns_apply_on_every_thread() {
-    let bound = Server::new(routes()).threads(THREADS).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
-    let server = Running::bound(bound);
+    let server = Running::server(Server::new(routes()).threads(THREADS));
+    let publisher = &server.publisher;
     let mut peers: Vec<Peer> = (0..24).map(|_| subscriber(&server, &["price.*.eur"])).collect();
     for round in 0..20 {
         let topic = format!("price.{round}.eur");
@@ -212,9 +211,8 @@ fn topics_beyond_the_route_cache_are_still_matched() {
 
 #[test]
 fn wildcards_are_allowed_in_subscriptions_only() {
-    let bound = Server::new(routes()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
-    let server = Running::bound(bound);
+    let server = Running::server(Server::new(routes()).threads(1));
+    let publisher = &server.publisher;
     let mut peer = subscriber(&server, &["a.*"]);
     let wildcard = InvalidTopic::Wildcard.to_string();
     for pattern in ["a.*", ">", "*.b"] {

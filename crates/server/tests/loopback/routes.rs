@@ -29,8 +29,7 @@ fn each_method_has_its_own_answer() {
         .delete("/", describing("delete"))
         .options("/", describing("options"))
         .route("PROPFIND", "/", describing("route"));
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(router);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
         let expected = format!("{} {method} body", method.to_lowercase());
         assert_eq!(ask(&mut client, method, "/"), (200, expected));
@@ -85,8 +84,7 @@ fn head_may_have_its_own_answer() {
     let router = Router::new()
         .get("/", describing("get"))
         .route("HEAD", "/", |_| Response::text("of head").with_header("X-Head", "yes"));
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(router);
     client.send(get("/").replace("GET", "HEAD"));
     let answer = client.answer_to("HEAD").unwrap();
     assert_eq!((answer.header("x-head"), answer.header("content-length")), (Some("yes"), Some("7")));
@@ -95,8 +93,7 @@ fn head_may_have_its_own_answer() {
 
 #[test]
 fn options_lists_allowed_methods() {
-    let server = Running::router(routes().put("/body", describing("put")));
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(routes().put("/body", describing("put")));
     for (target, allowed) in [
         ("/", "GET, HEAD, OPTIONS"),
         ("/body", "OPTIONS, POST, PUT"),
@@ -122,8 +119,7 @@ fn path_parameters_are_decoded() {
         .get("/p/{a}/of/{*rest}", parts)
         .get("/p/fixed", |_| Response::text("fixed"))
         .get("/{*rest}", parts);
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(router);
     for (path, expected) in [
         ("/p/x%20y", "Some(\"x y\") None"),
         ("/p/x/of/a/b%2Fc/", "Some(\"x\") Some(\"a/b/c/\")"),

@@ -29,7 +29,7 @@ impl BodySource for Download {
 }
 
 /// Queues more than the buffers of the sockets.
-struct Flood;
+pub(super) struct Flood;
 
 impl Handler for Flood {
     fn open(&mut self, cx: &mut Context<'_>) {

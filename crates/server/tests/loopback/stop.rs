@@ -7,6 +7,7 @@ use sinews_server::{
 };
 use sinews_testkit::{Frame, Reply};
 
+use crate::stalled::Flood;
 use crate::support::{
     HandlerEvent, PATIENCE, Running, echo, for_slow_peers, get, handshake, patient as patient_http, post,
     routes, scripted,
@@ -37,9 +38,7 @@ fn every_client_gets_1001_and_the_server_ends_with_the_last() {
     peers.iter_mut().for_each(|peer| peer.sync());
     server.stop.stop();
     for peer in &mut peers {
-        peer.expect(&Reply::Close(Some(1001), "server stops".into()));
-        peer.send(&Frame::close(1001, ""));
-        assert_eq!(peer.next(), None);
+        peer.expect_stop();
     }
     fresh.assert_end();
     kept.assert_end();
@@ -123,9 +122,7 @@ fn short_stop_delay_elapses() {
     let mut peer = server.websocket("/echo");
     peer.sync();
     server.stop.stop();
-    peer.expect(&Reply::Close(Some(1001), "server stops".into()));
-    peer.send(&Frame::close(1001, ""));
-    assert_eq!(peer.next(), None);
+    peer.expect_stop();
     drop(peer);
     server.join();
 }
@@ -145,18 +142,14 @@ fn messages_sent_before_the_stop_are_answered() {
     let mut peer = server.websocket("/patient");
     peer.send(&Frame::text("before")).expect(&Reply::text("before"));
     server.stop.stop();
-    peer.expect(&Reply::Close(Some(1001), "server stops".into()));
-    peer.send(&Frame::close(1001, ""));
-    assert_eq!(peer.next(), None);
+    peer.expect_stop();
 
     let answer = posting.send(&wire[wire.len() - 1..]).answer();
     assert_eq!((answer.text(), answer.closes()), ("abc", true));
     posting.assert_end();
     upgrading.send(&handshake("/echo", "")[30..]);
     let mut late = upgrading.upgraded();
-    late.expect(&Reply::Close(Some(1001), "server stops".into()));
-    late.send(&Frame::close(1001, ""));
-    assert_eq!(late.next(), None);
+    late.expect_stop();
     // As far as it had arrived; the last answer depends on when the stop came.
     while let Some(answer) = reading.answer_to("GET") {
         assert_eq!(answer.status, 200);
@@ -192,9 +185,7 @@ fn handover_rejects_no_connection_and_answers_one_more_request() {
         peer.sync();
         let successor = successor(&server, after);
         server.stop.hand_over();
-        peer.expect(&Reply::Close(Some(1001), "server stops".into()));
-        peer.send(&Frame::close(1001, ""));
-        assert_eq!(peer.next(), None);
+        peer.expect_stop();
         assert!(server.stop.listeners().unwrap().is_empty());
         // Its thread may see the handover later than the other thread.
         let mut is_last = false;
@@ -339,18 +330,6 @@ fn stop_does_not_wait_for_a_stalled_reader_of_a_stream() {
     server.stop.stop();
     server.join();
     drop(stalled);
-}
-
-/// Queues more than the sockets buffer.
-struct Flood;
-
-impl Handler for Flood {
-    fn open(&mut self, cx: &mut Context<'_>) {
-        // The limit of the queue is larger.
-        let _ = cx.send_text(&"x".repeat(12 << 20));
-    }
-
-    fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
 }
 
 #[test]

@@ -375,8 +375,7 @@ fn keepalive_is_a_comment() {
     let config = Arc::new(config.with_idle_timeout(Some(std::time::Duration::from_millis(1))));
     let router =
         Router::new().get("/", move |_| StreamingResponse::events(Silent).with_config(config.clone()));
-    let server = Running::router(router);
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(router);
     client.send(get("/"));
     let mut body = BodyReader::new(client.stream);
     for _ in 0..5 {

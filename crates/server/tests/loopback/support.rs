@@ -1,25 +1,25 @@
 //! A server on a free port of the loopback, blocking clients, and a handler that reports its callbacks.
 
 use std::collections::VecDeque;
+use std::fmt::{Display, Formatter};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_server::{
-    BoundServer, Closed, Config, Context, DroppedMessages, Handler, Http3Limits, HttpConfig, Kind, Payload,
-    Response, Router, Server, StopHandle, WebSocketRoute,
+    BoundServer, Closed, Config, Context, DroppedMessages, Handler, Http3Limits, HttpConfig, Kind, Metrics,
+    Monitor, Payload, Publisher, Response, Router, Server, StopHandle, WebSocketRoute,
 };
-use sinews_testkit::{Codec, Frame, Reader, Reply};
+pub(crate) use sinews_testkit::TIMEOUT as PATIENCE;
+use sinews_testkit::{Codec, Frame, Reader, Reply, until, until_some};
 use socket2::SockRef;
 
 use crate::backend;
-
-/// Longer than anything here takes on a busy machine; reached only if an event is lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A configuration of HTTP for clients that a busy machine delays.
 pub(crate) fn patient() -> HttpConfig {
@@ -48,6 +48,8 @@ pub(crate) fn for_slow_peers() -> Config {
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) stop: StopHandle,
+    pub(crate) monitor: Monitor,
+    pub(crate) publisher: Publisher,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -57,6 +59,13 @@ impl Running {
         Self::server(Server::new(router).threads(1).http(patient()))
     }
 
+    /// The same, and a client of it.
+    pub(crate) fn connected(router: Router) -> (Self, Client) {
+        let server = Self::router(router);
+        let client = server.connect();
+        (server, client)
+    }
+
     pub(crate) fn server(server: Server) -> Self {
         let server = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into());
         Self::bound(server.bind().unwrap())
@@ -64,7 +73,8 @@ impl Running {
 
     pub(crate) fn bound(bound: BoundServer) -> Self {
         let (address, stop) = (bound.addresses()[0], bound.stop_handle());
-        Self { address, stop, thread: Some(std::thread::spawn(|| bound.run())) }
+        let (monitor, publisher) = (bound.monitor(), bound.publisher());
+        Self { address, stop, monitor, publisher, thread: Some(std::thread::spawn(|| bound.run())) }
     }
 
     pub(crate) fn connect(&self) -> Client {
@@ -357,6 +367,13 @@ impl Peer {
         assert_eq!(self.next().as_ref(), Some(reply));
     }
 
+    /// Expects the Close of a server that stops, answers it, and expects the end of the transport.
+    pub(crate) fn expect_stop(&mut self) {
+        self.expect(&Reply::Close(Some(1001), "server stops".into()));
+        self.send(&Frame::close(1001, ""));
+        assert_eq!(self.next(), None);
+    }
+
     /// Expects a Close with this code, then the end of the transport.
     pub(crate) fn expect_close(&mut self, code: u16) {
         let close = self.next().unwrap_or_else(|| panic!("a Close with {code}"));
@@ -481,6 +498,36 @@ pub(crate) fn echo() -> WebSocketRoute {
 
 pub(crate) fn echo_with(config: Config) -> Router {
     Router::new().websocket("/echo", echo().with_config(config))
+}
+
+/// Returns an answer that is ready when the second poll comes; the first one adds its waker.
+pub(crate) fn late(wakers: &Arc<Mutex<Vec<Waker>>>) -> sinews_server::Answer {
+    let (waiting, mut is_listed) = (Arc::clone(wakers), false);
+    sinews_server::Answer::later(std::future::poll_fn(move |cx| {
+        if std::mem::replace(&mut is_listed, true) {
+            return Poll::Ready(Response::text("late"));
+        }
+        waiting.lock().unwrap().push(cx.waker().clone());
+        Poll::Pending
+    }))
+}
+
+/// Wakes all [`late`] answers, once there is one.
+pub(crate) fn wake(wakers: &Mutex<Vec<Waker>>) {
+    until("a late answer", || !wakers.lock().unwrap().is_empty());
+    wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+}
+
+/// Waits for metrics: the end of a connection is noticed some time after its client's.
+pub(crate) fn wait_for(monitor: &Monitor, done: impl Fn(&Metrics) -> bool) -> Metrics {
+    /// The metrics at the time of a failure.
+    struct Shown<'a>(&'a Monitor);
+    impl Display for Shown<'_> {
+        fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+            write!(f, "{:?}", self.0.metrics())
+        }
+    }
+    until_some(Shown(monitor), || Some(monitor.metrics()).filter(&done))
 }
 
 /// Plain routes, and an echo.

@@ -8,22 +8,28 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use sinews_proto::Role;
 use sinews_server::{
     Certificates, CloseCode, Config, Limit, Limits, Listen, Monitor, Response, Router, Sent, Server,
     TlsConfig, WebSocketEnd,
 };
-use sinews_testkit::{Frame, Reader, Reply, TestCertificate};
+use sinews_testkit::{Frame, RawSocket, Reply, TestCertificate, read_head};
 
 use crate::backend;
 use crate::support::{
-    HandlerEvent, LARGE, PATIENCE, Running, echo, get, handshake, patient, routes, scripted,
+    HandlerEvent, LARGE, PATIENCE, Running, echo, get, handshake, patient, routes, scripted, wait_for,
 };
 
 /// A certificate for these names, in PEM, and its key.
 fn made(names: &[&str]) -> (String, String) {
     let made = TestCertificate::for_names(names);
     (made.pem(), made.key_pem())
+}
+
+/// A certificate for `localhost` in PEM, and the settings of a server that has it.
+fn localhost() -> (String, TlsConfig) {
+    let pem = made(&["localhost"]);
+    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    (pem.0, tls)
 }
 
 fn certificates(pems: &[&(String, String)]) -> Certificates {
@@ -37,9 +43,10 @@ fn server(router: Router, listen: Listen) -> (Running, Monitor) {
 }
 
 fn server_of(server: Server, listen: Listen) -> (Running, Monitor) {
-    let bound = server.engine(backend::engine()).threads(1).listen_on(listen).bind().unwrap();
-    let monitor = bound.monitor();
-    (Running::bound(bound), monitor)
+    let server = server.engine(backend::engine()).threads(1).listen_on(listen);
+    let running = Running::bound(server.bind().unwrap());
+    let monitor = running.monitor.clone();
+    (running, monitor)
 }
 
 fn listen(tls: &TlsConfig) -> Listen {
@@ -60,7 +67,6 @@ const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 /// A client with TLS.
 struct Client {
     stream: StreamOwned<ClientConnection, TcpStream>,
-    reader: Reader,
 }
 
 impl Client {
@@ -74,7 +80,7 @@ impl Client {
         stream.set_nodelay(true).unwrap();
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let connection = ClientConnection::new(Arc::new(config.clone()), name).unwrap();
-        Self { stream: StreamOwned::new(connection, stream), reader: Reader::new(Role::Server, None) }
+        Self { stream: StreamOwned::new(connection, stream) }
     }
 
     fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
@@ -84,13 +90,7 @@ impl Client {
 
     /// Reads the head of an answer.
     fn head(&mut self) -> String {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            self.stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        String::from_utf8(head).unwrap()
+        read_head(&mut self.stream).unwrap()
     }
 
     fn body(&mut self, len: usize) -> Vec<u8> {
@@ -99,23 +99,13 @@ impl Client {
         body
     }
 
-    fn upgrade(mut self, path: &str) -> Self {
-        self.send(handshake(path, ""));
-        assert!(self.head().starts_with("HTTP/1.1 101 "));
-        self
+    fn upgrade(self, path: &str) -> RawSocket<StreamOwned<ClientConnection, TcpStream>> {
+        RawSocket::open(self.stream, path, "localhost", "").unwrap().expect("an upgrade")
     }
 
-    fn expect(&mut self, expected: &Reply) {
-        let mut chunk = vec![0; 64 << 10];
-        loop {
-            let count = self.stream.read(&mut chunk).unwrap();
-            assert!(count > 0, "the end, in place of a message");
-            let replies = self.reader.read(&chunk[..count]).unwrap();
-            if !replies.is_empty() {
-                assert_eq!(replies, std::slice::from_ref(expected));
-                return;
-            }
-        }
+    /// Requests a page, and asserts that it is found. The body remains to be read.
+    fn found(&mut self, path: &str) {
+        assert!(self.send(get(path)).head().starts_with("HTTP/1.1 200 "));
     }
 
     /// Asserts an orderly end: close_notify, then FIN. rustls reports an end without it as an error.
@@ -130,27 +120,25 @@ impl Client {
 
 #[test]
 fn http_and_websockets_work_over_tls() {
-    let pem = made(&["localhost"]);
-    let (server, monitor) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let (pem, tls) = localhost();
+    let (server, monitor) = server(routes(), listen(&tls));
     for version in BOTH {
-        let mut config = client(&pem.0, &[version]);
+        let mut config = client(&pem, &[version]);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let mut plain = Client::new(&server, &config, "localhost");
-        plain.send(get("/"));
-        assert!(plain.head().starts_with("HTTP/1.1 200 "));
+        plain.found("/");
         assert_eq!(plain.body(6), b"hello\n");
         assert_eq!(plain.stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
-        plain.send(get("/large"));
-        plain.head();
+        plain.found("/large");
         assert!(plain.body(LARGE).iter().all(|byte| *byte == b'x'));
 
         let mut peer = Client::new(&server, &config, "localhost").upgrade("/echo");
         for size in [0, 1, 125, 16_384, 16_385, 300_000, 3 << 20] {
             let payload: Vec<u8> = (0..size).map(|at| at as u8).collect();
-            peer.send(Frame::binary(payload.clone()).encode(Role::Client));
+            peer.send(&Frame::binary(payload.clone())).unwrap();
             peer.expect(&Reply::Message(sinews_server::Kind::Binary, payload));
         }
-        peer.send(Frame::close(1000, "").encode(Role::Client));
+        peer.send(&Frame::close(1000, "")).unwrap();
         peer.expect(&Reply::Close(Some(1000), String::new()));
         peer.assert_end();
     }
@@ -161,17 +149,16 @@ fn http_and_websockets_work_over_tls() {
 
 #[test]
 fn last_answer_is_followed_by_close_notify() {
-    let pem = made(&["localhost"]);
-    let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
-    let mut plain = Client::new(&server, &client(&pem.0, BOTH), "localhost");
+    let (pem, tls) = localhost();
+    let (server, _) = server(routes(), listen(&tls));
+    let mut plain = Client::new(&server, &client(&pem, BOTH), "localhost");
     plain.send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     plain.head();
     plain.body(LARGE);
     plain.assert_end();
     // And a client that ends with close_notify alone gets one back.
-    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost");
-    peer.send(get("/"));
-    peer.head();
+    let mut peer = Client::new(&server, &client(&pem, BOTH), "localhost");
+    peer.found("/");
     peer.body(6);
     peer.stream.conn.send_close_notify();
     peer.stream.flush().unwrap();
@@ -180,8 +167,8 @@ fn last_answer_is_followed_by_close_notify() {
 
 #[test]
 fn records_may_be_split_anywhere() {
-    let pem = made(&["localhost"]);
-    let (server, _) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
+    let (pem, tls) = localhost();
+    let (server, _) = server(routes(), listen(&tls));
     // A relay that sends byte by byte.
     let relay = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let (address, target) = (relay.local_addr().unwrap(), server.address);
@@ -195,9 +182,9 @@ fn records_may_be_split_anywhere() {
         while client.read(&mut byte).is_ok_and(|count| count > 0) && server.write_all(&byte).is_ok() {}
     });
     let stream = TcpStream::connect(address).unwrap();
-    let mut peer = Client::over(stream, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
+    let mut peer = Client::over(stream, &client(&pem, BOTH), "localhost").upgrade("/echo");
     for text in ["a", "in single bytes", &"long ".repeat(300)] {
-        peer.send(Frame::text(text).encode(Role::Client));
+        peer.send(&Frame::text(text)).unwrap();
         peer.expect(&Reply::text(text));
     }
 }
@@ -209,8 +196,7 @@ fn certificate_is_selected_by_name_and_can_be_renewed() {
     let (server, _) = server(routes(), listen(&tls));
     let ask = |pem: &(String, String), name: &str| {
         let mut client = Client::new(&server, &client(&pem.0, BOTH), name);
-        client.send(get("/"));
-        assert!(client.head().starts_with("HTTP/1.1 200 "));
+        client.found("/");
         client
     };
     for (pem, name) in [(&one, "one.example"), (&other, "other.example"), (&other, "a.wild.example")] {
@@ -222,14 +208,13 @@ fn certificate_is_selected_by_name_and_can_be_renewed() {
     let renewed = made(&["one.example"]);
     tls.replace(certificates(&[&renewed])).unwrap();
     ask(&renewed, "one.example");
-    open.send(get("/"));
-    assert!(open.head().starts_with("HTTP/1.1 200 "), "open connections stay");
+    // Open connections stay.
+    open.found("/");
 }
 
 #[test]
 fn non_tls_input_gets_an_alert_and_is_counted() {
-    let pem = made(&["localhost"]);
-    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    let (pem, tls) = localhost();
     let (server, monitor) = server_of(Server::new(routes()), listen(&tls));
     let mut plain = server.connect();
     plain.send(get("/"));
@@ -239,7 +224,7 @@ fn non_tls_input_gets_an_alert_and_is_counted() {
     assert!(alert.starts_with(&[21, 3]), "a record with an alert: {alert:?}");
     assert_eq!(monitor.metrics().tls_failures, 1);
     // A client of another protocol, and a client that does not trust the certificate.
-    let mut config = client(&pem.0, BOTH);
+    let mut config = client(&pem, BOTH);
     config.alpn_protocols = vec![b"smtp".to_vec()];
     let mut other = Client::new(&server, &config, "localhost");
     assert!(other.stream.write_all(b"x").and_then(|()| other.stream.flush()).is_err());
@@ -265,10 +250,9 @@ fn http2_frame(client: &mut Client, kind: u8) -> Vec<u8> {
 
 #[test]
 fn alpn_chooses_http2_where_it_is_enabled() {
-    let pem = made(&["localhost"]);
-    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    let (pem, tls) = localhost();
     let (server, monitor) = server_of(Server::new(routes()), listen(&tls));
-    let mut config = client(&pem.0, BOTH);
+    let mut config = client(&pem, BOTH);
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
     let mut http2 = Client::new(&server, &config, "localhost");
     http2.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
@@ -285,18 +269,17 @@ fn alpn_chooses_http2_where_it_is_enabled() {
     for offered in [vec![b"http/1.1".to_vec()], Vec::new()] {
         config.alpn_protocols = offered;
         let mut http1 = Client::new(&server, &config, "localhost");
-        http1.send(get("/"));
-        assert!(http1.head().starts_with("HTTP/1.1 200 "));
+        http1.found("/");
     }
     assert_eq!(monitor.metrics().http2_connections, 1);
 }
 
 #[test]
 fn broken_record_ends_a_websocket() {
-    let pem = made(&["localhost"]);
-    let (server, monitor) = server(routes(), listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
-    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
-    peer.send(Frame::text("fine").encode(Role::Client));
+    let (pem, tls) = localhost();
+    let (server, monitor) = server(routes(), listen(&tls));
+    let mut peer = Client::new(&server, &client(&pem, BOTH), "localhost").upgrade("/echo");
+    peer.send(&Frame::text("fine")).unwrap();
     peer.expect(&Reply::text("fine"));
     peer.stream
         .sock
@@ -305,29 +288,23 @@ fn broken_record_ends_a_websocket() {
     let error = peer.stream.read(&mut [0; 10]).unwrap_err();
     assert!(error.to_string().contains("BadRecordMac"), "{error}");
     drop(peer);
-    let deadline = Instant::now() + PATIENCE;
-    while monitor.metrics().websockets_closed.get(WebSocketEnd::Lost) == 0 {
-        assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    wait_for(&monitor, |metrics| metrics.websockets_closed.get(WebSocketEnd::Lost) > 0);
     assert_eq!(monitor.metrics().tls_failures, 1);
 }
 
 #[test]
 fn proxy_header_comes_before_the_tls_handshake() {
-    let pem = made(&["localhost"]);
-    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    let (pem, tls) = localhost();
     let routes = Router::new().get("/", |request| Response::text(request.peer().to_string()));
     let limits = Limits::default().with_max_connections_per_address(1);
     let (server, monitor) = server_of(Server::new(routes).limits(limits), listen(&tls).with_proxy_protocol());
     let connect = || {
         let mut stream = TcpStream::connect(server.address).unwrap();
         stream.write_all(b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n").unwrap();
-        Client::over(stream, &client(&pem.0, BOTH), "localhost")
+        Client::over(stream, &client(&pem, BOTH), "localhost")
     };
     let mut first = connect();
-    first.send(get("/"));
-    first.head();
+    first.found("/");
     assert_eq!(first.body(14), b"192.0.2.7:4711");
     let mut second = connect();
     second.send(get("/"));
@@ -335,38 +312,33 @@ fn proxy_header_comes_before_the_tls_handshake() {
     assert_eq!(monitor.metrics().limited.get(Limit::Address), 1);
     // Its socket is closed when the client has ended its side, too.
     drop(second);
-    let deadline = Instant::now() + PATIENCE;
-    while monitor.metrics().connections() > 1 {
-        assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    wait_for(&monitor, |metrics| metrics.connections() <= 1);
 }
 
 #[test]
 fn clients_beyond_the_limit_of_connections_get_an_answer_over_tls() {
-    let pem = made(&["localhost"]);
+    let (pem, tls) = localhost();
     let code = CloseCode::new(4100).unwrap();
     let routes = routes().websocket("/closing", echo().with_overload_close("full", code, "later"));
     let server = Server::new(routes).limits(Limits::default().with_max_connections(1));
-    let (server, monitor) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
-    let mut open = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
+    let (server, monitor) = server_of(server, listen(&tls));
+    let mut open = Client::new(&server, &client(&pem, BOTH), "localhost").upgrade("/echo");
     for versions in [&[&rustls::version::TLS13][..], &[&rustls::version::TLS12]] {
-        let mut config = client(&pem.0, versions);
+        let mut config = client(&pem, versions);
         // The answers are those of HTTP/1.1.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let connect = || Client::new(&server, &config, "localhost");
         let mut socket = connect().upgrade("/closing");
-        let mut frames = Vec::new();
-        socket.stream.read_to_end(&mut frames).unwrap();
-        let replies = socket.reader.read(&frames).unwrap();
-        assert_eq!(replies, [Reply::text("full"), Reply::Close(Some(4100), "later".into())]);
+        socket.expect(&Reply::text("full"));
+        socket.expect(&Reply::Close(Some(4100), "later".into()));
+        socket.assert_end();
         for request in [get("/"), handshake("/echo", "")] {
             let mut rejected = connect();
             let head = rejected.send(request).head();
             assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After: 10"), "{head}");
         }
     }
-    open.send(Frame::text("still here").encode(Role::Client));
+    open.send(&Frame::text("still here")).unwrap();
     open.expect(&Reply::text("still here"));
     let metrics = monitor.metrics();
     assert_eq!((metrics.limited.get(Limit::Connections), metrics.tls_handshakes), (6, 7));
@@ -374,10 +346,10 @@ fn clients_beyond_the_limit_of_connections_get_an_answer_over_tls() {
 
 #[test]
 fn tls_handshakes_with_rejected_clients_have_a_rate() {
-    let pem = made(&["localhost"]);
+    let (pem, tls) = localhost();
     let server = Server::new(routes()).limits(Limits::default().with_max_connections(1));
-    let (server, monitor) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
-    let config = client(&pem.0, BOTH);
+    let (server, monitor) = server_of(server, listen(&tls));
+    let config = client(&pem, BOTH);
     let mut open = Client::new(&server, &config, "localhost").upgrade("/echo");
     let (begin, mut answered) = (Instant::now(), 0);
     for _ in 0..150 {
@@ -398,25 +370,24 @@ fn tls_handshakes_with_rejected_clients_have_a_rate() {
         silent.set_read_timeout(Some(PATIENCE)).unwrap();
         assert!(!matches!(silent.read(&mut [0; 1]), Ok(1..)));
     }
-    open.send(Frame::text("still here").encode(Role::Client));
+    open.send(&Frame::text("still here")).unwrap();
     open.expect(&Reply::text("still here"));
 }
 
 #[test]
 fn stop_closes_clients_over_tls() {
-    let pem = made(&["localhost"]);
-    let listen = listen(&TlsConfig::new(certificates(&[&pem])).unwrap());
+    let (pem, tls) = localhost();
+    let listen = listen(&tls);
     let long = Duration::from_secs(3_600);
     let server = Server::new(routes()).grace(long).http(patient().with_write_timeout(long));
     let (server, _) = server_of(server, listen);
-    let mut kept = Client::new(&server, &client(&pem.0, BOTH), "localhost");
-    kept.send(get("/"));
-    assert!(kept.head().starts_with("HTTP/1.1 200 "));
+    let mut kept = Client::new(&server, &client(&pem, BOTH), "localhost");
+    kept.found("/");
     assert_eq!(kept.body(6), b"hello\n");
-    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/echo");
+    let mut peer = Client::new(&server, &client(&pem, BOTH), "localhost").upgrade("/echo");
     server.stop.stop();
     peer.expect(&Reply::Close(Some(1001), "server stops".into()));
-    peer.send(Frame::close(1001, "").encode(Role::Client));
+    peer.send(&Frame::close(1001, "")).unwrap();
     peer.assert_end();
     kept.assert_end();
     drop(peer);
@@ -428,8 +399,7 @@ fn stop_closes_clients_over_tls() {
 /// A client that keeps its side open occupies its connection for the time of the head, or of an alert.
 #[test]
 fn connections_whose_handshake_stalls_or_fails_end() {
-    let pem = made(&["localhost"]);
-    let tls = TlsConfig::new(certificates(&[&pem])).unwrap();
+    let (_, tls) = localhost();
     // The beginning of a record of a handshake; a record of no version; a hello without content; a request in clear text.
     let inputs: [(&[u8], bool); 5] = [
         (b"", false),
@@ -445,15 +415,7 @@ fn connections_whose_handshake_stalls_or_fails_end() {
         let (server, monitor) = server_of(Server::new(routes()).http(http), listen(&tls));
         let mut client = TcpStream::connect(server.address).unwrap();
         client.write_all(input).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let is_open = || {
-            let metrics = monitor.metrics();
-            metrics.accepted == 0 || metrics.connections() > 0
-        };
-        while is_open() {
-            assert!(Instant::now() < deadline, "{input:?}");
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
+        wait_for(&monitor, |metrics| metrics.accepted > 0 && metrics.connections() == 0);
         assert_eq!(monitor.metrics().tls_failures, u64::from(fails), "{input:?}");
         drop(client);
     }
@@ -462,14 +424,13 @@ fn connections_whose_handshake_stalls_or_fails_end() {
 /// Its buffers of the socket are full, and the client does not read.
 #[test]
 fn stop_resets_a_client_that_takes_no_bytes_of_a_download_over_tls() {
-    let pem = made(&["localhost"]);
+    let (pem, tls) = localhost();
     let long = Duration::from_secs(3_600);
     let routes = routes().get("/large", |_| Response::text(vec![b'x'; 32 << 20]));
     let server = Server::new(routes).grace(long).http(patient());
-    let (server, _) = server_of(server, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
-    let mut stalled = Client::new(&server, &client(&pem.0, BOTH), "localhost");
-    stalled.send(get("/large"));
-    assert!(stalled.head().starts_with("HTTP/1.1 200 "));
+    let (server, _) = server_of(server, listen(&tls));
+    let mut stalled = Client::new(&server, &client(&pem, BOTH), "localhost");
+    stalled.found("/large");
     server.stop.stop();
     server.join();
     drop(stalled);
@@ -486,17 +447,13 @@ fn queued_output_arrives_in_order_over_tls() {
             }
         }
     });
-    let pem = made(&["localhost"]);
+    let (pem, tls) = localhost();
     let config = Config::default().with_max_outbound(usize::from(MESSAGES) * SIZE * 2);
     let routes = Router::new().websocket("/flood", route.with_config(config));
-    let (server, monitor) = server(routes, listen(&TlsConfig::new(certificates(&[&pem])).unwrap()));
-    let mut peer = Client::new(&server, &client(&pem.0, BOTH), "localhost").upgrade("/flood");
-    peer.send(Frame::text("go").encode(Role::Client));
-    let deadline = Instant::now() + PATIENCE;
-    while monitor.metrics().messages_sent < u64::from(MESSAGES) {
-        assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    let (server, monitor) = server(routes, listen(&tls));
+    let mut peer = Client::new(&server, &client(&pem, BOTH), "localhost").upgrade("/flood");
+    peer.send(&Frame::text("go")).unwrap();
+    wait_for(&monitor, |metrics| metrics.messages_sent >= u64::from(MESSAGES));
     assert!(monitor.metrics().queued_bytes > SIZE as u64, "more than a socket takes");
     for number in 0..MESSAGES {
         let mut frame = vec![0; 10 + SIZE];
@@ -507,8 +464,5 @@ fn queued_output_arrives_in_order_over_tls() {
     assert_eq!(events.next(), HandlerEvent::Open);
     assert!(matches!(events.next(), HandlerEvent::Message(..)));
     assert_eq!(events.next(), HandlerEvent::Drain);
-    while monitor.metrics().queued_bytes > 0 {
-        assert!(Instant::now() < deadline);
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    wait_for(&monitor, |metrics| metrics.queued_bytes == 0);
 }

@@ -98,9 +98,8 @@ fn publication_reaches_every_subscriber_on_every_thread() {
 
 #[test]
 fn other_threads_publish_too() {
-    let bound = Server::new(routes()).threads(THREADS).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let publisher = bound.publisher();
-    let server = Running::bound(bound);
+    let server = Running::server(Server::new(routes()).threads(THREADS));
+    let publisher = &server.publisher;
     let mut crowd = crowd(&server);
     assert_eq!(publisher.publish("nobody", &Prepared::text("x")), Ok(0));
     for number in 0..100 {

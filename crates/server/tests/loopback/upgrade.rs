@@ -62,8 +62,7 @@ fn sends_of_open_come_after_the_answer_and_before_the_echo() {
         // After its own close this fails.
         let _ = cx.send_text(text.split('(').next().unwrap_or_default());
     });
-    let server = Running::router(routes().websocket("/told", route));
-    let mut client = server.connect();
+    let (_server, mut client) = Running::connected(routes().websocket("/told", route));
     client.send([handshake("/told", "").as_bytes(), &frame("x")].concat());
     let mut peer = client.upgraded();
     peer.expect(&Reply::text("Open"));
@@ -129,8 +128,7 @@ fn upgrades_to_other_protocols_are_ignored() {
         .get("/both", |_| Response::text("page"))
         .websocket("/both", echo())
         .websocket_fallback(|path| path == "/fallback", echo());
-    let server = Running::router(routes);
-    let mut client = server.connect();
+    let (server, mut client) = Running::connected(routes);
     let h2c = "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\nUpgrade: h2c\r\n\r\n";
     for lines in [h2c, "Upgrade: h2c\r\n\r\n", "Upgrade: TLS/1.3, websockets\r\n\r\n", "Upgrade:\r\n\r\n"] {
         for (path, status) in [("/both", 200), ("/", 200), ("/fallback", 404), ("/nowhere", 404)] {

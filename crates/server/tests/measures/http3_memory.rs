@@ -2,16 +2,16 @@
 //! clients are in another process.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quinn_proto::{StreamId, VarInt};
 use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_server::{Certificates, HttpConfig, Limits, Router, Server, TlsConfig, WebSocketRoute};
-use sinews_testkit::{TestCertificate, idle_live_bytes, measure_alone};
+use sinews_testkit::{TestCertificate, idle_live_bytes, measure_alone, until};
 
-use crate::quic_client::QuicClient;
+use crate::http3_client::Http3Client;
 use crate::{Echo, Serving, backend};
 
 /// Names the role of this process, and the address and the certificate of the server.
@@ -84,105 +84,71 @@ fn idle_connections_websockets_and_sessions_take_bounded_memory() {
     assert!((500..3 << 10).contains(&next), "{next} bytes for a further session");
 }
 
-/// A client with its socket.
+/// A client with what it has opened.
 struct Client {
-    quic: QuicClient,
-    socket: UdpSocket,
-    server: SocketAddr,
+    http3: Http3Client,
     sockets: Vec<u64>,
     sessions: usize,
 }
 
 impl Client {
     fn connect(server: SocketAddr, roots: &rustls::RootCertStore) -> Self {
-        let quic = QuicClient::connect(server, roots.clone(), "h3", Instant::now());
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut client = Self { quic, socket, server, sockets: Vec::new(), sessions: 0 };
-        client.run(|quic| quic.http.peer_settings().is_some());
-        client
-    }
-
-    fn flush(&mut self) {
-        for datagram in self.quic.transmit(Instant::now()) {
-            self.socket.send_to(&datagram, self.server).unwrap();
-        }
-    }
-
-    /// Exchanges datagrams until a condition holds.
-    fn run(&mut self, done: impl Fn(&QuicClient) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !done(&self.quic) {
-            assert!(Instant::now() < deadline, "{:?}", self.quic.lost);
-            self.flush();
-            self.receive(Duration::from_millis(20));
-        }
-        self.flush();
+        let http3 = Http3Client::connect(server, roots.clone());
+        Self { http3, sockets: Vec::new(), sessions: 0 }
     }
 
     /// Receives all datagrams that have arrived. Returns whether there were none, and the client waits for no acknowledgement and
     /// delays none: the timers of both are short, that of the idle connection is long.
     fn is_settled(&mut self) -> bool {
         let long = Duration::from_secs(5);
-        let mut received = 0;
-        while self.receive(Duration::from_millis(1)) {
-            received += 1;
+        let mut is_quiet = true;
+        while self.http3.receive_within(Duration::from_millis(1)) {
+            is_quiet = false;
+            self.http3.flush();
         }
-        received == 0 && self.quic.quic.poll_timeout().is_none_or(|at| at >= Instant::now() + long)
-    }
-
-    /// Receives a datagram, or handles a timeout. Returns whether a datagram has arrived.
-    fn receive(&mut self, wait: Duration) -> bool {
-        let now = Instant::now();
-        let next = self.quic.quic.poll_timeout().map_or(wait, |at| at.saturating_duration_since(now));
-        self.socket.set_read_timeout(Some(next.clamp(Duration::from_millis(1), wait))).unwrap();
-        let mut buffer = vec![0; 1 << 16];
-        let received = self.socket.recv(&mut buffer);
-        if let Ok(len) = received {
-            self.quic.receive(&buffer[..len], Instant::now());
-        }
-        let now = Instant::now();
-        if self.quic.quic.poll_timeout().is_some_and(|at| at <= now) {
-            self.quic.quic.handle_timeout(now);
-            self.quic.drive(now);
-        }
-        self.flush();
-        received.is_ok()
+        self.http3.flush();
+        is_quiet && self.http3.quic.quic.poll_timeout().is_none_or(|at| at >= Instant::now() + long)
     }
 
     /// Opens a WebSocket, which echoes a message of 200 bytes with a mask of zero.
     fn open(&mut self) {
+        let http3 = &mut self.http3;
         let target = RequestTarget::connect("websocket", "localhost", "/");
-        let stream = self.quic.ask_with(&target, [("sec-websocket-version", "13")], b"", false);
-        self.run(|quic| quic.responses.contains_key(&stream));
+        let stream = http3.quic.ask_with(&target, [("sec-websocket-version", "13")], b"", false);
+        http3.run("an answer", |quic| quic.responses.contains_key(&stream));
         let mut message = [0; 208];
         message[..4].copy_from_slice(&[0x82, 0xfe, 0, 200]);
         let mut out = Vec::new();
-        self.quic.http.send_data(QuicStreamId::new(stream), &message, false, &mut out).unwrap();
-        self.quic.send(StreamId::from(VarInt::from_u64(stream).unwrap()), out.into(), false);
-        self.run(|quic| quic.responses[&stream].1.len() >= 204);
+        http3.quic.http.send_data(QuicStreamId::new(stream), &message, false, &mut out).unwrap();
+        http3.quic.send(StreamId::from(VarInt::from_u64(stream).unwrap()), out.into(), false);
+        http3.run("an echo", |quic| quic.responses[&stream].1.len() >= 204);
         self.sockets.push(stream);
     }
 
     /// Opens a session, which echoes a message of 200 bytes on its stream.
     fn open_session(&mut self) {
+        let http3 = &mut self.http3;
         let target = RequestTarget::connect("webtransport", "localhost", "/");
-        let request = self.quic.ask_with(&target, [], b"", false);
+        let request = http3.quic.ask_with(&target, [], b"", false);
         let opened = self.sessions;
-        self.run(|quic| quic.responses.contains_key(&request) && quic.session_streams.len() > opened);
-        let stream = self.quic.session_streams[opened];
+        http3.run("a session", |quic| {
+            quic.responses.contains_key(&request) && quic.session_streams.len() > opened
+        });
+        let stream = http3.quic.session_streams[opened];
         let message = [&[2, 0, 0, 0, 200][..], &[7; 200]].concat();
-        self.quic.send(StreamId::from(VarInt::from_u64(stream).unwrap()), message.into(), false);
-        self.run(|quic| quic.responses.get(&stream).is_some_and(|(_, echoed, _)| echoed.len() >= 205));
+        http3.quic.send(StreamId::from(VarInt::from_u64(stream).unwrap()), message.into(), false);
+        http3.run("an echo", |quic| {
+            quic.responses.get(&stream).is_some_and(|(_, echoed, _)| echoed.len() >= 205)
+        });
         self.sessions += 1;
     }
 }
 
 /// Exchanges datagrams of all clients, in turns, until all are settled in the same turn.
 fn settle(clients: &mut [Client]) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while clients.iter_mut().map(Client::is_settled).filter(|is_settled| !is_settled).count() > 0 {
-        assert!(Instant::now() < deadline, "no acknowledgement, or always datagrams");
-    }
+    until("acknowledgements of all clients", || {
+        clients.iter_mut().map(Client::is_settled).filter(|is_settled| !is_settled).count() == 0
+    });
 }
 
 /// Opens connections and WebSockets, a stage for each line of input.

@@ -5,6 +5,9 @@
 mod backend;
 mod first_byte;
 mod http2_memory;
+#[path = "../../../quic/tests/endpoints/http3_client.rs"]
+#[expect(dead_code, reason = "other tests use more of the client")]
+mod http3_client;
 mod http3_memory;
 mod keyed_memory;
 #[path = "../../../quic/tests/endpoints/quic_client.rs"]

@@ -3,10 +3,10 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
-use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Overflow, Time};
+use sinews_proto::{CloseCode, Config, Kind, Misuse, Overflow, Role, Time};
 use sinews_session::{Cause, Prepared, Resources, Sent, Session};
+
+use crate::negotiate;
 
 struct End {
     session: Session,
@@ -15,7 +15,7 @@ struct End {
 
 impl End {
     fn new(config: Config) -> Self {
-        let session = Session::new(server(), Arc::new(config), Time::ZERO);
+        let session = Session::new(negotiate(Role::Server), Arc::new(config), Time::ZERO);
         Self { session, resources: Resources::with_masks(|| [0; 4]) }
     }
 
@@ -84,15 +84,6 @@ fn idle_timeout_does_not_count_while_reads_are_paused() {
     assert_eq!(end.session.deadline(), Some(now + config.pong_timeout()));
     end.session.handle_timeout(&mut end.resources, now + config.pong_timeout());
     assert!(!end.session.is_open(), "a silent peer times out once reads resume");
-}
-
-/// The server's half of a handshake without extensions.
-fn server() -> Negotiated {
-    let mut request = Vec::new();
-    ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]).write_request(&mut request);
-    let mut slots = HeaderSlots::new();
-    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
-    accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
 }
 
 // First byte of a frame (RFC 6455 section 5.2): a whole text, and the fragments of a text.

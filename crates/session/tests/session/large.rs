@@ -2,19 +2,10 @@
 
 use std::sync::Arc;
 
-use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
-use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-use sinews_proto::{CloseCode, Config, Time};
-use sinews_session::{Events, Flow, Payload, Resources, Session, Tx};
+use sinews_proto::{CloseCode, Config, Role, Time};
+use sinews_session::{Flow, Resources, Session};
 
-#[derive(Default)]
-struct RecordedEvents(Vec<Vec<u8>>);
-
-impl Events for RecordedEvents {
-    fn message(&mut self, payload: Payload<'_>, _: &mut Tx<'_>) {
-        self.0.push(payload.to_vec());
-    }
-}
+use crate::{RecordedEvents, negotiate};
 
 struct End {
     session: Session,
@@ -24,14 +15,8 @@ struct End {
 
 impl End {
     fn new() -> Self {
-        let mut request = Vec::new();
-        let client = ClientRequest::new("a", "/").expect("host and path are valid");
-        client.start([7; 16]).write_request(&mut request);
-        let mut slots = HeaderSlots::new();
-        let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
-        let negotiated = accept(&head, &ServerOptions::new()).expect("our own request").negotiated();
         Self {
-            session: Session::new(negotiated, Arc::new(Config::default()), Time::ZERO),
+            session: Session::new(negotiate(Role::Server), Arc::new(Config::default()), Time::ZERO),
             resources: Resources::with_masks(|| [0; 4]),
             heard: RecordedEvents::default(),
         }

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
-use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-use sinews_proto::{CloseCode, Config, Misuse, Negotiated, Overflow, Time};
+use sinews_proto::{CloseCode, Config, Misuse, Overflow, Role, Time};
 use sinews_session::{Cause, Prepared, Resources, Sent, Session};
+
+use crate::negotiate;
 
 #[test]
 fn overflow_policy_does_not_apply_after_close() {
     for overflow in [Overflow::Close, Overflow::DropNewest, Overflow::DropOldest] {
         let config = Config::default().with_overflow(overflow).with_max_outbound(10);
-        let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-        let mut resources = Resources::with_masks(|| [0; 4]);
+        let (mut session, mut resources) = session(config);
         let mut tx = session.tx(&mut resources, Time::ZERO);
         assert_eq!(tx.send_binary(&[7; 20]), Ok(Sent::Queued));
         tx.close(CloseCode::NORMAL, "done").expect("it is open");
@@ -26,8 +25,7 @@ fn overflow_policy_does_not_apply_after_close() {
 #[test]
 fn an_overflow_closes_once() {
     let config = Config::default().with_max_outbound(10);
-    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-    let mut resources = Resources::with_masks(|| [0; 4]);
+    let (mut session, mut resources) = session(config);
     let mut tx = session.tx(&mut resources, Time::ZERO);
     assert_eq!(tx.send_binary(&[7; 20]), Ok(Sent::Queued));
     assert_eq!(tx.send_binary(&[7; 20]), Ok(Sent::Dropped));
@@ -38,21 +36,16 @@ fn an_overflow_closes_once() {
     assert_eq!(session.take_closed(), None);
 }
 
-/// The server's half of a handshake without extensions.
-fn server() -> Negotiated {
-    let mut request = Vec::new();
-    ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]).write_request(&mut request);
-    let mut slots = HeaderSlots::new();
-    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
-    accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
+fn session(config: Config) -> (Session, Resources) {
+    let session = Session::new(negotiate(Role::Server), Arc::new(config), Time::ZERO);
+    (session, Resources::with_masks(|| [0; 4]))
 }
 
 /// Every publication of the burst can be dropped, of any size; the newest is always admitted.
 #[test]
 fn drop_oldest_applies_within_one_burst() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(5000);
-    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-    let mut resources = Resources::with_masks(|| [0; 4]);
+    let (mut session, mut resources) = session(config);
     for number in 0..100_u8 {
         let mut tx = session.tx(&mut resources, Time::ZERO);
         let sent = tx.send_prepared(&Prepared::binary(vec![number; 200])).expect("it is open");
@@ -74,8 +67,7 @@ fn drop_oldest_applies_within_one_burst() {
 #[test]
 fn newest_publication_is_admitted_behind_full_send_in_flight() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(10_000);
-    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-    let mut resources = Resources::with_masks(|| [0; 4]);
+    let (mut session, mut resources) = session(config);
     assert_eq!(session.tx(&mut resources, Time::ZERO).send_binary(&[7; 20_000]), Ok(Sent::Queued));
     let in_flight = session.start_send().expect("it waits");
     for number in 0..5_u8 {
@@ -94,8 +86,7 @@ fn newest_publication_is_admitted_behind_full_send_in_flight() {
 #[test]
 fn sent_and_dropped_messages_are_counted() {
     let sent = |config: Config| {
-        let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-        let mut resources = Resources::with_masks(|| [0; 4]);
+        let (mut session, mut resources) = session(config);
         let mut tx = session.tx(&mut resources, Time::ZERO);
         for _ in 0..3 {
             let _ = tx.send_text("four");
@@ -121,8 +112,7 @@ fn sent_and_dropped_messages_are_counted() {
 #[test]
 fn messages_queued_apart_do_not_count_towards_max_outbound() {
     let config = Config::default().with_max_outbound(100);
-    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-    let mut resources = Resources::with_masks(|| [0; 4]);
+    let (mut session, mut resources) = session(config);
     let message = Prepared::binary(vec![1; 1_000]);
     let mut tx = session.tx(&mut resources, Time::ZERO);
     for number in 1..=3 {
@@ -144,8 +134,7 @@ fn messages_queued_apart_do_not_count_towards_max_outbound() {
 #[test]
 fn own_messages_displace_counted_publications_only() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(100);
-    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-    let mut resources = Resources::with_masks(|| [0; 4]);
+    let (mut session, mut resources) = session(config);
     let mut tx = session.tx(&mut resources, Time::ZERO);
     for (payload, exempt) in [("spared", true), ("first", false), ("second", false)] {
         let _ = tx.queue_prepared(&Prepared::text(payload), exempt).expect("it is open");
@@ -163,8 +152,7 @@ fn own_messages_displace_counted_publications_only() {
 #[test]
 fn drops_within_a_fragmented_message_do_not_pause_reads() {
     let config = Config::default().with_overflow(Overflow::DropOldest).with_max_outbound(100);
-    let mut session = Session::new(server(), Arc::new(config), Time::ZERO);
-    let mut resources = Resources::with_masks(|| [0; 4]);
+    let (mut session, mut resources) = session(config);
     let _ = session
         .tx(&mut resources, Time::ZERO)
         .send_fragment(sinews_proto::Kind::Binary, b"a", false)
@@ -186,7 +174,7 @@ fn drops_within_a_fragmented_message_do_not_pause_reads() {
 
 #[test]
 fn message_queued_apart_follows_last_fragment() {
-    let mut session = Session::new(server(), Arc::default(), Time::ZERO);
+    let mut session = Session::new(negotiate(Role::Server), Arc::default(), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
     let mut tx = session.tx(&mut resources, Time::ZERO);
     let _ = tx.send_fragment(sinews_proto::Kind::Binary, b"a", false).expect("it is open");
@@ -199,7 +187,7 @@ fn message_queued_apart_follows_last_fragment() {
 
 #[test]
 fn close_for_overflow_reports_overflow_cause() {
-    let mut session = Session::new(server(), Arc::default(), Time::ZERO);
+    let mut session = Session::new(negotiate(Role::Server), Arc::default(), Time::ZERO);
     let mut resources = Resources::with_masks(|| [0; 4]);
     let code = CloseCode::new(4_000).expect("an application's own");
     session.close_for_overflow(code, "lags", &mut resources, Time::ZERO).expect("it is open");

@@ -4,28 +4,10 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_proto::handshake::{ClientRequest, ServerOptions, accept};
-use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Kind, Misuse, Negotiated, Overflow, Role, Time};
-use sinews_session::{Cause, Events, Flow, Payload, Resources, Sent, Session, TransportAction, Tx};
+use sinews_session::{Cause, Flow, Resources, Sent, Session, TransportAction};
 
-#[derive(Default)]
-struct RecordedEvents(Vec<Vec<u8>>);
-
-impl Events for RecordedEvents {
-    fn message(&mut self, payload: Payload<'_>, _: &mut Tx<'_>) {
-        self.0.push(payload.to_vec());
-    }
-}
-
-fn websocket() -> Negotiated {
-    let mut request = Vec::new();
-    let client = ClientRequest::new("a", "/").expect("host and path are valid");
-    client.start([7; 16]).write_request(&mut request);
-    let mut slots = HeaderSlots::new();
-    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
-    accept(&head, &ServerOptions::new()).expect("our own request").negotiated()
-}
+use crate::{RecordedEvents, negotiate};
 
 fn session(negotiated: Negotiated, config: Config) -> Session {
     Session::new(negotiated, Arc::new(config.with_ping_interval(None)), Time::ZERO)
@@ -51,7 +33,9 @@ fn large_pieces_are_sent_by_reference_behind_one_head() {
         true => (whole.len() as u32).to_le_bytes().to_vec(),
         false => [&[0x82, 127][..], &(whole.len() as u64).to_be_bytes()].concat(),
     };
-    for (negotiated, prefixed) in [(websocket(), false), (Negotiated::prefixed(Role::Server), true)] {
+    for (negotiated, prefixed) in
+        [(negotiate(Role::Server), false), (Negotiated::prefixed(Role::Server), true)]
+    {
         let (mut session, mut resources) = (session(negotiated, Config::default()), Resources::new());
         let sent = session.tx(&mut resources, Time::ZERO).send_pieces(Kind::Binary, &pieces);
         assert_eq!(sent, Ok(Sent::Backpressure));
@@ -67,7 +51,7 @@ fn large_pieces_are_sent_by_reference_behind_one_head() {
 #[test]
 fn limits_apply_to_whole_message_of_pieces() {
     let config = Config::default().with_max_outbound(100).with_overflow(Overflow::DropNewest);
-    let (mut session, mut resources) = (session(websocket(), config), Resources::new());
+    let (mut session, mut resources) = (session(negotiate(Role::Server), config), Resources::new());
     let mut tx = session.tx(&mut resources, Time::ZERO);
     let pieces = [vec![0; 60].into(), vec![0; 60].into()];
     assert_eq!(tx.send_pieces(Kind::Binary, &pieces), Ok(Sent::Queued));

@@ -4,28 +4,12 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sinews_proto::handshake::{ClientRequest, ClientStep, ServerOptions, accept};
-use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
-use sinews_proto::{Config, Kind, Misuse, Negotiated, Role, Time};
+use sinews_proto::{Config, Kind, Misuse, Role, Time};
 use sinews_session::{Chain, Resources, Sent, Session, Tx};
 
-const KEY: [u8; 4] = [1, 2, 3, 4];
+use crate::negotiate;
 
-/// Both sides of a handshake without extensions.
-fn negotiate(role: Role) -> Negotiated {
-    let mut handshake = ClientRequest::new("a", "/").expect("host and path are valid").start([7; 16]);
-    let (mut request, mut response) = (Vec::new(), Vec::new());
-    handshake.write_request(&mut request);
-    let mut slots = HeaderSlots::new();
-    let head = RequestHead::parse(&request, &HeadLimits::new(), &mut slots).expect("our own request");
-    let accepted = accept(&head, &ServerOptions::new()).expect("our own request");
-    accepted.write_response(&[], &mut response).expect("sound");
-    match (role, handshake.read_response(&response)) {
-        (Role::Server, _) => accepted.negotiated(),
-        (Role::Client, Ok(ClientStep::Done(done))) => done.negotiated(),
-        (_, step) => panic!("{step:?}"),
-    }
-}
+const KEY: [u8; 4] = [1, 2, 3, 4];
 
 struct End {
     session: Session,

@@ -27,7 +27,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 21] = [
+const RULES: [(&str, Rule); 22] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -46,6 +46,7 @@ const RULES: [(&str, Rule); 21] = [
     ("code is not written twice", duplicates::duplicates),
     ("comments and documents name things", words::pronouns),
     ("a type name is defined once", names::types),
+    ("functions are named by their result", names::functions),
     ("each help text stands alone", names::help),
     ("links lead somewhere", links::links),
     ("the book lists its pages", links::pages),

@@ -33,6 +33,21 @@ pub(super) fn types(tree: &Tree) -> Vec<Violation> {
     ratchets::compare(tree, "type names", &measures, 0, 0)
 }
 
+/// Functions of the product crates that are named after the preposition and not after their result.
+pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for source in tree.product() {
+        for pair in source.tokens.windows(2).filter(|pair| pair[0].is_name("fn")) {
+            if pair[1].name().is_some_and(|name| name == "of" || name.starts_with("of_")) {
+                let what =
+                    "a function named of… says neither what it returns nor from what: from_, for_, or a noun";
+                found.push(Violation::new(&source.path, pair[1].line, what));
+            }
+        }
+    }
+    found
+}
+
 /// Help texts of options that only make sense beside another one.
 pub(super) fn help(tree: &Tree) -> Vec<Violation> {
     let leaning =
@@ -76,6 +91,13 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].what, "type names defined more than once is 1, 0 at most");
         assert_eq!(types(&tree(&files[1..])), []);
+    }
+
+    #[test]
+    fn functions_named_of_are_found() {
+        let text = "fn of() {} fn of_text() {} fn offer() {} fn office_of() {}";
+        let found = functions(&tree(&[("crates/a/src/a.rs", text), ("dev/b/src/b.rs", text)]));
+        assert_eq!(found.len(), 2);
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! Connections: their list, commands to them, and revocation of their tokens.
 
-use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use sinews_testkit::{BodyReader, Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
 use super::{KEY, call, call_with, serve};
-use crate::auth::{SECRET, token};
+use crate::auth::token;
 use crate::config::Directory;
 use crate::protocol::Client;
 use crate::support::{Running, until};
@@ -15,7 +14,7 @@ use crate::support::{Running, until};
 /// A server with tokens, and its secret.
 pub(super) fn start(arguments: &[&str]) -> (Running, Directory, String) {
     let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let server = serve(&[&["--auth-secret-file", &secret], arguments].concat());
     (server, directory, secret)
 }
@@ -49,9 +48,11 @@ fn connections_are_listed_by_user_and_in_pages() {
         server.try_websocket("/topics/a", &format!("Authorization: Bearer {}\r\n", of("anna"))).unwrap();
     let all = list(&server, "");
     let first = &all["connections"][0];
-    assert_eq!(
-        (&first["connection"], &first["user"], &first["address"], &first["path"]),
-        (&json!(clients[0].1), &json!("anna"), &json!("127.0.0.1"), &json!("/ws"))
+    assert_fields(
+        first,
+        json!({
+            "connection": clients[0].1, "user": "anna", "address": "127.0.0.1", "path": "/ws",
+        }),
     );
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     assert!((now - 60_000..=now).contains(&first["opened"].as_u64().unwrap()));
@@ -102,10 +103,7 @@ fn backend_subscribes_and_unsubscribes_clients_without_rights() {
     assert_eq!(subscribed, json!({"results": [{"connection": first}, {"connection": second}]}));
     for client in [&mut one, &mut other] {
         let message = client.receive_message();
-        assert_eq!(
-            (&message["op"], &message["topic"], &message["seq"]),
-            (&json!("subscribed"), &json!("kept.a"), &json!(0))
-        );
+        assert_fields(&message, json!({"op": "subscribed", "topic": "kept.a", "seq": 0}));
     }
     assert_eq!(call(&server, "POST /publish", &json!({"topic": "kept.a", "data": 1}))["subscribers"], 2);
     assert_eq!(
@@ -121,10 +119,7 @@ fn backend_subscribes_and_unsubscribes_clients_without_rights() {
     assert_eq!(ended, json!({"results": [{"connection": second}]}));
     assert_eq!(other.receive_message(), json!({"op": "unsubscribed", "topic": "kept.a"}));
     let again = call(&server, "POST /unsubscribe", &json!({"topic": "kept.a", "connection": second}));
-    assert_eq!(
-        (&again["results"][0]["connection"], &again["results"][0]["code"]),
-        (&json!(second), &json!(409))
-    );
+    assert_fields(&again["results"][0], json!({"connection": second, "code": 409}));
     assert_eq!(call(&server, "POST /publish", &json!({"topic": "kept.a", "data": 2}))["subscribers"], 1);
     assert_eq!(one.receive_message()["data"], 2);
     // The right of the key limits the topics, and a raw connection has no further subscriptions.
@@ -141,20 +136,15 @@ fn backend_subscribes_no_event_stream_to_a_topic() {
     let (server, _directory, secret) = start(&[]);
     let anna = token(&secret, &["--subject", "anna", "--subscribe", "own"]);
     for path in ["/topics/own", "/topics/own/keys"] {
-        let mut stream = server.connect();
-        let lines = format!("Accept: text/event-stream\r\nAuthorization: Bearer {anna}");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
-        let mut events = BodyReader::new(stream);
+        let lines = format!("Accept: text/event-stream\r\nAuthorization: Bearer {anna}\r\n");
+        let mut events = server.stream(path, &lines);
         for kind in ["welcome", "subscribed"] {
             assert_eq!(events.event().unwrap().kind, kind);
         }
         let results = call(&server, "POST /subscribe", &json!({"topic": "orders", "user": "anna"}));
         assert_eq!(results["results"][0]["code"], 409, "{path}: {results}");
-        assert_eq!(
-            call(&server, "POST /publish", &json!({"topic": "orders", "data": 1}))["subscribers"],
-            0,
-            "{path}"
-        );
+        let published = call(&server, "POST /publish", &json!({"topic": "orders", "data": 1}));
+        assert_eq!(published["subscribers"], 0, "{path}");
         drop(events);
         until("the connections have ended", || ids(&list(&server, "")).is_empty());
     }
@@ -169,10 +159,8 @@ fn backend_lists_and_disconnects_event_streams_without_a_user() {
         ("/topics?topic=own&topic=other", "application/x-ndjson"),
         ("/topics/own/keys", "text/event-stream"),
     ] {
-        let mut stream = server.connect();
-        let lines = format!("Accept: {accept}\r\nAuthorization: Bearer {nameless}");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
-        let mut reader = BodyReader::new(stream);
+        let lines = format!("Accept: {accept}\r\nAuthorization: Bearer {nameless}\r\n");
+        let mut reader = server.stream(path, &lines);
         let mut line = reader.line().unwrap();
         while !line.contains("\"op\":\"welcome\"") {
             line = reader.line().unwrap();
@@ -196,10 +184,8 @@ fn backend_lists_and_disconnects_event_streams_without_a_user() {
 fn backend_lists_and_disconnects_a_long_poll_without_a_user() {
     let (server, _directory, secret) = start(&[]);
     let nameless = token(&secret, &["--subscribe", ">"]);
-    let mut stream = server.connect();
-    let lines = format!("Accept: application/json\r\nAuthorization: Bearer {nameless}");
-    write!(stream, "GET /topics/own?wait=50 HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
-    let mut poll = BodyReader::new(stream);
+    let lines = format!("Accept: application/json\r\nAuthorization: Bearer {nameless}\r\n");
+    let mut poll = server.stream("/topics/own?wait=50", &lines);
     let begin = poll.until("\"op\":\"ack\"").unwrap();
     assert!(!begin.contains("welcome"), "its client has no use for the id: {begin}");
     let listed = list(&server, "");
@@ -267,7 +253,7 @@ fn revoked_tokens_are_rejected_and_their_connections_closed() {
     assert_eq!(close_of(&mut clients[1]).0, 4401);
     assert!(head(&ben).starts_with("HTTP/1.1 401 "));
     let error = clients[2].request(json!({"op": "token", "id": 1, "token": ben}));
-    assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(401)));
+    assert_fields(&error, json!({"op": "error", "code": 401}));
     assert_eq!(clients[2].request(json!({"op": "ping", "id": 1})), json!({"op": "pong", "id": 1}));
     clients[2].0.send(&Frame::ping(""));
     // A token that is issued later is valid: the times of tokens have whole seconds.

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::schema::fault;
 use super::{ApiAnswer, KEY, call_with, serve};
-use crate::config::Directory;
 use crate::protocol::Client;
 use crate::support::Running;
 
@@ -101,10 +100,8 @@ fn document_of(server: &Running) -> Value {
 
 #[test]
 fn every_operation_of_the_document_answers_as_documented() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", crate::auth::SECRET);
-    let streams = directory.path("streams");
-    let arguments = ["--streams", &streams, "--history", "chat.>=10", "--auth-secret-file", &secret];
+    let secret = crate::auth::keys("secret");
+    let arguments = ["--streams", "$DIR/streams", "--history", "chat.>=10", "--auth-secret-file", &secret];
     let server = serve(&arguments);
     let token = crate::auth::token(&secret, &["--subject", "anna", "--subscribe", ">", "--publish", ">"]);
     let mut client = Client::at(&server, &format!("/ws?token={token}"));

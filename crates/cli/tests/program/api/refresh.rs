@@ -1,18 +1,17 @@
 //! Changes of the rights of open connections.
 
-use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use sinews_testkit::{BodyReader, Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
 use super::connections::{close_of, connect, start};
 use super::{KEY, call, call_with};
-use crate::auth::{SECRET, token};
+use crate::auth::token;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::protocol::Client;
-use crate::support::{Running, TIMEOUT};
+use crate::support::{Running, until};
 
 fn in_an_hour() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 3_600
@@ -42,10 +41,7 @@ fn backend_replaces_the_rights_of_connections() {
     let message = one.receive_message();
     assert!(message["op"] == "refreshed" && is_an_hour(&message["expires_in"]), "{message}");
     let ended = one.receive_message();
-    assert_eq!(
-        (&ended["op"], &ended["code"], &ended["topic"]),
-        (&json!("error"), &json!(403), &json!("old"))
-    );
+    assert_fields(&ended, json!({"op": "error", "code": 403, "topic": "old"}));
     one.subscribe_with("new", &json!({}));
     assert_eq!(two.request(json!({"op": "ping", "id": 1})), json!({"op": "pong", "id": 1}), "unchanged");
 
@@ -76,10 +72,8 @@ fn backend_replaces_the_rights_of_connections() {
 fn response_ends_when_the_right_to_a_joined_topic_ends() {
     let (server, _directory, secret) = start(&[]);
     let token = token(&secret, &["--subject", "anna", "--subscribe", ">"]);
-    let mut stream = server.connect();
-    let lines = format!("Authorization: Bearer {token}\r\nAccept: application/x-ndjson");
-    write!(stream, "GET /topics?join=old HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n").unwrap();
-    let mut body = BodyReader::new(stream);
+    let lines = format!("Authorization: Bearer {token}\r\nAccept: application/x-ndjson\r\n");
+    let mut body = server.stream("/topics?join=old", &lines);
     let mut until = |op: &str| loop {
         let message: Value = serde_json::from_str(&body.line().expect("a message")).unwrap();
         if message["op"] == op {
@@ -144,23 +138,17 @@ fn refresh_needs_its_own_right() {
 fn connections_at_all_nodes_are_refreshed() {
     for engine in [WireProtocol::Nats, WireProtocol::Redis] {
         let broker = FakeBroker::start(engine);
-        let directory = Directory::new();
-        let secret = directory.write("secret", SECRET);
+        let secret = crate::auth::keys("secret");
         let url = broker.url();
         let nodes = ["a", "b"].map(|name| {
             let cluster = ["--cluster", &url, "--cluster-node-name", name, "--api-key", KEY];
             Running::serve(&[&cluster[..], &["--auth-secret-file", &secret]].concat())
         });
-        let begin = std::time::Instant::now();
-        while call(&nodes[0], "GET /nodes", &Value::Null)["nodes"].as_array().unwrap().len() < 2 {
-            assert!(begin.elapsed() < TIMEOUT);
-        }
+        until("both nodes are known", || {
+            call(&nodes[0], "GET /nodes", &Value::Null)["nodes"].as_array().unwrap().len() == 2
+        });
         // Clients that connect earlier receive a report of the login at the broker.
-        for node in &nodes {
-            while !node.get("/readyz").starts_with("HTTP/1.1 200 ") {
-                assert!(begin.elapsed() < TIMEOUT);
-            }
-        }
+        nodes.iter().for_each(|node| until("the node is ready", || node.is_ready()));
         let anna = token(&secret, &["--subject", "anna", "--subscribe", ">"]);
         let mut clients = [&nodes[0], &nodes[1]].map(|node| connect(node, &anna).0);
         let body = json!({"user": "anna", "claims": {"sub": "anna", "subscribe": "a"}});

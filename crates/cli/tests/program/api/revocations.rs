@@ -5,7 +5,7 @@ use std::fs;
 
 use super::connections::{close_of, connect};
 use super::{KEY, call, call_with};
-use crate::auth::{SECRET, token};
+use crate::auth::token;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::support::{Running, until};
@@ -18,7 +18,7 @@ struct TokenServers {
 impl TokenServers {
     fn new() -> Self {
         let directory = Directory::new();
-        let secret = directory.write("secret", SECRET);
+        let secret = crate::auth::keys("secret");
         Self { directory, secret }
     }
 

@@ -227,9 +227,7 @@ fn durable_keys_of_an_outage_survive_sigkill_of_the_owner() {
 #[test]
 fn keys_beyond_the_limit_of_streams_are_counted() {
     let broker = FakeBroker::start(WireProtocol::Nats);
-    let directory = Directory::new();
-    let streams = directory.path("streams");
-    let arguments = ["--cluster", &broker.url(), "--streams", &streams, "--streams-max-streams", "2"];
+    let arguments = ["--cluster", &broker.url(), "--streams", "$DIR/streams", "--streams-max-streams", "2"];
     let node = Running::serve(&[&arguments[..], &["--streams-keyed-topics", "t.>", "--log", "off"]].concat());
     let metric = |name: &str| node.get("/metrics").contains(&format!("\nsinews_durable_{name}\n"));
     until("the first topic is stored", || put(&node, "t.a/keys/k", "1", "").0 == 200);

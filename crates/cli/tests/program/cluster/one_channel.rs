@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,27 +57,11 @@ impl Crowd {
     fn join(&self, node: &Running, ids: &[String]) -> Vec<Arc<AtomicU64>> {
         let mut connected = Vec::new();
         for batch in ids.chunks(BATCH) {
-            let mut streams: Vec<TcpStream> = batch.iter().map(|_| node.connect()).collect();
-            for stream in &mut streams {
-                let head = format!(
-                    "GET /app/{KEY}?protocol=7 HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
-                     Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-                     Sec-WebSocket-Version: 13\r\n\r\n"
-                );
-                stream.write_all(head.as_bytes()).unwrap();
-            }
-            for (mut stream, id) in streams.into_iter().zip(batch) {
-                let mut input = String::new();
-                let socket_id = loop {
-                    let mut chunk = [0; 1024];
-                    let count = stream.read(&mut chunk).unwrap();
-                    assert!(count > 0, "{input}");
-                    input.push_str(&String::from_utf8_lossy(&chunk[..count]));
-                    if let Some(socket_id) = between(&input, r#"\"socket_id\":\""#, r#"\""#) {
-                        break socket_id;
-                    }
-                };
-                connected.push((subscription(CHANNEL, id, socket_id), stream));
+            let path = format!("/app/{KEY}?protocol=7");
+            for (mut socket, id) in node.websockets(&path, batch.len()).into_iter().zip(batch) {
+                let established = message(&mut socket).unwrap();
+                let socket_id = between(&established, r#"\"socket_id\":\""#, r#"\""#).unwrap();
+                connected.push((subscription(CHANNEL, id, socket_id), socket.into_stream()));
             }
         }
         let join = |(subscription, stream): (Vec<u8>, TcpStream)| {

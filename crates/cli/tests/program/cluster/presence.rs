@@ -3,22 +3,18 @@
 //! `cargo xtask brokers` runs these tests. With `--measure` it prints the figures of the book.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sinews_proto::Role;
-use sinews_testkit::Frame;
 
 use super::real::broker::{unused_name, url};
 use super::real::{client, receive};
 use super::tap::{BrokerTap, PRESENCE_CHANGES, PRESENCE_REQUEST, PRESENCE_SNAPSHOT, TapCounts};
-use crate::support::{PROGRAM, Running, Socket, clean, until};
+use crate::support::{PROGRAM, Running, Socket, program_at, until};
 
 /// Members, if the limit of descriptors permits it: each is a connection, and a third of them returns.
 const MEMBERS: usize = 10_000;
@@ -47,14 +43,14 @@ impl TestCluster {
     }
 
     /// As [`start`](Self::start), with another build of the program.
-    pub(super) fn start_program(program: impl AsRef<OsStr>, arguments: &[&str]) -> Self {
+    pub(super) fn start_program(program: impl AsRef<Path>, arguments: &[&str]) -> Self {
         let prefix = unused_name("presence");
         let tap = BrokerTap::start(url("").trim_end_matches('?'), &prefix);
         let cluster = url(&format!("prefix={prefix}"));
         // Members do not answer pings.
         let common = ["--cluster", &cluster, "--websocket-ping-interval", "off", "--log", "error"];
         let nodes = [(); 3].map(|()| {
-            let mut command = clean(Command::new(&program));
+            let mut command = program_at(&program, None);
             command.args(["serve", "--listen", "127.0.0.1:0"]).args(common).args(arguments);
             Running::start(&mut command)
         });
@@ -89,24 +85,9 @@ pub(super) fn assert_proportional(counts: &TapCounts, changes: usize, elapsed: D
 fn join_all(node: &Running, topic: &str, ids: &[String]) -> Vec<TcpStream> {
     let mut joined = Vec::new();
     for batch in ids.chunks(BATCH) {
-        let mut streams: Vec<TcpStream> = batch.iter().map(|_| node.connect()).collect();
-        for stream in &mut streams {
-            let head = "GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-            stream.write_all(head.as_bytes()).unwrap();
-        }
-        for (mut stream, id) in streams.into_iter().zip(batch) {
-            let mut head = Vec::new();
-            while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-                let mut chunk = [0; 1024];
-                let count = stream.read(&mut chunk).unwrap();
-                assert!(count > 0, "{}", String::from_utf8_lossy(&head));
-                head.extend_from_slice(&chunk[..count]);
-            }
-            assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
-            let join = json!({ "op": "join", "topic": topic, "member": { "id": id } });
-            stream.write_all(&Frame::text(join.to_string()).encode(Role::Client)).unwrap();
-            joined.push(stream);
+        for (mut socket, id) in node.websockets("/ws", batch.len()).into_iter().zip(batch) {
+            socket.send_message(&json!({ "op": "join", "topic": topic, "member": { "id": id } }));
+            joined.push(socket.into_stream());
         }
     }
     joined
@@ -127,9 +108,7 @@ struct Watcher {
 impl Watcher {
     fn new(node: &Running, topic: &'static str) -> Self {
         let mut socket = client(node);
-        socket.send(&Frame::text(
-            json!({ "op": "subscribe", "topic": topic, "presence": true, "id": 1 }).to_string(),
-        ));
+        socket.send_message(&json!({ "op": "subscribe", "topic": topic, "presence": true, "id": 1 }));
         assert_eq!(receive(&mut socket)["op"], "ack");
         let (members, left) = (BTreeSet::new(), Vec::new());
         let mut watcher = Self { socket, topic, at: 0, members, left, lists: 0 };
@@ -147,7 +126,7 @@ impl Watcher {
             if !after.is_null() {
                 request["after"] = after;
             }
-            self.socket.send(&Frame::text(request.to_string()));
+            self.socket.send_message(&request);
             let page = loop {
                 let message = receive(&mut self.socket);
                 if message["op"] == "members" {

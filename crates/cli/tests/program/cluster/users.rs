@@ -122,7 +122,7 @@ impl Drop for UserClient {
 pub(super) fn message(socket: &mut Socket) -> Option<String> {
     loop {
         // A killed node resets its connections.
-        match socket.try_next().ok()?? {
+        match socket.receive().ok()?? {
             Reply::Message(_, text) => return Some(String::from_utf8(text).unwrap()),
             Reply::Close(..) => return None,
             _ => {}

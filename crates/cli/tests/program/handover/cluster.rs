@@ -38,14 +38,8 @@ fn try_subscribe(address: SocketAddr, topics: &[&str]) -> Option<Subscriber> {
 }
 
 fn publish(address: SocketAddr, topic: &str, text: &str) {
-    let mut stream = connect(address);
-    let len = text.len();
-    write!(
-        stream,
-        "POST /topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{text}"
-    )
-    .unwrap();
-    assert!(answer(&mut stream).is_some_and(|answer| answer.starts_with("HTTP/1.1 200 ")));
+    let answer = request(address, &format!("POST /topics/{topic} HTTP/1.1"), text);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 #[test]
@@ -86,9 +80,7 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
     service.old_one_ends();
     for subscriber in [&mut new, &mut elsewhere] {
         let asked = json!({ "op": "presence", "topic": "t" });
-        while subscriber.socket.request(&asked).unwrap()["subscribers"] != 2 {
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
+        until("two subscribers", || subscriber.socket.request(&asked).unwrap()["subscribers"] == 2);
     }
 }
 

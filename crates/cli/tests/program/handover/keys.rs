@@ -1,30 +1,21 @@
 //! Keys of topics over a handover.
 
+use sinews_testkit::until_some;
+
 use super::*;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::support::Running;
 
 /// Sends the request; repeats it while the keys move to the successor.
 fn request_json(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
-    loop {
-        let answer = request_once(address, head, body);
-        if answer.0 != 503 {
-            return answer;
-        }
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    until_some("the keys have moved", || {
+        Some(request_once(address, head, body)).filter(|(status, _)| *status != 503)
+    })
 }
 
 fn request_once(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
-    let mut stream = connect(address);
-    let len = body.len();
-    write!(
-        stream,
-        "{head} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
-    )
-    .unwrap();
-    let answer = answer(&mut stream).expect("an answer");
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    let answer = request(address, &format!("{head} HTTP/1.1"), body);
+    let body = answer.split_once("\r\n\r\n").expect("an answer").1;
     (answer[9..12].parse().unwrap(), serde_json::from_str(body).unwrap())
 }
 
@@ -69,7 +60,7 @@ fn keys_survive_a_handover_and_subscribers_continue() {
     // Closed with 1001, without further changes.
     assert_eq!(old.receive_message(), None);
     let (_, page) = request_json(address, "GET /topics/t/keys", "");
-    assert_eq!((&page["epoch"], &page["seq"]), (&epoch, &json!(4)));
+    assert_fields(&page, json!({"epoch": epoch, "seq": 4}));
     let keys: Vec<_> =
         page["keys"].as_array().unwrap().iter().map(|key| key["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["a", "b"]);
@@ -132,7 +123,7 @@ fn successor_reads_durable_keys(name: &str, more: &[&str]) {
         "op": "subscribe", "id": 1, "topic": "t", "keys": true, "from": {"epoch": epoch, "seq": 48},
     });
     let (mut new, ack) = open_after_restart(address, &resume);
-    assert_eq!((&ack["recovered"], &ack["seq"], &ack["epoch"]), (&json!(true), &json!(49), &epoch));
+    assert_fields(&ack, json!({"recovered": true, "seq": 49, "epoch": epoch}));
     assert_eq!(new.receive_message().unwrap()["set"][0]["data"], 49);
     let set = json!({"op": "set", "id": 50, "topic": "t", "key": "a", "data": 50});
     assert_eq!(open_after_restart(address, &set).1["seq"], 50);
@@ -154,9 +145,7 @@ fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
         written
     };
     let owned = |address: SocketAddr| {
-        let mut stream = connect(address);
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-        let metrics = answer(&mut stream).unwrap();
+        let metrics = request(address, "GET /metrics HTTP/1.1", "");
         let line = metrics.lines().find_map(|line| line.strip_prefix("sinews_cluster_keys_owned "));
         line.unwrap().parse::<usize>().unwrap()
     };
@@ -222,9 +211,7 @@ fn durable_keys_of_a_cluster_are_stored_by_the_successor() {
     service.old_one_ends();
     // What the successor has stored survives it.
     service.signal(service.current(), "KILL");
-    while TcpStream::connect(address).is_ok() {
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    until("the service is gone", || TcpStream::connect(address).is_err());
     let streams = service.directory.file("streams");
     let arguments =
         ["--cluster", &url, "--streams", streams.to_str().unwrap(), "--streams-keyed-topics", "t"];

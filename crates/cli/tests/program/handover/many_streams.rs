@@ -1,13 +1,12 @@
 //! A handover while many streams are in use.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Service, answer, connect};
+use super::{Service, request, until};
 
 const STREAMS: usize = 300;
 
@@ -16,13 +15,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(25);
 
 /// Appends a record. `None` if the server rejects it with a retry.
 fn append(address: SocketAddr, stream: usize) -> Option<u64> {
-    let mut connection = connect(address);
-    write!(
-        connection,
-        "POST /streams/s{stream} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
-    )
-    .unwrap();
-    let answer = answer(&mut connection).expect("an answer");
+    let answer = request(address, &format!("POST /streams/s{stream} HTTP/1.1"), "x");
     if answer.starts_with("HTTP/1.1 503 ") {
         assert!(answer.contains("Retry-After: 1"), "{answer}");
         return None;
@@ -58,21 +51,16 @@ fn append_to_all(address: SocketAddr, rounds: &AtomicU64, end: &AtomicBool) -> D
 fn appends_to_many_streams_go_on_after_a_brief_pause() {
     let mut service = Service::start_with("many-streams", "threads = 2", |command, directory| {
         command.arg("--streams").arg(directory.file("streams"));
-        command.args([
-            "--streams-max-created-per-client",
-            "1000",
-            "--streams-max-created-per-minute",
-            "1000",
-        ]);
+        for limit in ["--streams-max-created-per-client", "--streams-max-created-per-minute"] {
+            command.args([limit, "1000"]);
+        }
     });
     let address = service.address;
     let (rounds, end) = (AtomicU64::new(0), AtomicBool::new(false));
     let pause = std::thread::scope(|scope| {
         let appending = scope.spawn(|| append_to_all(address, &rounds, &end));
         let wait_for_round = |round| {
-            while rounds.load(Ordering::Relaxed) < round && !appending.is_finished() {
-                std::thread::park_timeout(Duration::from_millis(2));
-            }
+            until("a round", || rounds.load(Ordering::Relaxed) >= round || appending.is_finished());
         };
         // All streams are in use by then.
         wait_for_round(2);

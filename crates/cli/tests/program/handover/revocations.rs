@@ -8,18 +8,14 @@ const KEY: &str = "0123456789abcdef0123456789abcdef-admin";
 /// Revokes a token by its id at the process that accepts the connection; whether the request was answered.
 fn revoke(address: SocketAddr, id: &str) -> bool {
     let body = json!({ "token": id }).to_string();
-    let mut stream = connect(address);
-    let head = format!("POST /api/v1/revoke HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n");
-    write!(stream, "{head}Connection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
-    answer(&mut stream).is_some_and(|answer| answer.starts_with("HTTP/1.1 200 "))
+    let head = format!("POST /api/v1/revoke HTTP/1.1\r\nAuthorization: Bearer {KEY}");
+    request(address, &head, &body).starts_with("HTTP/1.1 200 ")
 }
 
 fn is_rejected(address: SocketAddr, token: &str) -> bool {
-    let mut stream = connect(address);
-    let head =
-        format!("GET /topics/a?wait=0 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n");
-    write!(stream, "{head}Accept: application/json\r\nConnection: close\r\n\r\n").unwrap();
-    answer(&mut stream).is_some_and(|answer| answer.starts_with("HTTP/1.1 401 "))
+    let lines = format!("Authorization: Bearer {token}\r\nAccept: application/json");
+    let answer = request(address, &format!("GET /topics/a?wait=0 HTTP/1.1\r\n{lines}"), "");
+    answer.starts_with("HTTP/1.1 401 ")
 }
 
 fn check(name: &str, more: &str) {

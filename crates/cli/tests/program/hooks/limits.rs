@@ -8,8 +8,7 @@ use super::*;
 
 /// An application whose answers to these hooks wait for a permit; it accepts everything else.
 fn waiting(hooks: &'static [&'static str]) -> (Application, Sender<()>) {
-    let (permit, permits) = channel();
-    let permits = Arc::new(Mutex::new(permits));
+    let (permit, permits) = permits();
     let app = Application::start(move |request| match request.header("sinews-hook") {
         Some(hook) if hooks.contains(&hook) => AppAnswer::Wait(Arc::clone(&permits), json!({})),
         _ => AppAnswer::Json(json!({})),
@@ -29,14 +28,13 @@ pub(super) fn requests(server: &Running, hook: &str, result: &str) -> u64 {
 
 #[test]
 fn publications_that_wait_for_a_hook_are_limited_in_bytes() {
-    let directory = Directory::new();
     let (app, permit) = waiting(&["publish"]);
     let url = app.url("/");
     let file = format!(
         "[hooks]\nconnect = {url:?}\npublish = {url:?}\ntimeout = \"30s\"\n\
          [namespace.a]\npublish = \"anonymous\"\n"
     );
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&server)).collect();
     // The message and the body of the request take 30 MB: the third one exceeds 64 MiB.
     let message = json!({"op": "publish", "id": 1, "topic": "a", "data": "x".repeat(15_000_000)});
@@ -64,12 +62,11 @@ fn publications_that_wait_for_a_hook_are_limited_in_bytes() {
 
 #[test]
 fn slow_calls_of_some_clients_delay_no_connection() {
-    let directory = Directory::new();
     let (app, permit) = waiting(&["rpc"]);
     let url = app.url("/");
     let file =
         format!("[hooks]\nconnect = {url:?}\nrpc = {url:?}\nconcurrency = 1\nqueue = 1\ntimeout = \"30s\"\n");
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server)).collect();
     let call = json!({"op": "rpc", "id": 1, "method": "slow"});
     for (at, client) in clients[..2].iter_mut().enumerate() {
@@ -87,13 +84,12 @@ fn slow_calls_of_some_clients_delay_no_connection() {
 
 #[test]
 fn status_that_a_client_causes_opens_no_circuit() {
-    let directory = Directory::new();
     let app = Application::start(|request| match request.body.len() {
         0..1_000 => AppAnswer::Json(json!({})),
         _ => AppAnswer::Status(413),
     });
     let url = app.url("/");
-    let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\ncircuit_failures = 3\n"));
+    let server = serve(&format!("[hooks]\npublish = {url:?}\ncircuit_failures = 3\n"));
     let [mut one, mut other] = [(); 2].map(|()| Client::connect(&server));
     for _ in 0..6 {
         assert_eq!(publish(&mut one, "a", &json!("x".repeat(2_000)))["code"], 503);
@@ -106,7 +102,6 @@ fn status_that_a_client_causes_opens_no_circuit() {
 /// A client could choose not to be examined, for example by the size of its message.
 #[test]
 fn status_that_a_client_causes_never_opens_a_hook() {
-    let directory = Directory::new();
     let app = Application::start(|request| AppAnswer::Status(request.path[1..].parse().unwrap()));
     let mut file = "[hooks]\nfailure = \"open\"\nretries = 0\n".to_owned();
     let statuses = [400, 401, 403, 404, 413, 422, 431, 408, 425, 429, 500, 503];
@@ -114,8 +109,7 @@ fn status_that_a_client_causes_never_opens_a_hook() {
         let url = app.url(&format!("/{status}"));
         file.push_str(&format!("[namespace.s{status}]\nsubscribe_hook = {url:?}\npublish_hook = {url:?}\n"));
     }
-    let server = serve(&directory, &file);
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve(&file));
     for status in statuses {
         let topic = format!("s{status}");
         let rejects = status < 500 && ![408, 425, 429].contains(&status);
@@ -139,14 +133,13 @@ fn status_that_a_client_causes_never_opens_a_hook() {
 /// The application rejects each connection by its status, and extends none.
 #[test]
 fn status_that_a_client_causes_accepts_and_extends_no_connection() {
-    let directory = Directory::new();
     let app = Application::start(|request| AppAnswer::Status(request.path[1..].parse().unwrap()));
     for (status, code) in [(413, Some(1013)), (500, None)] {
         let file = format!(
             "[hooks]\nconnect = {:?}\nfailure = \"open\"\nretries = 0\n",
             app.url(&format!("/{status}"))
         );
-        let server = serve(&directory, &file);
+        let server = serve(&file);
         let mut client = Client(server.try_websocket("/ws", "").unwrap());
         let reply = client.0.next().unwrap();
         assert_eq!(reply.close_code(), code, "{reply:?}");
@@ -160,7 +153,7 @@ fn calls_of_a_connection_and_of_a_user_are_limited() {
     let serve = |rates: &str| {
         let rpc = app.url("/");
         let namespace = "[namespace.own]\ncalls_per_second = 1000000";
-        serve(&directory, &format!("[hooks]\nrpc = {rpc:?}\n{rates}\n{namespace}\n"))
+        serve_in(&directory, &format!("[hooks]\nrpc = {rpc:?}\n{rates}\n{namespace}\n"))
     };
     // The rates refill while the test runs: the first rejection is awaited.
     let rejection = |client: &mut Client, topic: Option<&str>| {
@@ -168,8 +161,7 @@ fn calls_of_a_connection_and_of_a_user_are_limited() {
         let answers = std::iter::repeat_with(|| client.request(call.clone())).take(1_000);
         answers.into_iter().find(|answer| answer["op"] != "rpc")
     };
-    let server = serve("calls_per_second = 1");
-    let mut client = Client::connect(&server);
+    let (server, mut client) = connected(serve("calls_per_second = 1"));
     for topic in [None, Some("other")] {
         let error =
             json!({"op": "error", "id": 1, "code": 429, "error": "calls exceed hooks.calls_per_second (1)"});
@@ -197,13 +189,12 @@ fn calls_of_a_connection_and_of_a_user_are_limited() {
 
 #[test]
 fn time_in_the_queue_is_no_failure_of_the_application() {
-    let directory = Directory::new();
     // On a busy machine, the first request may time out before the application answers it: then once more.
     let (permit, server, mut clients) = loop {
         let (app, permit) = waiting(&["publish"]);
         let limits = "concurrency = 1\ntimeout = \"2s\"\ncircuit_failures = 1\n";
         let file = format!("[hooks]\npublish = {:?}\n{limits}", app.url("/"));
-        let server = serve(&directory, &file);
+        let server = serve(&file);
         let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server)).collect();
         let timed_out =
             || requests(&server, "publish", "timed_out") + requests(&server, "publish", "circuit_open");

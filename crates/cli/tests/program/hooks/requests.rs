@@ -3,32 +3,15 @@
 use sinews_testkit::{BodyReader, Frame};
 
 use super::*;
-use crate::support::{parts, status};
-
-fn stream(server: &Running, path: &str, lines: &str) -> BodyReader<TcpStream> {
-    let mut stream = server.connect();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").unwrap();
-    BodyReader::new(stream)
-}
+use crate::support::{next_line, parts, status};
 
 fn lines(server: &Running, path: &str) -> BodyReader<TcpStream> {
-    stream(server, path, "Accept: application/x-ndjson\r\n")
-}
-
-/// The next message after the welcome.
-fn next(body: &mut BodyReader<TcpStream>) -> Value {
-    loop {
-        let message: Value = serde_json::from_str(&body.line().unwrap()).unwrap();
-        if message["op"] != "welcome" {
-            return message;
-        }
-    }
+    server.stream(path, "Accept: application/x-ndjson\r\n")
 }
 
 #[test]
 fn publications_by_post_are_decided_about() {
-    let directory = Directory::new();
-    let (app, server) = deciding(&directory);
+    let (app, server) = deciding();
     let mut reader = Client::connect(&server);
     for topic in ["a.changed", "a.bytes", "a.x"] {
         reader.send_message(&json!({"op": "subscribe", "topic": topic}));
@@ -62,7 +45,6 @@ fn publications_by_post_are_decided_about() {
 
 #[test]
 fn calls_by_post_are_answered_by_the_application() {
-    let directory = Directory::new();
     let app = Application::start(|request| match request.json()["method"].as_str() {
         Some("add/all é") => AppAnswer::Json(json!({"data": {"sum": 3}})),
         Some("nothing") => AppAnswer::Json(json!({})),
@@ -74,7 +56,7 @@ fn calls_by_post_are_answered_by_the_application() {
         "[hooks]\nrpc = {all:?}\nheaders = \"cookie\"\nfailure = \"open\"\n[namespace.\"own.>\"]\nrpc_hook = {own:?}\n\
          [namespace.\"few.>\"]\ncalls_per_second = 1\n[namespace.\"off.>\"]\nrpc_hook = \"off\"\n"
     );
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let call = |path: &str, kind: &str, body: &str| {
         server.request(&format!("POST /rpc/{path} HTTP/1.1\r\nCookie: a=b\r\nContent-Type: {kind}"), body)
     };
@@ -139,14 +121,14 @@ fn calls_by_post_have_the_rights_of_the_connect_hook() {
     });
     let url = app.url("/");
     let hooks = format!("[hooks]\nconnect = {url:?}\nrpc = {url:?}\nheaders = \"cookie\"\n");
-    let server = serve(&directory, &hooks);
+    let server = serve_in(&directory, &hooks);
     let call = |cookie: &str| server.request(&format!("POST /rpc/m HTTP/1.1\r\nCookie: {cookie}"), "");
     assert_eq!(parts(&call("anna")), (200, "{\"data\":\"anna\"}\n"));
     assert_eq!(app.request().json()["path"], "/rpc/{method}");
     assert_eq!(parts(&call("ben")), (429, "{\"error\":\"too early\"}\n"));
     // Without hooks, and with an invalid token.
-    let secret = directory.write("secret", SECRET);
-    let server = serve(&directory, &format!("[auth]\nsecret_file = {secret:?}\n"));
+    let secret = crate::auth::keys("secret");
+    let server = serve_in(&directory, &format!("[auth]\nsecret_file = {secret:?}\n"));
     let call = |lines: &str| server.request(&format!("POST /rpc/m HTTP/1.1{lines}"), "");
     assert_eq!(status(&call("")), 404);
     assert_eq!(status(&call("\r\nAuthorization: Bearer x")), 401);
@@ -154,9 +136,8 @@ fn calls_by_post_have_the_rights_of_the_connect_hook() {
 
 #[test]
 fn event_streams_and_polls_are_decided_about() {
-    let directory = Directory::new();
-    let (app, server) = deciding(&directory);
-    let mut one = stream(&server, "/topics/a.x", "Accept: text/event-stream\r\n");
+    let (app, server) = deciding();
+    let mut one = server.stream("/topics/a.x", "Accept: text/event-stream\r\n");
     assert_eq!(one.status(), 200);
     for kind in ["welcome", "subscribed"] {
         assert_eq!(one.event().unwrap().kind, kind);
@@ -164,7 +145,7 @@ fn event_streams_and_polls_are_decided_about() {
     let expected = json!({"hook": "subscribe", "topic": "a.x", "address": "127.0.0.1"});
     assert_eq!(app.request().json(), expected);
     let mut many = lines(&server, "/topics?topic=a.x&topic=a.y&topic=a.free");
-    let topics: Vec<Value> = (0..3).map(|_| next(&mut many)["topic"].clone()).collect();
+    let topics: Vec<Value> = (0..3).map(|_| next_line(&mut many)["topic"].clone()).collect();
     assert_eq!(topics, ["a.x", "a.y", "a.free"]);
     let mut asked: Vec<String> =
         (0..2).map(|_| app.request().json()["topic"].as_str().unwrap().to_owned()).collect();
@@ -172,7 +153,7 @@ fn event_streams_and_polls_are_decided_about() {
     assert_eq!(asked, ["a.x", "a.y"]);
     server.request("POST /topics/a.x HTTP/1.1", "hello");
     assert_eq!(one.event().unwrap().data, "hello");
-    assert_eq!(next(&mut many)["data"], "hello");
+    assert_eq!(next_line(&mut many)["data"], "hello");
 
     for path in ["/topics/a.no", "/topics?topic=a.x&topic=a.no", "/topics/a.no?wait=0"] {
         let accept = if path.contains("wait") { "application/json" } else { "text/event-stream" };
@@ -187,17 +168,16 @@ fn event_streams_and_polls_are_decided_about() {
 
 #[test]
 fn members_of_event_streams_are_decided_about() {
-    let directory = Directory::new();
-    let (app, server) = deciding(&directory);
+    let (app, server) = deciding();
     let member = "member=%7B%22id%22:%22me%22,%22info%22:%22forged%22%7D";
     for no in ["join=a.no", "topic=a.free&join=a.no"] {
         assert_eq!(lines(&server, &format!("/topics?{no}&{member}")).status(), 409);
         assert_eq!(app.request().json()["topic"], "a.no");
     }
     let mut joined = lines(&server, &format!("/topics?topic=a.x&join=a.x&join=a.y&join=a.free&{member}"));
-    assert_eq!(next(&mut joined)["op"], "ack");
+    assert_eq!(next_line(&mut joined)["op"], "ack");
     for topic in ["a.x", "a.y", "a.free"] {
-        assert_eq!(next(&mut joined), json!({"op": "joined", "topic": topic}));
+        assert_eq!(next_line(&mut joined), json!({"op": "joined", "topic": topic}));
     }
     let mut asked: Vec<String> =
         (0..2).map(|_| app.request().json()["topic"].as_str().unwrap().to_owned()).collect();
@@ -213,9 +193,9 @@ fn members_of_event_streams_are_decided_about() {
     let app = Application::start(|_| {
         AppAnswer::Json(json!({"claims": {"sub": "anna", "subscribe": ["room"]}, "info": {"name": "Anna"}}))
     });
-    let server = serve(&directory, &format!("[hooks]\nconnect = {:?}\n", app.url("/")));
+    let server = serve(&format!("[hooks]\nconnect = {:?}\n", app.url("/")));
     let mut joined = lines(&server, "/topics?join=room");
-    assert_eq!(next(&mut joined)["op"], "joined");
+    assert_eq!(next_line(&mut joined)["op"], "joined");
     let list = server.get("/topics/room/members");
     let list: Value = serde_json::from_str(parts(&list).1).unwrap();
     assert_eq!(list["members"], json!([{"id": "anna", "connections": 1, "info": {"name": "Anna"}}]));
@@ -224,8 +204,7 @@ fn members_of_event_streams_are_decided_about() {
 
 #[test]
 fn requests_for_keys_are_decided_about() {
-    let directory = Directory::new();
-    let (app, server) = deciding(&directory);
+    let (app, server) = deciding();
     let put = |topic: &str, lines: &str| {
         let head =
             format!("PUT /topics/{topic}/keys/k?ttl=60000 HTTP/1.1\r\nContent-Type: application/json{lines}");
@@ -247,7 +226,7 @@ fn requests_for_keys_are_decided_about() {
         assert_eq!(parts(&server.get(path)), (409, "{\"error\":\"full\"}\n"), "{path}");
     }
     let mut followed = lines(&server, "/topics/a.changed/keys");
-    let (ack, snapshot) = (next(&mut followed), next(&mut followed));
+    let (ack, snapshot) = (next_line(&mut followed), next_line(&mut followed));
     assert_eq!((&ack["op"], &snapshot["set"][0]["data"]), (&json!("ack"), &json!({"was": 1})));
     assert_eq!(lines(&server, "/topics/a.no/keys").status(), 409);
     let delete = server.request("DELETE /topics/a.x/keys/k HTTP/1.1", "");
@@ -256,8 +235,7 @@ fn requests_for_keys_are_decided_about() {
 
 #[test]
 fn raw_sockets_are_decided_about() {
-    let directory = Directory::new();
-    let (app, server) = deciding(&directory);
+    let (app, server) = deciding();
     let raw = |topic: &str| Client(server.try_websocket(&format!("/topics/{topic}"), "").unwrap());
     let mut one = raw("a.changed");
     for text in ["1", "2", "3"] {
@@ -273,7 +251,7 @@ fn raw_sockets_are_decided_about() {
     assert_eq!(raw("a.no").0.next(), Some(Reply::Close(Some(4409), "full".into())));
     let rejecting = Application::start(|_| AppAnswer::Json(json!({"reject": {"reason": "no"}})));
     let url = rejecting.url("/");
-    let server = serve(&directory, &format!("[hooks]\npublish = {url:?}\n"));
+    let server = serve(&format!("[hooks]\npublish = {url:?}\n"));
     let mut client = Client(server.try_websocket("/topics/b", "").unwrap());
     client.0.send(&Frame::text("x"));
     assert_eq!(client.0.next(), Some(Reply::Close(Some(4403), "no".into())));
@@ -281,7 +259,6 @@ fn raw_sockets_are_decided_about() {
 
 #[test]
 fn connect_hook_decides_about_requests_and_raw_sockets() {
-    let directory = Directory::new();
     let app = Application::start(|request| {
         AppAnswer::Json(match request.header("cookie") {
             Some("anna") => {
@@ -297,7 +274,7 @@ fn connect_hook_decides_about_requests_and_raw_sockets() {
     let url = app.url("/");
     let key = "0123456789abcdef0123456789abcdef";
     let file = format!("[hooks]\nconnect = {url:?}\nheaders = \"cookie\"\n[api]\nkey = {key:?}\n");
-    let server = serve(&directory, &file);
+    let server = serve(&file);
     let ask = |cookie: &str, route: &str, more: &str| {
         status(&server.request(&format!("{route} HTTP/1.1\r\nCookie: {cookie}{more}"), ""))
     };
@@ -346,14 +323,13 @@ fn connect_hook_decides_about_requests_and_raw_sockets() {
 
 #[test]
 fn requests_without_an_answer_of_the_application_follow_the_policy() {
-    let directory = Directory::new();
     let app = Application::start(|_| AppAnswer::Status(500));
     let url = app.url("/");
     let file = |failure: &str| {
         format!("[hooks]\nsubscribe = {url:?}\npublish = {url:?}\nretries = 0\nfailure = \"{failure}\"\n")
     };
     for (failure, expected) in [("closed", 503), ("open", 200)] {
-        let server = serve(&directory, &file(failure));
+        let server = serve(&file(failure));
         let poll = "GET /topics/a?wait=0 HTTP/1.1\r\nAccept: application/json";
         for request in
             ["POST /topics/a HTTP/1.1", poll, "PUT /topics/a/keys/k HTTP/1.1", "GET /topics/a/keys HTTP/1.1"]
@@ -372,22 +348,18 @@ fn requests_without_an_answer_of_the_application_follow_the_policy() {
 
 #[test]
 fn refresh_hook_extends_event_streams_that_a_connect_hook_has_accepted() {
-    let directory = Directory::new();
     let app = Application::start(|request| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
         let exp = if request.json()["hook"] == "connect" { now + 1.0 } else { now + 3_600.0 };
         AppAnswer::Json(json!({"claims": {"sub": "anna", "subscribe": "a", "publish": "a", "exp": exp}}))
     });
     let url = app.url("/");
-    let server = serve(
-        &directory,
-        &format!(
-            "[auth]\nleeway = \"0s\"\n[hooks]\nconnect = {url:?}\nrefresh = {url:?}\nheaders = \"cookie\"\n"
-        ),
-    );
+    let server = serve(&format!(
+        "[auth]\nleeway = \"0s\"\n[hooks]\nconnect = {url:?}\nrefresh = {url:?}\nheaders = \"cookie\"\n"
+    ));
     // On a busy machine, the claims may expire before they are used.
     let mut body = loop {
-        let body = stream(&server, "/topics?topic=a", "Accept: application/x-ndjson\r\nCookie: c\r\n");
+        let body = server.stream("/topics?topic=a", "Accept: application/x-ndjson\r\nCookie: c\r\n");
         let status = body.status();
         assert_eq!(app.request().json()["hook"], "connect");
         if status == 200 {
@@ -395,9 +367,9 @@ fn refresh_hook_extends_event_streams_that_a_connect_hook_has_accepted() {
         }
         assert_eq!(status, 401);
     };
-    assert_eq!(next(&mut body)["op"], "ack");
+    assert_eq!(next_line(&mut body)["op"], "ack");
     let refresh = app.request();
     assert_eq!((&refresh.json()["hook"], refresh.header("cookie")), (&json!("refresh"), Some("c")));
     while status(&server.request("POST /topics/a HTTP/1.1\r\nCookie: c", "after")) != 200 {}
-    assert_eq!(next(&mut body)["data"], "after");
+    assert_eq!(next_line(&mut body)["data"], "after");
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Binary, plain_address, records};
+use super::{Binary, records};
 use crate::config::Directory;
 use crate::support::Running;
 
@@ -89,7 +89,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
     for round in 0..rounds() {
         // Written records survive without a sync, too; with io_uring, the server's workers write them.
         let mut server = Running::serve(&arguments(["batch", "never", "5ms"][round as usize % 3]));
-        let address = plain_address(&server);
+        let address = server.plain();
         let producers: Vec<_> =
             (0..PRODUCERS).map(|producer| produce(address, producer, round * 1_000_000)).collect();
         let (consumer, receiver) = consume(address, places.clone());
@@ -119,7 +119,7 @@ fn acknowledged_records_survive_kills_of_the_server() {
     assert!(!acknowledged.is_empty());
     // A last reader from the beginning, and the resuming reader.
     let server = Running::serve(&arguments("batch"));
-    let all = read_all(plain_address(&server));
+    let all = read_all(server.plain());
     for (place, number) in &acknowledged {
         assert_eq!(all.get(place), Some(number), "acknowledged at {place:?}");
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sinews_testkit::Reply;
 
-use super::{Binary, Client, plain_address};
+use super::{Binary, Client, serve};
 use crate::config::Directory;
 use crate::support::{Running, program};
 
@@ -73,7 +73,7 @@ fn damaged_stream_is_answered_503_and_other_streams_continue() {
         let received =
             Client::at(&server, "/streams/b").request(json!({"op": "consume", "id": 1, "from": "latest"}));
         assert!(received["code"] == 503 && names_damage(&received.to_string()), "{received}");
-        let mut client = Binary::plain_at(plain_address(&server), "b");
+        let mut client = Binary::plain_at(server.plain(), "b");
         client.send_message(2, 0, u16::MAX, 1, &[0; 16]);
         let received = client.receive_message();
         assert_eq!((received.op, received.id), (255, 1), "{received:?}");
@@ -107,14 +107,12 @@ fn damaged_stream_is_answered_503_and_other_streams_continue() {
 /// A segment cannot be created without the partition's directory: an error as from a failing disk.
 #[test]
 fn failed_stream_is_reported_and_the_server_stays_ready() {
-    let directory = Directory::new();
-    let path = directory.path("streams");
-    let server = Running::serve(&["--streams", &path, "--streams-segment-bytes", "64k"]);
+    let server = serve(&["--streams-segment-bytes", "64k"]);
     let post = |name: &str| server.request(&format!("POST /streams/{name} HTTP/1.1"), &"x".repeat(40_000));
     assert!(post("a").starts_with("HTTP/1.1 200 ") && post("b").starts_with("HTTP/1.1 200 "));
     assert!(server.get("/readyz").ends_with("\r\n\r\nready\n"));
     assert!(server.get("/metrics").contains("\nsinews_streams_failed 0\n"));
-    fs::remove_dir_all(Path::new(&path).join("streams/b/0")).unwrap();
+    fs::remove_dir_all(server.directory.path("streams/streams/b/0")).unwrap();
     for _ in 0..2 {
         assert!(post("a").starts_with("HTTP/1.1 200 "), "the other stream continues");
         assert!(post("b").starts_with("HTTP/1.1 503 "));

@@ -1,8 +1,9 @@
 //! Deletion of streams: by request, JSON and binary message and command; rights, and notifications of clients.
 
 use serde_json::json;
+use sinews_testkit::assert_fields;
 
-use super::{ANY, Binary, Client, Server, body, records};
+use super::{ANY, Binary, Client, body, records, serve};
 use crate::auth::{SECRET, status, token};
 use crate::config::Directory;
 use crate::support::{Running, fails, program};
@@ -17,21 +18,21 @@ fn delete(server: &Running, stream: &str) -> String {
 
 #[test]
 fn deleted_stream_ends_only_its_readers_with_410() {
-    let server = Server::start(&["--threads", "2"]);
+    let server = serve(&["--threads", "2"]);
     for stream in ["gone", "gone", "stays"] {
-        assert_eq!(status(&post(&server.running, stream)), "200");
+        assert_eq!(status(&post(&server, stream)), "200");
     }
-    let mut reader = Client::at(&server.running, "/ws");
+    let mut reader = Client::at(&server, "/ws");
     for (id, stream) in [(1, "gone"), (2, "stays")] {
         let from = json!({"op": "consume", "id": id, "stream": stream, "from": "latest"});
         assert_eq!(reader.request(from)["op"], "ack");
     }
-    let mut member = Client::at(&server.running, "/streams/gone");
+    let mut member = Client::at(&server, "/streams/gone");
     assert_eq!(member.request(json!({"op": "consume", "id": 3, "group": "g"}))["op"], "ack");
     assert_eq!(member.receive_message()["op"], "assigned");
     assert_eq!(member.records(2).len(), 2);
     assert_eq!(member.request(json!({"op": "commit", "id": 4, "group": "g", "offset": 2}))["op"], "ack");
-    let mut idle = Client::at(&server.running, "/streams/gone");
+    let mut idle = Client::at(&server, "/streams/gone");
     assert_eq!(idle.request(json!({"op": "consume", "id": 5, "group": "g"}))["op"], "ack");
     // The other member has the only partition.
     let mut binary = Binary::plain(&server, "gone");
@@ -40,7 +41,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     while binary.receive_message().op != 129 {}
     assert_eq!(reader.receive_message()["op"], "records");
 
-    let answer = delete(&server.running, "gone");
+    let answer = delete(&server, "gone");
     assert_eq!((status(&answer), body(&answer)), ("200", json!({"stream": "gone", "deleted": true})));
     for (client, id) in [(&mut reader, 1), (&mut idle, 5)] {
         let mut end = client.receive_message();
@@ -48,11 +49,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
             // The other member has left before this one is notified.
             end = client.receive_message();
         }
-        assert_eq!(
-            (&end["op"], &end["code"], &end["id"]),
-            (&json!("error"), &json!(410), &json!(id)),
-            "{end}"
-        );
+        assert_fields(&end, json!({"op": "error", "code": 410, "id": id}));
     }
     let end = loop {
         // The last appended records come before the error.
@@ -61,7 +58,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
             break message;
         }
     };
-    assert_eq!((&end["code"], &end["id"]), (&json!(410), &json!(3)), "{end}");
+    assert_fields(&end, json!({"code": 410, "id": 3}));
     let end = loop {
         let received = binary.receive_message();
         if received.op != 131 {
@@ -69,7 +66,7 @@ fn deleted_stream_ends_only_its_readers_with_410() {
         }
     };
     assert_eq!((end.op, end.id, &end.body[..2]), (255, 1, &410_u16.to_le_bytes()[..]), "{end:?}");
-    assert_eq!(status(&delete(&server.running, "gone")), "404");
+    assert_eq!(status(&delete(&server, "gone")), "404");
 
     // A connection that has published to the stream receives one error.
     binary.send_message(1, 2, ANY, 10, &records(&[b"y"]));
@@ -78,17 +75,19 @@ fn deleted_stream_ends_only_its_readers_with_410() {
     binary.send_message(1, 2, ANY, 11, &records(&[b"z"]));
     let published = binary.receive_message();
     assert_eq!((published.op, published.number(0)), (129, 0), "the new stream starts at offset 0");
-    let list = body(&server.running.get("/streams"));
+    let list = body(&server.get("/streams"));
     assert_eq!(list["streams"][0]["groups"], json!([]), "committed offsets are deleted with a stream");
     // The other stream is unaffected.
-    assert_eq!(status(&post(&server.running, "stays")), "200");
+    assert_eq!(status(&post(&server, "stays")), "200");
     assert_eq!(reader.records(1), [(0, 1, json!("x"))]);
 }
 
 #[test]
 fn stream_is_deleted_by_messages_and_on_the_command_line() {
-    let server = Server::start(&[]);
-    let mut client = Client::at(&server.running, "/streams/s");
+    let files = Directory::new();
+    let directory = files.path("streams");
+    let server = Running::serve(&["--streams", &directory, "--streams-listen", "127.0.0.1:0"]);
+    let mut client = Client::at(&server, "/streams/s");
     assert_eq!(client.request(json!({"op": "delete", "id": 1}))["code"], 404);
     assert_eq!(client.request(json!({"op": "append", "id": 2, "data": 1}))["offset"], 0);
     let ack = client.request(json!({"op": "delete", "id": 3}));
@@ -101,12 +100,10 @@ fn stream_is_deleted_by_messages_and_on_the_command_line() {
         client.send_message(1, 2, ANY, 6, &records(&[b"x"]));
         assert_eq!(client.receive_message().op, 129);
     }
-    let directory = server._directory.path("streams");
     let message = fails(program().args(["streams", "delete", "--from", &directory, "s"]));
     assert!(message.contains("DELETE /streams/NAME"), "{message}");
-    server.running.signal("TERM");
-    let Server { running, _directory } = server;
-    assert!(running.wait().0.success());
+    server.signal("TERM");
+    assert!(server.wait().0.success());
     let message = fails(program().args(["streams", "delete", "--from", &directory, "t"]));
     assert!(message.contains("has no stream t"), "{message}");
     let output = program().args(["streams", "delete", "--from", &directory, "s"]).output().unwrap();
@@ -119,10 +116,10 @@ fn stream_is_deleted_by_messages_and_on_the_command_line() {
 fn deletion_requires_the_right_to_delete() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
-    let server = Server::start(&["--auth-secret-file", &secret]);
+    let server = serve(&["--auth-secret-file", &secret]);
     let request = |verb: &str, stream: &str, token: &str| {
         let head = format!("{verb} /streams/{stream} HTTP/1.1\r\nAuthorization: Bearer {token}");
-        server.running.request(&head, "x")
+        server.request(&head, "x")
     };
     let writer = token(&secret, &["--publish", ">", "--subscribe", ">"]);
     let deleter = token(&secret, &["--delete", "a.*"]);
@@ -134,27 +131,27 @@ fn deletion_requires_the_right_to_delete() {
     assert_eq!(body(&refused)["needs"], json!({"delete": ["a.b"]}));
     assert_eq!(status(&request("DELETE", "b", &deleter)), "403");
     assert_eq!(status(&request("DELETE", "a.b", &deleter)), "200");
-    assert_eq!(status(&delete(&server.running, "b")), "401");
+    assert_eq!(status(&delete(&server, "b")), "401");
 }
 
 #[test]
 fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
-    let server = Server::start(&["--streams-topics", "chat,news.>"]);
-    let mut subscriber = Client::at(&server.running, "/ws");
+    let server = serve(&["--streams-topics", "chat,news.>"]);
+    let mut subscriber = Client::at(&server, "/ws");
     subscriber.subscribe_with("chat", &json!({}));
-    super::topics::publish(&server.running, "chat", 0..3);
+    super::topics::publish(&server, "chat", 0..3);
     let before = subscriber.messages(3);
-    assert_eq!(status(&delete(&server.running, "chat")), "200");
+    assert_eq!(status(&delete(&server, "chat")), "200");
     assert_eq!(subscriber.receive_message(), json!({"op": "reset", "topic": "chat"}));
-    super::topics::publish(&server.running, "chat", 7..9);
+    super::topics::publish(&server, "chat", 7..9);
     let after = subscriber.messages(2);
     assert!(after[0].0 > before[0].0, "another epoch: {before:?} {after:?}");
     let received: Vec<_> = after.iter().map(|(_, seq, data)| (*seq, data.clone())).collect();
     assert_eq!(received, [(1, json!(7)), (2, json!(8))]);
-    let mut later = Client::at(&server.running, "/ws");
+    let mut later = Client::at(&server, "/ws");
     let from = json!({"from": {"epoch": before[2].0, "seq": before[2].1}});
     let ack = later.subscribe_with("chat", &from);
-    assert_eq!((&ack["complete"], &ack["epoch"]), (&json!(false), &json!(after[0].0)));
+    assert_fields(&ack, json!({"complete": false, "epoch": after[0].0}));
     assert_eq!(later.messages(2), after);
 }
 
@@ -162,12 +159,12 @@ fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
 fn creation_limits_apply_to_each_client() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
-    let server = Server::start(&["--auth-secret-file", &secret, "--streams-max-created-per-client", "2"]);
+    let server = serve(&["--auth-secret-file", &secret, "--streams-max-created-per-client", "2"]);
     let of = |name: &str| token(&secret, &["--publish", ">", "--delete", ">", "--subject", name]);
     let (ann, bob) = (of("ann"), of("bob"));
     let request = |verb: &str, stream: &str, token: &str| {
         let head = format!("{verb} /streams/{stream} HTTP/1.1\r\nAuthorization: Bearer {token}");
-        server.running.request(&head, "x")
+        server.request(&head, "x")
     };
     for stream in ["a", "b", "a"] {
         assert_eq!(status(&request("POST", stream, &ann)), "200");

@@ -1,52 +1,48 @@
 //! Changes to the directory of a running server.
 
 use std::fs;
-use std::time::Instant;
 
 use serde_json::json;
+use sinews_testkit::until_some;
 
-use super::{Client, Server};
-use crate::support::{Running, TIMEOUT};
+use super::{Client, serve};
+use crate::config::Directory;
+use crate::support::Running;
 
 #[test]
 fn nothing_is_acknowledged_after_the_directory_is_removed() {
-    let server = Server::start(&[]);
-    let directory = server._directory.path("streams");
-    let post = || server.running.request("POST /streams/s HTTP/1.1", "x");
+    let server = serve(&[]);
+    let directory = server.directory.path("streams");
+    let post = || server.request("POST /streams/s HTTP/1.1", "x");
     assert!(post().starts_with("HTTP/1.1 200 "));
-    assert!(server.running.get("/readyz").starts_with("HTTP/1.1 200 "));
+    assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     fs::remove_dir_all(&directory).unwrap();
     // Another server may use the directory at once.
     let _other = Running::serve(&["--streams", &directory]);
-    let until = Instant::now() + TIMEOUT;
-    let refused = loop {
-        let answer = post();
-        if !answer.starts_with("HTTP/1.1 200 ") {
-            break answer;
-        }
-        assert!(Instant::now() < until, "records are acknowledged that no disk has");
-    };
+    let refused = until_some("rejection of records that no disk has", || {
+        Some(post()).filter(|answer| !answer.starts_with("HTTP/1.1 200 "))
+    });
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("was removed or replaced"), "{refused}");
-    let other = server.running.request("POST /streams/other HTTP/1.1", "x");
+    let other = server.request("POST /streams/other HTTP/1.1", "x");
     assert!(other.starts_with("HTTP/1.1 503 ") && other.contains("was removed or replaced"), "{other}");
-    let ready = server.running.get("/readyz");
+    let ready = server.get("/readyz");
     assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("was removed or replaced"), "{ready}");
 }
 
 #[test]
 fn member_of_a_group_is_notified_of_its_lost_committed_offset() {
-    let server = Server::start(&[]);
-    let directory = server._directory.path("streams");
-    let mut client = Client::at(&server.running, "/streams/s");
+    let files = Directory::new();
+    let directory = files.path("streams");
+    let server = Running::serve(&["--streams", &directory]);
+    let mut client = Client::at(&server, "/streams/s");
     for offset in 0..3 {
         assert_eq!(client.request(json!({"op": "append", "id": 1, "data": offset}))["offset"], offset);
     }
     let commit = json!({"op": "commit", "id": 2, "group": "g", "offset": 2});
     assert_eq!(client.request(commit.clone())["op"], "ack");
     drop(client);
-    let Server { running, _directory } = server;
-    running.signal("TERM");
-    assert!(running.wait().0.success());
+    server.signal("TERM");
+    assert!(server.wait().0.success());
     let file = format!("{directory}/streams/s/groups.log");
     let mut bytes = fs::read(&file).unwrap();
     bytes.iter_mut().skip(40).for_each(|byte| *byte ^= 0xff);

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use sinews_testkit::assert_fields;
 
-use super::{ANY, Binary, Client, Server, records};
+use super::{ANY, Binary, Client, records, serve};
 use crate::auth::{SECRET, token};
 use crate::config::Directory;
+use crate::support::Running;
 
 /// A member of a group with its assignment and records.
 struct Member {
@@ -16,10 +18,10 @@ struct Member {
 }
 
 impl Member {
-    fn join(server: &Server, stream: &str) -> Self {
-        let mut client = Client::at(&server.running, &format!("/streams/{stream}"));
+    fn join(server: &Running, stream: &str) -> Self {
+        let mut client = Client::at(server, &format!("/streams/{stream}"));
         let ack = client.request(json!({"op": "consume", "id": 1, "group": "g"}));
-        assert_eq!((&ack["op"], &ack["partitions"]), (&json!("ack"), &json!([])));
+        assert_fields(&ack, json!({"op": "ack", "partitions": []}));
         Self { client, partitions: Vec::new(), received: Vec::new() }
     }
 
@@ -70,7 +72,7 @@ impl Member {
 
 #[test]
 fn members_share_partitions_and_take_over_from_each_other() {
-    let server = Server::start(&["--streams-partitions", "4", "--threads", "2"]);
+    let server = serve(&["--streams-partitions", "4", "--threads", "2"]);
     let mut producer = Binary::plain(&server, "work");
     let mut publish = |each: usize| {
         for partition in 0..4 {
@@ -113,7 +115,7 @@ fn members_share_partitions_and_take_over_from_each_other() {
 
 #[test]
 fn group_resumes_at_its_committed_offset() {
-    let server = Server::start(&[]);
+    let server = serve(&[]);
     let mut producer = Binary::websocket(&server, "s");
     for _ in 0..10 {
         producer.send_message(1, 2, ANY, 1, &records(&[b"a", b"b"]));
@@ -134,7 +136,7 @@ fn group_resumes_at_its_committed_offset() {
 fn tokens_limit_publishers_and_readers() {
     let keys = Directory::new();
     let secret = keys.write("secret", SECRET);
-    let server = Server::start(&["--auth-secret-file", &secret]);
+    let server = serve(&["--auth-secret-file", &secret]);
     let (both, reader, writer) = (
         token(&secret, &["--publish", "s", "--subscribe", "s"]),
         token(&secret, &["--subscribe", "s"]),
@@ -142,7 +144,7 @@ fn tokens_limit_publishers_and_readers() {
     );
     let connect = |token: &str, path: &str| {
         let offer = format!("Sec-WebSocket-Protocol: sinews.v1, sinews.bearer.{token}\r\n");
-        server.running.try_websocket(path, &offer).map(|socket| {
+        server.try_websocket(path, &offer).map(|socket| {
             let mut client = Client(socket);
             assert_eq!(client.receive_message()["op"], "welcome");
             client
@@ -164,15 +166,15 @@ fn tokens_limit_publishers_and_readers() {
 
     let post = |token: &str, path: &str| {
         let head = format!("POST {path} HTTP/1.1\r\nAuthorization: Bearer {token}");
-        server.running.request(&head, "x").split(' ').nth(1).map(str::to_owned).unwrap()
+        server.request(&head, "x").split(' ').nth(1).map(str::to_owned).unwrap()
     };
     assert_eq!(
         (post(&both, "/streams/s"), post(&reader, "/streams/s"), post(&both, "/streams/t")),
         ("200".into(), "403".into(), "403".into())
     );
-    assert!(server.running.get("/streams/s").starts_with("HTTP/1.1 401 "));
-    assert!(server.running.get("/streams").ends_with("{\"streams\":[]}\n"));
-    assert!(server.running.get(&format!("/streams?token={reader}")).contains("\"stream\":\"s\""));
+    assert!(server.get("/streams/s").starts_with("HTTP/1.1 401 "));
+    assert!(server.get("/streams").ends_with("{\"streams\":[]}\n"));
+    assert!(server.get(&format!("/streams?token={reader}")).contains("\"stream\":\"s\""));
     // Over plain TCP, hello carries the token.
     for (token, stream, op) in [(&*both, "s", 128), ("", "s", 255), (&*both, "t", 255), ("x", "s", 255)] {
         let mut client = Binary::Plain(std::net::TcpStream::connect(server.plain()).unwrap());

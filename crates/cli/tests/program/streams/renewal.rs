@@ -1,8 +1,7 @@
 //! Token renewal in binary messages.
 
-use super::{ANY, Binary, Server, assert_error};
-use crate::auth::{SECRET, token};
-use crate::config::Directory;
+use super::{ANY, Binary, assert_error, serve};
+use crate::auth::token;
 
 const SUBSCRIBE: u8 = 2;
 const TOKEN: u8 = 8;
@@ -14,9 +13,8 @@ const LATEST: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
 fn renewed_token_grants_and_ends_subscriptions() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
-    let server = Server::start(&["--auth-secret-file", &secret, "--auth-public-publish", "s"]);
+    let secret = crate::auth::keys("secret");
+    let server = serve(&["--auth-secret-file", &secret, "--auth-public-publish", "s"]);
     let reader = token(&secret, &["--subscribe", "s"]);
     let writer = token(&secret, &["--publish", "t"]);
     for mut client in Binary::both(&server, "s") {
@@ -41,16 +39,15 @@ fn renewed_token_grants_and_ends_subscriptions() {
         client.send_message(SUBSCRIBE, 0, ANY, 7, &LATEST);
         assert_error(&client.receive_message(), 7, 403);
     }
-    let metrics = server.running.get("/metrics");
+    let metrics = server.get("/metrics");
     assert!(metrics.contains("sinews_rejections_total{reason=\"token\"} 2"), "{metrics}");
 }
 
 #[test]
 fn errors_in_binary_messages_echo_at_most_64_bytes() {
-    let directory = Directory::new();
-    let secret = directory.write("secret", SECRET);
+    let secret = crate::auth::keys("secret");
     let name = "Q".repeat(200);
-    let server = Server::start(&["--auth-secret-file", &secret, "--auth-public-publish", &name]);
+    let server = serve(&["--auth-secret-file", &secret, "--auth-public-publish", &name]);
     for mut client in Binary::both(&server, &name) {
         for (op, body) in [(SUBSCRIBE, &LATEST[..]), (TOKEN, name.as_bytes()), (99, name.as_bytes())] {
             client.send_message(op, 0, ANY, 1, body);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sinews_testkit::Reply;
 
-use super::{Client, Server};
+use super::{Client, serve};
 
 /// The value of a metric with these labels, as text.
 fn metric<'a>(text: &'a str, line: &str) -> &'a str {
@@ -16,18 +16,18 @@ const SEGMENT_HEAD: u64 = 128;
 
 #[test]
 fn metrics_include_streams() {
-    let server = Server::start(&["--streams-partitions", "2"]);
+    let server = serve(&["--streams-partitions", "2"]);
     for number in 0..5 {
-        let answer = server.running.request("POST /streams/orders?partition=1 HTTP/1.1", &number.to_string());
+        let answer = server.request("POST /streams/orders?partition=1 HTTP/1.1", &number.to_string());
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    let mut client = Client::at(&server.running, "/streams/orders");
+    let mut client = Client::at(&server, "/streams/orders");
     let ack =
         client.request(json!({ "op": "commit", "id": 1, "group": "billing", "partition": 1, "offset": 2 }));
     assert_eq!(ack["op"], "ack", "{ack}");
     let read = client.request(json!({ "op": "read", "id": 2, "partition": 1, "offset": 3 }));
     assert_eq!(read["records"].as_array().unwrap().len(), 2);
-    let text = server.running.get("/metrics");
+    let text = server.get("/metrics");
     let one =
         |name: &str| metric(&text, &format!("sinews_stream_{name}{{stream=\"orders\",partition=\"1\"}}"));
     assert_eq!((one("records_total"), one("read_records_total")), ("5", "2"));
@@ -45,10 +45,10 @@ fn metrics_include_streams() {
 
 #[test]
 fn dashboard_feed_includes_streams() {
-    let server = Server::start(&[]);
-    let mut viewer = server.running.websocket("/dashboard/feed");
-    assert!(server.running.request("POST /streams/orders HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));
-    let mut client = Client::at(&server.running, "/streams/orders");
+    let server = serve(&[]);
+    let mut viewer = server.websocket("/dashboard/feed");
+    assert!(server.request("POST /streams/orders HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));
+    let mut client = Client::at(&server, "/streams/orders");
     assert_eq!(client.request(json!({ "op": "commit", "id": 1, "group": "g", "offset": 0 }))["op"], "ack");
     let report = loop {
         let Some(Reply::Message(_, text)) = viewer.next() else { panic!("the feed has ended") };

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Client, body, plain_address};
+use super::{Client, body};
 use crate::support::{Running, until};
 
 /// A node that serves the broker's streams.

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
-use super::{ANY, Binary, Client, Server, assert_error, body, records};
+use super::{ANY, Binary, Client, assert_error, body, records, serve};
 use crate::config::Directory;
-use crate::support::Running;
+use crate::support::{Running, until};
 
-fn topics(arguments: &[&str]) -> Server {
-    Server::start(&[&["--streams-topics", "chat,news.>"], arguments].concat())
+fn topics(arguments: &[&str]) -> Running {
+    serve(&[&["--streams-topics", "chat,news.>"], arguments].concat())
 }
 
 impl Client {
@@ -38,26 +38,26 @@ pub(super) fn publish(server: &Running, topic: &str, numbers: std::ops::Range<u6
     let mut client = Client::at(server, "/ws");
     for number in numbers {
         let ack = client.request(json!({ "op": "publish", "id": number, "topic": topic, "data": number }));
-        assert_eq!((&ack["op"], &ack["id"]), (&json!("ack"), &json!(number)), "{ack}");
+        assert_fields(&ack, json!({"op": "ack", "id": number}));
     }
 }
 
 #[test]
 fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     let server = topics(&["--threads", "2"]);
-    let mut early = Client::at(&server.running, "/ws");
+    let mut early = Client::at(&server, "/ws");
     let ack = early.subscribe_with("news.a", &json!({ "presence": true }));
-    assert_eq!((&ack["seq"], &ack["complete"], &ack["subscribers"]), (&json!(0), &json!(true), &json!(1)));
-    let mut pattern = Client::at(&server.running, "/ws");
+    assert_fields(&ack, json!({"seq": 0, "complete": true, "subscribers": 1}));
+    let mut pattern = Client::at(&server, "/ws");
     pattern.subscribe_with("news.*", &json!({}));
-    let mut raw = server.running.websocket("/topics/news.a");
+    let mut raw = server.websocket("/topics/news.a");
     assert_eq!(early.receive_message()["subscribers"], 2);
 
-    let mut client = Client::at(&server.running, "/ws");
+    let mut client = Client::at(&server, "/ws");
     let ack = client.request(json!({ "op": "publish", "id": 1, "topic": "news.a", "data": "one" }));
     let epoch = ack["epoch"].as_u64().unwrap();
     assert_eq!(ack, json!({ "op": "ack", "id": 1, "epoch": epoch, "seq": 1 }));
-    let answer = post(&server.running, "news.a", "two");
+    let answer = post(&server, "news.a", "two");
     assert_eq!(answer, json!({ "topic": "news.a", "epoch": epoch, "seq": 2 }));
     let appended = client.request(json!({ "op": "append", "id": 2, "stream": "news.a", "data": { "n": 3 } }));
     assert_eq!(appended["offset"], 2);
@@ -70,7 +70,7 @@ fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
     let expected: Vec<_> = (1_u64..).zip(expected).map(|(sequence, held)| (epoch, sequence, held)).collect();
     assert_eq!(early.messages(4), expected);
     assert_eq!(pattern.messages(4), expected);
-    let mut late = Client::at(&server.running, "/ws");
+    let mut late = Client::at(&server, "/ws");
     let ack = late.subscribe_with("news.a", &json!({ "last": 3 }));
     let answer = json!({ "op": "ack", "id": "s", "topic": "news.a", "epoch": epoch, "seq": 4, "replayed": 3,
         "complete": true });
@@ -84,7 +84,7 @@ fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
         kept["messages"][0],
         json!({ "op": "message", "topic": "news.a", "epoch": epoch, "seq": 2, "data": "two" })
     );
-    let lines = server.running.get("/streams/news.a");
+    let lines = server.get("/streams/news.a");
     assert_eq!(lines.lines().filter(|line| line.starts_with("{\"partition\"")).count(), 4);
 }
 
@@ -121,9 +121,9 @@ fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
     // A client of another epoch, and a client without a position.
     let mut other = Client::at(&server, "/ws");
     let ack = other.subscribe_with("chat", &json!({ "from": { "epoch": 1, "seq": 5 } }));
-    assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(false), &json!(121)), "{ack}");
+    assert_fields(&ack, json!({"complete": false, "replayed": 121}));
     let ack = Client::at(&server, "/ws").subscribe_with("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
-    assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(true), &json!(121)), "{ack}");
+    assert_fields(&ack, json!({"complete": true, "replayed": 121}));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn history_continues_with_live_messages_without_a_gap() {
     const EACH: u64 = 1_500;
     let server = topics(&["--threads", "2", "--websocket-high-water", "4k"]);
     let published = AtomicU64::new(0);
-    let (server, published) = (&server.running, &published);
+    let (server, published) = (&server, &published);
     std::thread::scope(|scope| {
         for first in [0, EACH] {
             scope.spawn(move || {
@@ -144,9 +144,7 @@ fn history_continues_with_live_messages_without_a_gap() {
         // They join during publication, and read faster than the publishers write.
         let late = [200, 500, 1_000, 1_500, 2_000, 2_500, 2_800].map(|begin| {
             scope.spawn(move || {
-                while published.load(Ordering::SeqCst) < begin {
-                    std::thread::park_timeout(std::time::Duration::from_millis(2));
-                }
+                until("publications", || published.load(Ordering::SeqCst) >= begin);
                 let mut late = Client::at(server, "/ws");
                 late.subscribe_with("chat", &json!({ "from": { "epoch": 1, "seq": 0 } }));
                 late.messages(2 * EACH as usize)
@@ -165,14 +163,14 @@ fn slow_subscriber_reads_on_from_disk() {
     const COUNT: u64 = 1_500;
     let limits = ["--websocket-max-outbound", "128k", "--websocket-high-water", "16k"];
     let server = topics(&[&["--threads", "2"][..], &limits].concat());
-    let mut slow = Client::at(&server.running, "/ws");
+    let mut slow = Client::at(&server, "/ws");
     slow.subscribe_with("chat", &json!({}));
     // By a pattern, too, which must not deliver live messages early.
     slow.subscribe_with("*", &json!({}));
-    let mut quick = Client::at(&server.running, "/ws");
+    let mut quick = Client::at(&server, "/ws");
     quick.subscribe_with("chat", &json!({}));
     let filler = "x".repeat(10_000);
-    let mut client = Client::at(&server.running, "/ws");
+    let mut client = Client::at(&server, "/ws");
     let mut read = 0..COUNT;
     let mut read_on = |count: usize| {
         for number in read.by_ref().take(count) {
@@ -197,10 +195,10 @@ fn slow_subscriber_reads_on_from_disk() {
 #[test]
 fn impossible_requests_on_durable_topics_are_rejected() {
     let server = topics(&["--streams-partitions", "3"]);
-    let refused = server.running.try_websocket("/topics/chat?self=false", "").map(drop).unwrap_err();
+    let refused = server.try_websocket("/topics/chat?self=false", "").map(drop).unwrap_err();
     assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
     // The stream of a topic gets one partition, by any first use; other streams have three.
-    let mut client = Client::at(&server.running, "/ws");
+    let mut client = Client::at(&server, "/ws");
     for (stream, partitions) in [("chat", 1), ("other", 3)] {
         client.request(json!({ "op": "append", "id": 1, "stream": stream, "data": 1 }));
         let answer = client.request(json!({ "op": "stream", "id": 2, "stream": stream }));
@@ -218,7 +216,7 @@ fn impossible_requests_on_durable_topics_are_rejected() {
     assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
     let mut client = Client::at(&server, "/ws");
     let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": "chat" }));
-    assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(409)), "{error}");
+    assert_fields(&error, json!({"op": "error", "code": 409}));
 }
 
 #[test]
@@ -235,8 +233,8 @@ fn reload_adds_hooks_and_limits_to_open_binary_publishers() {
         "sinews.toml",
         "[namespace.a]\npublish_hook = \"http://127.0.0.1:1/\"\n[namespace.chat]\nmax_message = 100\n",
     );
-    server.running.signal("HUP");
-    while !server.running.request("POST /topics/a HTTP/1.1", "a").starts_with("HTTP/1.1 503 ") {}
+    server.signal("HUP");
+    while !server.request("POST /topics/a HTTP/1.1", "a").starts_with("HTTP/1.1 503 ") {}
     for mut client in clients.into_iter().flatten() {
         client.send_message(1, 1, ANY, 2, &records(&[b"b"]));
         assert_error(&client.receive_message(), 2, 403);

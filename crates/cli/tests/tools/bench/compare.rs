@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use super::support::{Answer, ServeProcess, http, run, websocket};
+use sinews_testkit::until;
+
+use super::support::{Answer, Served, http, run, websocket};
 use crate::directory::Directory;
 use crate::ports::unused_address;
 
 #[test]
 fn servers_alternate_and_three_rounds_decide_nothing() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let (one, two) = (format!("one={}", own.url("ws", "/echo")), format!("two={}", own.url("ws", "/echo")));
     let run = run(&[
         "compare",
@@ -46,7 +48,7 @@ fn servers_alternate_and_three_rounds_decide_nothing() {
 /// However large a difference is, few rounds do not decide, and must not claim that there is none.
 #[test]
 fn table_claims_equality_only_with_enough_rounds() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let (url, late) = (own.url("ws", "/echo"), format!("ws://{}/", late_echo()));
     for (rounds, other, expected) in [
         ("3", &url, "undecided with 3 rounds, 8 can decide"),
@@ -71,8 +73,7 @@ fn late_echo() -> SocketAddr {
 
 #[test]
 fn options_of_one_server_replace_those_for_all() {
-    let own = ServeProcess::start(&["--http-http2-clear-text"]);
-    let url = own.url("ws", "/echo");
+    let (own, url) = Served::with_url(&["--http-http2-clear-text"], "ws", "/echo");
     let (one, two) = (format!("one={url}"), format!("two={url}"));
     let load = ["compare", &one, &two, "--rounds", "3", "-c", "1", "-n", "5", "-q", "--options"];
     let sound = run(&[&load[..], &["two=-c 2 -n 30 --http2 --sockets-per-connection 5"]].concat());
@@ -90,8 +91,7 @@ fn options_of_one_server_replace_those_for_all() {
 
 #[test]
 fn compare_fails_if_a_server_does_not_start() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     let run = run(&["compare", &url, "other=ws://127.0.0.1:1/=false", "--rounds", "3", "-n", "5"]);
     assert!(!run.success && run.stderr.contains("exited with"), "{}", run.stderr);
 }
@@ -135,17 +135,12 @@ fn commands_run_for_one_round_each() {
     let lives = |pid: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
     };
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    while pids.lines().any(lives) {
-        assert!(std::time::Instant::now() < deadline, "the commands are still running");
-        thread::park_timeout(Duration::from_millis(5));
-    }
+    until("the commands have ended", || !pids.lines().any(lives));
 }
 
 #[test]
 fn command_failures_are_reported() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (own, url) = Served::with_url(&[], "ws", "/echo");
     let port = own.address.port();
     for (server, message) in [
         (command("a", free_port(), "", "--no-such-option"), "exited with exit status: 2: "),
@@ -162,7 +157,7 @@ fn command_failures_are_reported() {
 
 #[test]
 fn failed_server_is_named() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let (sound, broken) = (own.url("ws", "/echo"), format!("other={}", own.url("ws", "/nowhere")));
     let run = run(&[&["compare", &sound, &broken][..], &SHORT].concat());
     let message = "comparison is invalid: other: 2 errors: handshake_refused";
@@ -175,7 +170,7 @@ fn failed_server_is_named() {
 /// The first faulty round ends the comparison with its reason, in the place of figures.
 #[test]
 fn invalid_comparison_has_no_table() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let (url, page) = (own.url("ws", "/echo"), own.url("http", "/healthz"));
     let missing = format!("http://{}/", http(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
     let silent = format!("ws://{}/", websocket(|_, _| Answer::Raw(Vec::new())));

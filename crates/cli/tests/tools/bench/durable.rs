@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::support::{ServeProcess, run};
+use super::support::{Served, run};
 
 const SMALL: [&str; 13] =
     ["durable", "-n", "5", "-b", "10", "-s", "100", "-p", "2", "-c", "3", "--rounds", "2"];
@@ -41,12 +41,8 @@ fn each_round_starts_a_server_and_removes_its_directory() {
 #[test]
 fn running_server_is_measured_at_its_url() {
     let directory = tempfile::tempdir().unwrap();
-    let own = ServeProcess::start(&[
-        "--streams",
-        directory.path().to_str().unwrap(),
-        "--streams-listen",
-        "127.0.0.1:0",
-    ]);
+    let own =
+        Served::start(&["--streams", directory.path().to_str().unwrap(), "--streams-listen", "127.0.0.1:0"]);
     let tcp = own.plain().to_string();
     let url = own.url("ws", "");
     let run = run(&[&SMALL[..], &[&url, "--tcp", &tcp, "--ack", "memory", "-q"]].concat());
@@ -68,7 +64,7 @@ fn running_server_is_measured_at_its_url() {
 
 #[test]
 fn unmeasurable_targets_are_reported() {
-    let plain = ServeProcess::start(&[]);
+    let plain = Served::start(&[]);
     let (url, address) = (plain.url("ws", ""), plain.address.to_string());
     let told = |arguments: &[&str]| {
         let run = run(&[&SMALL[..], arguments].concat());

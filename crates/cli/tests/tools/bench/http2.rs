@@ -9,14 +9,12 @@ use serde_json::json;
 use sinews_http::h2::{Config, ErrorCode, Event, FieldBuffer, H2Connection, StreamId};
 
 use super::support::{
-    Files, SHARED_LOAD, ServeProcess, WAYS, check_other_modes, check_shared_connections, json, run, server,
-    sound,
+    Files, SHARED_LOAD, Served, WAYS, check_other_modes, check_shared_connections, json, run, server, sound,
 };
 
 #[test]
 fn websockets_share_connections_in_clear_text() {
-    let own = ServeProcess::start(&["--http-http2-clear-text"]);
-    let url = own.url("ws", "/echo");
+    let (own, url) = Served::with_url(&["--http-http2-clear-text"], "ws", "/echo");
     check_shared_connections(&[&url, "--http2"], &WAYS);
     let metrics = own.get("/metrics");
     assert!(metrics.contains("sinews_http2_websockets_total 24"), "no HTTP/1.1 instead: {metrics}");
@@ -28,7 +26,7 @@ fn websockets_share_connections_in_clear_text() {
 #[test]
 fn websockets_share_connections_over_tls() {
     let files = Files::new();
-    let load = |own: &ServeProcess, more: &[&str]| {
+    let load = |own: &Served, more: &[&str]| {
         let url = own.url("wss", "/echo");
         json(&[&[&*url, "--insecure", "--http2"][..], &SHARED_LOAD, more].concat()).0
     };
@@ -40,7 +38,7 @@ fn websockets_share_connections_over_tls() {
 
 #[test]
 fn other_modes_count_the_websockets_of_all_connections() {
-    check_other_modes(&ServeProcess::start(&["--http-http2-clear-text"]), "ws", &["--http2"]);
+    check_other_modes(&Served::start(&["--http-http2-clear-text"]), "ws", &["--http2"]);
 }
 
 #[test]
@@ -75,7 +73,7 @@ fn options_of_other_protocols_are_rejected() {
 
 #[test]
 fn requests_share_connections() {
-    let (files, clear_text) = (Files::new(), ServeProcess::start(&["--http-http2-clear-text"]));
+    let (files, clear_text) = (Files::new(), Served::start(&["--http-http2-clear-text"]));
     let secure = files.serve(&[]);
     let load = ["--http2", "-c", "2", "-n", "400", "--expect", "ok\n"];
     for (own, scheme, more) in [(&clear_text, "http", "--binary"), (&secure, "https", "--insecure")] {
@@ -98,7 +96,7 @@ fn faults_of_answers_are_counted_by_name() {
         json(&[&[&*url, "--http2", "-c", "1", "-n", "1", "--timeout", "5s"], more].concat()).0["errors"]
             .clone()
     };
-    let own = ServeProcess::start(&["--http-http2-clear-text"]);
+    let own = Served::start(&["--http-http2-clear-text"]);
     assert_eq!(errors(own.address, &["--expect", "other"]), json!({ "wrong_bytes": 1 }));
     let url = own.url("http", "/nowhere");
     let (result, run) = json(&[&*url, "--http2", "-c", "1", "-n", "3"]);
@@ -194,7 +192,7 @@ fn faults_of_servers_are_counted_by_name() {
     fails(calms, &[], "closed_by_server", "ENHANCE_YOUR_CALM");
     let other = server(|mut stream| drop(stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")));
     fails(other, &[], "protocol_violation", "HTTP/2");
-    let status = ServeProcess::start(&["--http-http2-clear-text"]);
+    let status = Served::start(&["--http-http2-clear-text"]);
     let url = status.url("ws", "/nowhere");
     let (result, _) = json(&[&url, "--http2", "-c", "1", "-n", "1", "--timeout", "5s"]);
     assert_eq!(result["errors"], json!({"handshake_refused": 1}), "{result:#}");

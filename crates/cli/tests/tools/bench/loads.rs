@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use super::support::{Files, ServeProcess, http, json, run, server, sound};
+use super::support::{Files, Served, http, json, run, server, sound};
 use crate::directory::Directory;
 
 fn number(value: &serde_json::Value) -> f64 {
@@ -11,7 +11,7 @@ fn number(value: &serde_json::Value) -> f64 {
 
 #[test]
 fn count_of_echoes_is_sent_and_verified() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     for more in [
         &["--binary"][..],
         &["--text", "-i", "8"],
@@ -28,8 +28,7 @@ fn count_of_echoes_is_sent_and_verified() {
 
 #[test]
 fn duration_run_measures_server_usage() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (own, url) = Served::with_url(&[], "ws", "/echo");
     let result = sound(&[&url, "-c", "2", "-d", "1s", "--warm-up", "50ms", "--pid", &own.pid()]);
     assert!(number(&result["messages"]) > 0.0 && number(&result["seconds"]) == 1.0);
     if cfg!(target_os = "linux") {
@@ -40,7 +39,7 @@ fn duration_run_measures_server_usage() {
 
 #[test]
 fn message_file_is_sent_line_by_line() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let (url, directory) = (own.url("ws", "/echo"), Directory::new());
     let path = &directory.write("lines", "{\"a\":1}\n\nsecond\r\nthird, ünd länger\n");
     let result = sound(&[&url, "-c", "1", "-n", "3", "--file", path]);
@@ -69,8 +68,7 @@ fn bytes_are_echoed_over_plain_tcp() {
 
 #[test]
 fn requests_are_pipelined_and_bodies_compared() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("http", "/healthz");
+    let (_own, url) = Served::with_url(&[], "http", "/healthz");
     let result = sound(&[&url, "-c", "2", "-n", "100", "-i", "8", "-H", "X-Test: 1"]);
     assert_eq!(result["messages"], 100);
     for (answer, body) in [
@@ -114,8 +112,7 @@ fn connection_closed_after_its_answer_is_replaced() {
 
 #[test]
 fn connection_ends_after_its_number_of_requests() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("http", "/healthz");
+    let (_own, url) = Served::with_url(&[], "http", "/healthz");
     for depth in ["1", "3", "8"] {
         let load = ["-c", "2", "-n", "40", "--requests-per-connection", "5", "-i", depth];
         let result = sound(&[&[&url[..]][..], &load].concat());
@@ -127,7 +124,7 @@ fn connection_ends_after_its_number_of_requests() {
 
 #[test]
 fn memory_is_read_after_the_settling_time() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let (url, pid) = (own.url("ws", "/echo"), own.pid());
     let begun = std::time::Instant::now();
     let result = sound(&[&url, "-c", "3", "-n", "30", "--settle", "300ms", "--pid", &pid]);
@@ -137,8 +134,7 @@ fn memory_is_read_after_the_settling_time() {
 
 #[test]
 fn bursts_wait_for_the_deliveries_of_all_threads() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/topics/{topic}?self=false");
+    let (_own, url) = Served::with_url(&[], "ws", "/topics/{topic}?self=false");
     let load =
         ["-m", "fan-out", "-c", "9", "-t", "2", "--burst", "-i", "4", "-d", "300ms", "--warm-up", "0s"];
     let result = sound(&[&[&url[..]][..], &load].concat());
@@ -149,8 +145,7 @@ fn bursts_wait_for_the_deliveries_of_all_threads() {
 
 #[test]
 fn stalled_subscribers_do_not_read_and_do_not_count() {
-    let own = ServeProcess::start(&["--websocket-overflow", "close"]);
-    let url = own.url("ws", "");
+    let (own, url) = Served::with_url(&["--websocket-overflow", "close"], "ws", "");
     // More than the buffers of the kernel and the queue of the server hold.
     let load = ["-m", "fan-out", "-c", "5", "--stalled", "2", "-s", "30k", "--rate", "150", "-d", "2s"];
     let result = sound(&[&[&url[..]][..], &load].concat());
@@ -161,8 +156,7 @@ fn stalled_subscribers_do_not_read_and_do_not_count() {
 
 #[test]
 fn publications_reach_every_subscriber() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "");
+    let (_own, url) = Served::with_url(&[], "ws", "");
     let fan_out =
         ["-m", "fan-out", "-c", "9", "--publishers", "2", "--topics", "2", "--rate", "100", "-d", "400ms"];
     let result = sound(&[&[&url[..]][..], &fan_out].concat());
@@ -173,8 +167,7 @@ fn publications_reach_every_subscriber() {
 
 #[test]
 fn templates_describe_other_protocols() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/ws");
+    let (_own, url) = Served::with_url(&[], "ws", "/ws");
     let result = sound(&[
         &url,
         "-m",
@@ -198,8 +191,7 @@ fn templates_describe_other_protocols() {
 
 #[test]
 fn storm_opens_and_closes_connections() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     let result = sound(&[&url, "-m", "storm", "-c", "4", "-d", "1s", "--warm-up", "0s"]);
     assert!(number(&result["messages"]) > 4.0, "{result:#}");
     // Connections opened before the window are neither counted nor deducted from the count.
@@ -208,8 +200,7 @@ fn storm_opens_and_closes_connections() {
 
 #[test]
 fn idle_connections_use_several_source_addresses() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (own, url) = Served::with_url(&[], "ws", "/echo");
     let from = if cfg!(target_os = "linux") { "127.0.0.1-3" } else { "127.0.0.1" };
     let result =
         sound(&[&url, "-m", "idle", "-c", "30", "-d", "200ms", "--source", from, "--pid", &own.pid()]);
@@ -221,7 +212,7 @@ fn idle_connections_use_several_source_addresses() {
 fn unix_socket_is_measured() {
     let directory = Directory::new();
     let path = &directory.path("socket");
-    let _own = ServeProcess::start(&["--listen", &format!("unix:{path}")]);
+    let _own = Served::start(&["--listen", &format!("unix:{path}")]);
     assert_eq!(sound(&["ws://localhost/echo", "--unix", path, "-c", "2", "-n", "20"])["messages"], 20);
 }
 

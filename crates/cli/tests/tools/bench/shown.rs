@@ -1,12 +1,11 @@
 //! Output of the program, by destination.
 
-use super::support::{ServeProcess, bench, run};
+use super::support::{Served, bench, run};
 use crate::directory::Directory;
 
 #[test]
 fn pipe_output_is_plain_lines_and_a_table() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     let run = run(&[&url, "-c", "2", "-d", "300ms", "--warm-up", "0s"]);
     assert!(run.success, "{}", run.stderr);
     assert!(!run.stdout.contains('\u{1b}') && !run.stderr.contains('\u{1b}'), "{}{}", run.stdout, run.stderr);
@@ -18,8 +17,7 @@ fn pipe_output_is_plain_lines_and_a_table() {
 
 #[test]
 fn csv_has_one_value_per_name() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     let run = run(&[&url, "-c", "2", "-n", "20", "--csv", "-q"]);
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines.len(), 2, "{}", run.stdout);
@@ -32,8 +30,7 @@ fn csv_has_one_value_per_name() {
 
 #[test]
 fn csv_columns_are_the_same_without_answers() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     let names = |arguments: &[&str]| {
         let run = run(&[&[&url[..], "-c", "1", "--csv", "-q"], arguments].concat());
         run.stdout.lines().next().expect("names").to_owned()
@@ -43,7 +40,7 @@ fn csv_columns_are_the_same_without_answers() {
 
 #[test]
 fn html_report_is_self_contained() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let (url, pid) = (own.url("ws", "/echo?_a=<b>"), own.pid());
     let directory = Directory::new();
     let path = directory.path("report.html");
@@ -63,8 +60,7 @@ fn html_report_is_self_contained() {
 
 #[test]
 fn closed_pipe_does_not_fail_the_run() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     let mut child = bench(&[&url, "-c", "1", "-n", "5", "-q"]).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());

@@ -1,17 +1,17 @@
 //! The program, and small servers with scripted behavior.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::ops::Deref;
+use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::Value;
 use sinews_proto::handshake::{ServerOptions, accept};
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Config, Time};
 use sinews_session::{Events, Payload, Resources, Session, Tx};
-use sinews_testkit::TestCertificate;
+use sinews_testkit::{ServeProcess, TIMEOUT, TestCertificate, exchange, last_get, read_head};
 
 use crate::directory::Directory;
 
@@ -73,7 +73,7 @@ pub(crate) fn check_shared_connections(of: &[&str], ways: &[&[&str]]) {
 }
 
 /// Runs the other modes with several WebSockets on each of two connections.
-pub(crate) fn check_other_modes(own: &ServeProcess, scheme: &str, options: &[&str]) {
+pub(crate) fn check_other_modes(own: &Served, scheme: &str, options: &[&str]) {
     let (url, echo) = (own.url(scheme, ""), own.url(scheme, "/echo"));
     let result = |url: &str, sockets, mode: &[&str]| {
         let shared = ["-c", "2", "--sockets-per-connection", sockets];
@@ -95,10 +95,8 @@ pub(crate) struct Files(Directory);
 
 impl Files {
     pub(crate) fn new() -> Self {
-        let made = TestCertificate::new();
         let directory = Directory::new();
-        directory.write("a.pem", &made.pem());
-        directory.write("a.key", &made.key_pem());
+        directory.write_tls(&TestCertificate::new());
         Self(directory)
     }
 
@@ -106,37 +104,36 @@ impl Files {
         self.0.path(name)
     }
 
-    pub(crate) fn serve(&self, options: &[&str]) -> ServeProcess {
+    pub(crate) fn serve(&self, options: &[&str]) -> Served {
         let (certificate, key) = (self.path("a.pem"), self.path("a.key"));
         let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
-        ServeProcess::start(&[&tls[..], options].concat())
+        Served::start(&[&tls[..], options].concat())
     }
 }
 
 /// A `sinews serve` process, killed on drop.
-pub(crate) struct ServeProcess {
-    child: Child,
-    pub(crate) address: SocketAddr,
-    /// The server's startup output.
-    table: String,
-    /// The server's standard output, kept open so that it never writes to a closed pipe.
-    _stdout: BufReader<std::process::ChildStdout>,
+pub(crate) struct Served(ServeProcess);
+
+impl Deref for Served {
+    type Target = ServeProcess;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
-impl ServeProcess {
+impl Served {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--threads", "1"]).args(arguments);
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
-        let mut stdout = BufReader::new(child.stdout.take().expect("standard output is piped"));
-        let mut table = String::new();
-        while !table.contains("Ctrl-C stops.") {
-            assert_ne!(stdout.read_line(&mut table).expect("the server prints its addresses"), 0, "{table}");
-        }
-        let at = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
-        let at = at.trim_end_matches('/').replace("localhost", "127.0.0.1");
-        Self { child, address: at.parse().expect("an address"), table, _stdout: stdout }
+        Self(ServeProcess::start(command.stderr(Stdio::null())).expect("the server starts"))
+    }
+
+    /// The same, and a URL of it.
+    pub(crate) fn with_url(arguments: &[&str], scheme: &str, path: &str) -> (Self, String) {
+        let own = Self::start(arguments);
+        let url = own.url(scheme, path);
+        (own, url)
     }
 
     pub(crate) fn url(&self, scheme: &str, path: &str) -> String {
@@ -145,35 +142,19 @@ impl ServeProcess {
 
     /// Address of the plain TCP listener for streams.
     pub(crate) fn plain(&self) -> SocketAddr {
-        let address = self
-            .table
-            .lines()
-            .find_map(|line| line.split_once("tcp://"))
-            .expect("the server has a plain TCP listener")
-            .1;
-        address.trim().parse().expect("an address")
+        let address = self.table.lines().find_map(|line| line.split_once("tcp://"));
+        address.expect("the server has a plain TCP listener").1.trim().parse().expect("an address")
     }
 
     /// Returns the body of an HTTP response.
     pub(crate) fn get(&self, path: &str) -> String {
-        let mut socket = TcpStream::connect(self.address).expect("the server accepts");
-        socket.set_nodelay(true).expect("an open socket");
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            .expect("the server reads");
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).expect("the response is UTF-8");
+        let socket = TcpStream::connect(self.address).expect("the server accepts");
+        let answer = exchange(socket, &last_get(path)).expect("the response is UTF-8");
         answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
     }
 
     pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
-    }
-}
-
-impl Drop for ServeProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -257,13 +238,9 @@ impl<F: Fn(usize, Vec<u8>) -> Answer> Events for Echo<F> {
 
 /// Reads a request's head; the test clients send no further data before the answer.
 pub(crate) fn head(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let (mut head, mut byte) = (Vec::new(), [0]);
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte)?;
-        head.push(byte[0]);
-    }
-    Ok(head)
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let head = read_head(stream)?;
+    if head.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(head.into_bytes()) }
 }
 
 /// Starts an HTTP server that answers each request with these bytes.

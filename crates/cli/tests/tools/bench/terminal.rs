@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rexpect::session::{PtySession, spawn_command};
 
-use super::support::{Answer, ServeProcess, websocket};
+use super::support::{Answer, Served, websocket};
 
 /// Starts the program in a terminal of the given width; afterwards the shell prints the exit code.
 fn start(columns: u16, arguments: &[&str]) -> PtySession {
@@ -39,8 +39,7 @@ fn is_progress(row: &str) -> bool {
 
 #[test]
 fn progress_line_is_redrawn_and_replaced_by_the_summary() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     for columns in [100, 60, 30] {
         let mut terminal = start(columns, &[&url, "-c", "2", "-d", "1s", "--warm-up", "400ms"]);
         let all = terminal.exp_eof().unwrap();
@@ -56,8 +55,7 @@ fn progress_line_is_redrawn_and_replaced_by_the_summary() {
 
 #[test]
 fn ctrl_c_ends_the_measurement_and_prints_its_figures() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     for load in [&["-d", "1h"][..], &["-n", "1000000000"], &["--rate", "100", "-d", "1h"]] {
         let mut terminal = start(100, &[&[&url, "-c", "2", "--warm-up", "0s"][..], load].concat());
         terminal.exp_string("measuring: 2 open, ").unwrap();
@@ -81,7 +79,7 @@ fn ctrl_c_ends_the_measurement_and_prints_its_figures() {
 
 #[test]
 fn ctrl_c_before_the_measurement_is_reported() {
-    let own = ServeProcess::start(&[]);
+    let own = Served::start(&[]);
     let mut terminal = start(100, &[&own.url("ws", "/echo"), "-c", "1", "--warm-up", "1h"]);
     terminal.exp_string("warming up: 1 open").unwrap();
     terminal.send_control('c').unwrap();
@@ -103,8 +101,7 @@ fn second_ctrl_c_exits_at_once() {
 
 #[test]
 fn ctrl_c_ends_a_comparison_after_its_last_complete_round() {
-    let own = ServeProcess::start(&[]);
-    let url = own.url("ws", "/echo");
+    let (_own, url) = Served::with_url(&[], "ws", "/echo");
     let mut terminal =
         start(100, &["compare", &url, &url, "-c", "1", "-d", "50ms", "--warm-up", "0s", "--rounds", "1000"]);
     terminal.exp_string("round 2 of 1000: ").unwrap();

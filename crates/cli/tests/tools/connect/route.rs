@@ -177,8 +177,7 @@ fn unix_socket_replaces_the_address() {
 fn server_certificate_is_verified() {
     let made = TestCertificate::for_names(&["chat.example"]);
     let directory = Directory::new();
-    let certificate = directory.write("certificate.pem", &made.pem());
-    let key = directory.write("key.pem", &made.key_pem());
+    let (certificate, key) = directory.write_tls(&made);
     let server = Server::start(&["--echo", "--cert", &certificate, "--key", &key]);
     assert!(server.url.starts_with("wss://"), "{}", server.url);
 
@@ -204,8 +203,7 @@ fn server_certificate_is_verified() {
 fn tls_works_over_a_unix_socket() {
     let made = TestCertificate::for_names(&["chat.example"]);
     let directory = Directory::new();
-    let certificate = directory.write("certificate.pem", &made.pem());
-    let key = directory.write("key.pem", &made.key_pem());
+    let (certificate, key) = directory.write_tls(&made);
     let server = Server::start(&["--echo", "--cert", &certificate, "--key", &key]);
     let path = directory.path("socket");
     let listener = UnixListener::bind(&path).unwrap();

@@ -4,25 +4,28 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+pub(crate) use sinews_testkit::TIMEOUT;
+use sinews_testkit::read_head;
 
-/// Longer than any step takes on a busy machine; reached only after a failure.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The `sinews connect` command, without environment variables that change its behavior.
-pub(crate) fn connect(arguments: &[&str]) -> Command {
+/// A command of the program, without environment variables that change its behavior.
+pub(crate) fn tool(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinews"));
-    command.arg("connect").args(arguments);
+    command.args(arguments);
     let is_ours = |name: &str| name.starts_with("SINEWS_") || name.to_ascii_lowercase().ends_with("_proxy");
     for (name, _) in std::env::vars().filter(|(name, _)| is_ours(name)) {
         command.env_remove(name);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// The `sinews connect` command.
+pub(crate) fn connect(arguments: &[&str]) -> Command {
+    tool(&[&["connect"], arguments].concat())
 }
 
 /// Result of a run.
@@ -147,12 +150,8 @@ pub(crate) struct Wire<S = TcpStream> {
 impl<S: Read + Write> Wire<S> {
     /// Reads the request.
     pub(crate) fn new(mut stream: S) -> Self {
-        let mut head = Vec::new();
-        let mut byte = [0];
-        while !head.ends_with(b"\r\n\r\n") && stream.read_exact(&mut byte).is_ok() {
-            head.push(byte[0]);
-        }
-        Self { stream, head: String::from_utf8(head).unwrap() }
+        let head = read_head(&mut stream).unwrap_or_default();
+        Self { stream, head }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {

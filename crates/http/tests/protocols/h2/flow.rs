@@ -7,8 +7,7 @@ use super::support::*;
 /// RFC 9113 section 6.9.
 #[test]
 fn window_update_has_four_octets_and_an_increment() {
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     server.resets(&window_update(1, 0), 1, ErrorCode::PROTOCOL_ERROR);
     server.fails(&window_update(0, 0), ErrorCode::PROTOCOL_ERROR);
     Server::new().fails(&frame(WINDOW_UPDATE, 0, 0, &[0; 5]), ErrorCode::FRAME_SIZE_ERROR);
@@ -18,8 +17,7 @@ fn window_update_has_four_octets_and_an_increment() {
 #[test]
 fn window_beyond_its_maximum_is_an_error() {
     let most = (1 << 31) - 1 - 65_535;
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     server.silent(&[window_update(1, most), window_update(0, most)].concat());
     server.resets(&window_update(1, 1), 1, ErrorCode::FLOW_CONTROL_ERROR);
     server.fails(&window_update(0, 1), ErrorCode::FLOW_CONTROL_ERROR);

@@ -26,8 +26,7 @@ fn connection_begins_with_preface_and_settings() {
 #[test]
 fn frame_beyond_max_frame_size_is_rejected_by_its_header() {
     for (frame_type, stream) in [(DATA, 1), (HEADERS, 1), (SETTINGS, 0), (0xfa, 0)] {
-        let mut server = Server::new();
-        server.open(1);
+        let mut server = Server::opened();
         let long = frame(frame_type, 0, stream, &vec![0; (1 << 14) + 1]);
         server.fails(&long[..9], ErrorCode::FRAME_SIZE_ERROR);
     }
@@ -159,8 +158,7 @@ fn frames_after_the_end_of_a_stream_are_errors() {
         assert_eq!(server.connection.streams(), 0);
         server.fails(&late, ErrorCode::STREAM_CLOSED);
         // Closed by the peer's reset.
-        let mut server = Server::new();
-        server.open(1);
+        let mut server = Server::opened();
         assert_eq!(server.receive(&rst_stream(1)), Ok(vec![Seen::Reset(1, 8)]));
         server.fails(&late, ErrorCode::STREAM_CLOSED);
     }
@@ -210,8 +208,7 @@ fn reset_by_application() -> Server {
 }
 
 fn reset_for_violation() -> Server {
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     server.resets(&window_update(1, 0), 1, ErrorCode::PROTOCOL_ERROR);
     server
 }
@@ -230,8 +227,7 @@ fn reset_as_refused() -> Server {
 }
 
 fn ignored_after_go_away() -> Server {
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     server.connection.shut_down_now(ErrorCode::NO_ERROR);
     server.silent(&post(3));
     server
@@ -346,8 +342,7 @@ fn streams_beyond_the_limit_are_refused() {
 /// RFC 9113 sections 5.3.2 and 6.3.
 #[test]
 fn priority_is_ignored_and_has_five_octets() {
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     // A dependency of the stream on itself has no meaning any longer.
     server.silent(&frame(PRIORITY, 0, 1, &[0, 0, 0, 1, 9]));
     server.resets(&frame(PRIORITY, 0, 1, &[0; 4]), 1, ErrorCode::FRAME_SIZE_ERROR);
@@ -368,8 +363,7 @@ fn data_and_headers_need_a_stream_and_valid_padding() {
         (&[5, 0, 0, 0, 0], ErrorCode::PROTOCOL_ERROR),
         (&[], ErrorCode::FRAME_SIZE_ERROR),
     ] {
-        let mut server = Server::new();
-        server.open(1);
+        let mut server = Server::opened();
         server.fails(&frame(DATA, PADDED, 1, payload), code);
     }
     for (flags, payload, code) in [
@@ -390,8 +384,7 @@ fn data_and_headers_need_a_stream_and_valid_padding() {
 /// RFC 9113 section 6.4.
 #[test]
 fn rst_stream_has_four_octets_and_a_stream() {
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     server.fails(&frame(RST_STREAM, 0, 1, &[0; 3]), ErrorCode::FRAME_SIZE_ERROR);
     Server::new().fails(&rst_stream(0), ErrorCode::PROTOCOL_ERROR);
     let mut server = Server::new();
@@ -456,8 +449,7 @@ fn settings_are_acknowledged_in_order_and_ours_bind_from_the_acknowledgement_on(
 /// RFC 9113 sections 6.6 and 8.4.
 #[test]
 fn clients_do_not_push() {
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     server.fails(&frame(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2]), ErrorCode::PROTOCOL_ERROR);
 }
 

@@ -196,12 +196,10 @@ fn trailers_end_the_stream_and_have_no_pseudo_header_fields() {
         (END_STREAM, [("connection", "close")]),
         (END_STREAM, [("content-length", "0")]),
     ] {
-        let mut server = Server::new();
-        server.open(1);
+        let mut server = Server::opened();
         server.resets(&headers(1, flags, &fields), 1, ErrorCode::PROTOCOL_ERROR);
     }
-    let mut server = Server::new();
-    server.open(1);
+    let mut server = Server::opened();
     server.receive(&frame(DATA, 0, 1, b"x")).expect("content");
     let seen = server.receive(&headers(1, END_STREAM, &[("a", "b"), ("c", "")]));
     let fields = vec![("a".to_owned(), "b".to_owned()), ("c".to_owned(), String::new())];

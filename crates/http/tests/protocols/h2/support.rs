@@ -85,6 +85,13 @@ impl Server {
         Self::with(Config::new())
     }
 
+    /// A server with the open stream 1.
+    pub(crate) fn opened() -> Self {
+        let mut server = Self::new();
+        server.open(1);
+        server
+    }
+
     /// Passes bytes to the machine.
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<Vec<Seen>, Error> {
         let mut seen = Vec::new();

@@ -9,8 +9,7 @@ use super::support::*;
 fn frames_of_http2_are_rejected() {
     for frame_type in [2, 6, 8, 9] {
         Side::new().fails(2, &frame(frame_type, &[0; 4]), H3Code::H3_FRAME_UNEXPECTED);
-        let mut server = Side::new();
-        server.post(0);
+        let mut server = Side::posted();
         server.fails(0, &frame(frame_type, &[0; 4]), H3Code::H3_FRAME_UNEXPECTED);
     }
 }
@@ -25,13 +24,11 @@ fn frames_are_on_their_stream_and_in_order() {
         Side::new().fails(0, &frame(frame_type, &[0]), H3Code::H3_FRAME_UNEXPECTED);
     }
     for frame_type in [CANCEL_PUSH, SETTINGS, GOAWAY, MAX_PUSH_ID] {
-        let mut server = Side::new();
-        server.post(0);
+        let mut server = Side::posted();
         server.fails(0, &frame(frame_type, &[0]), H3Code::H3_FRAME_UNEXPECTED);
     }
     for wrong in [frame(DATA, b"x"), headers(&[("a", "b")])] {
-        let mut server = Side::new();
-        server.post(0);
+        let mut server = Side::posted();
         let trailers = headers(&[("a", "b")]);
         let fields = vec![("a".to_owned(), "b".to_owned())];
         assert_eq!(server.receive(0, &trailers), Ok(vec![SeenEvent::Trailers(0, fields)]));
@@ -50,8 +47,7 @@ fn frames_are_complete_and_have_the_length_of_their_fields() {
     for cut in [&[1][..], &[1, 5, 0, 0], &[0x40], &[0x21, 3, 1]] {
         Side::new().fails_at_end(0, cut, H3Code::H3_FRAME_ERROR);
     }
-    let mut server = Side::new();
-    server.post(0);
+    let mut server = Side::posted();
     server.fails_at_end(0, &[0, 5, b'x'], H3Code::H3_FRAME_ERROR);
     for frame_type in [GOAWAY, MAX_PUSH_ID, CANCEL_PUSH] {
         for payload in [&[][..], &[0, 0], &[0x40], &[0x40, 0, 0], &[0; 9], &[0xc0, 0, 0, 0]] {
@@ -136,8 +132,7 @@ fn long_heads_have_long_lengths() {
 /// RFC 9114 section 4.1.1.
 #[test]
 fn resets_end_a_message() {
-    let mut server = Side::new();
-    server.post(0);
+    let mut server = Side::posted();
     let reset = server.connection.receive_reset(id(0), H3Code::H3_REQUEST_CANCELLED, server.now);
     assert_eq!(reset.map(|event| event.map(copied)), Ok(Some(SeenEvent::Reset(0, 0x10c))));
     assert_eq!(server.signals(), [(true, 0, H3Code::H3_REQUEST_CANCELLED)]);

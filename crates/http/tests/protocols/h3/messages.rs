@@ -104,8 +104,7 @@ fn content_length_equals_the_length_of_data() {
 #[test]
 fn trailers_have_no_pseudo_header_fields() {
     for fields in [(":path", "/"), ("A", "b"), ("connection", "close"), ("content-length", "0")] {
-        let mut server = Side::new();
-        server.post(0);
+        let mut server = Side::posted();
         let seen = server.receive(0, &headers(&[fields]));
         assert_eq!(seen, Ok(vec![SeenEvent::Violated(0, H3Code::H3_MESSAGE_ERROR)]));
     }

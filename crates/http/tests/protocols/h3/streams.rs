@@ -97,8 +97,7 @@ fn push_is_rejected() {
     Side::new().fails(6, &[1], H3Code::H3_STREAM_CREATION_ERROR);
     Side::asking("GET").fails(7, &[1], H3Code::H3_ID_ERROR);
     Side::asking("GET").fails(0, &frame(PUSH_PROMISE, &[0, 0, 0]), H3Code::H3_ID_ERROR);
-    let mut server = Side::new();
-    server.post(0);
+    let mut server = Side::posted();
     server.fails(0, &frame(PUSH_PROMISE, &[0, 0, 0]), H3Code::H3_FRAME_UNEXPECTED);
     Side::new().fails(2, &frame(CANCEL_PUSH, &[0]), H3Code::H3_ID_ERROR);
     Side::asking("GET").fails(3, &frame(CANCEL_PUSH, &[0]), H3Code::H3_ID_ERROR);
@@ -135,8 +134,7 @@ fn goaway_names_a_request_and_never_grows() {
 /// RFC 9114 section 5.2.
 #[test]
 fn graceful_shutdown_announces_then_rejects_new_requests() {
-    let mut server = Side::new();
-    server.post(0);
+    let mut server = Side::posted();
     server.connection.shut_down();
     server.connection.shut_down();
     let mut out = Vec::new();

@@ -76,6 +76,13 @@ impl Side {
         Self::with(Config::new())
     }
 
+    /// A server with a request on stream 0 whose content follows.
+    pub(crate) fn posted() -> Self {
+        let mut server = Self::new();
+        server.post(0);
+        server
+    }
+
     /// A client after SETTINGS of both sides; the server's control stream is 3, which permits extended CONNECT.
     pub(crate) fn client(config: Config) -> Self {
         let mut client = Self::of(H3Connection::client(config));

@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader, Write};
 use serde_json::{Value, json};
 use sinews_hub::{Hub, key_value_of_json};
 use sinews_server::{KeyCondition, KeyError, KeyWrite, Router, Server};
+use sinews_testkit::assert_fields;
 
-use super::{Client, TestPeer, for_both, options};
+use super::{Client, TestPeer, for_both, options, parse};
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 
 /// Nodes that know each other, with the keys of all of them.
@@ -19,14 +20,20 @@ fn peers<const N: usize>(broker: &FakeBroker) -> [TestPeer; N] {
     nodes
 }
 
+/// Tests with both protocols and this many nodes.
+fn for_both_with<const N: usize>(test: impl Fn(FakeBroker, [TestPeer; N]) + Sync) {
+    for_both(|broker| {
+        let nodes = peers(&broker);
+        test(broker, nodes);
+    });
+}
+
 impl TestPeer {
     /// Writes a key until a node owns its topic; the status and the body of the answer.
     fn put(&self, path: &str, lines: &str, value: &str) -> (u16, Value) {
         let lines = format!("Content-Type: application/json\r\n{lines}");
-        let answer = self.request_with(&format!("PUT /topics/{path}"), &lines, value.as_bytes());
-        let status = answer[9..12].parse().unwrap();
-        let body = answer.split_once("\r\n\r\n").unwrap().1;
-        (status, serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
+        let (status, body) = self.request_with(&format!("PUT /topics/{path}"), &lines, value.as_bytes());
+        (status, serde_json::from_str(&body).unwrap_or_else(|_| json!(body)))
     }
 
     fn set(&self, path: &str, value: &str) -> Value {
@@ -36,9 +43,9 @@ impl TestPeer {
     }
 
     fn keys(&self, topic: &str) -> Value {
-        let answer = self.request(&format!("GET /topics/{topic}/keys"), b"");
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+        let (status, answer) = self.request(&format!("GET /topics/{topic}/keys"), b"");
+        assert_eq!(status, 200, "{answer}");
+        parse(&answer)
     }
 
     fn keys_subscriber(&self, topic: &str) -> Client {
@@ -101,8 +108,7 @@ impl View {
 
 #[test]
 fn keys_set_at_one_node_are_seen_at_the_others() {
-    for_both(|broker| {
-        let nodes = peers::<3>(&broker);
+    for_both_with(|_broker, nodes: [TestPeer; 3]| {
         // An empty snapshot has no list.
         let mut early = nodes[1].keys_subscriber("players");
         let empty = update(&mut early);
@@ -124,14 +130,14 @@ fn keys_set_at_one_node_are_seen_at_the_others() {
         for (number, node) in (2..).zip(&nodes) {
             let key = format!("ben{number}");
             let written = node.set(&format!("players/keys/{key}"), "{\"x\":1}");
-            assert_eq!((&written["seq"], &written["epoch"]), (&json!(number), &ack["epoch"]));
+            assert_fields(&written, json!({"seq": number, "epoch": ack["epoch"]}));
             let listed = node.keys("players");
             assert!(names_of(&listed["keys"]).contains(&&*key), "{listed}");
             let update = update(&mut subscriber);
             assert_eq!((&update["seq"], names_of(&update["set"])), (&json!(number), vec![&*key]));
         }
-        let deleted = nodes[2].request("DELETE /topics/players/keys/anna", b"");
-        assert!(deleted.starts_with("HTTP/1.1 200 "), "{deleted}");
+        let (status, deleted) = nodes[2].request("DELETE /topics/players/keys/anna", b"");
+        assert_eq!(status, 200, "{deleted}");
         assert_eq!(update(&mut subscriber)["deleted"], json!(["anna"]));
         nodes[0].wait_for_keys("players", &["ben2", "ben3", "ben4"]);
         // A subscriber continues at another node.
@@ -148,8 +154,7 @@ fn keys_set_at_one_node_are_seen_at_the_others() {
 
 #[test]
 fn conditions_hold_for_all_nodes() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|_broker, nodes: [TestPeer; 2]| {
         for round in 0..5 {
             let path = format!("locks.{round}/keys/door");
             let answers = nodes.each_ref().map(|node| node.put(&path, "If-None-Match: *\r\n", "1").0);
@@ -170,8 +175,7 @@ fn conditions_hold_for_all_nodes() {
 
 #[test]
 fn writes_of_a_connection_keep_their_order_at_another_node() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|_broker, nodes: [TestPeer; 2]| {
         for topic in ["t1", "t2", "t3", "t4"] {
             let mut writer = nodes[1].client();
             for number in 0..200 {
@@ -180,7 +184,7 @@ fn writes_of_a_connection_keep_their_order_at_another_node() {
             }
             for number in 0..200 {
                 let ack = writer.receive();
-                assert_eq!((&ack["id"], &ack["seq"]), (&json!(number), &json!(number + 1)), "{ack}");
+                assert_fields(&ack, json!({"id": number, "seq": number + 1}));
             }
             nodes[0].until("it has the last value", |node| node.keys(topic)["keys"][0]["data"] == 199);
         }
@@ -189,8 +193,7 @@ fn writes_of_a_connection_keep_their_order_at_another_node() {
 
 #[test]
 fn writes_at_another_node_do_not_wait_for_heartbeats() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|broker, nodes: [TestPeer; 2]| {
         nodes[0].set("doc/keys/text", "0");
         // More than the pings of a pause of ten seconds.
         let (pings, writes) = (broker.pings(), 100);
@@ -236,8 +239,7 @@ fn keys_of_a_node_that_leaves_survive() {
 
 #[test]
 fn node_that_joins_late_gets_a_large_snapshot() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|broker, nodes: [TestPeer; 2]| {
         let value = format!("\"{}\"", "x".repeat(60_000));
         for key in 0..40 {
             nodes[key % 2].set(&format!("large/keys/k{key}"), &value);
@@ -267,8 +269,7 @@ impl Client {
 
 #[test]
 fn owner_alone_writes_while_the_broker_is_away() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|broker, nodes: [TestPeer; 2]| {
         nodes[0].set("prices/keys/gold", "1");
         nodes.iter().for_each(|node| node.wait_for_keys("prices", &["gold"]));
         let owner = nodes.iter().position(|node| node.metric("sinews_cluster_keys_owned") == 1).unwrap();
@@ -302,8 +303,7 @@ fn owner_alone_writes_while_the_broker_is_away() {
 
 #[test]
 fn keys_expire_on_all_nodes() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|_broker, nodes: [TestPeer; 2]| {
         // The topic has an owner, so each subscriber receives changes, and no further snapshot without an expired key.
         nodes[0].set("cursors/keys/lasting", "1");
         nodes.iter().for_each(|node| node.wait_for_keys("cursors", &["lasting"]));
@@ -327,8 +327,7 @@ fn keys_expire_on_all_nodes() {
 
 #[test]
 fn event_stream_of_keys_continues_at_another_node() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|_broker, nodes: [TestPeer; 2]| {
         let written = nodes[0].set("prices/keys/gold", "1");
         nodes.iter().for_each(|node| node.wait_for_keys("prices", &["gold"]));
         nodes[1].set("prices/keys/iron", "2");
@@ -346,7 +345,7 @@ fn event_stream_of_keys_continues_at_another_node() {
                 .take(3)
                 .collect();
             assert_eq!(data[0]["op"], "welcome");
-            assert_eq!((&data[1]["op"], &data[1]["recovered"]), (&json!("ack"), &json!(true)));
+            assert_fields(&data[1], json!({"op": "ack", "recovered": true}));
             assert_eq!(names_of(&data[2]["set"]), ["iron"]);
         }
     });
@@ -354,8 +353,7 @@ fn event_stream_of_keys_continues_at_another_node() {
 
 #[test]
 fn slow_reader_at_another_node_gets_the_last_values() {
-    for_both(|broker| {
-        let nodes = peers::<2>(&broker);
+    for_both_with(|_broker, nodes: [TestPeer; 2]| {
         nodes[0].set("fast/keys/k0", "0");
         let owner = nodes.iter().position(|node| node.metric("sinews_cluster_keys_owned") == 1).unwrap();
         let mut slow = nodes[1 - owner].keys_subscriber("fast");

@@ -1,11 +1,10 @@
 //! Commands that the broker rejects, at a broker in this process and at real ones, with the rights of the documentation.
 
 use serde_json::{Value, json};
-use std::io::Write as _;
 
-use sinews_testkit::{RealBroker, documented};
+use sinews_testkit::{RealBroker, assert_fields, documented};
 
-use super::{BodyReader, Client, TestPeer, for_both};
+use super::{Client, TestPeer, ask_on, for_both, for_nodes};
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 
 /// The page with the rights that a cluster needs.
@@ -16,10 +15,7 @@ impl Client {
     fn subscribe_rejected(&mut self, topic: &str) {
         self.request(&json!({ "op": "subscribe", "topic": topic, "id": 1 }));
         let error = self.receive();
-        assert_eq!(
-            (&error["op"], &error["code"], &error["topic"]),
-            (&json!("error"), &json!(503), &json!(topic))
-        );
+        assert_fields(&error, json!({"op": "error", "code": 503, "topic": topic}));
         assert!(error["error"].as_str().unwrap().contains("rejects the subscription"), "{error}");
     }
 }
@@ -84,21 +80,17 @@ fn event_streams_are_notified_of_a_rejected_subscription_and_other_forms_continu
     for_both(|broker| {
         broker.reject(Some(("SUBSCRIBE", "sinews.t.secret")));
         let node = TestPeer::start(&broker);
-        let open = |head: &str| {
-            let mut stream = node.connect();
-            write!(stream, "GET {head}\r\nHost: {}\r\n\r\n", node.address).unwrap();
-            BodyReader::new(stream)
-        };
-        let mut poll = open("/topics/secret.a?wait=55 HTTP/1.1\r\nAccept: application/json");
+        let open = |path: &str, accept: &str| ask_on(node.connect(), path, &format!("Accept: {accept}\r\n"));
+        let mut poll = open("/topics/secret.a?wait=55", "application/json");
         poll.until("\"op\":\"ack\"").unwrap();
         // Its frames are messages of the topic alone.
         let mut raw = node.websocket("/topics/secret.a");
-        let mut events = open("/topics/secret.a HTTP/1.1\r\nAccept: text/event-stream");
-        let mut lines = open("/topics/secret.a HTTP/1.1\r\nAccept: application/x-ndjson");
+        let mut events = open("/topics/secret.a", "text/event-stream");
+        let mut lines = open("/topics/secret.a", "application/x-ndjson");
         let is_expected = |message: &Value| {
             let is_error = message["op"] == "error";
             if is_error {
-                assert_eq!((&message["code"], &message["topic"]), (&json!(503), &json!("secret.a")));
+                assert_fields(message, json!({"code": 503, "topic": "secret.a"}));
                 assert!(message["error"].as_str().unwrap().contains("rejects the subscription"), "{message}");
             }
             is_error
@@ -114,8 +106,7 @@ fn event_streams_are_notified_of_a_rejected_subscription_and_other_forms_continu
 
 #[test]
 fn error_of_each_command_leaves_the_link_and_the_other_topics() {
-    for_both(|broker| {
-        let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+    for_nodes(|broker, nodes: [TestPeer; 2]| {
         let commands = ["SUBSCRIBE", "UNSUBSCRIBE", "PUBLISH"].map(|command| (command, "sinews.t.bad"));
         for rejected in commands {
             broker.reject(Some(rejected));
@@ -203,7 +194,7 @@ fn error_of_each_command_of_a_link_has_its_effect() {
         if effect == Effect::Login {
             for node in &nodes {
                 node.until("the reason is named", |node| {
-                    let answer = node.request("GET /readyz", b"");
+                    let (_, answer) = node.request("GET /readyz", b"");
                     answer.to_lowercase().contains(&command.to_lowercase())
                 });
             }
@@ -232,8 +223,8 @@ fn node_without_the_rights_for_its_own_subjects_names_them() {
         broker.reject(Some(("SUBSCRIBE", "sinews.all")));
         let node = TestPeer::start_at(&broker.url(), |builder| builder);
         node.until("the reason is named", |node| {
-            node.request("GET /readyz", b"")
-                .contains("the subscription to sinews.all, which each node needs, is rejected")
+            let (_, answer) = node.request("GET /readyz", b"");
+            answer.contains("the subscription to sinews.all, which each node needs, is rejected")
         });
         broker.reject(None);
         node.until("ready", TestPeer::is_ready);

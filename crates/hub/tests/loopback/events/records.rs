@@ -9,9 +9,7 @@ fn append(hub: &TestHub) {
 
 #[test]
 fn records_of_a_stream_are_read_once() {
-    let directory = tempfile::tempdir().unwrap();
-    let streams = StreamOptions::in_directory(directory.path());
-    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    let (_directory, hub) = hub_for_pages();
     (0..3).for_each(|_| append(&hub));
     let json = |path: &str| {
         let mut answer = of_page(&hub, &format!("GET /streams/{path}"), None, "");
@@ -53,9 +51,7 @@ fn records_of_a_stream_are_read_once() {
 
 #[test]
 fn records_of_a_stream_are_followed_as_lines() {
-    let directory = tempfile::tempdir().unwrap();
-    let streams = StreamOptions::in_directory(directory.path());
-    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    let (_directory, hub) = hub_for_pages();
     (0..2).for_each(|_| append(&hub));
     let follow = |query: &str| {
         let mut lines = hub.ask(&format!("/streams/log/records?follow=true{query}"), "");
@@ -69,7 +65,7 @@ fn records_of_a_stream_are_followed_as_lines() {
     };
     let offset = |lines: &mut BodyReader<TcpStream>| {
         let message = parse(&lines.line().unwrap());
-        assert_eq!((&message["op"], &message["stream"]), (&json!("records"), &json!("log")), "{message}");
+        assert_fields(&message, json!({"op": "records", "stream": "log"}));
         message["records"]
             .as_array()
             .unwrap()
@@ -79,7 +75,7 @@ fn records_of_a_stream_are_followed_as_lines() {
     };
     let begin = |lines: &mut BodyReader<TcpStream>| {
         let ack = parse(&lines.line().unwrap());
-        assert_eq!((&ack["op"], &ack["stream"]), (&json!("ack"), &json!("log")), "{ack}");
+        assert_fields(&ack, json!({"op": "ack", "stream": "log"}));
         ack["partitions"][0]["offset"].as_u64().unwrap()
     };
     let mut earliest = follow("&from=earliest");
@@ -103,20 +99,18 @@ fn records_of_a_stream_are_followed_as_lines() {
     // A consumption that cannot begin ends its response.
     let mut missing = follow("&partition=7");
     let error = parse(&missing.line().unwrap());
-    assert_eq!((&error["op"], &error["code"]), (&json!("error"), &json!(404)));
+    assert_fields(&error, json!({"op": "error", "code": 404}));
     assert_eq!(parse(&missing.line().unwrap())["op"], "close");
     assert_eq!((missing.line(), missing.has_ended()), (None, true));
     // A reader that is served when the server stops continues elsewhere.
     hub.stop.stop();
     let close = parse(&earliest.line().unwrap());
-    assert_eq!((&close["op"], &close["code"]), (&json!("close"), &json!(1001)), "{close}");
+    assert_fields(&close, json!({"op": "close", "code": 1001}));
 }
 
 #[test]
 fn bad_requests_for_the_records_of_a_stream_get_a_reason() {
-    let directory = tempfile::tempdir().unwrap();
-    let streams = StreamOptions::in_directory(directory.path());
-    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    let (_directory, hub) = hub_for_pages();
     for (query, reason) in [
         ("follow=yes", "`follow` must be true or false"),
         ("follow=true&from=x", "`from` must be earliest, latest or an offset"),

@@ -4,15 +4,7 @@ use super::*;
 
 /// Sends a request with a body; returns the status and the answer.
 fn send(hub: &TestHub, request: &str, lines: &str, body: &[u8]) -> (u16, String) {
-    let mut stream = hub.connect();
-    let length = body.len();
-    write!(
-        stream,
-        "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}Content-Length: {length}\r\n\r\n"
-    )
-    .unwrap();
-    stream.write_all(body).unwrap();
-    let mut answer = BodyReader::new(stream);
+    let mut answer = hub.request(request, lines, body);
     let codings = answer.header("accept-encoding").map(str::to_owned);
     assert_eq!(codings.as_deref(), (answer.status() == 415).then_some("gzip, deflate"));
     (answer.status(), answer.rest())

@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use serde_json::{Value, json};
 use sinews_hub::{Hub, PusherApp, PusherLimits};
 
-use super::client::{Client, KEY, QUERY, api, app, hub, hub_of, policy, request, signed_target, trigger};
+use super::client::{
+    Client, KEY, QUERY, api, app, connected, hub, hub_of, policy, request, signed_target, trigger,
+};
 use crate::support::TestHub;
 
 fn post(hub: &TestHub, body: &Value) -> (u16, Value) {
@@ -14,8 +16,7 @@ fn post(hub: &TestHub, body: &Value) -> (u16, Value) {
 
 #[test]
 fn pusher_9_1_events_answer_with_an_empty_object_or_with_attributes() {
-    let hub = hub(|app| app.with_subscription_counts(true));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_subscription_counts(true));
     client.join("presence-a", "1");
     let event =
         |channels: Value, info: &str| json!({ "name": "e", "data": "1", "channels": channels, "info": info });
@@ -89,8 +90,7 @@ fn pusher_4_13_and_9_9_requests_have_a_rate() {
 
 #[test]
 fn pusher_9_2_batches_are_published_in_order() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.subscribe("a");
     client.join("presence-a", "1");
     let batch = |info: Option<&str>| {
@@ -168,8 +168,7 @@ fn pusher_9_4_and_9_6_attributes_of_a_channel() {
 
 #[test]
 fn pusher_9_5_users_of_a_presence_channel() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.join("presence-a", "1");
     let users = |channel: &str| api(&hub, "GET", &format!("/apps/3/channels/{channel}/users"), "", "");
     assert_eq!(users("presence-a"), (200, json!({ "users": [{ "id": "1" }] })));
@@ -257,8 +256,7 @@ fn pusher_9_9_unsigned_requests_and_unknown_apps_are_rejected() {
 
 #[test]
 fn pusher_9_11_parameters_may_stand_in_the_query() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.subscribe("a");
     let query = "name=e&data=hello&channel=a";
     assert_eq!(api(&hub, "POST", "/apps/3/events", query, ""), (200, json!({})));
@@ -302,8 +300,7 @@ const LARGE_GZIP: &[u8] = include_bytes!("../events/zeros.gz");
 /// The signature is one of the decoded body.
 #[test]
 fn bodies_of_events_are_decoded_by_their_content_coding() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.send("pusher:subscribe", json!({ "channel": "a" }));
     client.subscribed("a");
     for (coding, body, status) in [
@@ -313,15 +310,9 @@ fn bodies_of_events_are_decoded_by_their_content_coding() {
         ("gzip", LARGE_GZIP, 413),
     ] {
         let target = signed_target("POST", "/apps/3/events", "", EVENT);
-        let mut stream = hub.connect();
-        let lines = "Host: localhost\r\nConnection: close\r\nContent-Type: application/json";
-        let length = body.len();
-        write!(stream, "POST {target} HTTP/1.1\r\n{lines}\r\nContent-Encoding: {coding}\r\n").unwrap();
-        write!(stream, "Content-Length: {length}\r\n\r\n").unwrap();
-        stream.write_all(body).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{coding}: {answer}");
+        let lines = format!("Content-Type: application/json\r\nContent-Encoding: {coding}\r\n");
+        let mut answer = hub.request(&format!("POST {target}"), &lines, body);
+        assert_eq!(answer.status(), status, "{coding}: {}", answer.rest());
     }
     assert_eq!(client.expect("e").1, "gzip");
     client.ping();

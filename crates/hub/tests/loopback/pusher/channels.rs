@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use serde_json::json;
 use sinews_hub::PusherLimits;
+use sinews_testkit::assert_fields;
 
-use super::client::{Client, KEY, QUERY, api, data_of, hub, sign_with, trigger};
+use super::client::{Client, KEY, QUERY, api, connected, data_of, hub, sign_with, trigger};
 
 #[test]
 fn pusher_5_1_5_2_and_5_9_subscription_succeeds_before_its_events() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.send("pusher:subscribe", json!({ "channel": "a", "auth": "" }));
     let expected = r#"{"event":"pusher_internal:subscription_succeeded","channel":"a","data":"{}"}"#;
     assert_eq!(client.receive_text(), expected);
@@ -22,8 +22,7 @@ fn pusher_5_1_5_2_and_5_9_subscription_succeeds_before_its_events() {
 
 #[test]
 fn pusher_5_5_5_12_and_5_14_private_channels_need_a_signature() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     let other = Client::new(&hub);
     for channel in ["private-a", "private-encrypted-a", "private-cache-a", "presence-a"] {
         for auth in [
@@ -61,8 +60,7 @@ fn pusher_5_5_5_12_and_5_14_private_channels_need_a_signature() {
 
 #[test]
 fn pusher_5_13_presence_signs_the_bytes_of_channel_data() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app);
     let (signed, sent) = (r#"{"user_id":"1"}"#, r#"{"user_id": "1"}"#);
     let auth = client.auth(&format!("presence-a:{signed}"));
     let subscribe = |channel_data: &str, auth: &str| json!({ "channel": "presence-a", "auth": auth, "channel_data": channel_data });
@@ -92,8 +90,7 @@ fn rotated_keys_are_valid_for_connections_that_use_them() {
 
 #[test]
 fn pusher_4_1_and_4_2_names_of_channels_are_checked() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     for bad in ["", "a b", "ü", "#a", "#server-to-user-1", "a*", ">", &"a".repeat(165)] {
         client.send("pusher:subscribe", json!({ "channel": bad }));
         let error = client.expect("pusher:subscription_error").1;
@@ -125,7 +122,7 @@ fn pusher_4_8_and_5_5_limits_of_channels_and_members() {
     clients[1].join("presence-a", "2");
     clients[2].request_subscription("presence-a", Some(r#"{"user_id":"3"}"#));
     let (_, data) = clients[2].expect("pusher:subscription_error");
-    assert_eq!((&data["type"], &data["status"]), (&json!("LimitReached"), &json!(4100)));
+    assert_fields(&data, json!({"type": "LimitReached", "status": 4100}));
     clients[3].join("presence-a", "2");
     let large = json!({ "user_id": "1", "user_info": "x".repeat(1_100) }).to_string();
     clients[2].request_subscription("presence-b", Some(&large));
@@ -140,8 +137,7 @@ fn pusher_4_8_and_5_5_limits_of_channels_and_members() {
 
 #[test]
 fn pusher_5_6_and_5_7_repeated_subscriptions_and_unknown_unsubscriptions() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.subscribe("a");
     client.subscribe("a");
     client.send("pusher:unsubscribe", json!({ "channel": "unknown" }));

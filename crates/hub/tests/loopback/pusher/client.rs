@@ -1,6 +1,5 @@
 //! A hub with apps, a client of the protocol, and signed requests.
 
-use std::io::Write;
 use std::net::TcpStream;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +9,6 @@ use sinews::CloseCode;
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, PusherLimits};
-use sinews_testkit::BodyReader;
 
 use crate::support::{TIMEOUT, TestHub};
 
@@ -34,6 +32,13 @@ pub(crate) fn hub(configure: impl FnOnce(PusherApp) -> PusherApp) -> TestHub {
     hub_of([configure(app())])
 }
 
+/// The same, and a client of it.
+pub(crate) fn connected(configure: impl FnOnce(PusherApp) -> PusherApp) -> (TestHub, Client) {
+    let hub = hub(configure);
+    let client = Client::new(&hub);
+    (hub, client)
+}
+
 pub(crate) fn app() -> PusherApp {
     PusherApp::new("3", KEY, SECRET).with_limits(patient())
 }
@@ -54,10 +59,7 @@ pub(crate) fn with_api_key(policy: AccessPolicy) -> AccessPolicy {
 
 /// Sends a request to the hub's own HTTP API; returns its answer.
 pub(crate) fn api_v1(hub: &TestHub, head: &str, body: &str) -> Value {
-    let mut stream = hub.connect();
-    let lines = format!("Host: localhost\r\nAuthorization: Bearer {API_KEY}\r\nConnection: close");
-    write!(stream, "{head} HTTP/1.1\r\n{lines}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
-    let mut answer = BodyReader::new(stream);
+    let mut answer = hub.request(head, &format!("Authorization: Bearer {API_KEY}\r\n"), body);
     assert_eq!(answer.status(), 200);
     crate::support::parse(&answer.rest())
 }
@@ -246,15 +248,8 @@ pub(crate) fn signed_target_of(key: &str, method: &str, path: &str, query: &str,
 
 /// Sends a request; returns the status, and the body if it is JSON.
 pub(crate) fn request(hub: &TestHub, method: &str, target: &str, body: &str) -> (u16, Value) {
-    let mut stream = hub.connect();
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = BodyReader::new(stream);
+    let head = format!("{method} {target}");
+    let mut answer = hub.request(&head, "Content-Type: application/json\r\n", body);
     let body = answer.rest();
     (answer.status(), serde_json::from_str(&body).unwrap_or_else(|_| json!(body)))
 }

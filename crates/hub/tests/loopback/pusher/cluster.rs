@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_hub::{Hub, PusherApp, PusherLimits, WebhookEventKind};
+use sinews_testkit::until_equal;
 
-use super::client::{Client, api, api_v1, app, policy, with_api_key};
+use super::client::{Client, api, api_v1, app, metric, policy, with_api_key};
+use super::faults::wait_for;
 use super::webhooks::FakeBackend;
 use crate::cluster::{self, options};
+use crate::support::TestHub;
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
-use crate::support::{TIMEOUT, TestHub};
 
 fn node(broker: &FakeBroker) -> TestHub {
     node_of(broker, app().with_client_events(true))
@@ -31,15 +33,7 @@ pub(crate) fn until(node: &TestHub, path: &str, expected: &Value) {
 }
 
 fn until_query(node: &TestHub, (path, query): (&str, &str), expected: &Value) {
-    let begin = Instant::now();
-    loop {
-        let (_, answer) = api(node, "GET", path, query, "");
-        if answer == *expected {
-            return;
-        }
-        assert!(begin.elapsed() < TIMEOUT, "{answer}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    until_equal(path, expected.clone(), || api(node, "GET", path, query, "").1);
 }
 
 fn users(ids: &[&str]) -> Value {
@@ -187,7 +181,7 @@ fn user_is_notified_of_a_rejected_subscription() {
 fn pusher_4_10_last_events_of_an_outage_reach_all_nodes_after_it() {
     let broker = FakeBroker::start(WireProtocol::Nats);
     let first = node_of(&broker, app());
-    until_metric(&first, "sinews_cluster_connected", 1);
+    wait_for(&first, "sinews_cluster_connected", 1.0);
     let second = node_of(&broker, app());
     until_joined(&first, 2);
     publish(&first, "cache-a", "1");
@@ -431,7 +425,7 @@ fn webhooks_of_an_app_are_sent_by_one_node() {
     let backend = FakeBackend::start();
     let app = || app().with_subscription_counts(true).with_webhook(backend.webhook());
     let nodes = [(); 2].map(|()| node_of(&broker, app()));
-    nodes.iter().for_each(|node| until_metric(node, "sinews_webhook_reporters", 2));
+    nodes.iter().for_each(|node| wait_for(node, "sinews_webhook_reporters", 2.0));
     let mut clients = nodes.each_ref().map(Client::new);
     let events = |count: usize| {
         let mut events: Vec<String> = (0..count).map(|_| name_of(&backend.event())).collect();
@@ -474,7 +468,7 @@ fn channels_of_a_moment_and_numeric_ids_are_reported_by_one_node() {
     let backend = FakeBackend::start();
     let app = || app().with_webhook(backend.webhook());
     let nodes = [(); 2].map(|()| node_of(&broker, app()));
-    nodes.iter().for_each(|node| until_metric(node, "sinews_webhook_reporters", 2));
+    nodes.iter().for_each(|node| wait_for(node, "sinews_webhook_reporters", 2.0));
     let mut clients = nodes.each_ref().map(Client::new);
     for (number, client) in (0..20).flat_map(|number| [(number, 0), (number, 1)]) {
         let channel = format!("presence-{number}-{client}");
@@ -515,15 +509,8 @@ fn publish(node: &TestHub, channel: &str, data: &str) {
 
 /// Waits until a node knows the last event of a cache channel, without a subscriber.
 fn until_cached(node: &TestHub, channel: &str, data: &str) {
-    let begin = Instant::now();
-    loop {
-        let (_, answer) = api(node, "GET", &format!("/apps/3/channels/{channel}"), "info=cache", "");
-        if answer["cache"]["data"] == data {
-            return;
-        }
-        assert!(begin.elapsed() < TIMEOUT, "{answer}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    let path = format!("/apps/3/channels/{channel}");
+    until_equal(channel, data, || api(node, "GET", &path, "info=cache", "").1["cache"]["data"].clone());
 }
 
 #[test]
@@ -620,11 +607,8 @@ fn last_events_of_an_outage_reach_nodes_that_return_later() {
         assert_eq!(client.expect("e").0, channel);
     }
     broker.accept_one();
-    let begin = Instant::now();
-    while nodes.iter().all(|node| metric(node, "sinews_cluster_connected") == 0) {
-        assert!(begin.elapsed() < TIMEOUT, "no node is connected");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    let is_connected = |node: &TestHub| metric(node, "sinews_cluster_connected") == 1.0;
+    sinews_testkit::until("a node is connected", || nodes.iter().any(is_connected));
     broker.come_up();
     for (client, channel) in clients.iter_mut().zip(channels.into_iter().rev()) {
         assert_eq!(client.expect("e"), (channel.to_owned(), json!("meanwhile")));
@@ -632,26 +616,12 @@ fn last_events_of_an_outage_reach_nodes_that_return_later() {
     }
 }
 
-fn metric(node: &TestHub, name: &str) -> u64 {
-    let text = node.ask("/metrics", "Connection: close\r\n").rest();
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
-}
-
-fn until_metric(node: &TestHub, name: &str, expected: u64) {
-    let begin = Instant::now();
-    while metric(node, name) != expected {
-        assert!(begin.elapsed() < TIMEOUT, "{name} is not {expected}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
-}
-
 fn until_joined(node: &TestHub, nodes: u64) {
-    until_metric(node, "sinews_cluster_nodes", nodes);
+    wait_for(node, "sinews_cluster_nodes", nodes as f64);
 }
 
 fn until_connected(node: &TestHub, is_connected: bool) {
-    until_metric(node, "sinews_cluster_connected", is_connected.into());
+    wait_for(node, "sinews_cluster_connected", f64::from(u8::from(is_connected)));
 }
 
 #[test]

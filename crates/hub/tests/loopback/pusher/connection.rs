@@ -6,7 +6,9 @@ use serde_json::json;
 use sinews_hub::{Hub, PusherApp, PusherApps, PusherFeatures, PusherLimits};
 use sinews_server::Limits;
 
-use super::client::{Client, KEY, QUERY, SECRET, api, app, data_of, hub, hub_of, policy, request, trigger};
+use super::client::{
+    Client, KEY, QUERY, SECRET, api, app, connected, data_of, hub, hub_of, policy, request, trigger,
+};
 use crate::support::TestHub;
 
 fn target(key: &str, query: &str) -> String {
@@ -65,8 +67,7 @@ fn pusher_1_3_and_1_6_unknown_apps_and_paths_are_closed_after_the_upgrade() {
 
 #[test]
 fn pusher_1_7_malformed_messages_do_not_end_the_connection() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app);
     for bad in [
         "",
         "{",
@@ -127,8 +128,7 @@ fn pusher_1_10_clients_of_http_fallbacks_are_told_to_connect_by_websocket() {
 /// They go to `stats.pusher.com`, or to the `statsHost` of the client.
 #[test]
 fn pusher_1_11_statistics_are_not_served_and_the_client_stays_connected() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     for transport in ["xhr", "jsonp"] {
         let target = format!("/timeline/v2/{transport}/2?key={KEY}&session=1&events=%5B%5D");
         assert_eq!(request(&hub, "GET", &target, "").0, 404);
@@ -138,8 +138,7 @@ fn pusher_1_11_statistics_are_not_served_and_the_client_stays_connected() {
 
 #[test]
 fn pusher_2_2_pings_are_answered() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app);
     for data in ["{}", "\"{}\"", "null"] {
         client.send_text(&format!("{{\"event\":\"pusher:ping\",\"data\":{data}}}"));
         assert_eq!(client.receive_text(), r#"{"event":"pusher:pong","data":"{}"}"#);
@@ -253,8 +252,7 @@ fn pusher_5_11_unauthorized_connections_are_closed_in_time() {
 
 #[test]
 fn reload_changes_open_connections_and_removes_apps() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.subscribe("private-a");
     client.trigger("client-e", "private-a", json!(1));
     assert_eq!(client.expect("pusher:error").1["code"], 4301);
@@ -273,8 +271,7 @@ fn reload_changes_open_connections_and_removes_apps() {
 
 #[test]
 fn removed_key_signs_again_once_the_app_has_it_again() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     hub.access.replace(policy([PusherApp::new("3", "another", SECRET)]));
     client.request_subscription("private-a", None);
     assert_eq!(client.receive()["event"], "pusher:subscription_error");
@@ -284,8 +281,7 @@ fn removed_key_signs_again_once_the_app_has_it_again() {
 
 #[test]
 fn apps_are_replaced_without_the_rest_of_the_policy() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     let apps = |apps: Vec<PusherApp>| PusherApps::new(apps).unwrap();
     hub.access.replace_pusher(&apps(vec![app(), PusherApp::new("4", "k4", SECRET)])).unwrap();
     client.ping();
@@ -317,8 +313,7 @@ fn pusher_1_7_messages_of_every_kind_are_answered_or_ignored() {
         "pusher_internal:subscription_succeeded",
         "pusher:cache_miss",
     ];
-    let hub = hub(|app| app.with_client_events(true));
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app.with_client_events(true));
     let auth = client.auth("private-a");
     let seeds = [
         r#"{"event":"pusher:subscribe","data":{"channel":"cache-a","auth":"","channel_data":"{\"user_id\":1}"}}"#.to_owned(),

@@ -1,22 +1,30 @@
 //! Channels that are durable topics: events are stored, and recovered from the stream.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews_hub::{CreationLimits, Hub, HubBuilder, PusherApp, PusherLimits, StreamOptions};
+use sinews_testkit::{assert_fields, until, until_some};
 
 use super::client::{Client, api, app, data_of, metric, patient, policy, request, trigger};
 use crate::cluster::options;
+use crate::support::TestHub;
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::memory_broker::MemoryBroker;
-use crate::support::{TIMEOUT, TestHub};
 
 /// A server whose channels are durable topics.
 fn start(directory: &Path) -> TestHub {
     let app = app().with_topics("stored").with_client_events(true);
     let streams = StreamOptions::in_directory(directory).with_topics(["stored.>".to_owned()]);
     TestHub::built(Hub::builder().access(policy([app])).streams(streams))
+}
+
+/// The same in a directory of its own.
+fn started() -> (tempfile::TempDir, TestHub) {
+    let directory = tempfile::tempdir().unwrap();
+    let hub = start(directory.path());
+    (directory, hub)
 }
 
 /// Subscribes with `recover`; returns the position, and whether the recovery is complete.
@@ -39,24 +47,15 @@ fn next(client: &mut Client) -> (Value, String) {
 /// Waits until subscribers of a channel have received the events up to this sequence: an event is stored first. Returns
 /// the position.
 fn until_published(hub: &TestHub, channel: &str, end: u64) -> String {
-    let begin = Instant::now();
-    loop {
+    until_some(format_args!("{channel} at {end}"), || {
         let (position, _) = recover(&mut Client::new(hub), channel, &json!(true));
-        if let Some(position) = position.filter(|position| sequence(position) == end) {
-            return position;
-        }
-        assert!(begin.elapsed() < TIMEOUT, "{channel} has not reached {end}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+        position.filter(|position| sequence(position) == end)
+    })
 }
 
 /// Waits until a recovery has reserved its memory: the node opens the copy of the stream first.
 fn until_reserved(hub: &TestHub) {
-    let begin = Instant::now();
-    while metric(hub, "sinews_pusher_recovery_bytes") < 1_048_576.0 {
-        assert!(begin.elapsed() < TIMEOUT, "no recovery has reserved memory");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    until("a recovery has reserved memory", || metric(hub, "sinews_pusher_recovery_bytes") >= 1_048_576.0);
 }
 
 fn sequence(position: &str) -> u64 {
@@ -71,8 +70,7 @@ fn trigger_except(hub: &TestHub, channel: &str, data: &str, client: &Client) {
 
 #[test]
 fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (directory, hub) = started();
     // There is no stream yet.
     let mut client = Client::new(&hub);
     let (before, recovered) = recover(&mut client, "a", &json!(true));
@@ -123,8 +121,7 @@ fn events_of_durable_channels_are_recovered_from_the_stream_also_after_a_restart
 #[test]
 fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_event_once() {
     const EVENTS: u64 = 300;
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     trigger(&hub, "a", "e", "0");
     until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
@@ -148,8 +145,7 @@ fn clients_of_durable_channels_that_reconnect_during_publications_receive_each_e
 
 #[test]
 fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     trigger(&hub, "a", "e", "1");
     until_published(&hub, "a", 1);
     let (mut client, mut plain, mut other) = (Client::new(&hub), Client::new(&hub), Client::new(&hub));
@@ -174,8 +170,7 @@ fn excluded_connections_receive_events_of_durable_channels_neither_live_nor_agai
 
 #[test]
 fn client_events_of_durable_channels_are_delivered_and_not_stored() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     let channel = "private-a";
     trigger(&hub, channel, "e", "1");
     until_published(&hub, channel, 1);
@@ -186,7 +181,7 @@ fn client_events_of_durable_channels_are_delivered_and_not_stored() {
     client.trigger("client-e", channel, json!("hello"));
     for client in [&mut plain, &mut other] {
         let message = client.receive();
-        assert_eq!((&message["event"], &message["position"]), (&json!("client-e"), &Value::Null));
+        assert_fields(&message, json!({"event": "client-e", "position": null}));
     }
     trigger(&hub, channel, "e", "2");
     let (data, at) = next(&mut other);
@@ -199,8 +194,7 @@ fn client_events_of_durable_channels_are_delivered_and_not_stored() {
 
 #[test]
 fn clients_of_other_protocols_cannot_forge_stored_events() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     trigger(&hub, "a", "e", "1");
     until_published(&hub, "a", 1);
     let mut client = Client::new(&hub);
@@ -367,8 +361,7 @@ fn events_of_a_request_wait_for_a_queue_that_has_filled_meanwhile() {
 
 #[test]
 fn recoveries_from_streams_are_limited_and_end_with_their_subscription() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     for first in (0..=1_000).step_by(10) {
         let batch: Vec<Value> = (first..1_001.min(first + 10))
             .map(|number: i32| json!({ "name": "e", "channel": "a", "data": number.to_string() }))
@@ -462,8 +455,7 @@ fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_la
 fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
     const CHANNELS: usize = 24;
     const EVENTS: usize = 50;
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     let channel = |at: usize| format!("c-{at}");
     for at in 0..CHANNELS {
         for first in (0..EVENTS).step_by(10) {
@@ -496,8 +488,7 @@ fn recoveries_of_many_channels_wait_while_the_queue_of_their_client_is_long() {
 
 #[test]
 fn subscribers_of_a_deleted_stream_receive_and_recover_the_events_of_the_new_one() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     trigger(&hub, "a", "e", "1");
     trigger(&hub, "a", "e", "2");
     until_published(&hub, "a", 2);
@@ -557,10 +548,7 @@ fn second_subscription_during_a_recovery_has_no_answer_of_its_own() {
     client.ping();
     store.release_fetches("stored.a");
     let ack = client.receive();
-    assert_eq!(
-        (&ack["event"], &ack["recovered"]),
-        (&json!("pusher_internal:subscription_succeeded"), &json!(true))
-    );
+    assert_fields(&ack, json!({"event": "pusher_internal:subscription_succeeded", "recovered": true}));
     assert_eq!(next(&mut client).0, 2);
     client.ping();
     assert_eq!(recover(&mut client, "a", &json!(true)), (None, false), "after the answer");
@@ -588,8 +576,7 @@ fn recovery_that_a_broker_does_not_answer_in_time_is_incomplete() {
 
 #[test]
 fn limit_of_a_recovery_counts_encoded_events() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     trigger(&hub, "a", "e", "1");
     let before = until_published(&hub, "a", 1);
     for _ in 0..9 {
@@ -607,8 +594,7 @@ fn limit_of_a_recovery_counts_encoded_events() {
 
 #[test]
 fn events_of_a_batch_for_a_new_durable_channel_stay_in_order() {
-    let directory = tempfile::tempdir().unwrap();
-    let hub = start(directory.path());
+    let (_directory, hub) = started();
     let mut client = Client::new(&hub);
     for channel in 0..20 {
         let channel = format!("c-{channel}");

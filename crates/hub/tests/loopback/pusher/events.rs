@@ -2,13 +2,13 @@
 
 use serde_json::json;
 use sinews_hub::PusherLimits;
+use sinews_testkit::assert_fields;
 
-use super::client::{Client, api, hub, trigger};
+use super::client::{Client, api, connected, hub, trigger};
 
 #[test]
 fn pusher_8_1_data_reaches_clients_as_it_was_published() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.subscribe("a");
     let body = "{\"name\":\"e\",\"channel\":\"a\",\"data\":\"{\\\"a\\\": \\u00fc}\"}";
     assert_eq!(api(&hub, "POST", "/apps/3/events", "", body).0, 200);
@@ -44,7 +44,7 @@ fn pusher_8_3_client_events_are_for_members_of_signed_channels() {
     client.subscribe("private-a");
     client.trigger("client-e", "private-a", json!(1));
     let message = client.receive();
-    assert_eq!((&message["event"], &message["channel"]), (&json!("pusher:error"), &json!("private-a")));
+    assert_fields(&message, json!({"event": "pusher:error", "channel": "private-a"}));
     assert_eq!(message["data"]["code"], 4301);
     let hub = hub(|app| app.with_client_events(true));
     let (mut client, mut other) = (Client::new(&hub), Client::new(&hub));
@@ -123,8 +123,7 @@ fn pusher_8_4_presence_events_have_the_id_of_their_sender() {
 fn pusher_4_4_4_5_and_4_9_limits_of_client_events() {
     let mut limits = PusherLimits::default();
     (limits.event_name, limits.event_data) = (20, 30);
-    let hub = hub(|app| app.with_client_events(true).with_limits(limits));
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app.with_client_events(true).with_limits(limits));
     client.subscribe("private-a");
     client.trigger(&format!("client-{}", "x".repeat(14)), "private-a", json!(1));
     assert!(client.expect("pusher:error").1["message"].as_str().unwrap().contains("limit of 20"));
@@ -135,10 +134,7 @@ fn pusher_4_4_4_5_and_4_9_limits_of_client_events() {
         client.trigger("client-e", "private-a", json!(1));
     }
     let (_, data) = client.expect("pusher:error");
-    assert_eq!(
-        (&data["code"], &data["message"]),
-        (&json!(4301), &json!("more than 10 client events a second"))
-    );
+    assert_fields(&data, json!({"code": 4301, "message": "more than 10 client events a second"}));
 }
 
 #[test]
@@ -166,8 +162,7 @@ fn pusher_8_6_excluded_socket_does_not_receive_the_event() {
 
 #[test]
 fn pusher_8_7_names_of_the_protocol_are_reserved() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.subscribe("a");
     let body = |name: &str| json!({ "name": name, "channel": "a", "data": "" }).to_string();
     assert_eq!(api(&hub, "POST", "/apps/3/events", "", &body("pusher_internal:member_added")).0, 400);
@@ -177,8 +172,7 @@ fn pusher_8_7_names_of_the_protocol_are_reserved() {
 
 #[test]
 fn pusher_8_8_encrypted_events_are_relayed() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app);
     client.subscribe("private-encrypted-a");
     let data =
         json!({ "nonce": "4sVYwy4j/8dCcjyxtPCWyk19GaaViaW9", "ciphertext": "/GMESnFGlbNn" }).to_string();

@@ -2,29 +2,23 @@
 //! the tests of further faults.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews_hub::{Hub, PusherApp};
+use sinews_testkit::until_equal;
 
 use super::client::{
-    Client, KEY, QUERY, SECRET, api, app, hub, hub_of, metric, policy, request, signed_target, trigger,
+    Client, KEY, QUERY, SECRET, api, app, connected, hub, hub_of, metric, policy, request, signed_target,
+    trigger,
 };
 use crate::cluster::options;
+use crate::support::TestHub;
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
-use crate::support::{TIMEOUT, TestHub};
 
 /// Waits until a metric has a value.
 pub(crate) fn wait_for(hub: &TestHub, name: &str, value: f64) {
-    let begin = Instant::now();
-    loop {
-        let found = metric(hub, name);
-        if found == value {
-            return;
-        }
-        assert!(begin.elapsed() < TIMEOUT, "{name} is {found}, not {value}");
-        thread::park_timeout(Duration::from_millis(5));
-    }
+    until_equal(name, value, || metric(hub, name));
 }
 
 /// The server's memory grows, and its processor stays busy after load (laravel/reverb #116, #145, #148 and #331).
@@ -161,8 +155,7 @@ fn pusher_12_apps_do_not_hear_each_other() {
 /// (laravel/reverb: EventHandler.php).
 #[test]
 fn pusher_12_errors_are_objects_and_name_their_channel() {
-    let hub = hub(|app| app.with_client_events(true));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_client_events(true));
     client.send_text("{");
     let error = client.receive();
     assert!(error["event"] == "pusher:error" && error["data"].is_object(), "{error}");
@@ -182,8 +175,7 @@ fn pusher_12_errors_are_objects_and_name_their_channel() {
 /// their connection (sockudo 4.3.0 and pull request 75, soketi #608 and #735).
 #[test]
 fn pusher_12_members_are_complete_from_the_first_join_to_the_last_disconnect() {
-    let hub = hub(|app| app);
-    let mut watcher = Client::new(&hub);
+    let (hub, mut watcher) = connected(|app| app);
     watcher.join("presence-a", "w");
     for round in 0..5 {
         let id = round.to_string();
@@ -225,8 +217,7 @@ fn pusher_9_18_captured_requests_are_valid_for_their_own_body_and_path() {
 /// Numbers that are missing in lists (sockudo 4.3.1), and answers that libraries do not expect (soketi: `{"ok":true}`).
 #[test]
 fn pusher_12_lists_have_numbers_and_answers_are_those_of_the_hosted_service() {
-    let hub = hub(|app| app.with_subscription_counts(true));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_subscription_counts(true));
     client.subscribe("a");
     let list = |query: &str| api(&hub, "GET", "/apps/3/channels", query, "").1["channels"].clone();
     assert_eq!(list("info=subscription_count"), json!({ "a": { "subscription_count": 1 } }));

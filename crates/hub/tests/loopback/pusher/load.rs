@@ -1,69 +1,59 @@
 //! Many clients, floods of messages, and messages that are too large.
 
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
+use sinews::Role;
 use sinews_hub::{Hub, PusherLimits, WebhookEventKind};
+use sinews_testkit::{Frame, RawSocket, Reply, handshake};
 
 use super::client::{
-    Client, KEY, QUERY, api, app, data_of, hub, metric, metrics, policy, request, sign, trigger,
+    Client, KEY, QUERY, api, app, connected, data_of, hub, metric, metrics, policy, request, sign, trigger,
 };
 use super::webhooks::FakeBackend;
 use crate::support::{TIMEOUT, TestHub, parse};
 
 /// A client that writes without waiting for answers.
 struct RawClient {
-    stream: BufReader<TcpStream>,
+    socket: RawSocket<TcpStream>,
     socket_id: String,
 }
 
 impl RawClient {
-    /// Connects, and sends the handshake.
-    fn start(hub: &TestHub) -> Self {
-        let mut stream = hub.connect();
-        stream.set_nodelay(true).unwrap();
-        write!(
-            stream,
-            "GET /app/{KEY}?{QUERY} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
-        .unwrap();
-        Self { stream: BufReader::with_capacity(512, stream), socket_id: String::new() }
+    /// Connects clients at once: each handshake is sent before the first answer is read.
+    fn connect(hub: &TestHub, count: usize) -> Vec<Self> {
+        let path = format!("/app/{KEY}?{QUERY}");
+        let start = |_| {
+            let mut stream = hub.connect();
+            stream.write_all(handshake(&path, "localhost", "").as_bytes()).unwrap();
+            stream
+        };
+        let streams: Vec<TcpStream> = (0..count).map(start).collect();
+        streams.into_iter().map(Self::establish).collect()
+    }
+
+    fn new(hub: &TestHub) -> Self {
+        Self::connect(hub, 1).remove(0)
     }
 
     /// Receives the answer to the handshake, and the first message.
-    fn establish(&mut self) {
-        let mut line = String::new();
-        while self.stream.read_line(&mut line).unwrap() > 2 {
-            assert!(line.starts_with("HTTP/1.1 101") || !line.starts_with("HTTP"), "{line}");
-            line.clear();
-        }
-        let data = data_of(&self.receive());
-        self.socket_id = data["socket_id"].as_str().expect("a first message").to_owned();
+    fn establish(stream: TcpStream) -> Self {
+        let socket = RawSocket::answered(stream).unwrap().expect("an upgrade");
+        let mut client = Self { socket, socket_id: String::new() };
+        let data = data_of(&client.receive());
+        client.socket_id = data["socket_id"].as_str().expect("a first message").to_owned();
+        client
     }
 
     fn frame(text: &str) -> Vec<u8> {
-        let length = u16::try_from(text.len()).unwrap();
-        let mut frame = vec![0x81];
-        match u8::try_from(length) {
-            Ok(short @ ..126) => frame.push(0x80 | short),
-            _ => {
-                frame.push(0x80 | 126);
-                frame.extend_from_slice(&length.to_be_bytes());
-            }
-        }
-        // A mask of zeros leaves the payload as it is.
-        frame.extend_from_slice(&[0; 4]);
-        frame.extend_from_slice(text.as_bytes());
-        frame
+        Frame::text(text).encode(Role::Client)
     }
 
     fn send(&mut self, event: &str, data: Value) {
-        let frame = Self::frame(&json!({ "event": event, "data": data }).to_string());
-        self.stream.get_mut().write_all(&frame).unwrap();
+        self.socket.send(&Frame::text(json!({ "event": event, "data": data }).to_string())).unwrap();
     }
 
     fn subscribe(&mut self, channel: &str, member: Option<String>) {
@@ -71,25 +61,15 @@ impl RawClient {
         self.send("pusher:subscribe", data);
     }
 
-    /// Receives a frame: its opcode and its payload.
-    fn receive_frame(&mut self) -> (u8, Vec<u8>) {
-        let mut head = [0; 2];
-        self.stream.read_exact(&mut head).expect("the connection is open");
-        let mut length = usize::from(head[1]);
-        if length == 126 {
-            let mut extended = [0; 2];
-            self.stream.read_exact(&mut extended).unwrap();
-            length = usize::from(u16::from_be_bytes(extended));
-        }
-        let mut payload = vec![0; length];
-        self.stream.read_exact(&mut payload).unwrap();
-        (head[0] & 15, payload)
+    fn next(&mut self) -> Reply {
+        self.socket.receive().unwrap().expect("the connection is open")
     }
 
     fn receive(&mut self) -> Value {
-        let (opcode, payload) = self.receive_frame();
-        assert_eq!(opcode, 1, "{payload:?}");
-        parse(std::str::from_utf8(&payload).unwrap())
+        match self.next() {
+            Reply::Message(_, text) => parse(std::str::from_utf8(&text).unwrap()),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Receives messages up to one with this event, without those of presence. Returns their events.
@@ -110,9 +90,8 @@ impl RawClient {
     /// The code of the Close that the server sends.
     fn close_code(mut self) -> u16 {
         loop {
-            let (opcode, payload) = self.receive_frame();
-            if opcode == 8 {
-                return u16::from_be_bytes([payload[0], payload[1]]);
+            if let Some(code) = self.next().close_code() {
+                return code;
             }
         }
     }
@@ -127,20 +106,17 @@ fn subscription(socket_id: &str, channel: &str, member: Option<String>) -> Value
 #[test]
 fn pusher_2_3_websocket_pings_are_answered() {
     let hub = hub(|app| app);
-    let mut client = RawClient::start(&hub);
-    client.establish();
-    let ping = [0x89, 0x82, 0, 0, 0, 0, b'h', b'i'];
-    client.stream.get_mut().write_all(&ping).unwrap();
-    assert_eq!(client.receive_frame(), (10, b"hi".to_vec()));
+    let mut client = RawClient::new(&hub);
+    client.socket.send(&Frame::ping("hi")).unwrap();
+    assert_eq!(client.next(), Reply::Pong(b"hi".to_vec()));
 }
 
 /// Members of each presence channel.
 const GROUP: usize = 20;
 
-/// Connects clients at once: each request is sent before the first answer is read. Each subscribes to three channels.
+/// Connects clients at once, each of which subscribes to three channels.
 fn connect_all(hub: &TestHub, count: usize) -> Vec<RawClient> {
-    let mut clients: Vec<RawClient> = (0..count).map(|_| RawClient::start(hub)).collect();
-    clients.iter_mut().for_each(RawClient::establish);
+    let mut clients = RawClient::connect(hub, count);
     for (number, client) in clients.iter_mut().enumerate() {
         client.subscribe(
             &format!("presence-{}", number / GROUP),
@@ -227,18 +203,16 @@ fn flood_message(client: &RawClient, number: usize) -> String {
 fn flood_of_subscriptions_is_answered_and_leaves_nothing() {
     const MESSAGES: usize = 16_000;
     let backend = FakeBackend::without_answers();
-    let hub = hub(|app| app.with_webhook(backend.webhook()));
-    let mut watcher = Client::new(&hub);
+    let (hub, mut watcher) = connected(|app| app.with_webhook(backend.webhook()));
     watcher.join("presence-a", "w");
-    let mut client = RawClient::start(&hub);
-    client.establish();
+    let mut client = RawClient::new(&hub);
     let begin = Instant::now();
     let mut frames = Vec::new();
     for number in 0..MESSAGES {
         frames.extend_from_slice(&RawClient::frame(&flood_message(&client, number)));
     }
     frames.extend_from_slice(&RawClient::frame(r#"{"event":"pusher:ping"}"#));
-    let mut writer = client.stream.get_ref().try_clone().unwrap();
+    let mut writer = client.socket.stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || writer.write_all(&frames));
     let answers = client.receive_until("pusher:pong");
     writing.join().unwrap().unwrap();
@@ -257,28 +231,24 @@ fn flood_of_subscriptions_is_answered_and_leaves_nothing() {
     let queued = metric(&hub, "sinews_webhook_queued_events{webhook=\"pusher:3:1\"}");
     assert!(queued <= 10_000.0, "{queued} events wait for a webhook");
     let expected = json!({ "channels": { "presence-a": {} } });
-    while api(&hub, "GET", "/apps/3/channels", "", "").1 != expected {
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    super::cluster::until(&hub, "/apps/3/channels", &expected);
 }
 
 /// A client that floods the server and reads nothing is not read from any more: its memory is bounded.
 #[test]
 fn flood_of_a_client_that_does_not_read_is_stopped() {
     const BYTES_MAX: usize = 512 << 20;
-    let hub = hub(|app| app);
-    let mut other = Client::new(&hub);
-    let mut client = RawClient::start(&hub);
-    client.establish();
+    let (hub, mut other) = connected(|app| app);
+    let mut client = RawClient::new(&hub);
     let mut frames = Vec::new();
     for number in 0..2 * FLOOD.len() {
         frames.extend_from_slice(&RawClient::frame(&flood_message(&client, number)));
     }
     // Elapsed time under test: a peer that does not accept bytes for so long has stopped.
-    client.stream.get_ref().set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    client.socket.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut sent = 0;
     let error = loop {
-        match client.stream.get_mut().write_all(&frames) {
+        match client.socket.stream.write_all(&frames) {
             Ok(()) => sent += frames.len(),
             Err(error) => break error,
         }

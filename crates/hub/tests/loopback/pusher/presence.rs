@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use sinews_hub::PusherLimits;
 
-use super::client::{Client, api, hub};
+use super::client::{Client, api, connected, hub};
 
 fn member(client: &mut Client, event: &str) -> Value {
     let message = client.receive();
@@ -81,8 +81,7 @@ fn pusher_5_4_ids_of_members_are_sent_in_the_form_of_the_application() {
 
 #[test]
 fn pusher_6_1_and_6_2_users_count_with_their_first_and_last_connection() {
-    let hub = hub(|app| app);
-    let mut watcher = Client::new(&hub);
+    let (hub, mut watcher) = connected(|app| app);
     watcher.join("presence-a", "w");
     let (mut one, mut same) = (Client::new(&hub), Client::new(&hub));
     one.join("presence-a", "1");

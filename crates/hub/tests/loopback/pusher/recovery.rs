@@ -4,13 +4,18 @@ use std::thread;
 
 use serde_json::{Value, json};
 use sinews_hub::Hub;
+use sinews_testkit::assert_fields;
 
-use super::client::{Client, api, api_v1, app, data_of, hub, hub_of, policy, trigger, with_api_key};
+use super::client::{Client, api, api_v1, app, connected, data_of, hub_of, policy, trigger, with_api_key};
 use crate::support::{TestHub, parse};
 
 /// A hub whose channels retain three events.
 fn hub_with_history() -> TestHub {
-    hub(|app| app.with_topics("kept").with_client_events(true))
+    history_client().0
+}
+
+fn history_client() -> (TestHub, Client) {
+    connected(|app| app.with_topics("kept").with_client_events(true))
 }
 
 /// Requests a subscription with `recover`.
@@ -38,7 +43,7 @@ fn acknowledged(message: &Value) -> (String, bool) {
 /// The data and the sequence of the next event.
 fn next(client: &mut Client, channel: &str) -> (Value, u64) {
     let message = client.receive();
-    assert_eq!((&message["event"], &message["channel"]), (&json!("e"), &json!(channel)), "{message}");
+    assert_fields(&message, json!({"event": "e", "channel": channel}));
     let position = message["position"].as_str().unwrap();
     (data_of(&message), sequence(position))
 }
@@ -54,8 +59,7 @@ fn at(position: &str, sequence: u64) -> String {
 
 #[test]
 fn missed_events_are_replayed_in_order_before_new_ones() {
-    let hub = hub_with_history();
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = history_client();
     let (start, recovered) = recover(&mut client, "a", &json!(true));
     assert_eq!((sequence(&start), recovered), (0, false), "nothing to recover");
     client.end();
@@ -84,8 +88,7 @@ fn missed_events_are_replayed_in_order_before_new_ones() {
 
 #[test]
 fn incomplete_histories_are_reported_and_nothing_is_replayed() {
-    let hub = hub_with_history();
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = history_client();
     let (start, _) = recover(&mut client, "a", &json!(true));
     client.end();
     for number in ["1", "2", "3", "4"] {
@@ -109,8 +112,7 @@ fn incomplete_histories_are_reported_and_nothing_is_replayed() {
 
 #[test]
 fn plain_clients_receive_plain_messages() {
-    let hub = hub_with_history();
-    let mut plain = Client::new(&hub);
+    let (hub, mut plain) = history_client();
     for (recover, text) in [
         (json!(null), r#"{"event":"pusher_internal:subscription_succeeded","channel":"a","data":"{}"}"#),
         (json!(false), r#"{"event":"pusher_internal:subscription_succeeded","channel":"b","data":"{}"}"#),
@@ -183,7 +185,7 @@ fn excluded_connections_receive_their_events_neither_live_nor_again() {
     recover(&mut other, "private-a", &json!(true));
     client.trigger("client-e", "private-a", json!(1));
     let of_client = other.receive();
-    assert_eq!((&of_client["event"], &of_client["data"]), (&json!("client-e"), &json!(1)));
+    assert_fields(&of_client, json!({"event": "client-e", "data": 1}));
     let body = json!({ "name": "e", "channel": "private-a", "data": "2", "socket_id": client.socket_id });
     assert_eq!(api(&hub, "POST", "/apps/3/events", "", &body.to_string()).0, 200);
     assert_eq!(next(&mut other, "private-a"), (json!(2), 2));
@@ -235,8 +237,7 @@ fn publications_by_the_http_api_exclude_a_client_in_all_kinds_of_channels() {
 
 #[test]
 fn payloads_cannot_forge_positions() {
-    let hub = hub_with_history();
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = history_client();
     let (start, _) = recover(&mut client, "a", &json!(true));
     let forged = r#"{"event":"e","data":1,"position":"9-9","except":"00"}"#;
     assert_eq!(hub.publish_as("kept.a", "application/json", forged.as_bytes()), 200);
@@ -246,8 +247,7 @@ fn payloads_cannot_forge_positions() {
 
 #[test]
 fn malformed_requests_are_rejected_and_the_connection_stays() {
-    let hub = hub_with_history();
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = history_client();
     for recover in
         [json!(1), json!({}), json!({ "position": "x" }), json!({ "position": "1-1", "socket_id": 1 })]
     {

@@ -1,8 +1,9 @@
 //! Channels as topics of the hub.
 
 use serde_json::json;
+use sinews_testkit::assert_fields;
 
-use super::client::{Client, app, hub, hub_of, policy, trigger};
+use super::client::{Client, app, connected, hub, hub_of, policy, trigger};
 use crate::support::TestHub;
 
 /// A client of `/ws` that is subscribed to a topic.
@@ -21,8 +22,7 @@ fn next(socket: &mut sinews::blocking::WebSocket<std::net::TcpStream>) -> serde_
 
 #[test]
 fn channels_of_an_app_with_topics_reach_other_protocols_and_the_reverse() {
-    let hub = hub(|app| app.with_topics("chat").with_client_events(true));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_topics("chat").with_client_events(true));
     client.subscribe("private-a");
     let mut other = subscriber(&hub, "chat.private-a");
     assert_eq!(next(&mut other)["op"], "ack");
@@ -48,7 +48,7 @@ fn channels_of_an_app_without_topics_are_reached_by_no_other_protocol() {
     client.subscribe("private-a");
     for topic in ["$pusher.3.c.private-a", "$pusher.>", "$pusher"] {
         let rejected = next(&mut subscriber(&hub, topic));
-        assert_eq!((&rejected["op"], &rejected["code"]), (&json!("error"), &json!(422)), "{rejected}");
+        assert_fields(&rejected, json!({"op": "error", "code": 422}));
         assert_ne!(hub.publish_as(topic, "text/plain", b"x"), 200);
     }
     let mut all = subscriber(&hub, ">");
@@ -75,8 +75,7 @@ fn apps_do_not_hear_each_other() {
 /// A reload changes the topics of an app, and back: a subscription from before ends with its channel, and others stay.
 #[test]
 fn unsubscribed_channel_of_former_topics_receives_no_events() {
-    let hub = hub(|app| app.with_topics("chat"));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_topics("chat"));
     for channel in ["a", "b"] {
         client.subscribe(channel);
     }

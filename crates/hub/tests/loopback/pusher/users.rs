@@ -2,13 +2,12 @@
 
 use serde_json::json;
 
-use super::client::{Client, KEY, api, hub, request, sign};
+use super::client::{Client, KEY, api, connected, hub, request, sign};
 use crate::support::TestHub;
 
 #[test]
 fn pusher_7_1_and_7_2_sign_in_returns_the_user_data() {
-    let hub = hub(|app| app);
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app);
     let user_data = json!({ "id": "12345", "user_info": { "name": "ü" } });
     client.sign_in(&user_data);
     let message = client.receive();
@@ -216,8 +215,7 @@ fn pusher_7_7_and_4_11_watchlists_report_users_that_come_and_go() {
 /// leaves, is watched, and returns.
 #[test]
 fn pusher_7_7_watchers_learn_of_users_that_leave_and_return_in_between() {
-    let hub = hub(|app| app);
-    let mut first = Client::new(&hub);
+    let (hub, mut first) = connected(|app| app);
     first.sign_in(&json!({ "id": "first", "watchlist": ["u"] }));
     first.expect("pusher:signin_success");
     first.expect("pusher_internal:watchlist_events");

@@ -1,47 +1,26 @@
 //! Webhooks of apps.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_hub::{Hub, PusherApps, PusherWebhook, WebhookEventKind, WebhookOptions};
+use sinews_testkit::{
+    HttpAnswer, HttpRequest, TestCertificate, assert_fields, serve_http, serve_https, until,
+};
 
-use super::client::{Client, KEY, app, hub, metric, policy, sign, trigger};
+use super::client::{Client, KEY, app, connected, hub, metric, policy, sign, trigger};
 use crate::support::{TIMEOUT, TestHub};
 
 /// A backend that accepts all requests.
 pub(crate) struct FakeBackend {
     url: String,
-    pub(crate) requests: Receiver<SignedPost>,
+    pub(crate) requests: Receiver<HttpRequest>,
     /// While it exists, requests are not answered.
     hold: Option<Sender<()>>,
-}
-
-/// What the threads of a backend share.
-struct BackendState {
-    requests: Sender<SignedPost>,
-    held: Mutex<Receiver<()>>,
-    /// The status lines and headers of the first answers; an empty answer closes the connection.
-    answers: Mutex<VecDeque<String>>,
-    tls: Option<Arc<rustls::ServerConfig>>,
-}
-
-/// A request, with the names of its headers in lower case.
-#[derive(Debug)]
-pub(crate) struct SignedPost {
-    headers: Vec<(String, String)>,
-    body: String,
-}
-
-impl SignedPost {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
-    }
 }
 
 impl FakeBackend {
@@ -61,41 +40,41 @@ impl FakeBackend {
 
     /// A backend with TLS, and its certificate in PEM.
     fn with_tls() -> (Self, String) {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        (Self { hold: None, ..Self::with([], Some(Arc::new(config))) }, made.cert.pem())
+        let made = TestCertificate::new();
+        (Self { hold: None, ..Self::with([], Some(made.server_config())) }, made.pem())
     }
 
-    fn with<const N: usize>(answers: [&str; N], tls: Option<Arc<rustls::ServerConfig>>) -> Self {
+    fn with<const N: usize>(answers: [&str; N], tls: Option<rustls::ServerConfig>) -> Self {
         let (hold, held) = channel::<()>();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let url = match tls {
-            Some(_) => format!("https://localhost:{port}/hooks"),
-            None => format!("http://127.0.0.1:{port}/hooks"),
-        };
         let (sender, requests) = channel();
-        let answers = Mutex::new(answers.into_iter().map(str::to_owned).collect());
-        let state = Arc::new(BackendState { requests: sender, held: Mutex::new(held), answers, tls });
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let state = Arc::clone(&state);
-                thread::spawn(move || match &state.tls {
-                    Some(tls) => {
-                        let tls = rustls::ServerConnection::new(Arc::clone(tls)).unwrap();
-                        serve(rustls::StreamOwned::new(tls, stream), &state);
-                    }
-                    None => serve(stream, &state),
-                });
+        let held = Mutex::new(held);
+        // The status lines and headers of the first answers; an empty answer closes the connection.
+        let answers: VecDeque<String> = answers.into_iter().map(str::to_owned).collect();
+        let answers = Mutex::new(answers);
+        let answer = move |request: HttpRequest| {
+            assert_eq!((&*request.method, &*request.path), ("POST", "/hooks"));
+            // The test may have ended.
+            let _ = sender.send(request);
+            // Ends with an error when the sender is dropped.
+            let _ = held.lock().unwrap().recv();
+            match answers.lock().unwrap().pop_front() {
+                Some(answer) if answer.is_empty() => HttpAnswer::End(""),
+                Some(answer) => HttpAnswer::Response(answer, String::new()),
+                None => HttpAnswer::Response("200 OK".to_owned(), String::new()),
             }
-        });
+        };
+        let url = match tls {
+            Some(tls) => {
+                serve_https(listener, tls, answer);
+                format!("https://localhost:{port}/hooks")
+            }
+            None => {
+                serve_http(listener, answer);
+                format!("http://127.0.0.1:{port}/hooks")
+            }
+        };
         Self { url, requests, hold: Some(hold) }
     }
 
@@ -123,51 +102,10 @@ impl FakeBackend {
     }
 }
 
-/// Reads requests of a connection until it ends.
-fn serve(stream: impl Read + Write, state: &BackendState) {
-    let mut reader = BufReader::new(stream);
-    while let Some(request) = read(&mut reader) {
-        // The test may have ended.
-        let _ = state.requests.send(request);
-        // Ends with an error when the sender is dropped.
-        let _ = state.held.lock().unwrap().recv();
-        let answer = state.answers.lock().unwrap().pop_front();
-        let answer = answer.unwrap_or_else(|| "200 OK".to_owned());
-        let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
-        if answer.starts_with("HTTP/1.1 \r") || reader.get_mut().write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-        // TLS has a buffer.
-        let _ = reader.get_mut().flush();
-    }
-}
-
-fn read(reader: &mut BufReader<impl Read>) -> Option<SignedPost> {
-    let mut line = String::new();
-    let mut headers = Vec::new();
-    loop {
-        line.clear();
-        if reader.read_line(&mut line).ok()? == 0 {
-            return None;
-        }
-        match line.trim_end().split_once(": ") {
-            Some((name, value)) => headers.push((name.to_lowercase(), value.to_owned())),
-            None if line == "\r\n" => break,
-            None => assert!(line.starts_with("POST /hooks HTTP/1.1"), "{line}"),
-        }
-    }
-    let mut request = SignedPost { headers, body: String::new() };
-    let mut body = vec![0; request.header("content-length")?.parse().ok()?];
-    reader.read_exact(&mut body).ok()?;
-    request.body = String::from_utf8(body).unwrap();
-    Some(request)
-}
-
 #[test]
 fn pusher_10_1_10_2_10_3_and_10_6_events_of_channels_are_sent_with_a_signature() {
     let backend = FakeBackend::start();
-    let hub = hub(|app| app.with_client_events(true).with_webhook(backend.webhook()));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_client_events(true).with_webhook(backend.webhook()));
     client.join("presence-a", "1");
     let occupied = json!({ "name": "channel_occupied", "channel": "presence-a" });
     assert_eq!(backend.event(), occupied);
@@ -190,8 +128,7 @@ fn pusher_10_1_10_2_10_3_and_10_6_events_of_channels_are_sent_with_a_signature()
 #[test]
 fn pusher_10_3_ids_of_members_are_sent_in_the_form_of_the_application() {
     let backend = FakeBackend::start();
-    let hub = hub(|app| app.with_client_events(true).with_webhook(backend.webhook()));
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app.with_client_events(true).with_webhook(backend.webhook()));
     client.request_subscription("presence-a", Some(r#"{"user_id":1,"user_info":{"a":1}}"#));
     client.subscribed("presence-a");
     assert_eq!(backend.event()["name"], "channel_occupied");
@@ -206,8 +143,7 @@ fn pusher_10_3_ids_of_members_are_sent_in_the_form_of_the_application() {
 #[test]
 fn pusher_10_3_channel_of_a_moment_is_reported_as_occupied_and_vacated() {
     let backend = FakeBackend::start();
-    let hub = hub(|app| app.with_webhook(backend.webhook()));
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app.with_webhook(backend.webhook()));
     for number in 0..50 {
         let (public, presence) = (format!("a{number}"), format!("presence-a{number}"));
         for (channel, member) in [(&public, None), (&presence, Some(r#"{"user_id":1}"#))] {
@@ -234,8 +170,7 @@ fn pusher_10_3_channel_of_a_moment_is_reported_as_occupied_and_vacated() {
 fn pusher_10_3_numbers_of_subscribers_of_a_moment_are_reported() {
     let backend = FakeBackend::start();
     let webhook = backend.webhook().with_events([WebhookEventKind::SubscriptionCount]);
-    let hub = hub(|app| app.with_subscription_counts(true).with_webhook(webhook));
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app.with_subscription_counts(true).with_webhook(webhook));
     for number in 0..50 {
         let channel = format!("a{number}");
         client.request_subscription(&channel, None);
@@ -353,8 +288,7 @@ fn pusher_10_6_failed_requests_are_repeated_with_the_same_bytes_and_redirects_ar
     let target = FakeBackend::start();
     let redirect = format!("307 Temporary Redirect\r\nLocation: {}", target.url);
     let backend = FakeBackend::answering([&redirect, ""]);
-    let hub = hub(|app| app.with_webhook(backend.webhook()));
-    let mut client = Client::new(&hub);
+    let (_hub, mut client) = connected(|app| app.with_webhook(backend.webhook()));
     let begin = Instant::now();
     client.subscribe("a");
     let body = || {
@@ -387,11 +321,9 @@ fn pusher_10_7_requests_have_the_headers_of_the_app_and_trust_its_certificates()
     assert_eq!(request.header("authorization"), Some("Bearer a"));
     assert_eq!(request.header("x-shop"), Some("b c"));
     assert_eq!(request.header("x-pusher-signature"), Some(&*sign(&request.body)));
-    let (begin, failed) = (Instant::now(), "sinews_webhook_retries_total{webhook=\"pusher:3:2\"}");
-    while metric(&hub, failed) < 1.0 {
-        assert!(begin.elapsed() < TIMEOUT, "no request to the other server is repeated");
-        thread::park_timeout(Duration::from_millis(5));
-    }
+    until("a request to the other server is repeated", || {
+        metric(&hub, "sinews_webhook_retries_total{webhook=\"pusher:3:2\"}") >= 1.0
+    });
     assert!(other.requests.try_recv().is_err(), "a server with another certificate receives events");
 }
 
@@ -399,8 +331,7 @@ fn pusher_10_7_requests_have_the_headers_of_the_app_and_trust_its_certificates()
 fn pusher_10_6_several_events_are_in_a_request_if_the_app_says_so() {
     let mut backend = FakeBackend::without_answers();
     let webhook = backend.webhook().with_batches(true).with_events([WebhookEventKind::TopicOccupied]);
-    let hub = hub(|app| app.with_webhook(webhook));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_webhook(webhook));
     let begin = Instant::now();
     client.subscribe("a");
     let of = |events: Vec<Value>| {
@@ -435,18 +366,17 @@ fn client_events_of_an_app_with_topics_are_messages_of_its_topics() {
     client.subscribe("private-a");
     client.trigger("client-e", "private-a", json!("text"));
     let event = channels.event();
-    assert_eq!((&event["channel"], &event["data"]), (&json!("private-a"), &json!("text")));
+    assert_fields(&event, json!({"channel": "private-a", "data": "text"}));
     let body = crate::support::parse(&topics.requests.recv_timeout(TIMEOUT).unwrap().body);
     let event = &body["events"][0];
-    assert_eq!((&event["event"], &event["topic"]), (&json!("client_message"), &json!("chat.private-a")));
+    assert_fields(event, json!({"event": "client_message", "topic": "chat.private-a"}));
     assert_eq!(event["data"], json!({ "event": "client-e", "data": "text" }));
 }
 
 #[test]
 fn reload_replaces_the_webhooks_of_apps() {
     let (first, second) = (FakeBackend::start(), FakeBackend::start());
-    let hub = hub(|app| app.with_webhook(first.webhook()));
-    let mut client = Client::new(&hub);
+    let (hub, mut client) = connected(|app| app.with_webhook(first.webhook()));
     client.subscribe("a");
     assert_eq!(first.event(), json!({ "name": "channel_occupied", "channel": "a" }));
     hub.access.replace(policy([app().with_webhook(second.webhook())]));

@@ -5,10 +5,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-/// Longer than any step takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
+use sinews_testkit::TIMEOUT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WireProtocol {

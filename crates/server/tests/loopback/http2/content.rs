@@ -8,10 +8,7 @@ use super::*;
 fn client_of(router: Router) -> (Running, Http2Client) {
     let http = patient().with_http2_clear_text(true);
     let running = Running::server(Server::new(router).threads(1).http(http).engine(backend::engine()));
-    let mut client = Http2Client { client: running.connect() };
-    client.client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    client.frame(SETTINGS, 0, 0, &[]);
+    let client = Http2Client::connect(&running, &[]);
     (running, client)
 }
 
@@ -106,8 +103,7 @@ fn acknowledgement_of_settings_precedes_the_data_that_they_permit() {
 
 #[test]
 fn goaway_of_the_client_lets_open_streams_finish() {
-    let server = Http2Server::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = Http2Server::connected(patient());
     client.get(1, "/later");
     client.frame(GOAWAY, 0, 0, &[0; 8]);
     client.frame(PING, 0, 0, &[7; 8]);

@@ -13,8 +13,7 @@ use crate::support::echo;
 /// A proxy may send the rest of a body long after the answer, when many streams have ended.
 #[test]
 fn late_bodies_of_answered_requests_are_ignored_however_many_streams_end() {
-    let server = Http2Server::new(patient());
-    let mut client = server.connect();
+    let (_server, mut client) = Http2Server::connected(patient());
     client.frame(HEADERS, END_HEADERS, 1, &block(METHOD_POST, "/missing", &[]));
     assert_eq!(client.until(RST_STREAM).payload, [0; 4]);
     let last = 801;
@@ -64,8 +63,7 @@ fn sockets_of_a_proxy_that_end_at_once_leave_the_others_open() {
 #[test]
 fn busy_clients_outlive_the_head_timeout() {
     let timeout = Duration::from_secs(4);
-    let server = Http2Server::new(patient().with_head_timeout(timeout));
-    let mut client = server.connect();
+    let (server, mut client) = Http2Server::connected(patient().with_head_timeout(timeout));
     client.until(SETTINGS);
     client.frame(WINDOW_UPDATE, 0, 0, &[0x3f, 0, 0, 0]);
     let start = std::time::Instant::now();
@@ -94,12 +92,7 @@ fn answers_to_closed_windows_count_as_memory() {
     let http = patient().with_http2_clear_text(true).with_max_queued_answers(usize::MAX);
     let monitor = router.monitor();
     let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
-    let connect = || {
-        let mut client = Http2Client { client: running.connect() };
-        client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        client.frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-        client
-    };
+    let connect = || Http2Client::connect(&running, NO_WINDOW);
     // Answers that all clients share take no memory of a client.
     let mut neighbor = connect();
     for stream in (1..100).step_by(2) {
@@ -113,17 +106,10 @@ fn answers_to_closed_windows_count_as_memory() {
         while client.until(HEADERS).stream != stream {}
     }
     let queued = || monitor.metrics().queued_bytes;
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while queued() < 10 * ANSWER as u64 {
-        assert!(std::time::Instant::now() < deadline, "{} bytes", queued());
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    until("queued answers", || queued() >= 10 * ANSWER as u64);
     // One that is reset is free again.
     client.frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]);
-    while queued() > 10 * ANSWER as u64 {
-        assert!(std::time::Instant::now() < deadline, "{} bytes", queued());
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    until("fewer queued answers", || queued() <= 10 * ANSWER as u64);
     for stream in (21..80).step_by(2) {
         // The connection may close before the last request.
         let request = frame(HEADERS, END_STREAM | END_HEADERS, stream, &block(METHOD_GET, "/made", &[]));
@@ -162,11 +148,8 @@ fn limit_of_memory_applies_within_a_turn() {
     let running = Running::server(Server::new(router).threads(1).http(http).limits(limits));
     let mut clients: Vec<Http2Client> = (0..CLIENTS)
         .map(|_| {
-            let mut client = Http2Client { client: running.connect() };
-            client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-            client.frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-            client.frame(PING, 0, 0, &[3; 8]);
-            while client.until(PING).flags & 1 == 0 {}
+            let mut client = Http2Client::connect(&running, NO_WINDOW);
+            client.sync();
             client
         })
         .collect();
@@ -179,12 +162,9 @@ fn limit_of_memory_applies_within_a_turn() {
         client.client.try_send([request(1), request(3)].concat());
     }
     release.send(()).unwrap();
-    let closed = || monitor.get().unwrap().metrics().limited.get(Limit::Memory);
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while closed() < CLIENTS as u64 - 4 {
-        assert!(std::time::Instant::now() < deadline, "{} connections are closed", closed());
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
+    until("the end of most connections", || {
+        monitor.get().unwrap().metrics().limited.get(Limit::Memory) >= CLIENTS as u64 - 4
+    });
     let peak = peak.load(Ordering::SeqCst);
     assert!(peak <= 8 * ANSWER as u64, "{peak} bytes");
 }
@@ -194,8 +174,7 @@ fn limit_of_memory_applies_within_a_turn() {
 fn canceled_upload_resumes_the_others() {
     let http = patient().with_max_body(100_000);
     // The timeout of an upload would resume the others.
-    let server = Http2Server::new(http.with_body_idle_timeout(10 * PATIENCE));
-    let mut client = server.connect();
+    let (_server, mut client) = Http2Server::connected(http.with_body_idle_timeout(10 * PATIENCE));
     let last = 13;
     for stream in (1..=last).step_by(2) {
         client.frame(HEADERS, END_HEADERS, stream, &block(METHOD_POST, "/len", &[]));

@@ -9,7 +9,7 @@ use sinews_proto::handshake::ServerOptions;
 use sinews_server::{
     Answer, Cause, CloseCode, Config, Context, Handler, Kind, Limits, Payload, Prepared, StreamingResponse,
 };
-use sinews_testkit::{Codec, Frame as WsFrame, Reader, Reply, negotiate};
+use sinews_testkit::{Codec, Frame as WsFrame, Reader, Reply, negotiate, until_equal};
 
 use super::*;
 use crate::streaming::pending_once;
@@ -87,10 +87,8 @@ pub(super) const VERSION: (&str, &str) = ("sec-websocket-version", "13");
 
 impl Sockets {
     pub(super) fn new(running: &Running) -> Self {
-        let mut http2 = Http2Client { client: running.connect() };
-        http2.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         // Without a dynamic table, a head can be read alone.
-        http2.frame(SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 0]);
+        let http2 = Http2Client::connect(running, &[0, 1, 0, 0, 0, 0]);
         Self { http2, streams: BTreeMap::new(), unread: Vec::new() }
     }
 
@@ -220,11 +218,17 @@ pub(super) fn serve(router: Router) -> Running {
     Running::server(Server::new(router).threads(1).http(http))
 }
 
+/// A server, and a client of it.
+fn connected(router: Router) -> (Running, Sockets) {
+    let running = serve(router);
+    let sockets = Sockets::new(&running);
+    (running, sockets)
+}
+
 #[test]
 fn sockets_and_exchanges_share_a_connection() {
     let router = Router::new().get("/", |_| Response::text("hello\n")).websocket("/echo", echo());
-    let running = serve(router);
-    let mut sockets = Sockets::new(&running);
+    let (_running, mut sockets) = connected(router);
     for stream in [1, 3, 5] {
         assert_eq!(sockets.connect(stream, "/echo", &[]), 200);
     }
@@ -259,8 +263,7 @@ fn handshake_is_decided_as_over_http1() {
         .get("/plain", |_| Response::text("hello\n"))
         .websocket("/secret", echo())
         .websocket("/echo", echo().with_options(options));
-    let running = serve(router);
-    let mut sockets = Sockets::new(&running);
+    let (_running, mut sockets) = connected(router);
     let ok = &[("sec-websocket-protocol", "c, b.v1"), ("origin", "http://a")];
     assert_eq!(sockets.connect(1, "/echo", ok), 200);
     for (stream, path, fields, status) in [
@@ -293,8 +296,7 @@ fn handshake_is_decided_as_over_http1() {
 #[test]
 fn messages_are_compressed_by_agreement() {
     let mode = DeflateMode::Dedicated;
-    let running = serve(deflate_routes(mode));
-    let mut sockets = Sockets::new(&running);
+    let (_running, mut sockets) = connected(deflate_routes(mode));
     assert_eq!(sockets.connect(1, "/echo", &[("sec-websocket-extensions", "permessage-deflate")]), 200);
     let agreed = negotiate(Some(deflating(mode)), Some(deflating(mode))).client;
     let params = agreed.deflate().unwrap();
@@ -316,8 +318,7 @@ fn streams_end_as_transports_do() {
             cx.close(CloseCode::NORMAL, "enough").unwrap();
         }
     });
-    let running = serve(Router::new().websocket("/", route));
-    let mut sockets = Sockets::new(&running);
+    let (_running, mut sockets) = connected(Router::new().websocket("/", route));
     // The server's Close, then both ends.
     assert_eq!(sockets.connect(1, "/", &[]), 200);
     sockets.send(1, &WsFrame::text("close"));
@@ -365,8 +366,7 @@ fn slow_socket_does_not_stop_its_neighbors() {
     });
     let config = Config::default().with_high_water(64 << 10);
     let router = echo_with(config).websocket("/pausing", pausing);
-    let running = serve(router);
-    let mut sockets = Sockets::new(&running);
+    let (_running, mut sockets) = connected(router);
     for (stream, path) in [(1, "/echo"), (3, "/echo"), (5, "/pausing")] {
         assert_eq!(sockets.connect(stream, path, &[]), 200);
     }
@@ -440,8 +440,7 @@ fn topics_reach_sockets_of_one_connection_and_of_others() {
 
 #[test]
 fn graceful_stop_closes_sockets_and_then_the_connection() {
-    let running = serve(echo_with(Config::default()));
-    let mut sockets = Sockets::new(&running);
+    let (running, mut sockets) = connected(echo_with(Config::default()));
     for stream in [1, 3] {
         assert_eq!(sockets.connect(stream, "/echo", &[]), 200);
     }
@@ -479,18 +478,10 @@ fn further_sockets_count_as_connections_of_their_address() {
     sockets.sync(7);
     drop(sockets);
     // All of them are released, and none twice.
-    let deadline = std::time::Instant::now() + PATIENCE;
-    loop {
-        let mut clients: Vec<_> = (0..3).map(|_| running.connect()).collect();
-        let statuses = clients.iter_mut().map(|client| {
-            client.send(get("/missing"));
-            client.status_line()
-        });
-        if statuses.collect::<Vec<_>>() == [404, 404, 429] {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "connections are released");
-    }
+    until_equal("connections are released", [404, 404, 429], || {
+        let mut clients = [(); 3].map(|()| running.connect());
+        clients.each_mut().map(|client| client.send(get("/missing")).status_line())
+    });
 }
 
 #[test]
@@ -527,8 +518,7 @@ fn idle_and_silent_sockets_time_out_by_themselves() {
     let (route, events) = scripted(|_, _| {});
     let config = Config::default().with_idle_timeout(Some(short)).with_ping_interval(None);
     let router = Router::new().websocket("/idle", route.with_config(config)).websocket("/echo", echo());
-    let running = serve(router);
-    let mut sockets = Sockets::new(&running);
+    let (_running, mut sockets) = connected(router);
     for (stream, path) in [(1, "/idle"), (3, "/echo")] {
         assert_eq!(sockets.connect(stream, path, &[]), 200);
     }
@@ -564,8 +554,7 @@ fn streaming_responses_share_a_connection_with_sockets() {
             request.topics().publish("news", &Prepared::new(Kind::Text, text.into()), None).unwrap();
             Response::new(204)
         });
-    let running = serve(router);
-    let mut sockets = Sockets::new(&running);
+    let (running, mut sockets) = connected(router);
     assert_eq!(sockets.connect(1, "/echo", &[]), 200);
     assert_eq!((sockets.get(3, "/events"), sockets.get(5, "/later")), (200, 200));
     let mut expected = b"data: begin\n\n".to_vec();
@@ -626,13 +615,10 @@ fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
         }
     });
     let route = route.with_config(Config::default().with_max_outbound(64 << 20));
-    let server = Server::new(Router::new().websocket("/", route)).threads(1).http(http);
-    let server = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-    let (address, monitor) = (server.addresses()[0], server.monitor());
-    let running = Running::bound(server);
+    let running = Running::server(Server::new(Router::new().websocket("/", route)).threads(1).http(http));
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(32 << 10).unwrap();
-    socket.connect(&address.into()).unwrap();
+    socket.connect(&running.address.into()).unwrap();
     let mut stream = std::net::TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
@@ -645,8 +631,8 @@ fn slow_reader_of_a_socket_outlives_the_ping_timeout() {
     stream.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
     let message = WsFrame::text("go").encode(Role::Client);
     stream.write_all(&frame(DATA, 0, 1, &message)).unwrap();
-    assert!(read_slowly(&mut stream, Duration::from_secs(5)), "{:?}", monitor.metrics().http2_failed);
-    assert_eq!(monitor.metrics().http2_failed.get(Http2Fault::PingTimeout), 0);
+    assert!(read_slowly(&mut stream, Duration::from_secs(5)), "{:?}", running.monitor.metrics().http2_failed);
+    assert_eq!(running.monitor.metrics().http2_failed.get(Http2Fault::PingTimeout), 0);
     drop(stream);
     running.stop.stop();
 }

@@ -2,9 +2,9 @@
 
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use sinews_server::{BodySource, Limits};
+use sinews_testkit::BodyReader;
 
 use super::sockets::{Sockets, VERSION, connect_block};
 use super::*;
@@ -104,17 +104,19 @@ impl CountingServer {
             });
         let http = http.with_http2_clear_text(true);
         let server = Server::new(router).threads(1).http(http).limits(Limits::default().without_max_memory());
-        let bound = server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-        let monitor = bound.monitor();
-        Self { running: Running::bound(bound), monitor, executed, wakers, pieces }
+        let running = Running::server(server);
+        Self { monitor: running.monitor.clone(), running, executed, wakers, pieces }
     }
 
-    /// Connects a client whose streams have no window.
+    /// The same, and a client whose streams have no window.
+    fn connected(http: HttpConfig) -> (Self, Http2Client) {
+        let server = Self::new(http);
+        let client = server.connect();
+        (server, client)
+    }
+
     fn connect(&self) -> Http2Client {
-        let mut client = Http2Client { client: self.running.connect() };
-        client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        client.frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-        client
+        Http2Client::connect(&self.running, NO_WINDOW)
     }
 
     fn executed(&self) -> Vec<String> {
@@ -123,22 +125,8 @@ impl CountingServer {
 
     /// Waits until this number of requests is executed.
     fn await_executed(&self, count: usize) {
-        wait("executed requests", || self.executed().len() == count);
+        until("executed requests", || self.executed().len() == count);
     }
-}
-
-fn wait(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
-}
-
-/// Waits until the server has handled all frames so far.
-fn sync(client: &mut Http2Client) {
-    client.frame(PING, 0, 0, &[3; 8]);
-    while client.until(PING).flags & 1 == 0 {}
 }
 
 fn numbers(count: usize) -> Vec<String> {
@@ -147,6 +135,11 @@ fn numbers(count: usize) -> Vec<String> {
 
 fn stream(number: usize) -> u32 {
     2 * number as u32 + 1
+}
+
+/// Requests numbered pages below a path.
+fn ask_all(client: &mut Http2Client, count: usize, path: &str) {
+    (0..count).for_each(|number| client.get(stream(number), &format!("{path}/{number}")));
 }
 
 /// Opens all windows.
@@ -165,14 +158,13 @@ fn take_answers(client: &mut Http2Client, streams: &[u32]) {
 #[test]
 fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_order() {
     const REQUESTS: usize = 100;
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = CountingServer::connected(patient());
     let requests = (0..REQUESTS).map(|number| {
         let path = format!("/made/{number}");
         frame(HEADERS, END_STREAM | END_HEADERS, stream(number), &block(METHOD_GET, &path, &[]))
     });
     client.send(&requests.collect::<Vec<_>>().concat());
-    sync(&mut client);
+    client.sync();
     // The first is within the limit, the second exceeds it.
     assert_eq!(server.executed(), numbers(2));
     let queued = server.monitor.metrics().queued_bytes;
@@ -184,7 +176,7 @@ fn requests_wait_while_queued_answers_exceed_their_limit_and_are_executed_in_ord
     assert_eq!(other.answers(&[1])[&1].1, b"hello\n");
     // The client resets two streams: each frees its answer.
     client.frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]);
-    sync(&mut client);
+    client.sync();
     assert_eq!(server.executed(), numbers(3));
     // One that waits is reset, too.
     client.frame(RST_STREAM, 0, stream(7), &[0, 0, 0, 8]);
@@ -208,7 +200,7 @@ fn pipelined_requests_wait_while_the_client_takes_no_answers() {
     let server = CountingServer::new(patient());
     let mut client = server.running.connect();
     client.send((0..REQUESTS).map(|number| get(&format!("/made/{number}"))).collect::<String>());
-    wait("queued answers", || server.monitor.metrics().queued_bytes > 0);
+    until("queued answers", || server.monitor.metrics().queued_bytes > 0);
     // The only thread takes turns.
     let mut other = server.running.connect();
     for _ in 0..50 {
@@ -225,13 +217,12 @@ fn pipelined_requests_wait_while_the_client_takes_no_answers() {
 
 #[test]
 fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = CountingServer::connected(patient());
     for number in 0..10 {
         client.frame(HEADERS, END_HEADERS, stream(number), &block(METHOD_POST, "/posted", &[]));
         client.frame(DATA, END_STREAM, stream(number), number.to_string().as_bytes());
     }
-    sync(&mut client);
+    client.sync();
     assert_eq!(server.executed(), numbers(2));
     take_answers(&mut client, &(0..10).map(stream).collect::<Vec<_>>());
     assert_eq!(server.executed(), numbers(10));
@@ -241,8 +232,7 @@ fn uploads_wait_with_their_bodies_while_queued_answers_exceed_their_limit() {
 #[test]
 fn requests_are_refused_when_those_that_wait_exceed_the_limit_too() {
     const REQUESTS: usize = 60;
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = CountingServer::connected(patient());
     let body = vec![b'7'; 40_000];
     for number in 0..REQUESTS {
         client.frame(HEADERS, END_HEADERS, stream(number), &block(METHOD_POST, "/posted", &[]));
@@ -275,16 +265,13 @@ fn requests_are_refused_when_those_that_wait_exceed_the_limit_too() {
 /// All futures are woken at once.
 #[test]
 fn pending_answers_are_not_polled_while_queued_answers_exceed_their_limit() {
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
-    for number in 0..20 {
-        client.get(stream(number), &format!("/later/{number}"));
-    }
-    sync(&mut client);
+    let (server, mut client) = CountingServer::connected(patient());
+    ask_all(&mut client, 20, "/later");
+    client.sync();
     assert_eq!(server.wakers.lock().unwrap().len(), 20);
     server.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
     server.await_executed(2);
-    sync(&mut client);
+    client.sync();
     assert_eq!(server.executed().len(), 2);
     take_answers(&mut client, &(0..20).map(stream).collect::<Vec<_>>());
     assert_eq!(server.executed(), numbers(20));
@@ -294,17 +281,14 @@ fn pending_answers_are_not_polled_while_queued_answers_exceed_their_limit() {
 #[test]
 fn blocking_work_starts_while_its_results_fit_beside_queued_answers() {
     const REQUESTS: usize = 100;
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
-    for number in 0..REQUESTS {
-        client.get(stream(number), &format!("/blocking/{number}"));
-    }
-    sync(&mut client);
-    wait("an executed request", || !server.executed().is_empty());
+    let (server, mut client) = CountingServer::connected(patient());
+    ask_all(&mut client, REQUESTS, "/blocking");
+    client.sync();
+    until("an executed request", || !server.executed().is_empty());
     // The results of all that have started are polled. The first result exceeds the limit: no further request starts.
     let is_polled = |started: usize| server.monitor.metrics().queued_bytes >= (started * ANSWER) as u64;
-    wait("queued answers", || is_polled(server.executed().len()));
-    sync(&mut client);
+    until("queued answers", || is_polled(server.executed().len()));
+    client.sync();
     // Nine reserves of 128 KiB exceed 1 MiB. Fewer requests start if the others arrive after the first result.
     let started = server.executed().len();
     assert!((1..=9).contains(&started), "{started} of {REQUESTS} started");
@@ -340,9 +324,7 @@ fn sockets_open_and_echo_while_requests_wait() {
 fn requests_that_wait_are_executed_when_earlier_answers_time_out() {
     let server = CountingServer::new(patient().with_write_timeout(Duration::from_millis(300)));
     let mut client = server.connect();
-    for number in 0..4 {
-        client.get(stream(number), &format!("/made/{number}"));
-    }
+    ask_all(&mut client, 4, "/made");
     for _ in 0..4 {
         let reset = client.until(RST_STREAM);
         assert_eq!(reset.payload, [0, 0, 0, 8], "{reset:?}");
@@ -353,16 +335,13 @@ fn requests_that_wait_are_executed_when_earlier_answers_time_out() {
 /// After its end no window opens any more, so that the answers are dropped long before the write timeout.
 #[test]
 fn answers_are_dropped_when_the_client_ends_the_connection() {
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
-    for number in 0..20 {
-        client.get(stream(number), &format!("/made/{number}"));
-    }
-    sync(&mut client);
+    let (server, mut client) = CountingServer::connected(patient());
+    ask_all(&mut client, 20, "/made");
+    client.sync();
     assert!(server.monitor.metrics().queued_bytes >= ANSWER as u64);
     client.client.stream.shutdown(Shutdown::Write).unwrap();
     // The other side of the connection stays open.
-    wait("the end of the connection", || server.monitor.metrics().queued_bytes == 0);
+    until("the end of the connection", || server.monitor.metrics().queued_bytes == 0);
     while client.read().is_some() {}
     assert_eq!(server.executed(), numbers(2), "requests that waited are not executed");
 }
@@ -370,28 +349,24 @@ fn answers_are_dropped_when_the_client_ends_the_connection() {
 /// The output of a socket waits for a window that cannot open any more.
 #[test]
 fn sockets_without_a_window_end_with_the_connection_of_their_client() {
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = CountingServer::connected(patient());
     client.frame(HEADERS, END_HEADERS, 1, &connect_block("websocket", "/echo", &[VERSION]));
     let message = [&[0x82, 0xfe, 0x27, 0x10, 0, 0, 0, 0][..], &[7; 10_000]].concat();
     client.frame(DATA, 0, 1, &message);
-    sync(&mut client);
-    wait("an echo", || server.monitor.metrics().queued_bytes >= 10_000);
+    client.sync();
+    until("an echo", || server.monitor.metrics().queued_bytes >= 10_000);
     client.client.stream.shutdown(Shutdown::Write).unwrap();
-    wait("the end of the socket", || server.monitor.metrics().queued_bytes == 0);
+    until("the end of the socket", || server.monitor.metrics().queued_bytes == 0);
     while client.read().is_some() {}
 }
 
 /// A client that ends its side after its request, with open windows, gets its answers.
 #[test]
 fn answers_within_open_windows_survive_the_end_of_the_client() {
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
+    let (_server, mut client) = CountingServer::connected(patient());
     open_windows(&mut client);
-    sync(&mut client);
-    for number in 0..5 {
-        client.get(stream(number), &format!("/made/{number}"));
-    }
+    client.sync();
+    ask_all(&mut client, 5, "/made");
     client.client.stream.shutdown(Shutdown::Write).unwrap();
     let mut received = 0;
     while let Some(frame) = client.read() {
@@ -403,12 +378,9 @@ fn answers_within_open_windows_survive_the_end_of_the_client() {
 /// Other clients have no listener meanwhile. A client may repeat a request that is refused.
 #[test]
 fn stop_resets_answers_that_no_client_takes_and_refuses_the_requests_behind_them() {
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
-    for number in 0..20 {
-        client.get(stream(number), &format!("/made/{number}"));
-    }
-    sync(&mut client);
+    let (server, mut client) = CountingServer::connected(patient());
+    ask_all(&mut client, 20, "/made");
+    client.sync();
     server.running.stop.stop();
     let mut codes = Vec::new();
     while let Some(frame) = client.read() {
@@ -425,10 +397,9 @@ fn stop_resets_answers_that_no_client_takes_and_refuses_the_requests_behind_them
 
 #[test]
 fn sources_encode_only_the_pieces_that_windows_take() {
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = CountingServer::connected(patient());
     client.get(1, "/pieces");
-    sync(&mut client);
+    client.sync();
     assert_eq!(server.pieces.load(Ordering::SeqCst), 0);
     client.frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]);
     assert_eq!(client.until(DATA).payload, [0]);
@@ -464,43 +435,27 @@ fn exchange(server: &CountingServer, requests: &str) -> (String, Vec<u8>) {
     (String::from_utf8(received).unwrap().to_ascii_lowercase(), rest)
 }
 
-/// Returns a body in chunks, and all behind it.
-fn dechunk(mut chunks: &[u8]) -> (Vec<u8>, &[u8]) {
-    let mut body = Vec::new();
-    loop {
-        let end = chunks.windows(2).position(|end| end == b"\r\n").unwrap();
-        let len = usize::from_str_radix(std::str::from_utf8(&chunks[..end]).unwrap(), 16).unwrap();
-        let chunk = &chunks[end + 2..];
-        assert_eq!(&chunk[len..len + 2], b"\r\n");
-        body.extend_from_slice(&chunk[..len]);
-        chunks = &chunk[len + 2..];
-        if len == 0 {
-            return (body, chunks);
-        }
-    }
-}
-
 #[test]
 fn source_of_unknown_length_ends_the_stream_the_chunks_or_the_connection() {
     let is_whole = |body: &[u8]| {
         body.len() == ANSWER && body.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at >> 14)
     };
-    let server = CountingServer::new(patient());
-    let mut client = server.connect();
+    let (server, mut client) = CountingServer::connected(patient());
     open_windows(&mut client);
     client.get(1, "/open-ended");
     let (_, body, ends) = &client.answers(&[1])[&1];
     assert!(is_whole(body) && *ends, "{} bytes", body.len());
 
     let next = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let (head, rest) = exchange(&server, &format!("GET /open-ended HTTP/1.1\r\nHost: a\r\n\r\n{next}"));
-    assert!(
-        head.contains("\r\ntransfer-encoding: chunked\r\n") && !head.contains("content-length"),
-        "{head}"
-    );
-    let (body, rest) = dechunk(&rest);
-    assert!(is_whole(&body), "{} bytes", body.len());
-    assert!(rest.starts_with(b"HTTP/1.1 200 ") && rest.ends_with(b"\r\n\r\nhello\n"));
+    let mut client = server.running.connect();
+    client.send(b"GET /open-ended HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut chunked = BodyReader::new(client.stream);
+    assert_eq!(chunked.header("transfer-encoding"), Some("chunked"));
+    assert_eq!(chunked.header("content-length"), None);
+    let body = chunked.rest();
+    assert!(is_whole(body.as_bytes()), "{} bytes", body.len());
+    let rest = sinews_testkit::exchange(chunked.into_transport(), next).unwrap();
+    assert!(rest.starts_with("HTTP/1.1 200 ") && rest.ends_with("\r\n\r\nhello\n"));
 
     // HTTP/1.0 has no chunks.
     let (head, rest) = exchange(&server, "GET /open-ended HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");

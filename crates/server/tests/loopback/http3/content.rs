@@ -14,8 +14,7 @@ pub(super) fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn large_answers_share_the_connection() {
-    let server = Http3Server::new(patient(), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient(), 1);
     let large: Vec<u64> = (0..3).map(|_| client.ask("GET", "/large", b"")).collect();
     assert_eq!(client.get("/fixed").0, 200);
     for stream in large {
@@ -28,8 +27,7 @@ fn large_answers_share_the_connection() {
 
 #[test]
 fn bodies_beyond_the_limit_are_rejected() {
-    let server = Http3Server::new(patient().with_max_body(1000), 1);
-    let mut client = server.connect();
+    let (_server, mut client) = Http3Server::connected(patient().with_max_body(1000), 1);
     let stream = client.ask("POST", "/len", &pattern(1000));
     assert_eq!(client.answer(stream).0, 200);
     let stream = client.ask("POST", "/len", &pattern(1001));
@@ -45,8 +43,7 @@ fn bodies_beyond_the_limit_are_rejected() {
 #[test]
 fn stalled_bodies_time_out() {
     let http = patient().with_body_idle_timeout(Duration::from_millis(200));
-    let server = Http3Server::new(http, 1);
-    let mut client = server.connect();
+    let (_server, mut client) = Http3Server::connected(http, 1);
     let target = RequestTarget::new("POST", "https", "localhost", "/len");
     let stream = client.quic.ask(&target, b"part", false);
     client.run("an answer", |quic| quic.responses.get(&stream).is_some_and(|answer| answer.2));
@@ -64,8 +61,7 @@ fn late_answers_time_out() {
 
 #[test]
 fn large_heads_and_other_schemes_are_rejected() {
-    let server = Http3Server::new(patient(), 1);
-    let mut client = server.connect();
+    let (_server, mut client) = Http3Server::connected(patient(), 1);
     let long = "x".repeat(40_000);
     let target = RequestTarget::new("GET", "https", "localhost", "/");
     let stream = client.quic.ask_with(&target, [("x-long", &*long)], b"", true);
@@ -81,8 +77,7 @@ fn large_heads_and_other_schemes_are_rejected() {
 
 #[test]
 fn cancelled_requests_end_their_answers() {
-    let server = Http3Server::new(patient(), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient(), 1);
     let stream = client.ask("GET", "/later", b"");
     client.run("a request to /later", |_| !server.wakers.lock().unwrap().is_empty());
     let id = QuicStreamId::new(stream);

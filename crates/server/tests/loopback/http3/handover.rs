@@ -44,8 +44,7 @@ fn open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_
     let mut idle = server.connect();
     let successor = successor(&server.running, 3, true);
     server.running.stop.hand_over();
-    idle.run("the end of an idle connection", |quic| quic.lost.is_some());
-    assert!(idle.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", idle.quic.lost);
+    idle.ends("server stops");
     // A client that cannot verify the certificate of the predecessor is one of the successor.
     for _ in 0..16 {
         let mut new = successor.connect();
@@ -60,8 +59,7 @@ fn open_requests_are_finished_by_the_predecessor_while_the_successor_serves_new_
     server.wake();
     for (client, later) in &mut clients {
         assert_eq!(client.answer(*later), (200, b"late".to_vec()));
-        client.run("the end of the connection", |quic| quic.lost.is_some());
-        assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
+        client.ends("server stops");
     }
     let forwarded = server.monitor.metrics().http3_datagrams_forwarded
         + successor.monitor.metrics().http3_datagrams_forwarded;
@@ -144,8 +142,7 @@ fn process_without_connections_passes_on_datagrams_until_its_predecessor_ends() 
     server.wake();
     for (client, later) in &mut clients {
         assert_eq!(client.answer(*later), (200, b"late".to_vec()));
-        client.run("the end of the connection", |quic| quic.lost.is_some());
-        assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
+        client.ends("server stops");
     }
     server.running.join();
     second.running.join();
@@ -158,8 +155,7 @@ fn handover_to_a_program_without_datagrams_closes_connections_and_leaves_the_por
     let (mut client, later) = waiting(&server);
     let successor = successor(&server.running, 2, false);
     server.running.stop.hand_over();
-    client.run("the end of the connection", |quic| quic.lost.is_some());
-    assert!(client.quic.lost.as_ref().unwrap().contains("server restarts"), "{:?}", client.quic.lost);
+    client.ends("server restarts");
     assert!(!client.quic.responses.contains_key(&later));
     assert_eq!(successor.running.address, server.running.address);
     server.running.join();

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quinn_proto::{Dir, StreamId, TransportConfig};
+use quinn_proto::{Dir, StreamId};
 use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_server::{Limit, Limits, Response, Router, WhenFull};
+use sinews_testkit::until;
 
-use super::quic_client::QuicClient;
 use super::sockets::Http3Sockets;
 use super::{Http3Client, Http3Server};
-use crate::support::{PATIENCE, echo, patient};
+use crate::support::{echo, patient};
 
 /// Opens a stream with these bytes.
 fn open(client: &mut Http3Client, bytes: Vec<u8>) -> StreamId {
@@ -27,8 +27,7 @@ fn open(client: &mut Http3Client, bytes: Vec<u8>) -> StreamId {
 fn requests_without_heads_are_reset_alone() {
     // It bounds the handshake, too.
     let http = patient().with_head_timeout(Duration::from_secs(10));
-    let server = Http3Server::new(http, 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(http, 1);
     let later = client.ask("GET", "/later", b"");
     // A length of four bytes.
     let endless = [&[0x21, 0x80, 0xff, 0xff, 0xff][..], &[0; 100]].concat();
@@ -48,8 +47,7 @@ fn requests_without_heads_are_reset_alone() {
 #[test]
 fn busy_clients_outlive_the_head_timeout() {
     let timeout = Duration::from_secs(4);
-    let server = Http3Server::new(patient().with_head_timeout(timeout), 1);
-    let mut client = server.connect();
+    let (_server, mut client) = Http3Server::connected(patient().with_head_timeout(timeout), 1);
     let target = RequestTarget::new("GET", "https", "localhost", "/fixed");
     let (start, mut last) = (Instant::now(), None::<(StreamId, Bytes)>);
     while start.elapsed() < timeout * 5 / 4 {
@@ -76,12 +74,7 @@ fn answers_to_closed_windows_count_as_memory() {
     let http = patient().with_max_queued_answers(usize::MAX);
     let server = Http3Server::with(http, router, |server| server.limits(limits));
     let mut other = server.connect();
-    let mut transport = TransportConfig::default();
-    transport.stream_receive_window(1000_u32.into());
-    let (address, roots) = (server.running.address, server.roots.clone());
-    let mut client = Http3Client::start(address, roots.clone());
-    client.quic = QuicClient::connect_with(address, roots, "h3", transport, Instant::now());
-    client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    let mut client = Http3Client::connect_narrow(server.running.address, server.roots.clone(), 1000);
     let ask = |client: &mut Http3Client, count: usize| {
         for _ in 0..count {
             let stream = client.ask("GET", "/made", b"");
@@ -93,8 +86,7 @@ fn answers_to_closed_windows_count_as_memory() {
     client.run("queued answers", |_| server.monitor.metrics().queued_bytes >= 10 * ANSWER as u64);
     assert_eq!(server.monitor.metrics().limited.get(Limit::Memory), 0);
     ask(&mut client, 30);
-    client.run("the end of the connection", |quic| quic.lost.is_some());
-    assert!(client.quic.lost.as_ref().unwrap().contains("memory"), "{:?}", client.quic.lost);
+    client.ends("memory");
     assert_eq!(server.monitor.metrics().limited.get(Limit::Memory), 1);
     assert_eq!(other.get("/fixed").0, 200);
 }
@@ -129,13 +121,9 @@ fn end_of_an_answer_retains_no_body_and_times_out() {
     });
     let http = patient().with_write_timeout(Duration::from_millis(1500));
     let server = Http3Server::with(http, router, |server| server);
-    let mut transport = TransportConfig::default();
-    // The head and the headers of frames exceed it.
-    transport.stream_receive_window((ANSWER as u32).into());
+    // The head and the headers of frames exceed the window.
     let (address, roots) = (server.running.address, server.roots.clone());
-    let quic = QuicClient::connect_with(address, roots, "h3", transport, Instant::now());
-    let mut client = Http3Client::with_quic(quic, address);
-    client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    let client = Http3Client::connect_narrow(address, roots, ANSWER as u32);
     let mut sockets = Http3Sockets::new(client);
     let socket = sockets.open("/echo");
     let client = &mut sockets.client;
@@ -145,12 +133,11 @@ fn end_of_an_answer_retains_no_body_and_times_out() {
     let queued = server.monitor.metrics().queued_bytes;
     assert!(queued < ANSWER as u64, "{queued} bytes");
     let id = StreamId::from(quinn_proto::VarInt::from_u64(stream).unwrap());
-    let deadline = Instant::now() + PATIENCE;
-    while client.quic.quic.recv_stream(id).received_reset() == Ok(None) {
-        assert!(Instant::now() < deadline, "the answer times out");
+    until("the answer times out", || {
         client.flush();
         client.receive();
-    }
+        client.quic.quic.recv_stream(id).received_reset() != Ok(None)
+    });
     client.run("no queued bytes", |_| server.monitor.metrics().queued_bytes == 0);
     sockets.sync(socket);
 }
@@ -161,12 +148,8 @@ fn answer_is_complete_once_its_end_leaves() {
     const ANSWER: usize = 200_000;
     let router = Router::new().get("/made", |_| Response::text(super::content::pattern(ANSWER)));
     let server = Http3Server::with(patient(), router, |server| server);
-    let mut transport = TransportConfig::default();
-    transport.stream_receive_window((ANSWER as u32).into());
     let (address, roots) = (server.running.address, server.roots.clone());
-    let quic = QuicClient::connect_with(address, roots, "h3", transport, Instant::now());
-    let mut client = Http3Client::with_quic(quic, address);
-    client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    let mut client = Http3Client::connect_narrow(address, roots, ANSWER as u32);
     let stream = client.ask("GET", "/made", b"");
     client.quic.unread.insert(stream);
     client.run_until_quiet();
@@ -176,8 +159,7 @@ fn answer_is_complete_once_its_end_leaves() {
     assert!(status == 200 && content == super::content::pattern(ANSWER), "{status} {}", content.len());
     // No exchange is left that would delay the end.
     server.running.stop.stop();
-    client.run("the end of the connection", |quic| quic.lost.is_some());
-    assert!(client.quic.lost.as_ref().unwrap().contains("server stops"), "{:?}", client.quic.lost);
+    client.ends("server stops");
 }
 
 /// RFC 9114 section 5.2.

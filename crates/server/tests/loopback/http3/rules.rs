@@ -335,8 +335,7 @@ fn violations_of_qpack_and_settings_close_the_connection_with_their_code() {
 /// RFC 9114 section 6.2.1, and RFC 9204 section 4.2.
 #[test]
 fn critical_streams_are_unique_and_never_end() {
-    let server = Http3Server::new(patient(), 1);
-    let mut client = server.connect();
+    let (server, mut client) = Http3Server::connected(patient(), 1);
     let control = client.quic.control.unwrap();
     client.quic.quic.send_stream(control).finish().unwrap();
     assert_eq!(end(client, "a control stream that ends"), (true, CLOSED));

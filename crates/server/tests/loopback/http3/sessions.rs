@@ -1,17 +1,17 @@
 //! Sessions of WebTransport: messages on a stream, and in datagrams.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Config, Context, Dropped, Handler, Http3Limits, Limits, Payload, Prepared, Publisher,
-    Router, WebSocketRoute,
+    Cause, CloseCode, Config, Context, Dropped, Handler, Http3Limits, Limits, Payload, Prepared, Router,
+    WebSocketRoute,
 };
+use sinews_testkit::until;
 
-use super::{Http3Client, Http3Server, wait};
+use super::{Http3Client, Http3Server};
 use crate::support::{HandlerEvent, echo, patient, scripted};
 
 /// A session of a client.
@@ -58,6 +58,13 @@ impl WebTransport {
         Self { client, session, stream, read: HashMap::new(), messages: VecDeque::new() }
     }
 
+    /// Serves these routes, and opens a session.
+    fn served(router: Router, path: &str) -> (Http3Server, Self) {
+        let server = serve(router);
+        let session = Self::open(&server, path);
+        (server, session)
+    }
+
     /// Opens another session on the connection.
     fn open_next(&mut self, path: &str) -> OtherSession {
         let streams = self.client.quic.session_streams.len();
@@ -99,6 +106,18 @@ impl WebTransport {
 
     fn send(&mut self, kind: u8, payload: &[u8]) {
         self.send_bytes(message(kind, payload), false);
+    }
+
+    /// Sends a message, and expects it back.
+    fn echoes(&mut self, kind: u8, payload: &[u8]) {
+        self.send(kind, payload);
+        assert_eq!(self.next(), (kind, payload.to_vec()));
+    }
+
+    /// Expects a Close with this code.
+    fn expect_close(&mut self, code: u16) {
+        let (kind, close) = self.next();
+        assert_eq!((kind, &close[..2]), (8, &code.to_be_bytes()[..]));
     }
 
     fn received(&self) -> &[u8] {
@@ -193,8 +212,7 @@ fn subscriptions() -> Router {
 
 #[test]
 fn messages_of_a_session_have_kind_and_length() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut session = WebTransport::open(&server, "/echo");
+    let (server, mut session) = WebTransport::served(Router::new().websocket("/echo", echo()), "/echo");
     session.send(1, "grüße".as_bytes());
     session.send(2, &[0, 255]);
     session.send(2, b"");
@@ -252,8 +270,7 @@ fn close_of_a_session_has_code_and_reason_on_both_sides() {
     // A message of an unknown kind.
     let mut session = WebTransport::open(&server, "/echo");
     session.send(3, b"x");
-    let (kind, close) = session.next();
-    assert_eq!((kind, &close[..2]), (8, &1002u16.to_be_bytes()[..]));
+    session.expect_close(1002);
     session.send_bytes(Vec::new(), true);
     assert_eq!(session.closed().0, 1002);
 }
@@ -323,12 +340,7 @@ fn sessions_beyond_max_sessions_are_rejected() {
 /// Each has its stream, its datagrams, its subscriptions and its end.
 #[test]
 fn sessions_of_a_connection_are_independent() {
-    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
-    let known = Arc::clone(&publisher);
-    let router = subscriptions().websocket("/echo", echo()).get("/publisher", move |request| {
-        *known.lock().unwrap() = Some(request.publisher());
-        sinews_server::Response::text("ok")
-    });
+    let router = subscriptions().websocket("/echo", echo());
     // Each further session counts as a connection.
     let limits = Limits::default().with_max_connections(3);
     let server = Http3Server::with(patient(), router, |server| server.limits(limits));
@@ -344,13 +356,10 @@ fn sessions_of_a_connection_are_independent() {
     first.datagram_of(third, b"\x01to the third");
     first.switch(third);
     assert_eq!(first.next(), (1, b"to the third".to_vec()));
-    first.send(2, b"by its stream");
-    assert_eq!(first.next(), (2, b"by its stream".to_vec()));
+    first.echoes(2, b"by its stream");
     // Datagrams of the server name their session.
-    assert_eq!(first.client.get("/publisher").0, 200);
-    let publisher = publisher.lock().unwrap().take().unwrap();
     for (topic, of) in [("prices", first.session), ("prices.a", second.session)] {
-        publisher.publish(topic, &Prepared::text(topic)).unwrap();
+        server.running.publisher.publish(topic, &Prepared::text(topic)).unwrap();
         assert_eq!(first.next_datagram(), [b"\x01", topic.as_bytes()].concat());
         assert_eq!(first.client.quic.datagram_sessions.pop(), Some(of), "{topic}");
     }
@@ -364,23 +373,14 @@ fn sessions_of_a_connection_are_independent() {
 /// A session with many topics does not use up the congestion window before another.
 #[test]
 fn busy_session_does_not_delay_datagrams_of_another() {
-    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
-    let known = Arc::clone(&publisher);
-    let router = subscriptions().get("/publisher", move |request| {
-        *known.lock().unwrap() = Some(request.publisher());
-        sinews_server::Response::text("ok")
-    });
-    let server = serve(router);
-    let mut busy = WebTransport::open(&server, "/topics?topic=prices.>&datagrams=true");
+    let (server, mut busy) = WebTransport::served(subscriptions(), "/topics?topic=prices.>&datagrams=true");
     assert_eq!(busy.next(), (1, b"subscribed".to_vec()));
     let quiet = busy.open_next("/topics?topic=prices&datagrams=true");
-    assert_eq!(busy.client.get("/publisher").0, 200);
-    let publisher = publisher.lock().unwrap().take().unwrap();
     let mut published = 0;
     let mut publish = |topic: &str| {
-        publisher.publish(topic, &Prepared::text("x".repeat(900))).unwrap();
+        server.running.publisher.publish(topic, &Prepared::text("x".repeat(900))).unwrap();
         published += 1;
-        wait("a delivery", || server.monitor.metrics().deliveries >= published);
+        until("a delivery", || server.monitor.metrics().deliveries >= published);
     };
     // The client acknowledges nothing meanwhile.
     (0..500).for_each(|number| publish(&format!("prices.{number}")));
@@ -394,8 +394,7 @@ fn busy_session_does_not_delay_datagrams_of_another() {
 /// As pages of browsers do: the session needs no stream of the server.
 #[test]
 fn streams_that_the_client_opens_carry_messages() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut session = WebTransport::open(&server, "/echo");
+    let (server, mut session) = WebTransport::served(Router::new().websocket("/echo", echo()), "/echo");
     let own = session.stream;
     // Its first bytes, and a message in pieces.
     let first = session.open_stream(&message(1, b"first")[..3]);
@@ -418,8 +417,7 @@ fn streams_that_the_client_opens_carry_messages() {
     assert_eq!(session.next(), (8, 1000u16.to_be_bytes().to_vec()));
     session.send_bytes(Vec::new(), true);
     session.switch(second);
-    session.send(1, b"still there");
-    assert_eq!(session.next(), (1, b"still there".to_vec()));
+    session.echoes(1, b"still there");
     assert!(session.client.quic.closed_sessions.is_empty());
     session.send(8, &[&4000u16.to_be_bytes()[..], b"done"].concat());
     assert_eq!(session.next(), (8, 4000u16.to_be_bytes().to_vec()));
@@ -433,19 +431,16 @@ fn streams_that_the_client_opens_carry_messages() {
 
 #[test]
 fn stream_of_the_server_remains_if_the_client_has_used_it() {
-    let server = serve(subscriptions());
-    let mut session = WebTransport::open(&server, "/topics?topic=prices");
+    let (server, mut session) = WebTransport::served(subscriptions(), "/topics?topic=prices");
     assert_eq!(session.next(), (1, b"subscribed".to_vec()));
-    session.send(1, b"used");
-    assert_eq!(session.next(), (1, b"used".to_vec()));
+    session.echoes(1, b"used");
     // Each stream has a handler with subscriptions of its own.
     let own = session.stream;
     let other = session.open_stream(&message(1, b"other"));
     session.switch(other);
     assert_eq!([session.next(), session.next()], [(1, b"subscribed".to_vec()), (1, b"other".to_vec())]);
     session.switch(OtherSession { stream: own, ..other });
-    session.send(1, b"still there");
-    assert_eq!(session.next(), (1, b"still there".to_vec()));
+    session.echoes(1, b"still there");
     let metrics = server.monitor.metrics();
     assert_eq!(metrics.websockets(), 2);
 }
@@ -453,8 +448,7 @@ fn stream_of_the_server_remains_if_the_client_has_used_it() {
 #[test]
 fn streams_of_a_session_end_with_it() {
     let (route, events) = scripted(|_, _| {});
-    let server = serve(Router::new().websocket("/", route));
-    let mut session = WebTransport::open(&server, "/");
+    let (server, mut session) = WebTransport::served(Router::new().websocket("/", route), "/");
     session.send(1, b"used");
     let streams: Vec<_> = (0..3).map(|_| session.open_stream(&message(1, b"x"))).collect();
     let has_handlers = |count| server.monitor.metrics().websockets() == count;
@@ -474,8 +468,7 @@ fn streams_of_a_session_end_with_it() {
     let own = OtherSession { stream: session.stream, ..other };
     for stream in [own, other] {
         session.switch(stream);
-        let (kind, close) = session.next();
-        assert_eq!((kind, &close[..2]), (8, &1001u16.to_be_bytes()[..]));
+        session.expect_close(1001);
         session.send_bytes(Vec::new(), true);
     }
     assert_eq!(session.closed().0, 1001);
@@ -504,21 +497,17 @@ fn streams_beyond_the_limits_are_reset_with_their_code() {
     assert_eq!(code_of(&mut session, beyond.stream), Some(1013), "16 for each session");
     // A connection counts with its first stream: 16, and the other connection.
     let mut other = WebTransport::open(&server, "/echo");
-    other.send(1, b"used");
-    assert_eq!(other.next(), (1, b"used".to_vec()));
+    other.echoes(1, b"used");
     let beyond = other.open_stream(&message(1, b"x"));
     assert_eq!(code_of(&mut other, beyond.stream), Some(4503), "max_connections");
-    other.send(1, b"still there");
-    assert_eq!(other.next(), (1, b"still there".to_vec()));
+    other.echoes(1, b"still there");
 }
 
 /// CVE-2023-44487 with streams of a session: each would have a handler.
 #[test]
 fn rapid_resets_of_streams_end_the_connection() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut session = WebTransport::open(&server, "/echo");
-    session.send(1, b"used");
-    assert_eq!(session.next(), (1, b"used".to_vec()));
+    let (server, mut session) = WebTransport::served(Router::new().websocket("/echo", echo()), "/echo");
+    session.echoes(1, b"used");
     for _ in 0..300 {
         if session.client.quic.lost.is_some() {
             break;
@@ -534,17 +523,15 @@ fn rapid_resets_of_streams_end_the_connection() {
             let _ = session.client.quic.quic.recv_stream(quic_stream(stream)).stop(0_u32.into());
         }
     }
-    session.client.run("the end of the connection", |quic| quic.lost.is_some());
-    assert!(session.client.quic.lost.as_ref().unwrap().contains("reset"), "{:?}", session.client.quic.lost);
-    wait("the end of the handlers", || server.monitor.metrics().websockets() == 0);
+    session.client.ends("reset");
+    until("the end of the handlers", || server.monitor.metrics().websockets() == 0);
     assert_eq!(server.connect().get("/fixed").0, 200);
 }
 
 /// They carry no messages.
 #[test]
 fn unidirectional_streams_of_the_client_are_rejected() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut session = WebTransport::open(&server, "/echo");
+    let (_server, mut session) = WebTransport::served(Router::new().websocket("/echo", echo()), "/echo");
     for _ in 0..20 {
         let stream = session.open_in(Dir::Uni, &message(1, b"x")).stream;
         // STOP_SENDING, which QUIC answers by a reset.
@@ -555,14 +542,12 @@ fn unidirectional_streams_of_the_client_are_rejected() {
         });
         let _ = session.client.quic.quic.send_stream(id).reset(0_u32.into());
     }
-    session.send(1, b"still there");
-    assert_eq!(session.next(), (1, b"still there".to_vec()));
+    session.echoes(1, b"still there");
 }
 
 #[test]
 fn datagrams_are_messages() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut session = WebTransport::open(&server, "/echo");
+    let (server, mut session) = WebTransport::served(Router::new().websocket("/echo", echo()), "/echo");
     session.send_datagram(b"\x01text");
     assert_eq!(session.next(), (1, b"text".to_vec()));
     session.send_datagram(b"\x02\xff");
@@ -579,26 +564,18 @@ fn datagrams_are_messages() {
 /// While the client acknowledges nothing, of each topic the newest publication waits.
 #[test]
 fn newest_publication_of_each_topic_leaves_when_the_network_is_free_again() {
-    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
-    let known = Arc::clone(&publisher);
-    let router = subscriptions().get("/publisher", move |request| {
-        *known.lock().unwrap() = Some(request.publisher());
-        sinews_server::Response::text("ok")
-    });
-    let server = serve(router);
+    let server = serve(subscriptions());
     let mut session = WebTransport::open(&server, "/topics?topic=prices.*&datagrams=true");
     assert_eq!(session.next(), (1, b"subscribed".to_vec()));
-    assert_eq!(session.client.get("/publisher").0, 200);
-    let publisher = publisher.lock().unwrap().take().unwrap();
     let rounds: u32 = 1000;
     for round in 0..rounds {
         for topic in ["prices.a", "prices.b"] {
             let value = format!("{topic} {round:4} {}", "x".repeat(900));
-            publisher.publish(topic, &Prepared::text(value)).unwrap();
+            server.running.publisher.publish(topic, &Prepared::text(value)).unwrap();
         }
         // The client does not answer meanwhile, and the server has taken all publications.
         let deliveries = u64::from(round + 1) * 2;
-        wait("a delivery", || server.monitor.metrics().deliveries >= deliveries);
+        until("a delivery", || server.monitor.metrics().deliveries >= deliveries);
     }
     let metrics = server.monitor.metrics();
     assert!(metrics.webtransport_datagrams_sent < 1000, "{}", metrics.webtransport_datagrams_sent);
@@ -620,13 +597,10 @@ fn newest_publication_of_each_topic_leaves_when_the_network_is_free_again() {
 /// A stop closes sessions as WebSockets: 1001 in the stream, and then as the code of the session.
 #[test]
 fn graceful_stop_closes_sessions_in_order() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut session = WebTransport::open(&server, "/echo");
-    session.send(1, b"before");
-    assert_eq!(session.next(), (1, b"before".to_vec()));
+    let (server, mut session) = WebTransport::served(Router::new().websocket("/echo", echo()), "/echo");
+    session.echoes(1, b"before");
     server.running.stop.stop();
-    let (kind, close) = session.next();
-    assert_eq!((kind, &close[..2]), (8, &1001u16.to_be_bytes()[..]));
+    session.expect_close(1001);
     session.send_bytes(Vec::new(), true);
     assert_eq!(session.closed().0, 1001);
     session.client.run("the end of the connection", |quic| quic.lost.is_some());
@@ -635,20 +609,11 @@ fn graceful_stop_closes_sessions_in_order() {
 
 #[test]
 fn publications_leave_as_datagrams_and_long_ones_by_the_stream() {
-    let publisher = Arc::<Mutex<Option<Publisher>>>::default();
-    let known = Arc::clone(&publisher);
-    let router = subscriptions().get("/publisher", move |request| {
-        *known.lock().unwrap() = Some(request.publisher());
-        sinews_server::Response::text("ok")
-    });
-    let server = serve(router);
-    let mut session = WebTransport::open(&server, "/topics?datagrams=true");
+    let (server, mut session) = WebTransport::served(subscriptions(), "/topics?datagrams=true");
     let mut reliable = WebTransport::open(&server, "/topics");
     assert_eq!(session.next(), (1, b"subscribed".to_vec()));
     assert_eq!(reliable.next(), (1, b"subscribed".to_vec()));
-    assert_eq!(session.client.get("/publisher").0, 200);
-    let publisher = publisher.lock().unwrap().take().unwrap();
-    let publish = |message| publisher.publish("prices", &message).unwrap();
+    let publish = |message| server.running.publisher.publish("prices", &message).unwrap();
     publish(Prepared::text("first"));
     assert_eq!(session.next_datagram(), b"\x01first");
     let long = vec![7; 4000];
@@ -660,8 +625,7 @@ fn publications_leave_as_datagrams_and_long_ones_by_the_stream() {
     assert_eq!(reliable.next(), (2, long));
     assert_eq!(reliable.next(), (1, b"last".to_vec()));
     // Replies to the client are reliable.
-    session.send(1, b"hello");
-    assert_eq!(session.next(), (1, b"hello".to_vec()));
+    session.echoes(1, b"hello");
     let metrics = server.monitor.metrics();
     assert_eq!((metrics.webtransport_datagrams_sent, metrics.webtransport_oversized), (2, 1));
 }

@@ -11,9 +11,9 @@ use sinews_proto::handshake::ServerOptions;
 use sinews_server::{
     Cause, Config, Context, Handler, Limits, Payload, Response, Router, StreamingResponse, WebSocketRoute,
 };
-use sinews_testkit::{Frame, Reader, Reply};
+use sinews_testkit::{Frame, Reader, Reply, until};
 
-use super::{Http3Client, Http3Server, wait};
+use super::{Http3Client, Http3Server};
 use crate::support::{HandlerEvent, echo, patient, scripted};
 
 /// WebSockets of a client, by their streams.
@@ -83,10 +83,16 @@ fn serve(router: Router) -> Http3Server {
     Http3Server::with(patient(), router, |server| server)
 }
 
+/// A server, and a client of it.
+fn connected(router: Router) -> (Http3Server, Http3Sockets) {
+    let server = serve(router);
+    let sockets = Http3Sockets::new(server.connect());
+    (server, sockets)
+}
+
 #[test]
 fn sockets_and_requests_share_a_connection() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut sockets = Http3Sockets::new(server.connect());
+    let (server, mut sockets) = connected(Router::new().websocket("/echo", echo()));
     let streams = [(); 3].map(|()| sockets.open("/echo"));
     for round in 0..3 {
         for stream in streams {
@@ -118,8 +124,7 @@ fn handshake_is_decided_as_over_other_versions() {
         .before("/secret", |_| Some(Response::text("no\n").with_status(401)))
         .websocket("/secret", echo())
         .websocket("/echo", echo().with_options(options));
-    let server = serve(router);
-    let mut sockets = Http3Sockets::new(server.connect());
+    let (_server, mut sockets) = connected(router);
     let ok = &[("sec-websocket-protocol", "c, b.v1"), ("origin", "https://localhost")];
     let (first, status) = sockets.connect("/echo", ok);
     assert_eq!(status, 200);
@@ -142,8 +147,7 @@ fn handshake_is_decided_as_over_other_versions() {
 #[test]
 fn streams_end_as_transports_do() {
     let (route, events) = scripted(|_, _| {});
-    let server = serve(Router::new().websocket("/", route));
-    let mut sockets = Http3Sockets::new(server.connect());
+    let (server, mut sockets) = connected(Router::new().websocket("/", route));
     let stream = sockets.open("/");
     sockets.send_bytes(stream, b"", true);
     sockets.client.run("the end of a socket", |_| server.monitor.metrics().websockets() == 0);
@@ -162,7 +166,7 @@ fn streams_end_as_transports_do() {
     let now = Instant::now();
     sockets.client.quic.quic.close(now, 0x100_u32.into(), Bytes::new());
     sockets.client.run("no WebSocket", |_| server.monitor.metrics().websockets() == 0);
-    wait("no connection", || server.monitor.metrics().connections() == 0);
+    until("no connection", || server.monitor.metrics().connections() == 0);
 }
 
 #[test]
@@ -226,8 +230,7 @@ fn slow_socket_delays_no_other_and_is_closed_at_its_limit() {
     let router = Router::new()
         .websocket("/flood", WebSocketRoute::new(|_| Ok(Flood)).with_config(config))
         .websocket("/echo", echo());
-    let server = serve(router);
-    let mut sockets = Http3Sockets::new(server.connect());
+    let (server, mut sockets) = connected(router);
     let (slow, fast) = (sockets.open("/flood"), sockets.open("/echo"));
     sockets.client.quic.unread.insert(slow);
     sockets.send(slow, &Frame::text("go"));
@@ -261,8 +264,7 @@ fn paused_reads_resume() {
         }
     }
     let route = WebSocketRoute::new(|_| Ok(Pausing { until: None }));
-    let server = serve(Router::new().websocket("/", route));
-    let mut sockets = Http3Sockets::new(server.connect());
+    let (_server, mut sockets) = connected(Router::new().websocket("/", route));
     let stream = sockets.open("/");
     for len in [1, 200_000, 0, 70_000, 5] {
         sockets.send(stream, &Frame::binary(vec![1; len]));
@@ -306,8 +308,7 @@ fn streaming_responses_share_the_connection() {
 
 #[test]
 fn graceful_stop_closes_sockets_in_order() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut sockets = Http3Sockets::new(server.connect());
+    let (server, mut sockets) = connected(Router::new().websocket("/echo", echo()));
     let stream = sockets.open("/echo");
     server.running.stop.stop();
     assert_eq!(sockets.next(stream).close_code(), Some(1001));
@@ -320,8 +321,7 @@ fn graceful_stop_closes_sockets_in_order() {
 
 #[test]
 fn handover_sends_close_before_the_end_of_the_connection() {
-    let server = serve(Router::new().websocket("/echo", echo()));
-    let mut sockets = Http3Sockets::new(server.connect());
+    let (server, mut sockets) = connected(Router::new().websocket("/echo", echo()));
     let stream = sockets.open("/echo");
     server.running.stop.hand_over();
     assert_eq!(sockets.next(stream).close_code(), Some(1001));

@@ -1,12 +1,11 @@
 //! Requests of a client that does not take the answers to earlier ones.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use quinn_proto::{StreamId, TransportConfig, VarInt};
+use quinn_proto::{StreamId, VarInt};
 use sinews_server::{HttpConfig, Limits, Response, Router};
 
-use super::quic_client::QuicClient;
 use super::sockets::Http3Sockets;
 use super::{Http3Client, Http3Server};
 use crate::support::{echo, patient};
@@ -27,12 +26,7 @@ fn start(http: HttpConfig) -> (Http3Server, Arc<Mutex<Vec<usize>>>, Http3Client)
         let server = server.limits(Limits::default().without_max_memory());
         server.grace(Duration::from_secs(3_600)).drain_window(Duration::ZERO)
     });
-    let mut transport = TransportConfig::default();
-    transport.stream_receive_window(1000_u32.into());
-    let (address, roots) = (server.running.address, server.roots.clone());
-    let quic = QuicClient::connect_with(address, roots, "h3", transport, Instant::now());
-    let mut client = Http3Client::with_quic(quic, address);
-    client.run("handshake", |quic| quic.http.peer_settings().is_some());
+    let client = Http3Client::connect_narrow(server.running.address, server.roots.clone(), 1000);
     (server, executed, client)
 }
 

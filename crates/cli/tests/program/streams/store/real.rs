@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use sinews_testkit::assert_fields;
+
 use super::super::topics::publish;
 use super::super::{ANY, Binary, records};
 use super::patterns::pattern_alone_receives_topics_of_another_node as pattern_alone_receives;
@@ -57,11 +59,11 @@ fn topics_are_one_at_all_nodes(settings: &str) {
     let late = node(&url(settings), &pattern);
     let mut resumed = Client::at(&late, "/ws");
     let ack = resumed.subscribe_with(&topic, &json!({ "from": { "epoch": epoch, "seq": before + 20 } }));
-    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(40), &json!(true)), "{ack}");
+    assert_fields(&ack, json!({"replayed": 40, "complete": true}));
     assert_eq!(resumed.messages(40), all[20..]);
     let mut earliest = Client::at(&late, "/ws");
     let ack = earliest.subscribe_with(&topic, &json!({ "from": { "epoch": epoch, "seq": 0 } }));
-    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
+    assert_fields(&ack, json!({"replayed": 60, "complete": true}));
     assert_eq!(earliest.messages(60), all);
 }
 
@@ -112,7 +114,7 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
     let stream = unused_name("hard");
     let (writer, reader) = (node(&url(settings), &[]), node(&url(settings), &[]));
     let first = posted(&writer, &stream, "first");
-    let mut seen = Binary::plain_at(plain_address(&reader), &stream);
+    let mut seen = Binary::plain_at(reader.plain(), &stream);
     seen.subscribe(2, first, "");
     // The record is older than this node's log; from here on no query to the broker can fail.
     let mut all = seen.records(1);
@@ -150,7 +152,7 @@ fn nothing_acknowledged_is_lost(settings: &str, exactly: bool) {
 /// Publishes until it is over, and more than a window is acknowledged: the first window may be lost with the broker.
 /// Returns the acknowledged numbers with their offsets, and the number of records sent.
 fn publish_until(is_over: &AtomicBool, node: &Running, stream: &str) -> (Vec<(u32, u64)>, u32) {
-    let mut producer = Binary::plain_at(plain_address(node), stream);
+    let mut producer = Binary::plain_at(node.plain(), stream);
     let (mut acknowledged, mut sent, mut answered) = (Vec::new(), 0, 0);
     loop {
         let continues = || !is_over.load(Ordering::Relaxed) || acknowledged.len() <= WINDOW as usize;

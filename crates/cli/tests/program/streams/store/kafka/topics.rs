@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use sinews_testkit::{Frame, Reply};
+use sinews_testkit::{Frame, Reply, assert_fields};
 
 use super::super::super::topics::publish;
 use super::super::patterns;
@@ -71,7 +71,7 @@ fn resuming_at_a_late_node_replays_broker_records_once() {
     let second = cluster.node("", &TOPICS);
     let mut resumed = Client::at(&second, "/ws");
     let ack = resumed.subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": 30 } }));
-    assert_eq!((&ack["seq"], &ack["replayed"], &ack["complete"]), (&json!(50), &json!(20), &json!(true)));
+    assert_fields(&ack, json!({"seq": 50, "replayed": 20, "complete": true}));
     let mut last = Client::at(&second, "/ws");
     last.subscribe_with("chat.room", &json!({ "last": 5 }));
     publish(&second, "chat.room", 50..60);
@@ -84,10 +84,10 @@ fn resuming_at_a_late_node_replays_broker_records_once() {
     // A client without a position, and a client of another epoch.
     let ack =
         Client::at(&second, "/ws").subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": 0 } }));
-    assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(true)), "{ack}");
+    assert_fields(&ack, json!({"replayed": 60, "complete": true}));
     for from in [json!({ "epoch": 2, "seq": 60 }), json!({ "epoch": 1, "seq": 61 })] {
         let ack = Client::at(&second, "/ws").subscribe_with("chat.room", &json!({ "from": from }));
-        assert_eq!((&ack["replayed"], &ack["complete"]), (&json!(60), &json!(false)), "{ack}");
+        assert_fields(&ack, json!({"replayed": 60, "complete": false}));
     }
 }
 
@@ -98,14 +98,11 @@ fn acknowledged_position_of_one_node_resumes_at_another() {
     let mut first = Client::at(&nodes[0], "/ws");
     for number in 0..20_u64 {
         let ack = first.request(json!({ "op": "publish", "id": 1, "topic": "chat.room", "data": number }));
-        assert_eq!((&ack["epoch"], &ack["seq"]), (&json!(1), &json!(number + 1)), "{ack}");
+        assert_fields(&ack, json!({"epoch": 1, "seq": number + 1}));
         // The other node may not have read it yet.
         let mut second = Client::at(&nodes[1], "/ws");
         let ack = second.subscribe_with("chat.room", &json!({ "from": { "epoch": 1, "seq": number + 1 } }));
-        assert_eq!(
-            (&ack["seq"], &ack["replayed"], &ack["complete"]),
-            (&json!(number + 1), &json!(0), &json!(true))
-        );
+        assert_fields(&ack, json!({"seq": number + 1, "replayed": 0, "complete": true}));
     }
 }
 
@@ -192,7 +189,7 @@ fn topics_fail_while_the_cluster_is_down_and_recover() {
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
     for (mut client, id) in clients {
         let failed = client.receive_message();
-        assert_eq!((&failed["op"], &failed["code"], &failed["id"]), (&json!("error"), &json!(503), &id));
+        assert_fields(&failed, json!({"op": "error", "code": 503, "id": id}));
         assert!(failed["error"].as_str().unwrap().contains("chat.room: "), "{failed}");
     }
     let closed = raw.next();
@@ -221,7 +218,7 @@ fn stream_with_several_partitions_backs_no_topic() {
             _ => {}
         }
         let error = client.request(message);
-        assert_eq!((&error["op"], &error["code"], &error["id"]), (&json!("error"), &json!(409), &json!(op)));
+        assert_fields(&error, json!({"op": "error", "code": 409, "id": op}));
     }
 }
 
@@ -248,11 +245,7 @@ fn pattern_of_an_unavailable_broker_is_rejected() {
     let node = cluster.node("", &TOPICS);
     let mut client = Client::at(&node, "/ws");
     let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": "chat.*" }));
-    assert_eq!(
-        (&error["op"], &error["id"], &error["code"]),
-        (&json!("error"), &json!(1), &json!(503)),
-        "{error}"
-    );
+    assert_fields(&error, json!({"op": "error", "id": 1, "code": 503}));
     let closed = node.websocket("/topics/chat.*").next();
     assert!(matches!(&closed, Some(Reply::Close(Some(1013), _))), "{closed:?}");
     // A pattern that matches no durable topic needs no broker.
