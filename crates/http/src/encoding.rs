@@ -15,7 +15,7 @@ pub struct AcceptedEncodings {
 impl AcceptedEncodings {
     /// Parses `Accept-Encoding`. Without the header no coding is used: support would be a guess.
     #[must_use]
-    pub fn accepted(head: &RequestHead<'_>) -> Self {
+    pub fn from_head(head: &RequestHead<'_>) -> Self {
         Self::from_values(head.header("accept-encoding"))
     }
 

@@ -75,7 +75,7 @@ impl Asset {
     #[must_use]
     pub fn answer(&self, request: &Request<'_>) -> Response {
         let head = request.head();
-        let gzip = if AcceptedEncodings::accepted(head).gzip { self.gzip() } else { None };
+        let gzip = if AcceptedEncodings::from_head(head).gzip { self.gzip() } else { None };
         let chosen = gzip.unwrap_or(&self.identity);
         let response = match Validators::new(&chosen.etag, None).check(head) {
             Verdict::Failed => return Response::text("the file has changed\n").with_status(412),

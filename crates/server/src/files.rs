@@ -207,7 +207,7 @@ fn choose<'a>(request: &Request<'_>, entry: &'a CachedFile) -> (&'a Variant, Opt
     if !entry.varies() || request.head().header("range").next().is_some() {
         return (&entry.identity, None);
     }
-    let accepted = AcceptedEncodings::accepted(request.head());
+    let accepted = AcceptedEncodings::from_head(request.head());
     let brotli = || entry.brotli.as_ref().filter(|_| accepted.brotli).map(|variant| (variant, Some("br")));
     let gzip = || {
         Some(accepted.gzip)

@@ -154,7 +154,7 @@ fn dashboard_and_alerts_name_metrics_of_the_server() {
     let own = names(&metrics);
     let mut known = own.clone();
     // A broker that stores streams adds these.
-    let source = read("crates/hub/src/health.rs");
+    let source = read("crates/hub/src/hub/health.rs");
     known.extend(words(&source, &["sinews_store_"]).map(str::to_owned));
     known.insert("sinews_store_refused_total".to_owned());
 

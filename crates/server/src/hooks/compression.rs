@@ -57,7 +57,7 @@ impl Compression {
             return;
         }
         let compressed =
-            if AcceptedEncodings::accepted(request.head()).gzip { gzip(body, self.level) } else { None };
+            if AcceptedEncodings::from_head(request.head()).gzip { gzip(body, self.level) } else { None };
         response.vary("Accept-Encoding");
         if let Some(compressed) = compressed {
             response.body = ResponseBody::Bytes(compressed);

@@ -20,9 +20,9 @@ const PER_WATCHER: Duration = Duration::from_millis(1);
 /// use sinews_server::PresenceInterval;
 ///
 /// let interval = PresenceInterval::new(Duration::from_millis(100), Duration::from_secs(5));
-/// assert_eq!(interval.of(3), Duration::from_millis(100));
-/// assert_eq!(interval.of(2_000), Duration::from_secs(2));
-/// assert_eq!(interval.of(1_000_000), Duration::from_secs(5));
+/// assert_eq!(interval.for_watchers(3), Duration::from_millis(100));
+/// assert_eq!(interval.for_watchers(2_000), Duration::from_secs(2));
+/// assert_eq!(interval.for_watchers(1_000_000), Duration::from_secs(5));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PresenceInterval {
