@@ -83,8 +83,8 @@ impl Hub {
     pub fn mount(&self, router: Router) -> Router {
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, &self.services);
         let readiness = Readiness::new(&router, &self.services);
-        let (apps, check) = ((&self.live, &self.topics), Arc::new(move || readiness.answer()) as _);
-        let router = pusher::add_to(router, &self.options, apps, (&self.services, &check));
+        let check = Arc::new(move || readiness.answer()) as _;
+        let router = pusher::add_to(router, &self.options, &self.live, &self.topics, &self.services, &check);
         api::v1::add_to(router, &self.live, &self.topics, &self.services, &self.info)
     }
 

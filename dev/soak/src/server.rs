@@ -67,7 +67,7 @@ impl Server {
 
     /// Returns its current resources.
     pub(crate) fn sample(&self) -> Result<Sample, Fault> {
-        Ok(Sample::of(self.id())?)
+        Ok(Sample::read(self.id())?)
     }
 
     /// Samples until `holds` is true, and returns the last sample, even after the time limit.

@@ -107,7 +107,7 @@ impl Resources {
     ///
     /// # Errors
     /// The process has ended, or the system has no `/proc`.
-    pub fn of(id: u32) -> io::Result<Self> {
+    pub fn read(id: u32) -> io::Result<Self> {
         let process = PathBuf::from(format!("/proc/{id}"));
         let rollup = fs::read_to_string(process.join("smaps_rollup"))?;
         let memory = anonymous_kib(&rollup);
@@ -174,7 +174,7 @@ mod tests {
         let rollup = "55d0-7ffe ---p 00000000 00:00 0 [rollup]\nRss:  9000 kB\nAnonymous:    2048 kB\n";
         assert_eq!(anonymous_kib(rollup), Some(2048));
         assert_eq!(anonymous_kib("Rss: 1 kB\n"), None);
-        let own = Resources::of(std::process::id()).unwrap();
+        let own = Resources::read(std::process::id()).unwrap();
         assert!(own.descriptors >= 3 && own.threads >= 1 && own.memory_kib > 0, "{own:?}");
     }
 

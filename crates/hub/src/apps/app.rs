@@ -8,6 +8,7 @@ use std::time::Duration;
 use sinews_server::OriginPolicy;
 
 use crate::access::namespaces::PublishRate;
+use crate::apps::channel::TopicSpace;
 use crate::apps::signature::AppKey;
 use crate::apps::webhook::PusherWebhook;
 use crate::model::check_name;
@@ -289,9 +290,9 @@ impl PusherApp {
         self
     }
 
-    /// The id, and the prefix of its topics.
-    pub(crate) fn topic_space(&self) -> (&str, Option<&str>) {
-        (&self.id, self.topics.as_deref())
+    /// Returns where the topics of its channels are.
+    pub(crate) fn topic_space(&self) -> TopicSpace<'_> {
+        TopicSpace { app: &self.id, prefix: self.topics.as_deref() }
     }
 
     /// The index of a key among [`keys`](Self::keys).

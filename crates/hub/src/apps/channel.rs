@@ -112,16 +112,25 @@ pub(crate) fn topic_of_user(app: &str, user: &str) -> String {
     format!("{RESERVED}.{app}.u.{}", URL_SAFE_NO_PAD.encode(hash))
 }
 
-/// The topic of a channel of an app, which may have a prefix for its topics.
-pub(crate) fn topic_of((app, prefix): (&str, Option<&str>), channel: &str) -> String {
-    if let Some(prefix) = prefix {
+/// Where the topics of an app's channels are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TopicSpace<'a> {
+    /// The app's id.
+    pub(crate) app: &'a str,
+    /// The begin of the topics that the app shares with other protocols.
+    pub(crate) prefix: Option<&'a str>,
+}
+
+/// Returns the topic of a channel.
+pub(crate) fn topic_of(space: TopicSpace<'_>, channel: &str) -> String {
+    if let Some(prefix) = space.prefix {
         let topic = format!("{prefix}.{channel}");
         if check_name(&topic).is_ok() {
             return topic;
         }
         // Its dots are not those of a topic's name: it cannot be shared.
     }
-    presence_of(app, channel)
+    presence_of(space.app, channel)
 }
 
 /// The channel of an app's topic in the name space of the protocol.
@@ -211,7 +220,7 @@ mod tests {
 
     #[test]
     fn channels_of_an_app_with_topics_are_public_topics() {
-        let app = ("1", Some("chat"));
+        let app = TopicSpace { app: "1", prefix: Some("chat") };
         assert_eq!(topic_of(app, "room.1"), "chat.room.1");
         assert_eq!(topic_of(app, "room..1"), "$pusher.1.c.room%%1");
     }

@@ -36,14 +36,16 @@ use crate::topics::HubTopics;
 pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
-    (live, hub): (&LivePolicy, &Arc<HubTopics>),
-    (hub_services, check): (&Backends, &HealthCheck),
+    live: &LivePolicy,
+    hub: &Arc<HubTopics>,
+    backends: &Backends,
+    check: &HealthCheck,
 ) -> Router {
     let apps = live.policy().live_apps().clone();
     if let Some(bytes) = options.pusher_recovery_bytes {
         apps.recoveries.set_max(bytes);
     }
-    let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: hub_services.store.clone() });
+    let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: backends.store.clone() });
     let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
         let (apps, services) = (Arc::clone(&apps), Arc::clone(&services));
@@ -73,7 +75,7 @@ pub(crate) fn add_to(
     let is_meant = move |path: &str| path.split('/').any(|segment| segment == "app") && !unknown.is_empty();
     let router = router.websocket_fallback(is_meant, route(|_, _| handshake::unknown_path()));
     let router = health::add_to(router, &apps, check);
-    api::add_to(router, live, (&services, hub_services.cluster.as_ref()), prefix)
+    api::add_to(router, live, (&services, backends.cluster.as_ref()), prefix)
 }
 
 /// Begin of the paths of the HTTP fallbacks of pusher-js, unless its option `httpPath` says otherwise.

@@ -81,7 +81,7 @@ pub(super) enum User {
 
 impl User {
     /// The user with this `sub`, or at this address.
-    pub(super) fn new((subject, address): (Option<&str>, Option<IpAddr>)) -> Self {
+    pub(super) fn new(subject: Option<&str>, address: Option<IpAddr>) -> Self {
         match (subject, address) {
             (Some(subject), _) => Self::Subject(subject.into()),
             (None, Some(address)) => Self::Address(network_of(address)),

@@ -276,7 +276,7 @@ impl NamespaceTable {
             return exceeded("publishes_per_second", rate);
         }
         if let Some((scope, rate)) = options.user_rate
-            && !self.users.take((RateKind::Publish, scope), User::new(client), rate, now)
+            && !self.users.take((RateKind::Publish, scope), User::new(client.0, client.1), rate, now)
         {
             return exceeded("user_publishes_per_second", rate);
         }
@@ -315,7 +315,7 @@ impl NamespaceTable {
         rates: Option<&mut ConnectionRates>,
     ) -> Result<(), Problem> {
         let now = self.users.now();
-        let take_user = |kind, rate| self.users.take(kind, User::new(client), rate, now);
+        let take_user = |kind, rate| self.users.take(kind, User::new(client.0, client.1), rate, now);
         let take = |kind, rate| match rates {
             Some(rates) => rates.take(self.id, kind, rate, now),
             None => take_user(kind, rate),
